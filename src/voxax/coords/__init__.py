@@ -1,0 +1,17 @@
+"""Pure functions on integer coordinates ``int32[N, 1 + D]``: batch index, then D axes."""
+
+from voxax.coords.capacity import bucket_capacity as bucket_capacity
+from voxax.coords.constants import COORD_LIMIT as COORD_LIMIT
+from voxax.coords.constants import PAD as PAD
+from voxax.coords.lattice import box_offsets as box_offsets
+from voxax.coords.lattice import coarsen as coarsen
+from voxax.coords.lattice import is_point_symmetric as is_point_symmetric
+from voxax.coords.lattice import refine as refine
+from voxax.coords.lookup import find_neighbors as find_neighbors
+from voxax.coords.lookup import find_rows as find_rows
+from voxax.coords.lookup import lower_bound as lower_bound
+from voxax.coords.ordering import is_valid as is_valid
+from voxax.coords.ordering import rows_less as rows_less
+from voxax.coords.ordering import sort_rows as sort_rows
+from voxax.coords.unique import UniqueRows as UniqueRows
+from voxax.coords.unique import unique_rows as unique_rows

@@ -1,0 +1,140 @@
+"""The same functions in NumPy, for worker processes that must not touch a device.
+
+Written independently of the JAX versions (one 64-bit key per row instead of a
+lexicographic search), so the tests use each as the other's oracle.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from voxax.coords.constants import PAD
+
+
+class RowKeys:
+    """Order-preserving int64 keys of integer rows inside the bounding box of ``rows``.
+
+    Args:
+      rows: ``int[N, W]``; the box is grown by ``margin`` on every side.
+      margin: rows shifted by at most this much still get a key.
+
+    Boxes of more than 2**62 cells have no such key; ``fits`` is then False.
+    """
+
+    def __init__(self, rows: np.ndarray, margin: int = 0) -> None:
+        if len(rows):
+            low = rows.min(0).astype(np.int64) - margin
+            high = rows.max(0).astype(np.int64) + margin
+        else:
+            low = np.zeros(rows.shape[1], np.int64)
+            high = low
+        self.low, self.high = low, high
+        extents = [int(v) for v in high - low + 1]
+        radix = [1]
+        for extent in reversed(extents[1:]):
+            radix.insert(0, radix[0] * extent)
+        self.fits = radix[0] * extents[0] < 2**62
+        self.radix = np.asarray(radix if self.fits else [0] * len(radix), np.int64)
+
+    def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``(keys int64[N], inside bool[N])``; keys outside the box mean nothing."""
+        rows = rows.astype(np.int64)
+        inside = np.all((rows >= self.low) & (rows <= self.high), axis=1)
+        return (rows - self.low) @ self.radix, inside
+
+
+def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
+    """Squeeze empty gaps wider than ``reach`` out of every axis, alike in all lists.
+
+    Differences up to ``reach`` are kept exactly and larger ones stay larger, so
+    neighbour tests with offsets up to ``reach`` give the same answers.
+    """
+    outputs = [np.empty(rows.shape, np.int64) for rows in lists]
+    for axis in range(lists[0].shape[1]):
+        values = np.unique(np.concatenate([rows[:, axis] for rows in lists]).astype(np.int64))
+        gaps = np.minimum(np.diff(values), reach + 1)
+        squeezed = np.concatenate([[0], np.cumsum(gaps)])
+        for rows, out in zip(lists, outputs, strict=True):
+            out[:, axis] = squeezed[np.searchsorted(values, rows[:, axis])]
+    return outputs
+
+
+def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows in canonical order. ``rows``: ``int32[N, W]`` without padding.
+
+    Returns:
+      ``(unique int32[M, W], inverse int32[N])``.
+    """
+    keys = RowKeys(rows)
+    if not keys.fits:
+        unique, inverse = np.unique(rows, axis=0, return_inverse=True)
+        return unique.astype(np.int32), inverse.reshape(-1).astype(np.int32)
+    _, first, inverse = np.unique(keys(rows)[0], return_index=True, return_inverse=True)
+    return rows[first].astype(np.int32), inverse.reshape(-1).astype(np.int32)
+
+
+def find_neighbors(
+    sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
+) -> np.ndarray:
+    """Row of ``center + offset``, or -1: ``int32[M, K]``. No padding in the arguments.
+
+    Args:
+      sorted_rows: ``int32[N, 1 + D]`` in canonical order.
+      centers: ``int32[M, 1 + D]``.
+      offsets: ``int[K, D]`` in lexicographic order.
+    """
+    found = np.full((len(centers), len(offsets)), -1, np.int32)
+    if not len(sorted_rows) or not len(centers):
+        return found
+    reach = int(np.abs(offsets).max(initial=0))
+    keys = RowKeys(sorted_rows, margin=reach)
+    if not keys.fits:
+        sorted_rows, centers = _compress(sorted_rows, centers, reach=reach)
+        keys = RowKeys(sorted_rows, margin=reach)
+        if not keys.fits:
+            return _find_neighbors_by_dictionary(sorted_rows, centers, offsets)
+    table, _ = keys(sorted_rows)
+    last = len(table) - 1
+    for prefix, group in itertools.groupby(range(len(offsets)), lambda k: tuple(offsets[k][:-1])):
+        position = previous = None
+        for k in group:
+            query, inside = keys(centers + np.asarray([0, *offsets[k]]))
+            if position is None or offsets[k][-1] - previous != 1:
+                position = np.searchsorted(table, query)
+            hit = table[np.minimum(position, last)] == query
+            hit &= inside & (position <= last)
+            found[:, k] = np.where(hit, position, -1)
+            # Without a hit the next lattice step along the last axis is found at the same
+            # position, with one right behind it. Centers outside the box need a new search.
+            position, previous = position + hit, offsets[k][-1]
+            if not inside.all():
+                position = None
+    return found
+
+
+def _find_neighbors_by_dictionary(
+    sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
+) -> np.ndarray:
+    """For grids whose cells no 64-bit key can number. Slow, exact."""
+    table = {tuple(row): i for i, row in enumerate(sorted_rows.tolist())}
+    steps = [(0, *map(int, offset)) for offset in offsets]
+    found = [
+        [table.get(tuple(c + s for c, s in zip(center, step, strict=True)), -1) for step in steps]
+        for center in centers.tolist()
+    ]
+    return np.asarray(found, np.int32).reshape(len(centers), len(offsets))
+
+
+def coarsen(rows: np.ndarray, stride: Sequence[int]) -> np.ndarray:
+    """``floor(rows / stride)`` of ``int32[N, 1 + D]`` without padding, batch index kept."""
+    return np.floor_divide(rows, np.asarray([1, *stride], np.int32))
+
+
+def pad_rows(rows: np.ndarray, capacity: int) -> np.ndarray:
+    """``int32[capacity, W]``: the first ``capacity`` rows, then padding."""
+    out = np.full((capacity, rows.shape[1]), PAD, np.int32)
+    out[: min(len(rows), capacity)] = rows[:capacity]
+    return out

@@ -1,0 +1,46 @@
+"""Integer lattice arithmetic: kernel offsets, coarsening, bounds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.coords.constants import PAD
+
+
+def axis_range(size: int, stride: int) -> range:
+    """Offsets that a kernel of ``size`` covers along one axis.
+
+    ``-((size - 1) // 2)`` to ``size // 2``; ``0`` to ``size - 1`` when ``stride == size``,
+    the partition that down- and upsampling use.
+    """
+    low = 0 if stride == size else -((size - 1) // 2)
+    return range(low, low + size)
+
+
+def box_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """All offsets of a box kernel, lexicographic, last axis fastest (dense kernel order)."""
+    axes = [axis_range(k, s) for k, s in zip(kernel_size, stride, strict=True)]
+    return tuple(itertools.product(*axes))
+
+
+def is_point_symmetric(offsets: Sequence[Sequence[int]]) -> bool:
+    """Whether reversing the list negates every offset (true for centred boxes)."""
+    array = np.asarray(offsets)
+    return bool(np.array_equal(array[::-1], -array))
+
+
+def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
+    """``floor(coords / stride)`` on valid rows of ``int32[N, 1 + D]``; padding stays padding."""
+    divisor = jnp.asarray([1, *stride], jnp.int32)
+    return jnp.where(coords[:, :1] == PAD, PAD, jnp.floor_divide(coords, divisor[None, :]))
+
+
+def refine(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
+    """``coords * stride`` on valid rows of ``int32[N, 1 + D]``; padding stays padding."""
+    factor = jnp.asarray([1, *stride], jnp.int32)
+    return jnp.where(coords[:, :1] == PAD, PAD, coords * factor[None, :])

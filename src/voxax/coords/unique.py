@@ -1,0 +1,49 @@
+"""Distinct rows of a coordinate list, under a static capacity."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from voxax.coords.constants import PAD
+from voxax.coords.ordering import is_valid, sort_rows
+
+
+class UniqueRows(NamedTuple):
+    """Result of :func:`unique_rows`.
+
+    Attributes:
+      coords: ``int32[capacity, W]``, sorted, distinct, padded with ``PAD``.
+      count: ``int32[]``, valid rows, at most the capacity.
+      num_dropped: ``int32[]``, distinct rows that did not fit.
+      inverse: ``int32[N]``, output row of every input row, -1 where padding or dropped.
+    """
+
+    coords: jax.Array
+    count: jax.Array
+    num_dropped: jax.Array
+    inverse: jax.Array
+
+
+def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
+    """Sort and remove duplicates. ``coords``: ``int32[N, W]``, any order, may hold padding.
+
+    When more than ``capacity`` distinct rows exist, the lexicographically first
+    ones are kept and the rest is counted in ``num_dropped``.
+    """
+    sorted_coords, order = sort_rows(coords)
+    valid = is_valid(sorted_coords)
+    differs = jnp.any(sorted_coords[1:] != sorted_coords[:-1], axis=1)
+    first = valid & jnp.concatenate([jnp.ones((min(1, len(coords)),), bool), differs])
+    rank = jnp.cumsum(first, dtype=jnp.int32) - 1
+    total = jnp.sum(first, dtype=jnp.int32)
+    kept = valid & (rank < capacity)
+    row = jnp.where(kept, rank, capacity)
+    out = jnp.full((capacity, coords.shape[1]), PAD, jnp.int32)
+    out = out.at[jnp.where(first, row, capacity)].set(sorted_coords, mode="drop")
+    inverse = jnp.full((coords.shape[0],), -1, jnp.int32)
+    inverse = inverse.at[order].set(jnp.where(kept, rank, -1), unique_indices=True)
+    count = jnp.minimum(total, capacity)
+    return UniqueRows(out, count, total - count, inverse)

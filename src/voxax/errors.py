@@ -1,0 +1,35 @@
+"""Every exception that voxax raises on purpose.
+
+Each message names the value that was wrong, the limit it broke, and what to do
+instead. All of them derive from :class:`VoxaxError`, and from the built-in
+exception a caller would expect (``ValueError``, ``ImportError``, ...), so that
+``except ValueError`` keeps working.
+"""
+
+
+class VoxaxError(Exception):
+    """Base class of every voxax exception."""
+
+
+class InputError(VoxaxError, ValueError):
+    """An argument has a wrong value, shape or dtype."""
+
+
+class CapacityError(VoxaxError, ValueError):
+    """More rows are needed than the static capacity holds."""
+
+
+class GeometryMismatchError(VoxaxError, ValueError):
+    """Two operands live on different coordinates."""
+
+
+class AlgorithmError(VoxaxError, ValueError):
+    """A requested algorithm is unknown, or cannot run this problem here."""
+
+
+class FileFormatError(VoxaxError, ValueError):
+    """A file is unreadable, truncated, or of an unknown kind."""
+
+
+class MissingExtraError(VoxaxError, ImportError):
+    """An optional dependency is not installed; the message says which extra has it."""

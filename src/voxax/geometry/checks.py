@@ -1,0 +1,75 @@
+"""Checks that device and host builders share; each message names value, limit and fix."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import COORD_LIMIT, PAD
+from voxax.errors import InputError
+
+
+def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
+    """One positive finite edge length per axis."""
+    size = np.asarray(voxel_size, np.float64)
+    if size.ndim == 0:
+        size = np.full(ndim, size)
+    if size.shape != (ndim,):
+        raise InputError(f"voxel_size={voxel_size} has {size.size} entries for {ndim} axes")
+    if not (np.isfinite(size).all() and (size > 0).all()):
+        raise InputError(
+            f"voxel_size={voxel_size} must be positive and finite (an edge length in the unit of "
+            "the positions)"
+        )
+    return tuple(size.tolist())
+
+
+def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array, jax.Array]:
+    """``(int32[N, 1 + D], [N, C])`` or :class:`InputError`; values are checked when concrete."""
+    if not isinstance(coords, jax.Array):
+        coords = np.asarray(coords)
+    if coords.ndim != 2 or not 2 <= coords.shape[1] <= 5:
+        raise InputError(
+            f"coords must be int[N, 1 + D]: batch index, then D coordinates, D from 1 to 4; got "
+            f"shape {tuple(coords.shape)}"
+        )
+    if not jnp.issubdtype(coords.dtype, jnp.integer):
+        raise InputError(
+            f"coords must be integers, got {coords.dtype}; for float positions use vx.voxelize"
+        )
+    if operator.index(batch_size) < 1:
+        raise InputError(f"batch_size={batch_size} must be at least 1")
+    features = jnp.asarray(features)
+    if features.ndim != 2 or features.shape[0] != coords.shape[0]:
+        raise InputError(
+            f"features of shape {tuple(features.shape)} for {coords.shape[0]} coordinates: expected "
+            f"[{coords.shape[0]}, C]"
+        )
+    if not _compat.is_traced(coords):
+        check_coord_values(np.asarray(coords), batch_size)
+    return jnp.asarray(coords, jnp.int32), features
+
+
+def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
+    """Batch indices and coordinate range of concrete rows (padding rows are skipped)."""
+    rows = coords[coords[:, 0] != PAD]
+    if not len(rows):
+        return
+    low, high = int(rows[:, 0].min()), int(rows[:, 0].max())
+    if low < 0 or high >= batch_size:
+        raise InputError(
+            f"batch indices span {low} to {high} but batch_size={batch_size}: give "
+            f"batch_size={max(high, 0) + 1} and indices from 0"
+        )
+    low, high = int(rows[:, 1:].min()), int(rows[:, 1:].max())
+    if low < -COORD_LIMIT or high >= COORD_LIMIT:
+        raise InputError(
+            f"coordinates span {low} to {high}, outside [-2**30, 2**30): voxax keys are 32-bit; "
+            "shift the scene to its own origin"
+        )

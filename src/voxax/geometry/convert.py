@@ -1,0 +1,262 @@
+"""From points or integer coordinates to Voxels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import COORD_LIMIT, PAD, bucket_capacity, is_valid, unique_rows
+from voxax.errors import InputError
+from voxax.geometry.build import check_overflow
+from voxax.geometry.checks import check_coords, check_voxel_size
+from voxax.geometry.voxel_geometry import VoxelGeometry
+from voxax.geometry.voxels import Voxels
+
+Reduction = Literal["mean", "sum", "max", "min", "first"]
+REDUCTIONS = ("mean", "sum", "max", "min", "first")
+
+
+def from_coords(
+    coords: Any,
+    features: Any,
+    batch_size: int = 1,
+    *,
+    capacity: int | None = None,
+    reduction: Reduction = "mean",
+    return_inverse: bool = False,
+    voxel_size: Sequence[float] = (),
+    origin: Sequence[float] = (),
+) -> Any:
+    """Voxels from integer coordinates in any order, duplicates merged.
+
+    Args:
+      coords: ``int[N, 1 + D]``, batch index then D coordinates (negative allowed), D 1 to 4.
+        Rows whose entries equal ``PAD`` are padding.
+      features: ``[N, C]``.
+      batch_size: number of scenes; batch indices must lie in ``[0, batch_size)``.
+      capacity: static rows of the result; None buckets the number of voxels eagerly, and
+        takes N under ``jax.jit``.
+      reduction: how duplicates merge: ``mean``, ``sum``, ``max``, ``min``, ``first``.
+      return_inverse: also return ``int32[N]``, each input's row, -1 where it was dropped.
+
+    Returns:
+      ``Voxels``, or ``(Voxels, inverse)``.
+
+    Raises:
+      InputError: wrong rank or dtype, lengths that differ, values outside 30 bits.
+      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
+        counted in ``num_dropped``.
+    """
+    coords, features = check_coords(coords, features, batch_size)
+    limit = COORD_LIMIT
+    good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
+    good &= jnp.all((coords[:, 1:] >= -limit) & (coords[:, 1:] < limit), axis=1)
+    lost = jnp.sum(is_valid(coords) & ~good, dtype=jnp.int32)
+    coords = jnp.where(good[:, None], coords, PAD)
+    ndim = coords.shape[1] - 1
+    if capacity is None:
+        capacity = coords.shape[0]
+        if not _compat.is_traced(coords):
+            capacity = bucket_capacity(int(unique_rows(coords, coords.shape[0]).count))
+    unique = unique_rows(coords, capacity)
+    level = (1,) * ndim
+    check_overflow(unique.count, unique.num_dropped, level)
+    geometry = VoxelGeometry(
+        unique.coords, unique.count, {level: unique.num_dropped + lost}, None, level, batch_size
+    )
+    reduced = reduce_rows(features, unique.inverse, capacity, reduction)
+    size, corner = tuple(map(float, voxel_size)), tuple(map(float, origin))
+    voxels = Voxels(geometry, reduced, size, corner)
+    return (voxels, unique.inverse) if return_inverse else voxels
+
+
+def reduce_rows(
+    features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
+) -> jax.Array:
+    """Merge feature rows that share an output row.
+
+    Args:
+      features: ``[N, C]``.
+      inverse: ``int32[N]``, output row or -1.
+      capacity: output rows.
+      reduction: see :func:`from_coords`. Half precision is summed in float32.
+
+    Returns:
+      ``[capacity, C]``; rows that nothing maps to are zero.
+    """
+    if reduction not in REDUCTIONS:
+        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}")
+    row = jnp.where(inverse < 0, capacity, inverse)
+    shape = (capacity, features.shape[1])
+    dtype = features.dtype
+    if reduction in ("mean", "sum"):
+        wide = jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+        total = jnp.zeros(shape, wide).at[row].add(features.astype(wide), mode="drop")
+        if reduction == "mean":
+            number = jnp.zeros((capacity,), wide).at[row].add(jnp.ones((), wide), mode="drop")
+            total = total / jnp.maximum(number, 1)[:, None]
+        return total.astype(dtype)
+    if reduction == "first":
+        index = jnp.arange(features.shape[0], dtype=jnp.int32)
+        first = jnp.full((capacity,), features.shape[0], jnp.int32).at[row].min(index, mode="drop")
+        return features.at[first].get(mode="fill", fill_value=0)
+    low, high = _limits(dtype)
+    start = jnp.full(shape, low if reduction == "max" else high, dtype)
+    target = start.at[row]
+    merged = target.max(features, mode="drop") if reduction == "max" else target.min(
+        features, mode="drop"
+    )
+    touched = jnp.zeros((capacity,), bool).at[row].set(True, mode="drop")
+    return jnp.where(touched[:, None], merged, jnp.zeros((), dtype))
+
+
+def _limits(dtype: Any) -> tuple[Any, Any]:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf, jnp.inf
+    info = jnp.iinfo(dtype)
+    return info.min, info.max
+
+
+def voxelize(
+    positions: Any,
+    features: Any = None,
+    voxel_size: float | Sequence[float] = 0.1,
+    batch_index: Any = None,
+    reduction: Reduction = "mean",
+    capacity: int | None = None,
+    return_inverse: bool = False,
+    *,
+    batch_size: int | None = None,
+    origin: Sequence[float] | None = None,
+) -> Any:
+    """Group points into voxels: coordinate ``floor((position - origin) / voxel_size)``.
+
+    Args:
+      positions: ``float[N, D]``, D 1 to 4, in any unit; a :class:`voxax.Points` brings its
+        features and batch index along.
+      features: ``[N, C]``; None gives one channel of ones.
+      voxel_size: edge length in the positions' unit, a number or one per axis.
+      batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
+      reduction: how the points of a voxel merge; see :meth:`Voxels.from_coords`.
+      capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
+      return_inverse: also return ``int32[N]``, the voxel row of each point, -1 if dropped.
+      batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
+      origin: position of the lattice origin; None is zero. Large world coordinates should
+        be shifted by the caller in float64 first: float32 resolves 1 cm only below 100 km.
+
+    Returns:
+      ``Voxels``, or ``(Voxels, inverse)``.
+
+    Raises:
+      InputError: eager: NaN or infinite positions, coordinates outside 30 bits, wrong rank
+        or dtype, lengths that differ, voxel size zero or negative. Traced, such points are
+        dropped and counted in ``num_dropped``.
+      CapacityError: eager, and the voxels do not fit ``capacity``.
+    """
+    from voxax.geometry.points import Points
+
+    keep = None
+    if isinstance(positions, Points):
+        points = positions
+        positions, keep = points.positions, points.valid
+        features = points.features if features is None else features
+        batch_index = points.batch_index if batch_index is None else batch_index
+        batch_size = points.batch_size if batch_size is None else batch_size
+    positions = _float_positions(positions)
+    rows, ndim = positions.shape
+    size = check_voxel_size(voxel_size, ndim)
+    corner = tuple(float(v) for v in (origin if origin is not None else (0.0,) * ndim))
+    batch_index = _batch_index(batch_index, rows)
+    if batch_size is None:
+        batch_size = _infer_batch_size(batch_index)
+    if features is None:
+        features = jnp.ones((rows, 1), jnp.float32)
+
+    dtype = positions.dtype
+    scaled = (positions - jnp.asarray(corner, dtype)[None, :]) / jnp.asarray(size, dtype)[None, :]
+    cell = jnp.floor(scaled)
+    inside = jnp.all(jnp.isfinite(cell) & (jnp.abs(cell) < COORD_LIMIT), axis=1)
+    wanted = jnp.ones((rows,), bool) if keep is None else keep
+    _raise_on_bad_points(positions, inside | ~wanted, size)
+    lost = jnp.sum(wanted & ~inside, dtype=jnp.int32)
+    lattice = jnp.where(inside[:, None], cell, 0).astype(jnp.int32)
+    coords = jnp.concatenate([batch_index[:, None], lattice], axis=1)
+    coords = jnp.where((inside & wanted)[:, None], coords, PAD)
+    voxels, inverse = from_coords(
+        coords, features, batch_size, capacity=capacity, reduction=reduction,
+        return_inverse=True, voxel_size=size, origin=corner,
+    )
+    if _compat.is_traced(lost):
+        level = voxels.geometry.stride
+        drops = {level: voxels.geometry.drops[level] + lost}
+        voxels = Voxels(
+            VoxelGeometry(voxels.coords, voxels.count, drops, None, level, batch_size),
+            voxels.features, size, corner,
+        )
+    return (voxels, inverse) if return_inverse else voxels
+
+
+def _float_positions(positions: Any) -> jax.Array:
+    if not isinstance(positions, jax.Array):
+        positions = np.asarray(positions)
+        if np.issubdtype(positions.dtype, np.floating) and len(positions):
+            check_finite(positions)
+    positions = jnp.asarray(positions)
+    if positions.ndim != 2 or not 1 <= positions.shape[1] <= 4:
+        raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
+    if not jnp.issubdtype(positions.dtype, jnp.floating):
+        raise InputError(
+            f"positions must be floating point, got {positions.dtype}; for integer lattice "
+            "coordinates use vx.Voxels.from_coords"
+        )
+    # Half precision cannot number the cells of a room: 11 bits reach 2048.
+    return positions.astype(jnp.promote_types(positions.dtype, jnp.float32))
+
+
+def check_finite(positions: np.ndarray) -> None:
+    """Raise :class:`InputError` naming the first NaN or infinite row."""
+    bad = ~np.isfinite(positions).all(axis=-1)
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise InputError(
+            f"{int(bad.sum())} of {len(positions)} positions are NaN or infinite, first at row "
+            f"{first}: {positions[first].tolist()}; drop them with "
+            "positions[np.isfinite(positions).all(1)]"
+        )
+
+
+def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[float, ...]) -> None:
+    if _compat.is_traced(good) or bool(good.all()):
+        return
+    check_finite(np.asarray(positions)[~np.asarray(good)])
+    first = int(jnp.argmin(good))
+    raise InputError(
+        f"position {positions[first].tolist()} at row {first} has lattice coordinates outside "
+        f"[-2**30, 2**30) for voxel_size {size}: shift the scene with origin=, or enlarge voxel_size"
+    )
+
+
+def _batch_index(batch_index: Any, rows: int) -> jax.Array:
+    if batch_index is None:
+        return jnp.zeros((rows,), jnp.int32)
+    batch_index = jnp.asarray(batch_index)
+    if batch_index.shape != (rows,) or not jnp.issubdtype(batch_index.dtype, jnp.integer):
+        raise InputError(
+            f"batch_index must be int[{rows}], one per position, got "
+            f"{batch_index.dtype}{list(batch_index.shape)}"
+        )
+    return batch_index.astype(jnp.int32)
+
+
+def _infer_batch_size(batch_index: jax.Array) -> int:
+    if _compat.is_traced(batch_index):
+        raise InputError(
+            "batch_size= must be given under jax.jit: the number of scenes is static and cannot "
+            "be read off a traced batch_index"
+        )
+    return int(batch_index.max(initial=0)) + 1 if batch_index.size else 1

@@ -1,0 +1,255 @@
+"""Plans: know which maps a network asks for, fit its levels, and build all of it ahead.
+
+The model is traced once, abstractly, to learn its maps. The resulting :class:`Plan` is
+small, static and picklable; worker processes apply it to their clouds in NumPy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import PAD, bucket_capacity
+from voxax.errors import CapacityError, InputError
+from voxax.geometry.attached import AttachedMaps, MapRecord
+from voxax.geometry.build import recording_maps
+from voxax.geometry.host import host_geometry, invert_table, neighbor_table, output_rows
+from voxax.geometry.kernel_map import KernelMap
+from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.level_fit import LevelFit, fit_levels
+from voxax.geometry.voxel_geometry import Level, VoxelGeometry
+from voxax.geometry.voxels import Voxels
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a network asks of its input's geometry.
+
+    Attributes:
+      records: the maps to build.
+      parents: for level 1, 2, ...: the level it is made from and the spec that makes it.
+      strides: total stride of level 0, 1, 2, ...
+      fit: capacities of levels 1, 2, ... as functions of the input's capacity, or None
+        before :meth:`fitted`; then each level is bucketed by its own count.
+    """
+
+    records: tuple[MapRecord, ...]
+    parents: tuple[tuple[int, KernelSpec], ...]
+    strides: tuple[Level, ...]
+    fit: tuple[LevelFit, ...] | None = None
+
+    @classmethod
+    def record(cls, model: Callable[[Voxels], Any], voxels: Voxels) -> Plan:
+        """Trace ``model(voxels)`` abstractly and note every kernel map it asks for.
+
+        Args:
+          model: any callable on Voxels; a ``flax.nnx`` module is traced without being changed.
+          voxels: an example; only its shapes matter.
+        """
+        recorder = _Recorder(voxels.geometry)
+        example = dataclasses.replace(
+            voxels, geometry=dataclasses.replace(voxels.geometry, attached=None)
+        )
+
+        def run(state: Any, v: Voxels) -> Any:
+            recorder.start(v.geometry)
+            out = call(state, v)
+            recorder.finish()
+            return jax.tree.leaves(out)
+
+        call, state = _functional(model)
+        with recording_maps(recorder), jax.disable_jit():
+            jax.eval_shape(run, state, example)
+        return cls(
+            tuple(recorder.records), tuple(recorder.parents), tuple(recorder.strides)
+        )
+
+    def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Canonical rows of every level, level 0 first. ``rows``: ``int32[N, 1 + D]``, unpadded."""
+        levels = [rows]
+        for parent, spec in self.parents:
+            levels.append(output_rows(levels[parent], spec))
+        return levels
+
+    def fitted(self, samples: Iterable[Voxels | Sequence[int]], margin: float = 1.03) -> Plan:
+        """This plan with level capacities fitted to samples.
+
+        Args:
+          samples: voxels, or lists of row counts by level (level 0 first).
+          margin: factor on the largest sample's need at each level.
+        """
+        counts = [
+            [len(rows) for rows in self.level_rows(_valid_rows(s))] if isinstance(s, Voxels) else s
+            for s in samples
+        ]
+        if not counts:
+            raise InputError("a plan is fitted to at least one sample, got none")
+        return dataclasses.replace(self, fit=fit_levels(np.asarray(counts), margin))
+
+    def capacities(self, capacity: int) -> tuple[int, ...]:
+        """Capacity of every level for an input of ``capacity`` rows; needs :meth:`fitted`."""
+        if self.fit is None:
+            raise InputError("this plan has no fitted capacities: call plan.fitted(samples) first")
+        return (capacity, *(level(capacity) for level in self.fit))
+
+    def attach(self, voxels: Voxels, *, maps: bool = True, grow: bool = True) -> Voxels:
+        """The same voxels with level capacities, and all maps, attached.
+
+        Args:
+          voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
+          maps: also build the maps now; otherwise only the capacities are attached.
+          grow: where a level needs more than its fitted capacity, take the next bucket
+            that holds it; otherwise raise.
+
+        Raises:
+          CapacityError: ``grow=False``, and a level does not fit; names the level.
+          TypeError: traced voxels.
+        """
+        if _compat.is_traced(voxels.coords):
+            raise TypeError("vx.plan works ahead of the trace: call it outside jax.jit")
+        levels = self.level_rows(_valid_rows(voxels))
+        capacities = self._fitting(voxels.capacity, [len(rows) for rows in levels], grow)
+        by_stride = tuple(zip(self.strides[1:], capacities[1:], strict=True))
+        on_host = isinstance(voxels.geometry.coords, np.ndarray)
+
+        drops = {k: int(n) for k, n in voxels.geometry.drops.items()}
+        geometries: list[VoxelGeometry] = []
+        for index, (rows, capacity) in enumerate(zip(levels, capacities, strict=True)):
+            known = drops if index == 0 else {
+                **{k: int(n) for k, n in geometries[self.parents[index - 1][0]].drops.items()},
+                self.strides[index]: 0,
+            }
+            geometries.append(
+                host_geometry(rows, capacity, known, self.strides[index], voxels.batch_size,
+                              index, by_stride)
+            )
+        attached = None
+        if maps:
+            views = tuple(self._views(record, levels, capacities) for record in self.records)
+            attached = AttachedMaps(tuple(geometries[1:]), views, self.records)  # type: ignore[arg-type]
+        root = dataclasses.replace(geometries[0], attached=attached)
+        features = np.asarray(voxels.features)[: len(levels[0])]
+        padded = np.zeros((capacities[0], features.shape[1]), features.dtype)
+        padded[: len(features)] = features
+        planned = dataclasses.replace(voxels, geometry=root, features=padded)
+        return planned if on_host else jax.tree.map(jax.numpy.asarray, planned)
+
+    def _fitting(self, capacity: int, counts: Sequence[int], grow: bool) -> tuple[int, ...]:
+        if self.fit is None:
+            return (capacity, *(bucket_capacity(n) for n in counts[1:]))
+        first = capacity
+        while True:
+            capacities = self.capacities(capacity)
+            short = [i for i, (n, c) in enumerate(zip(counts, capacities, strict=True)) if n > c]
+            if not short:
+                return capacities
+            if not grow or capacity > 4096 * max(first, 1):
+                level = short[0]
+                raise CapacityError(
+                    f"level of stride {self.strides[level]} needs {counts[level]} rows, its fitted "
+                    f"capacity is {capacities[level]} (input capacity {capacity}): refit the plan "
+                    "on samples like this one, or allow grow=True"
+                )
+            capacity = bucket_capacity(capacity + 1)
+
+    def _views(
+        self, record: MapRecord, levels: list[np.ndarray], capacities: Sequence[int]
+    ) -> tuple[np.ndarray, ...]:
+        source, out = levels[record.in_level], levels[record.out_level]
+        sizes = capacities[record.in_level], capacities[record.out_level]
+        table = neighbor_table(source, out, record.spec, *sizes)
+        known = {"neighbors": table}
+        if "transposed_neighbors" in record.views:
+            known["transposed_neighbors"] = invert_table(table, sizes[0])
+        return tuple(known[name] for name in record.views)
+
+
+def plan(
+    model: Callable[[Voxels], Any],
+    voxels: Voxels,
+    *,
+    samples: Iterable[Voxels] | None = None,
+    margin: float = 1.03,
+) -> Voxels:
+    """The same voxels with every kernel map that ``model(voxels)`` will ask for attached.
+
+    Level capacities are fitted to ``samples`` where given, else bucketed from this
+    cloud's own counts. For many clouds keep the :class:`Plan`:
+    ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
+
+    Raises:
+      TypeError: called under ``jax.jit``.
+    """
+    made = Plan.record(model, voxels)
+    return (made.fitted(samples, margin) if samples is not None else made).attach(voxels)
+
+
+def _valid_rows(voxels: Voxels) -> np.ndarray:
+    coords = np.asarray(voxels.geometry.coords)
+    return coords[coords[:, 0] != PAD]
+
+
+def _functional(model: Callable[[Voxels], Any]) -> tuple[Callable[[Any, Voxels], Any], Any]:
+    """``(call(state, voxels), state)``. A flax.nnx module is split, so that tracing it cannot
+    write tracers into its variables. flax is used only where the caller has imported it."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(model, nnx.Module):
+        graph, state = nnx.split(model)
+        return lambda state, v: nnx.merge(graph, state)(v), state
+    return lambda _, v: model(v), ()
+
+
+class _Recorder:
+    """Numbers the levels and collects the maps that one traced call asks for."""
+
+    def __init__(self, root: VoxelGeometry) -> None:
+        self.records: list[MapRecord] = []
+        self.parents: list[tuple[int, KernelSpec]] = []
+        self.strides: list[Level] = [root.stride]
+        self._levels: list[VoxelGeometry] = []
+        self._maps: list[tuple[int, KernelSpec, int, KernelMap]] = []
+
+    def start(self, root: VoxelGeometry) -> None:
+        self._levels = [root]
+
+    def _index(self, geometry: VoxelGeometry) -> int | None:
+        for index, known in enumerate(self._levels):
+            if known.coords is geometry.coords:
+                return index
+        return None
+
+    def __call__(self, geometry: VoxelGeometry, spec: KernelSpec, kernel_map: KernelMap) -> None:
+        source = self._index(geometry)
+        if source is None:  # voxels that do not come from the input: nothing to plan for
+            return
+        out = self._index(kernel_map.out_geometry)
+        if out is None:
+            self._levels.append(kernel_map.out_geometry)
+            self.parents.append((source, spec))
+            self.strides.append(kernel_map.out_geometry.stride)
+            out = len(self._levels) - 1
+        if not any(m is kernel_map for *_, m in self._maps):
+            self._maps.append((source, spec, out, kernel_map))
+
+    def finish(self) -> None:
+        """Turn the noted maps into records, once all views were asked for."""
+        wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
+        for source, spec, out, kernel_map in self._maps:
+            names = {str(name) for name in kernel_map.memo.keys()} | {"neighbors"}
+            wanted.setdefault((source, spec, out), set()).update(names)
+        for (source, spec, out), names in wanted.items():
+            forward = (out, spec.adjoint(), source)
+            if spec.transposed and forward in wanted:
+                wanted[forward].add("transposed_neighbors")
+            else:
+                symmetric = source == out and spec.keeps_coords and spec.symmetric
+                names -= {"transposed_neighbors"} if symmetric else set()
+        for (source, spec, out), names in wanted.items():
+            if not (spec.transposed and (out, spec.adjoint(), source) in wanted):
+                self.records.append(MapRecord(source, spec, out, tuple(sorted(names))))

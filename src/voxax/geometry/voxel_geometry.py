@@ -1,0 +1,149 @@
+"""VoxelGeometry: which voxels exist, and the kernel maps that were attached to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import is_valid
+from voxax.errors import CapacityError
+from voxax.geometry.memo import TraceMemo
+
+if TYPE_CHECKING:
+    from voxax.geometry.attached import AttachedMaps
+
+Level = tuple[int, ...]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class VoxelGeometry:
+    """The coordinates of a sparse tensor: canonical order, no duplicates, static capacity.
+
+    Attributes:
+      coords: ``int32[capacity, 1 + D]``: batch index, then D lattice coordinates in
+        units of this level's own lattice. Rows ``>= count`` hold ``PAD``.
+      count: ``int32[]``, number of valid rows.
+      drops: rows lost to capacity, ``int32[]`` by level (the level's total stride).
+        It travels through every layer, so the last output knows of every loss.
+      attached: maps built ahead of time by ``vx.plan``, or None.
+      stride: total stride relative to the input voxels, one integer per axis; static.
+      batch_size: number of scenes; static.
+      level: index of this geometry among the attached levels; static, -1 if not one.
+      level_capacities: ``((stride, capacity), ...)`` that strided layers use when they
+        are not given one; static.
+    """
+
+    coords: jax.Array
+    count: jax.Array
+    drops: dict[Level, jax.Array]
+    attached: AttachedMaps | None
+    stride: Level
+    batch_size: int
+    level: int = 0
+    level_capacities: tuple[tuple[Level, int], ...] = ()
+    memo: TraceMemo = dataclasses.field(default_factory=TraceMemo, repr=False)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        levels = tuple(sorted(self.drops))
+        key = jax.tree_util.GetAttrKey
+        children = (
+            (key("coords"), self.coords),
+            (key("count"), self.count),
+            (key("drops"), tuple(self.drops[level] for level in levels)),
+            (key("attached"), self.attached),
+        )
+        return children, (levels, self.stride, self.batch_size, self.level, self.level_capacities)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> VoxelGeometry:
+        levels, stride, batch_size, level, level_capacities = aux
+        coords, count, drops, attached = children
+        by_level = dict(zip(levels, drops, strict=True)) if isinstance(drops, tuple) else {}
+        return cls(coords, count, by_level, attached, stride, batch_size, level, level_capacities)
+
+    @property
+    def capacity(self) -> int:
+        """Static number of rows."""
+        return self.coords.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        """Number of spatial axes, D."""
+        return self.coords.shape[1] - 1
+
+    @property
+    def num_dropped(self) -> jax.Array:
+        """``int32[]``: rows lost to capacity, here and in every level this one came through."""
+        total = sum(self.drops.values())
+        return total if isinstance(total, jax.Array | np.ndarray) else jnp.asarray(total, jnp.int32)
+
+    @property
+    def valid(self) -> jax.Array:
+        """``bool[capacity]``: which rows are voxels."""
+        return is_valid(self.coords)
+
+    def bare(self) -> VoxelGeometry:
+        """The same coordinates without attached maps (what a KernelMap may hold)."""
+        if self.attached is None:
+            return self
+        return dataclasses.replace(self, attached=None)
+
+    def with_maps(self, attached: AttachedMaps) -> VoxelGeometry:
+        """This geometry as level 0 of ``attached`` maps. See ``vx.plan``."""
+        return dataclasses.replace(self, attached=attached, level=0)
+
+    def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
+        """The same coordinates, also reporting what ``other`` lost on its way here."""
+        missing = {k: v for k, v in other.drops.items() if k not in self.drops}
+        if not missing:
+            return self
+        return dataclasses.replace(self, drops={**self.drops, **missing})
+
+    def same_as(self, other: VoxelGeometry) -> bool:
+        """Whether both hold the same voxels: identical arrays, or proven equal eagerly."""
+        if self is other or (self.coords is other.coords and self.count is other.count):
+            return True
+        if self.coords.shape != other.coords.shape or self.stride != other.stride:
+            return False
+        if _compat.is_traced(self.coords, other.coords):
+            return False
+        return bool(np.array_equal(np.asarray(self.coords), np.asarray(other.coords)))
+
+    def raise_if_overflowed(self) -> None:
+        """Raise on the host when any level lost rows.
+
+        Raises:
+          CapacityError: names each level, and how many rows it lost.
+          TypeError: called on traced values (inside ``jax.jit``).
+        """
+        if _compat.is_traced(self.drops):
+            raise TypeError(
+                "raise_if_overflowed() needs concrete values: return num_dropped (or the voxels) "
+                "from the jitted function and call it outside"
+            )
+        lost = {level: int(n) for level, n in self.drops.items() if int(n)}
+        if lost:
+            levels = "; ".join(
+                f"level of stride {level}: {n} rows lost"
+                + (f" (needs {self.capacity + n}, capacity {self.capacity})"
+                   if level == self.stride else "")
+                for level, n in sorted(lost.items())
+            )
+            raise CapacityError(
+                f"capacity overflow: {levels}. Give a larger capacity=, or refit the level "
+                "capacities with vx.plan on samples that are as large as this one"
+            )
+
+    def __repr__(self) -> str:
+        count = "traced" if _compat.is_traced(self.count) else int(self.count)
+        maps = f", {len(self.attached.records)} maps attached" if self.attached is not None else ""
+        return (
+            f"VoxelGeometry({count} of {self.capacity} voxels, {self.ndim}D, "
+            f"stride {self.stride}, batch_size {self.batch_size}{maps})"
+        )

@@ -1,0 +1,116 @@
+"""MinkUNet: the sparse U-Net that most voxel segmentation builds on.
+
+Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional
+Neural Networks", CVPR 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry import Voxels, cat
+from voxax.models.blocks import ConvNormAct, ResidualBlock
+from voxax.nn.modules import Linear
+
+_PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
+
+
+class MinkUNet(nnx.Module):
+    """Stem, four levels down by stride 2, four levels up onto the skips' voxels, head.
+
+    Args:
+      in_channels, out_channels: input features and classes.
+      blocks: residual blocks at each of the eight stages (four down, four up).
+      planes: channels of each stage at width 1.
+      stem: channels of the stem at width 1.
+      width: factor on all channels, rounded to a multiple of 4.
+      stem_kernel_size: kernel of the first convolution.
+      ndim: spatial axes.
+      dtype, param_dtype, fwd_algo, bwd_algo, precision: handed to every convolution.
+      rngs: None means ``nnx.Rngs(0)``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        blocks: Sequence[int] = (2, 3, 4, 6, 2, 2, 2, 2),
+        planes: Sequence[int] = _PLANES,
+        stem: int = 32,
+        width: float = 1.0,
+        stem_kernel_size: int = 3,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        if len(blocks) != 8 or len(planes) != 8:
+            raise InputError(
+                f"MinkUNet has eight stages (four down, four up): got {len(blocks)} blocks and "
+                f"{len(planes)} planes"
+            )
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        widths = [max(4, int(round(p * width / 4)) * 4) for p in (stem, *planes)]
+        stem_width, *stage = widths
+        common = {"rngs": rngs, **options}
+        self.stem = ConvNormAct(in_channels, stem_width, stem_kernel_size, **common)
+        self.stem_second = ConvNormAct(stem_width, stem_width, 3, **common)
+
+        def residual(c_in: int, c_out: int, number: int) -> nnx.List:
+            sizes = [c_in, *[c_out] * (number - 1)]
+            return nnx.List([ResidualBlock(c, c_out, **common) for c in sizes])
+
+        down, down_blocks, skips, channels = [], [], [], stem_width
+        for c_out, number in zip(stage[:4], blocks[:4], strict=True):
+            skips.append(channels)
+            down.append(ConvNormAct(channels, channels, 2, 2, **common))
+            down_blocks.append(residual(channels, c_out, number))
+            channels = c_out
+        up, up_blocks = [], []
+        for c_out, number in zip(stage[4:], blocks[4:], strict=True):
+            up.append(ConvNormAct(channels, c_out, 2, 2, transposed=True, **common))
+            up_blocks.append(residual(c_out + skips.pop(), c_out, number))
+            channels = c_out
+        self.down, self.down_blocks = nnx.List(down), nnx.List(down_blocks)
+        self.up, self.up_blocks = nnx.List(up), nnx.List(up_blocks)
+        dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
+        self.head = Linear(channels, out_channels, rngs=rngs, **dtypes)
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """Logits ``[capacity, out_channels]`` on the input's voxels."""
+        with jax.named_scope("stem"):
+            voxels = self.stem_second(self.stem(voxels))
+        skips = []
+        for level, (down, residual) in enumerate(zip(self.down, self.down_blocks, strict=True)):
+            with jax.named_scope(f"down{level + 1}"):
+                skips.append(voxels)
+                voxels = down(voxels)
+                for block in residual:
+                    voxels = block(voxels)
+        for level, (up, residual) in enumerate(zip(self.up, self.up_blocks, strict=True)):
+            with jax.named_scope(f"up{4 - level}"):
+                skip = skips.pop()
+                voxels = cat([up(voxels, skip), skip])
+                for block in residual:
+                    voxels = block(voxels)
+        with jax.named_scope("head"):
+            return self.head(voxels)
+
+
+def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:  # noqa: N802
+    """One residual block a stage. Options as in :class:`MinkUNet`."""
+    return MinkUNet(in_channels, out_channels, blocks=(1,) * 8, **options)
+
+
+def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:  # noqa: N802
+    """Two residual blocks a stage. Options as in :class:`MinkUNet`."""
+    return MinkUNet(in_channels, out_channels, blocks=(2,) * 8, **options)
+
+
+def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:  # noqa: N802
+    """2, 3, 4, 6 blocks down and 2 a stage up. Options as in :class:`MinkUNet`."""
+    return MinkUNet(in_channels, out_channels, blocks=(2, 3, 4, 6, 2, 2, 2, 2), **options)

@@ -1,0 +1,87 @@
+"""Argument checks shared by the functional layers."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+
+import jax
+
+from voxax.errors import InputError
+from voxax.geometry import KernelMap, KernelSpec, Voxels, kernel_map_of
+
+
+def request_map(
+    voxels: Voxels,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int],
+    dilation: int | Sequence[int],
+    transposed: bool,
+    generative: bool,
+    out_voxels: Voxels | None,
+    capacity: int | None,
+    kernel_map: KernelMap | None = None,
+) -> KernelMap:
+    """The kernel map a layer's arguments describe, or the given one, checked.
+
+    Raises:
+      InputError: ``kernel_map`` together with arguments it already fixes, or a map of
+        another input.
+    """
+    if kernel_map is not None:
+        given = {
+            "stride": stride != 1, "dilation": dilation != 1, "transposed": transposed,
+            "generative": generative, "out_voxels": out_voxels is not None,
+            "capacity": capacity is not None,
+        }
+        if clash := [name for name, is_given in given.items() if is_given]:
+            raise InputError(
+                f"kernel_map= already fixes {', '.join(clash)}: give one or the other"
+            )
+        if kernel_map.in_capacity != voxels.capacity:
+            raise InputError(
+                f"kernel_map was built for capacity {kernel_map.in_capacity}, the voxels have "
+                f"{voxels.capacity}"
+            )
+        return kernel_map
+    spec = KernelSpec.make(
+        voxels.geometry.ndim, kernel_size, stride, dilation, transposed, generative
+    )
+    warn_if_inputs_unused(spec)
+    out = None if out_voxels is None else out_voxels.geometry
+    return kernel_map_of(voxels.geometry, spec, out, capacity)
+
+
+@functools.lru_cache(maxsize=256)
+def warn_if_inputs_unused(spec: KernelSpec) -> None:
+    """Warn, once per spec, about a kernel smaller than its stride."""
+    extents = [
+        (max(axis) - min(axis)) * d + 1
+        for axis, d in zip(zip(*spec.offsets, strict=True), spec.dilation, strict=True)
+    ]
+    if any(e < s for e, s in zip(extents, spec.stride, strict=True)):
+        warnings.warn(
+            f"a kernel of extent {tuple(extents)} with stride {spec.stride} leaves inputs unused: "
+            "no tap reaches them; use a kernel at least as large as the stride",
+            stacklevel=4,
+        )
+
+
+def check_weight(
+    weight: jax.Array, kernel_map: KernelMap, channels: int, groups: int
+) -> None:
+    """Weight ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups."""
+    taps = kernel_map.num_offsets
+    if groups == 1 and weight.ndim == 3:
+        expected: tuple = (taps, channels, "C_out")
+        good = weight.shape[:2] == (taps, channels)
+    else:
+        expected = (taps, groups, channels // max(groups, 1), "C_out / groups")
+        good = weight.ndim == 4 and weight.shape[:3] == expected[:3] and channels % groups == 0
+    if not good:
+        shape = ", ".join(map(str, expected))
+        raise InputError(
+            f"weight of shape {tuple(weight.shape)} for a kernel of {taps} taps "
+            f"({kernel_map.spec}), {channels} input channels, groups={groups}: expected [{shape}]"
+        )

@@ -1,0 +1,12 @@
+"""Pictures of labelled point clouds: a PNG for reports, an HTML page for looking around.
+
+Importing this package loads NumPy only. Matplotlib and plotly are imported inside
+the functions that draw; both come with ``pip install "voxax[plot]"``.
+"""
+
+from .figure import segmentation_png as segmentation_png
+from .page import segmentation_html as segmentation_html
+from .palette import CORRECT as CORRECT
+from .palette import IGNORED as IGNORED
+from .palette import WRONG as WRONG
+from .palette import class_colors as class_colors

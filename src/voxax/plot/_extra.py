@@ -1,0 +1,21 @@
+"""Imports the optional drawing libraries, with one message when they are missing."""
+
+import importlib
+from types import ModuleType
+
+from ..errors import MissingExtraError
+
+
+def require(module: str) -> ModuleType:
+    """Import `module`, a dotted name inside matplotlib or plotly.
+
+    Raises:
+        MissingExtraError: the library is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        library = module.partition(".")[0]
+        raise MissingExtraError(
+            f'Drawing needs {library}, which is not installed: pip install "voxax[plot]"'
+        ) from error

@@ -1,0 +1,184 @@
+"""Where the camera stands: upright axes, drawn extent, and the two views.
+
+NumPy only. "Scene" axes here are: first to the right, second away from the reader,
+third up. Both views are drawn in them, so that left and right agree between the two.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InputError
+
+# Rows: the scene's axes in the cloud's axes. All are rotations, none mirrors.
+UPRIGHT = {
+    "z": np.eye(3),
+    "y": np.array([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]]),
+    "-y": np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]]),
+}
+# A quarter turn that lays a scene longer along y than along x on its side.
+QUARTER = np.array([[0.0, 1, 0], [-1, 0, 0], [0, 0, 1]])
+
+# A part of the points is kept out of the picture only if showing it would stretch the
+# extent by more than LONG_TAIL. Heights are cut later: trees and poles are few points.
+TAILS = (3.0, 3.0, 0.1)
+LONG_TAIL = 1.5
+FEW = 50
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The drawn part of a cloud, upright and near the origin.
+
+    Attributes:
+        points: [M, 3] float32, metres: right, away, up; centred on the drawn box.
+        index: [M] int64 rows of the cloud that are drawn.
+        size: [3] float64 metres, the drawn box.
+        right, away: names of the cloud's axes that point there, such as "+x".
+        azimuth, elevation: degrees, the camera of the perspective view.
+        clipped: points of the cloud outside the drawn box.
+        to_cloud: [3, 3] float64, rows are the scene's axes in the cloud's.
+        floor: height of the box's lower face, metres, in the cloud's up axis.
+    """
+
+    points: np.ndarray
+    index: np.ndarray
+    size: np.ndarray
+    right: str
+    away: str
+    azimuth: float
+    elevation: float
+    clipped: int
+    to_cloud: np.ndarray
+    floor: float
+
+
+def compose(
+    positions: np.ndarray,
+    up: str = "z",
+    origin_view: str | tuple[float, float] = "auto",
+    without: np.ndarray | None = None,
+) -> Scene:
+    """Choose axes, extent and camera for [N, 3] float64 positions in metres.
+
+    Points in `without`, [N] bool, belong to the extent but not to the drawn ones.
+
+    Raises:
+        InputError: `up` or `origin_view` is not one of those allowed.
+    """
+    if up not in UPRIGHT:
+        raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')
+    axes = UPRIGHT[up]
+    upright = positions @ axes.T
+    low, high = drawn_box(upright)
+    size = high - low
+    # A camera's own frame has a meaning of left and right; leave it.
+    if up != "-y" and size[1] > 1.15 * size[0]:
+        axes = QUARTER @ axes
+        upright = upright @ QUARTER.T
+        low, high = drawn_box(upright)
+        size = high - low
+    inside = ((upright >= low) & (upright <= high)).all(axis=1)
+    clipped = len(positions) - int(inside.sum())
+    inside = np.flatnonzero(inside if without is None else inside & ~without)
+    roofless = without is not None and bool(without.any())
+    azimuth, elevation = _camera_direction(origin_view, up, roofless)
+    return Scene(
+        points=(upright[inside] - (low + high) / 2).astype(np.float32),
+        index=inside,
+        size=size,
+        right=_axis_name(axes[0]),
+        away=_axis_name(axes[1]),
+        azimuth=azimuth,
+        elevation=elevation,
+        clipped=clipped,
+        to_cloud=axes,
+        floor=float(low[2]),
+    )
+
+
+def drawn_box(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper corner, [3] float64 each, of what is worth drawing.
+
+    The whole extent, except along axes where a few stray points (the long tails of a
+    LiDAR sweep, reflections below ground) would shrink all the others to a spot.
+    """
+    if len(points) == 0:
+        return np.zeros(3), np.zeros(3)
+    low, high = points.min(axis=0), points.max(axis=0)
+    if len(points) < FEW:
+        return low, high
+    for axis, tail in enumerate(TAILS):
+        if axis == 2:
+            # Only what is drawn from above decides how high the picture is.
+            flat = points[:, :2]
+            points = points[((flat >= low[:2]) & (flat <= high[:2])).all(axis=1)]
+            low[2], high[2] = points[:, 2].min(), points[:, 2].max()
+        start, stop = np.percentile(points[:, axis], [tail, 100 - tail])
+        span = stop - start
+        if span > 0 and high[axis] - low[axis] > LONG_TAIL * span:
+            low[axis] = max(low[axis], start - 0.05 * span)
+            high[axis] = min(high[axis], stop + 0.05 * span)
+    return low, high
+
+
+def _camera_direction(
+    origin_view: str | tuple[float, float], up: str, roofless: bool
+) -> tuple[float, float]:
+    if isinstance(origin_view, str):
+        if origin_view != "auto":
+            raise InputError(
+                f'origin_view must be "auto" or (azimuth, elevation), not {origin_view!r}.'
+            )
+        # A depth camera has seen only the near sides: stay close to where it stood.
+        if up == "-y":
+            return -82.0, 24.0
+        # Over the walls and into the room.
+        return -68.0, 52.0 if roofless else 33.0
+    try:
+        azimuth, elevation = (float(angle) for angle in origin_view)
+    except (TypeError, ValueError):
+        raise InputError(
+            f'origin_view must be "auto" or (azimuth, elevation), not {origin_view!r}.'
+        ) from None
+    if not -90 < elevation < 90:
+        raise InputError(f"origin_view's elevation must be within (-90, 90), not {elevation}.")
+    return azimuth, elevation
+
+
+def _axis_name(row: np.ndarray) -> str:
+    axis = int(np.abs(row).argmax())
+    return ("+" if row[axis] > 0 else "-") + "xyz"[axis]
+
+
+def direction(scene: Scene) -> np.ndarray:
+    """[3] float64 unit vector from the scene's centre to the camera, in scene axes."""
+    azimuth, elevation = np.radians([scene.azimuth, scene.elevation])
+    return np.array(
+        [
+            np.cos(elevation) * np.cos(azimuth),
+            np.cos(elevation) * np.sin(azimuth),
+            np.sin(elevation),
+        ]
+    )
+
+
+def from_above(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
+    """Image plane coordinates [M, 2] in metres and depth [M] in metres below the box's top."""
+    return scene.points[:, :2], scene.size[2] / 2 - scene.points[:, 2]
+
+
+def in_perspective(scene: Scene, distance: float = 1.9) -> tuple[np.ndarray, np.ndarray]:
+    """Image plane coordinates [M, 2] and depth [M] from the camera, in metres.
+
+    The camera looks at the scene's centre from `distance` half-diagonals away. The plane
+    lies at the centre, so lengths there are true and equal in both directions.
+    """
+    reach = distance * max(float(np.linalg.norm(scene.size)) / 2, 1e-6)
+    back = direction(scene)
+    right = np.cross([0.0, 0.0, 1.0], back)
+    right /= np.linalg.norm(right)
+    upward = np.cross(back, right)
+    seen = scene.points @ np.stack([right, upward, back]).T.astype(np.float32)
+    depth = reach - seen[:, 2]
+    return seen[:, :2] * (reach / depth)[:, None], depth

@@ -1,0 +1,146 @@
+"""Checked labels of a cloud, and what the legends say about them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InputError
+
+RIGHT, WRONG, SKIPPED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A cloud with labels; built by :func:`labelled`, which checks it.
+
+    Attributes:
+        positions: [N, 3] float64, in metres.
+        prediction: [N] int64 class per point; negative is "no prediction".
+        truth: [N] int64 class per point, negative is "ignored"; None when unknown.
+        class_names: one per class.
+        dropped: how many points were left out because a coordinate was not finite.
+    """
+
+    positions: np.ndarray
+    prediction: np.ndarray
+    truth: np.ndarray | None
+    class_names: tuple[str, ...]
+    dropped: int
+
+    def verdict(self) -> np.ndarray:
+        """[N] int64: RIGHT, WRONG, or SKIPPED where the truth is ignored or unknown."""
+        if self.truth is None:
+            return np.full(len(self.prediction), SKIPPED)
+        wrong = np.where(self.prediction == self.truth, RIGHT, WRONG)
+        return np.where(self.truth < 0, SKIPPED, wrong)
+
+    def counts(self) -> np.ndarray:
+        """[C] int64: points of each class, in the truth if it is known."""
+        labels = self.prediction if self.truth is None else self.truth
+        return np.bincount(labels[labels >= 0], minlength=len(self.class_names))
+
+    def present(self) -> list[int]:
+        """Classes that at least one point is predicted to be, or is."""
+        seen = np.unique(self.prediction)
+        if self.truth is not None:
+            seen = np.union1d(seen, self.truth)
+        return [int(label) for label in seen if label >= 0]
+
+    def ceiling(self) -> np.ndarray:
+        """[N] bool: points of a class named "ceiling", by the truth where it is known."""
+        # The last one is what -1 points at.
+        table = np.array([*map(is_ceiling, self.class_names), False])
+        labels = self.prediction
+        if self.truth is not None:
+            labels = np.where(self.truth >= 0, self.truth, labels)
+        return table[np.maximum(labels, -1)]
+
+    def error_sentence(self) -> str:
+        """What part of the labelled points is wrong, in words."""
+        verdict = self.verdict()
+        wrong = int((verdict == WRONG).sum())
+        judged = int((verdict != SKIPPED).sum())
+        if not judged:
+            return "no labelled points"
+        return f"{percent(wrong, judged)} of {judged:,} labelled points wrong"
+
+
+def labelled(
+    positions: np.ndarray,
+    prediction: np.ndarray,
+    truth: np.ndarray | None,
+    class_names: Sequence[str],
+) -> Labelled:
+    """Check a cloud and its labels. Points with a coordinate that is not finite are dropped.
+
+    Args:
+        positions: [N, 3] floats or integers, in metres; N may be 0.
+        prediction: [N] integers; negative is "no prediction".
+        truth: [N] integers or None; negative is "ignored".
+        class_names: the name of class 0, 1, ...
+
+    Raises:
+        InputError: a shape or dtype is wrong, lengths differ, or a class has no name.
+    """
+    positions = np.asarray(positions)
+    if positions.ndim != 2 or positions.shape[1] != 3:
+        raise InputError(f"positions must have shape [N, 3], not {list(positions.shape)}.")
+    if positions.dtype.kind not in "fiu":
+        raise InputError(f"positions must be real numbers, not {positions.dtype}.")
+    if isinstance(class_names, str):
+        raise InputError(f"class_names must be a sequence of names, not the one {class_names!r}.")
+    names = tuple(str(name) for name in class_names)
+    prediction = _class_ids("prediction", prediction, len(positions), names)
+    if truth is not None:
+        truth = _class_ids("truth", truth, len(positions), names)
+
+    finite = np.isfinite(positions).all(axis=1)
+    # Survey coordinates are millions of metres: take the differences before float32 rounds.
+    positions = positions[finite].astype(np.float64)
+    return Labelled(
+        positions,
+        prediction[finite],
+        None if truth is None else truth[finite],
+        names,
+        int((~finite).sum()),
+    )
+
+
+def _class_ids(what: str, values: np.ndarray, points: int, names: tuple[str, ...]) -> np.ndarray:
+    values = np.asarray(values)
+    if values.ndim != 1:
+        raise InputError(f"{what} must have shape [N], not {list(values.shape)}.")
+    if len(values) != points:
+        raise InputError(f"{what} has {len(values)} labels, but positions has {points} points.")
+    if values.size == 0:
+        return np.zeros(0, np.int64)
+    if values.dtype.kind not in "iub":
+        raise InputError(f"{what} must be integers, not {values.dtype}.")
+    values = values.astype(np.int64)
+    if values.max() >= len(names):
+        raise InputError(
+            f"{what} has class {values.max()}, but class_names has {len(names)} names "
+            f"(classes 0 to {len(names) - 1}); mark points to ignore with -1."
+        )
+    return values
+
+
+def is_ceiling(name: str) -> bool:
+    """Whether a class is what hides a room from a viewer above it."""
+    return name.strip().lower() in ("ceiling", "ceilings")
+
+
+def iou_of(iou: Mapping | None, label: int, name: str) -> float | None:
+    """The IoU given for a class, looked up by name, then by number; None if there is none."""
+    value = None if iou is None else iou.get(name, iou.get(label))
+    return None if value is None or not np.isfinite(value) else float(value)
+
+
+def percent(part: int, whole: int) -> str:
+    """A share in words: "3.2 %"; never "0.0 %" or "100.0 %" for a share that is not."""
+    share = 100.0 * part / whole
+    digits = 1
+    while digits < 4 and part not in (0, whole) and round(share, digits) in (0.0, 100.0):
+        digits += 1
+    return f"{share:.{digits}f} %"

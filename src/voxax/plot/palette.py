@@ -1,0 +1,197 @@
+"""Colours for classes that stay the same from picture to picture.
+
+A class whose name says what it is (road, car, tree, ...) gets the colour a reader
+expects. Other classes get, one after the other, the colour of a fixed set that is
+hardest to confuse with those already taken, for normal and for red-green-blind eyes.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+CORRECT = "#bcc2c9"
+WRONG = "#d7191c"
+IGNORED = "#dfe3e7"
+
+# One colour per word; the words of a group share a hue and differ in lightness. The last
+# word of a class name that is found here decides ("traffic-sign" is a sign), but words in
+# REMAINDER only if there is no other ("vegetation and other" is vegetation).
+WORDS = {
+    # what one stands, walks or drives on: grey-brown
+    "ground": "#a08f7d",
+    "road": "#75695f",
+    "floor": "#a39281",
+    "terrain": "#b5a06f",
+    "sidewalk": "#c4b29f",
+    "pavement": "#c4b29f",
+    "parking": "#927f91",
+    "surface": "#8d8177",
+    "rail": "#5d4a3c",
+    "marking": "#ded3c4",
+    # what is built: warm
+    "building": "#d9793f",
+    "roof": "#b3502c",
+    "wall": "#e0aa7e",
+    "facade": "#e39a68",
+    "house": "#d9793f",
+    "bridge": "#a8604f",
+    "structure": "#a8604f",
+    "manmade": "#c99073",
+    "fence": "#9a4f78",
+    "barrier": "#b5709a",
+    "door": "#a5673f",
+    "ceiling": "#d8c9bb",
+    "column": "#c98a2b",
+    "beam": "#e2b34f",
+    # what drives: blue
+    "vehicle": "#2b6cb8",
+    "car": "#2b6cb8",
+    "truck": "#173f7d",
+    "bus": "#5a9bdc",
+    "trailer": "#45608f",
+    "bicycle": "#7f8ff0",
+    "motorcycle": "#5a52c9",
+    "train": "#1d2f5c",
+    "window": "#7fb2e5",
+    # what stands thin and tall: yellow
+    "pole": "#e5bf1b",
+    "sign": "#f6dd52",
+    "light": "#f2e38a",
+    "wire": "#b3930d",
+    "cable": "#b3930d",
+    "tower": "#8f7a12",
+    # what grows: green
+    "vegetation": "#3c9448",
+    "tree": "#27763a",
+    "trunk": "#6b5a2a",
+    "plant": "#5fb05a",
+    "grass": "#8fc263",
+    "bush": "#6fb35c",
+    # who lives: red
+    "person": "#d4232f",
+    "pedestrian": "#d4232f",
+    "human": "#d4232f",
+    "bicyclist": "#f0627c",
+    "cyclist": "#f0627c",
+    "motorcyclist": "#8f1030",
+    "animal": "#e58b93",
+    # what flows: cyan
+    "water": "#22b4cf",
+    "river": "#22b4cf",
+    # what stands in rooms
+    "table": "#b98b5a",
+    "desk": "#b98b5a",
+    "chair": "#8a5fb0",
+    "sofa": "#c06fbf",
+    "bed": "#c98fb4",
+    "bookcase": "#6f4e37",
+    "cabinet": "#8c6a4a",
+    "board": "#3f7f86",
+}
+REMAINDER = {
+    "clutter": "#82878f",
+    "object": "#82878f",
+    "other": "#9aa0a8",
+    "unclassified": "#9aa0a8",
+    "unlabeled": "#c9cdd2",
+    "unlabelled": "#c9cdd2",
+    "noise": "#55585e",
+    "outlier": "#55585e",
+}
+
+# Twenty-four for names that say nothing, after Okabe and Ito and Paul Tol's sets, with
+# dark and light ones for classes beyond what hue alone can keep apart.
+GENERIC = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#332288",
+    "#882255", "#44aa99", "#999933", "#aa4499", "#117733", "#ddcc77", "#88ccee", "#cc6677",
+    "#663300", "#7f7f7f", "#1b1b3a", "#b2df8a", "#fdbf9f", "#6a51a3", "#004d4d", "#d9c2f0",
+)  # fmt: skip
+
+# Colours closer than this (CIELAB units) are told apart only side by side.
+CONFUSABLE = 6.0
+
+
+def rgb(color: str) -> np.ndarray:
+    """``"#rrggbb"`` as [3] uint8."""
+    return np.frombuffer(bytes.fromhex(color.removeprefix("#")), np.uint8)
+
+
+def class_colors(class_names: Sequence[str]) -> list[str]:
+    """One ``"#rrggbb"`` per class.
+
+    A name with a known word ("car", "traffic-sign", "Trees") gets that word's colour,
+    whatever the other classes are. If two classes ask for the same colour, the second
+    one is treated as a name without meaning. Up to 24 classes all differ; beyond that,
+    colours of classes without a known word may repeat.
+    """
+    colors: list[str | None] = [None] * len(class_names)
+    taken: list[str] = []
+    for i, name in enumerate(class_names):
+        known = _known_color(str(name))
+        if known is not None and known not in taken:
+            colors[i] = known
+            taken.append(known)
+    for i, color in enumerate(colors):
+        if color is None:
+            colors[i] = _least_confusable(taken, i)
+            taken.append(colors[i])
+    return colors
+
+
+def _known_color(name: str) -> str | None:
+    # camelCase is split too: "trafficSign"
+    words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+    for known in (WORDS, REMAINDER):
+        for word in reversed(words):
+            for form in (word, word.removesuffix("s"), word.removesuffix("es")):
+                if form in known:
+                    return known[form]
+    return None
+
+
+def _least_confusable(taken: list[str], turn: int) -> str:
+    free = [color for color in GENERIC if color not in taken]
+    if not free:
+        return GENERIC[turn % len(GENERIC)]
+    if not taken:
+        return free[0]
+    gap = color_gaps(free, taken).min(axis=1)
+    # Early generic colours are the better ones: take the first that is clearly apart.
+    clear = np.flatnonzero(gap > 4 * CONFUSABLE)
+    return free[clear[0] if clear.size else int(gap.argmax())]
+
+
+def color_gaps(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+    """Perceived differences [len(first), len(second)] float64, in CIELAB units.
+
+    Each is the smaller of the difference to normal eyes and to deuteranopic eyes.
+    """
+    gaps = []
+    for matrix in (np.eye(3), _DEUTERANOPIA):
+        a, b = _lab(first, matrix), _lab(second, matrix)
+        gaps.append(np.linalg.norm(a[:, None] - b[None], axis=-1))
+    return np.minimum(*gaps)
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
+_DEUTERANOPIA = np.array(
+    [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ]
+)
+_XYZ = np.array(
+    [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+) / np.array([[0.9505], [1.0], [1.089]])
+
+
+def _lab(colors: Sequence[str], vision: np.ndarray) -> np.ndarray:
+    srgb = np.stack([rgb(color) for color in colors]) / 255.0
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ vision.T, 0, 1) @ _XYZ.T
+    f = np.where(seen > 0.008856, np.cbrt(seen), 7.787 * seen + 16 / 116)
+    return np.stack(
+        [116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1
+    )

@@ -1,0 +1,140 @@
+"""Draws points into an image: nearest point per pixel, then shading by depth.
+
+One pass finds which point each pixel shows; truth, prediction and error pictures of the
+same view are then just different colours for the same pixels. This takes a fraction of
+the time of scatter plots, and gives shapes an outline where the depth jumps.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# Pixels are computed this many times finer in both directions, then averaged.
+FINE = 2
+# Radii of points, in fine pixels: a single pixel would vanish in the averaging.
+SMALLEST, LARGEST = 1, 9
+# How far the farthest points of a perspective view fade into the background.
+HAZE = 0.3
+
+
+@dataclass(frozen=True)
+class Raster:
+    """What each fine pixel shows.
+
+    Attributes:
+        owner: [H, W] int32, the row of the point seen there; -1 is background.
+        shade: [H, W] float32, brightness factor in (0, 1].
+        haze: [H, W] float32, part of the background's colour mixed in, in [0, 1).
+    """
+
+    owner: np.ndarray
+    shade: np.ndarray
+    haze: np.ndarray
+
+    def paint(self, colors: np.ndarray, background: np.ndarray) -> np.ndarray:
+        """The picture [H / FINE, W / FINE, 3] uint8 for [M, 3] uint8 colours of the points."""
+        background = background.astype(np.float32)
+        image = np.broadcast_to(background, (*self.owner.shape, 3)).copy()
+        drawn = self.owner >= 0
+        haze = self.haze[drawn][:, None]
+        lit = colors[self.owner[drawn]] * self.shade[drawn][:, None]
+        image[drawn] = lit * (1 - haze) + background * haze
+        image = sum(image[dy::FINE, dx::FINE] for dy in range(FINE) for dx in range(FINE))
+        return (image / FINE**2 + 0.5).astype(np.uint8)
+
+
+def rasterize(
+    plane: np.ndarray,
+    depth: np.ndarray,
+    width: int,
+    height: int,
+    center: np.ndarray,
+    scale: float,
+    *,
+    perspective: bool,
+) -> Raster:
+    """Draw points as discs, near ones over far ones.
+
+    Args:
+        plane: [M, 2] metres, right and up.
+        depth: [M] metres, growing away from the viewer.
+        width, height: of the picture, in pixels.
+        center: [2] metres, the point of the plane in the middle of the picture.
+        scale: pixels per metre, the same in both directions.
+        perspective: nearer points are drawn larger, and far ones paler.
+    """
+    width, height = width * FINE, height * FINE
+    owner = np.full(height * width, -1, np.int32)
+    column = np.floor((plane[:, 0] - center[0]) * (scale * FINE) + width / 2).astype(np.int64)
+    line = np.floor(height / 2 - (plane[:, 1] - center[1]) * (scale * FINE)).astype(np.int64)
+    seen = (column >= 0) & (column < width) & (line >= 0) & (line < height)
+    order = np.flatnonzero(seen)
+    order = order[np.argsort(-depth[order], kind="stable")]
+    # One point per pixel is enough: the nearest covers what those behind it would.
+    owner[line[order] * width + column[order]] = order
+    order = order[owner[line[order] * width + column[order]] == order]
+    column, line = column[order], line[order]
+
+    radius = _radii(column, line, depth[order] if perspective else None, width, height)
+    # Radii shrink with depth, so from small to large is from back to front; where an index
+    # comes twice in one assignment, NumPy keeps the last, which is the nearest.
+    for size in np.unique(radius):
+        chosen = np.flatnonzero(radius == size)
+        reach = int(size)
+        dy, dx = np.mgrid[-reach : reach + 1, -reach : reach + 1]
+        disc = dy**2 + dx**2 <= (reach + 0.35) ** 2
+        x = np.clip(column[chosen, None] + dx[disc], 0, width - 1)
+        y = np.clip(line[chosen, None] + dy[disc], 0, height - 1)
+        owner[(y * width + x).ravel()] = np.repeat(order[chosen], disc.sum())
+    owner = owner.reshape(height, width)
+    haze = np.zeros(owner.shape, np.float32)
+    drawn = owner >= 0
+    if perspective and drawn.any():
+        near, far = np.percentile(depth, [5, 99])
+        beyond = (depth[owner[drawn]] - near) / max(far - near, 1e-9)
+        haze[drawn] = HAZE * np.clip(beyond, 0, 1)
+    return Raster(owner, _shading(owner, depth, scale), haze)
+
+
+def _radii(
+    column: np.ndarray, line: np.ndarray, depth: np.ndarray | None, width: int, height: int
+) -> np.ndarray:
+    """[M] int64 radii, in fine pixels, that close the gaps of a surface of usual density."""
+    if len(column) == 0:
+        return np.zeros(0, np.int64)
+    cell = max(width, height) // 80 + 1
+    per_row = width // cell + 1
+    filled = _distinct((line // cell) * per_row + column // cell) * cell**2
+    radius = 0.78 * np.sqrt(filled / len(column))
+    if depth is None:
+        radii = np.full(len(column), radius)
+    else:
+        radii = radius * np.median(depth) / depth
+    return np.clip(np.ceil(radii - 0.3), SMALLEST, LARGEST).astype(np.int64)
+
+
+def _distinct(values: np.ndarray) -> int:
+    """How many different values there are among integers that are not negative."""
+    return int(np.count_nonzero(np.bincount(values)))
+
+
+def _shading(owner: np.ndarray, depth: np.ndarray, scale: float) -> np.ndarray:
+    """[H, W] float32: darker where the surroundings stand nearer ("eye-dome lighting")."""
+    drawn = owner >= 0
+    shade = np.ones(owner.shape, np.float32)
+    if not drawn.any():
+        return shade
+    far = np.float32(depth.max() + 1.0)
+    image = np.full(owner.shape, far, np.float32)
+    image[drawn] = depth[owner[drawn]]
+    height, width = image.shape
+    total = np.zeros_like(image)
+    for step in (FINE, 3 * FINE):
+        padded = np.pad(image, step, constant_values=far)
+        for dy, dx in ((0, 1), (1, 0), (0, -1), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)):
+            y, x = step * (1 + dy), step * (1 + dx)
+            rise = image - padded[y : y + height, x : x + width]
+            # A slope of one pixel per pixel counts as one, whatever the scene's size.
+            total += np.clip(rise * (scale * FINE / step), 0, 6)
+    shade[drawn] = np.maximum(np.exp(-0.03 * total[drawn]), 0.5)
+    return shade

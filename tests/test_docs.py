@@ -1,0 +1,47 @@
+"""Every Python block of the README and the documentation runs.
+
+The blocks of one page run in order in one namespace, in an empty folder. A block that cannot run
+here (it needs a file or a device) has the line `<!-- no-run -->` before it; it is still compiled.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    *(page for page in [ROOT / "README.md"] if page.exists()),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+BLOCK = re.compile(
+    r"^(?P<skip><!-- no-run -->[ \t]*\n(?:[ \t]*\n)*)?"
+    r"^(?P<indent>[ \t]*)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def blocks(text: str):
+    """Yields (code, first line number, whether to run it) of each Python block."""
+    for match in BLOCK.finditer(text):
+        indent = match["indent"]
+        lines = [line.removeprefix(indent) for line in match["code"].splitlines()]
+        yield "\n".join(lines), text[: match.start("code")].count("\n"), match["skip"] is None
+
+
+def test_blocks_are_found():
+    text = "a\n```python\nx = 1\n```\n\n<!-- no-run -->\n\n```python\ny\n```\n```bash\nls\n```\n"
+    assert list(blocks(text)) == [("x = 1", 2, True), ("y", 8, False)]
+
+
+@pytest.mark.lax_promotion
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": f"docs.{page.stem}"}
+    for code, line, runs in blocks(page.read_text()):
+        # Blank lines in front, so that a traceback names the page's own line.
+        compiled = compile("\n" * line + code, str(page), "exec")
+        if runs:
+            exec(compiled, namespace)
