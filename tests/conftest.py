@@ -12,6 +12,8 @@ import jax
 import numpy as np
 import pytest
 
+pytest.register_assert_rewrite("conformance", "oracles")
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA_VARIABLE = "VOXAX_TEST_DATA"
 

@@ -6,7 +6,10 @@ in voxax imports them (a test holds this).
 
 from __future__ import annotations
 
+import contextlib
+import contextlib
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,14 +24,39 @@ is_undefined_primal = ad.is_undefined_primal
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
 
-def trace_state() -> Any:
-    """A comparable token of the innermost trace; equal tokens may share tracers."""
-    return jax.core.get_opaque_trace_state(convention="voxax")
+def home_of(*values: Any) -> contextlib.AbstractContextManager | None:
+    """The context in which arrays computed from ``values`` alone belong.
+
+    Inside it, operations are recorded at the trace level where ``values`` live, however
+    deep the current one is nested, and run eagerly when all of them are concrete. None
+    when they live at different levels.
+    """
+    traces = {id(t): t for leaf in jax.tree.leaves(values) for t in [getattr(leaf, "_trace", None)]}
+    if len(traces) != 1:
+        return None
+    (trace,) = traces.values()
+    if trace is not None:
+        return _extend_core.set_current_trace(trace)
+    return jax.ensure_compile_time_eval()
 
 
 def is_traced(*values: Any) -> bool:
     """Whether any array in ``values`` (pytrees allowed) is an abstract tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+# Part of the key of jax.jit's caches (JAX 0.10.2 and later); earlier versions may reuse a trace.
+_trace_token = jax.make_user_context(None) if hasattr(jax, "make_user_context") else None
+_tokens = itertools.count(1)
+
+
+def fresh_trace() -> contextlib.AbstractContextManager[Any]:
+    """Inside, every jitted function is traced anew, also those traced before.
+
+    An abstract evaluation does not enter functions whose trace is cached, so whoever
+    watches what a trace does needs this.
+    """
+    return contextlib.nullcontext() if _trace_token is None else _trace_token(next(_tokens))
 
 
 def bilinear_primitive(
@@ -60,7 +88,9 @@ def bilinear_primitive(
         return jax.jit(functools.partial(primitive.bind, **dict(params)))
 
     def impl(*args: Any, **params: Any) -> Any:
-        return jitted(tuple(sorted(params.items())))(*args)
+        # Inside jax.disable_jit() the jitted program would only call this again.
+        with jax.disable_jit(False):
+            return jitted(tuple(sorted(params.items())))(*args)
 
     def abstract_eval(*avals: Any, **params: Any) -> Any:
         out = output_shape(*avals, **params)

@@ -21,7 +21,7 @@ from voxax.geometry.views import invert_neighbors
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 
 MAP_BUILT_EVENT = "/voxax/kernel_map/build"
-"""``jax.monitoring`` event recorded each time a map is built (once per trace and map)."""
+"""``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
 
 
 def kernel_map_of(
@@ -46,6 +46,9 @@ def kernel_map_of(
         raise InputError(f"a {spec.ndim}-D kernel on {geometry.ndim}-D voxels")
     if spec.keeps_coords and out_geometry is None:
         out_geometry = geometry
+    if out_geometry is not None and out_geometry.same_as(geometry):
+        # Also for the memo: only arrays that a remembered map holds have a lasting id.
+        out_geometry = geometry
     out_key = None if out_geometry is None else (id(out_geometry.coords), out_geometry.stride)
 
     def attached_or_built() -> KernelMap:
@@ -54,7 +57,11 @@ def kernel_map_of(
             found = geometry.attached.find(geometry, spec, out_geometry)
         return _build(geometry, spec, out_geometry, capacity) if found is None else found
 
-    kernel_map = geometry.memo.get_or_build((spec, out_key, capacity), attached_or_built)
+    kernel_map = geometry.memo.get_or_build(
+        (spec, out_key, capacity),
+        (geometry.arrays, None if out_geometry is None else out_geometry.arrays),
+        attached_or_built,
+    )
     recorder = _recorder.get()
     if recorder is not None:
         recorder(geometry, spec, kernel_map)
@@ -67,7 +74,7 @@ def result_geometry(
     """The geometry a layer hands on: the map's output, with maps and loss counters kept."""
     if out_geometry is not None:
         return out_geometry.with_drops_of(geometry)
-    if kernel_map.out_geometry.coords is geometry.coords:
+    if kernel_map.out_geometry is kernel_map.in_geometry:
         return geometry
     out = kernel_map.out_geometry.with_drops_of(geometry)
     if geometry.attached is not None and out.level > 0:
@@ -98,7 +105,7 @@ def _build(
     capacity: int | None,
 ) -> KernelMap:
     bare = geometry.bare()
-    if out_geometry is not None and out_geometry.same_as(geometry):
+    if out_geometry is geometry:
         out = bare
     elif out_geometry is not None:
         if out_geometry.ndim != geometry.ndim:
@@ -109,8 +116,8 @@ def _build(
         if spec.transposed:
             # A transposed map onto the voxels that the forward map came from: read that
             # one backwards instead of searching again.
-            key = (spec.adjoint(), id(geometry.coords))
-            forward = out_geometry.memo.get(key)
+            known = (m for m in out_geometry.memo.values() if m.spec == spec.adjoint())
+            forward = next((m for m in known if m.out_geometry.coords is geometry.coords), None)
         if forward is not None:
             return forward.transpose()
         out = out_geometry.bare().with_drops_of(geometry)
@@ -122,10 +129,7 @@ def _build(
     else:
         out = output_geometry(geometry, spec, capacity)
     jax.monitoring.record_event(MAP_BUILT_EVENT)
-    kernel_map = KernelMap(bare, out, spec, {"neighbors": _neighbors(bare, out, spec)})
-    if not spec.transposed and out is not bare:
-        geometry.memo.put((spec, id(out.coords)), kernel_map)
-    return kernel_map
+    return KernelMap(bare, out, spec, {"neighbors": _neighbors(bare, out, spec)})
 
 
 def _neighbors(source: VoxelGeometry, out: VoxelGeometry, spec: KernelSpec) -> jax.Array:
@@ -172,7 +176,7 @@ def output_geometry(
     return VoxelGeometry(
         unique.coords,
         unique.count,
-        {**geometry.drops, stride: unique.num_dropped},
+        {**geometry.drops, stride: geometry.drops.get(stride, 0) + unique.num_dropped},
         None,
         stride,
         geometry.batch_size,

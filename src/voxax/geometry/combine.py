@@ -13,7 +13,7 @@ from voxax.coords import PAD, bucket_capacity, unique_rows
 from voxax.errors import InputError
 from voxax.geometry.build import check_overflow
 from voxax.geometry.convert import reduce_rows
-from voxax.geometry.voxel_geometry import VoxelGeometry
+from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels, require_same_geometry
 
 
@@ -91,6 +91,13 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     return _regroup(first, jnp.concatenate(coords), features, start, capacity, geometries)
 
 
+def _joint_capacities(sources: Sequence[VoxelGeometry]) -> tuple[tuple[Level, int], ...]:
+    """Level capacities that hold the voxels of all sources; a level unknown to one is left out."""
+    planned = [dict(source.level_capacities) for source in sources]
+    known = [level for level in planned[0] if all(level in sizes for sizes in planned)]
+    return tuple((level, sum(sizes[level] for sizes in planned)) for level in known)
+
+
 def _regroup(
     like: Voxels,
     coords: jax.Array,
@@ -110,7 +117,7 @@ def _regroup(
     drops[like.stride] = drops.get(like.stride, 0) + unique.num_dropped
     geometry = VoxelGeometry(
         unique.coords, unique.count, drops, None, like.stride, batch_size,
-        level_capacities=like.geometry.level_capacities,
+        level_capacities=_joint_capacities(sources),
     )
     merged = reduce_rows(features, unique.inverse, capacity, "sum")
     return dataclasses.replace(like, geometry=geometry, features=merged)

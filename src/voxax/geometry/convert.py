@@ -14,6 +14,7 @@ from voxax.coords import COORD_LIMIT, PAD, bucket_capacity, is_valid, unique_row
 from voxax.errors import InputError
 from voxax.geometry.build import check_overflow
 from voxax.geometry.checks import check_coords, check_voxel_size
+from voxax.geometry.dtypes import accumulator
 from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
@@ -59,8 +60,10 @@ def from_coords(
     lost = jnp.sum(is_valid(coords) & ~good, dtype=jnp.int32)
     coords = jnp.where(good[:, None], coords, PAD)
     ndim = coords.shape[1] - 1
+    if capacity is not None and capacity < 1:
+        raise InputError(f"capacity={capacity} must be at least 1, also for zero voxels")
     if capacity is None:
-        capacity = coords.shape[0]
+        capacity = max(coords.shape[0], 1)
         if not _compat.is_traced(coords):
             capacity = bucket_capacity(int(unique_rows(coords, coords.shape[0]).count))
     unique = unique_rows(coords, capacity)
@@ -95,7 +98,7 @@ def reduce_rows(
     shape = (capacity, features.shape[1])
     dtype = features.dtype
     if reduction in ("mean", "sum"):
-        wide = jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+        wide = accumulator(dtype)
         total = jnp.zeros(shape, wide).at[row].add(features.astype(wide), mode="drop")
         if reduction == "mean":
             number = jnp.zeros((capacity,), wide).at[row].add(jnp.ones((), wide), mode="drop")
@@ -104,7 +107,8 @@ def reduce_rows(
     if reduction == "first":
         index = jnp.arange(features.shape[0], dtype=jnp.int32)
         first = jnp.full((capacity,), features.shape[0], jnp.int32).at[row].min(index, mode="drop")
-        return features.at[first].get(mode="fill", fill_value=0)
+        source = jnp.concatenate([features, jnp.zeros((1, features.shape[1]), dtype)])
+        return source[first]
     low, high = _limits(dtype)
     start = jnp.full(shape, low if reduction == "max" else high, dtype)
     target = start.at[row]
@@ -215,7 +219,7 @@ def _float_positions(positions: Any) -> jax.Array:
             "coordinates use vx.Voxels.from_coords"
         )
     # Half precision cannot number the cells of a room: 11 bits reach 2048.
-    return positions.astype(jnp.promote_types(positions.dtype, jnp.float32))
+    return positions.astype(accumulator(positions.dtype))
 
 
 def check_finite(positions: np.ndarray) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.memo import TraceMemo
+from voxax.geometry.memo import Memo
 from voxax.geometry.views import VIEW_BUILDERS
 from voxax.geometry.voxel_geometry import VoxelGeometry
 
@@ -32,7 +32,7 @@ class KernelMap:
     out_geometry: VoxelGeometry
     spec: KernelSpec
     views: dict[str, jax.Array]
-    memo: TraceMemo = dataclasses.field(default_factory=TraceMemo, repr=False)
+    memo: Memo = dataclasses.field(default_factory=Memo, repr=False)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         same = self.in_geometry is self.out_geometry
@@ -86,7 +86,7 @@ class KernelMap:
             return self.views[name]
         if name not in VIEW_BUILDERS:
             raise KeyError(f"no view {name!r}; known views: {sorted(VIEW_BUILDERS)}")
-        return self.memo.get_or_build(name, lambda: VIEW_BUILDERS[name](self))
+        return self.memo.get_or_build(name, self.views, lambda: VIEW_BUILDERS[name](self))
 
     def transpose(self) -> KernelMap:
         """The adjoint's map: outputs and inputs change places."""

@@ -1,47 +1,51 @@
-"""A private, per-trace memo: build each map once, never leak it across a trace."""
+"""A private memo: build each map once, and never leak it across a trace.
+
+What is remembered is computed from the owner's own arrays, and at the trace level where
+those live (``_compat.home_of``). So it may be used wherever the owner may, inside ``scan``
+bodies and gradients too, and it dies with the owner: no tracer outlives its trace.
+"""
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from voxax import _compat
 
-_MAX_TRACES = 4  # enough for eager + jit + grad + scan; bounds what a closed-over object keeps
 
+class Memo:
+    """Values by key. Not a pytree child: flattening the owner leaves it behind."""
 
-class TraceMemo:
-    """Values keyed by (trace, key). Not a pytree child: it never crosses a trace boundary."""
-
-    __slots__ = ("_entries",)
+    __slots__ = ("_table",)
 
     def __init__(self) -> None:
-        self._entries: collections.deque[tuple[Any, dict[Hashable, Any]]] = collections.deque(
-            maxlen=_MAX_TRACES
-        )
-
-    def _table(self) -> dict[Hashable, Any]:
-        state = _compat.trace_state()
-        for known, table in self._entries:
-            if known == state:
-                return table
-        table: dict[Hashable, Any] = {}
-        self._entries.append((state, table))
-        return table
+        self._table: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable) -> Any:
-        """The value under ``key`` in the current trace, or None."""
-        return self._table().get(key)
+        """The value under ``key``, or None."""
+        return self._table.get(key)
 
-    def put(self, key: Hashable, value: Any) -> Any:
-        self._table()[key] = value
+    def get_or_build(self, key: Hashable, arrays: Any, build: Callable[[], Any]) -> Any:
+        """The value under ``key``, built at the trace level of ``arrays`` if it is new.
+
+        Args:
+          key: what is asked for.
+          arrays: every array that ``build`` reads (a pytree). Where they live at different
+            trace levels the result belongs to the innermost one and is not remembered.
+          build: makes the value.
+        """
+        home = _compat.home_of(arrays)
+        if home is None:
+            return build()
+        value = self.get(key)
+        if value is None:
+            with home:
+                value = build()
+            self._table[key] = value
         return value
 
-    def get_or_build(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        value = self.get(key)
-        return self.put(key, build()) if value is None else value
+    def keys(self) -> tuple[Hashable, ...]:
+        return tuple(self._table)
 
-    def keys(self) -> set[Hashable]:
-        """Every key of every trace still remembered."""
-        return {key for _, table in self._entries for key in table}
+    def values(self) -> tuple[Any, ...]:
+        return tuple(self._table.values())

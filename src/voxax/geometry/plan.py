@@ -64,7 +64,7 @@ class Plan:
             return jax.tree.leaves(out)
 
         call, state = _functional(model)
-        with recording_maps(recorder), jax.disable_jit():
+        with recording_maps(recorder), _compat.fresh_trace():
             jax.eval_shape(run, state, example)
         return cls(
             tuple(recorder.records), tuple(recorder.parents), tuple(recorder.strides)
@@ -115,15 +115,18 @@ class Plan:
             raise TypeError("vx.plan works ahead of the trace: call it outside jax.jit")
         levels = self.level_rows(_valid_rows(voxels))
         capacities = self._fitting(voxels.capacity, [len(rows) for rows in levels], grow)
-        by_stride = tuple(zip(self.strides[1:], capacities[1:], strict=True))
+        largest: dict[Level, int] = {}
+        for stride, size in zip(self.strides[1:], capacities[1:], strict=True):
+            largest[stride] = max(size, largest.get(stride, 0))
+        by_stride = tuple(largest.items())
         on_host = isinstance(voxels.geometry.coords, np.ndarray)
 
         drops = {k: int(n) for k, n in voxels.geometry.drops.items()}
         geometries: list[VoxelGeometry] = []
         for index, (rows, capacity) in enumerate(zip(levels, capacities, strict=True)):
             known = drops if index == 0 else {
-                **{k: int(n) for k, n in geometries[self.parents[index - 1][0]].drops.items()},
                 self.strides[index]: 0,
+                **{k: int(n) for k, n in geometries[self.parents[index - 1][0]].drops.items()},
             }
             geometries.append(
                 host_geometry(rows, capacity, known, self.strides[index], voxels.batch_size,
@@ -201,7 +204,7 @@ def _functional(model: Callable[[Voxels], Any]) -> tuple[Callable[[Any, Voxels],
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
         graph, state = nnx.split(model)
-        return lambda state, v: nnx.merge(graph, state)(v), state
+        return lambda state, v: nnx.merge(graph, state, copy=True)(v), state
     return lambda _, v: model(v), ()
 
 

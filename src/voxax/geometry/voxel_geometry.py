@@ -12,7 +12,7 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import is_valid
 from voxax.errors import CapacityError
-from voxax.geometry.memo import TraceMemo
+from voxax.geometry.memo import Memo
 
 if TYPE_CHECKING:
     from voxax.geometry.attached import AttachedMaps
@@ -47,7 +47,7 @@ class VoxelGeometry:
     batch_size: int
     level: int = 0
     level_capacities: tuple[tuple[Level, int], ...] = ()
-    memo: TraceMemo = dataclasses.field(default_factory=TraceMemo, repr=False)
+    memo: Memo = dataclasses.field(default_factory=Memo, repr=False)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         levels = tuple(sorted(self.drops))
@@ -81,7 +81,8 @@ class VoxelGeometry:
     def num_dropped(self) -> jax.Array:
         """``int32[]``: rows lost to capacity, here and in every level this one came through."""
         total = sum(self.drops.values())
-        return total if isinstance(total, jax.Array | np.ndarray) else jnp.asarray(total, jnp.int32)
+        on_hand = isinstance(total, jax.Array | np.ndarray | np.generic)
+        return total if on_hand else jnp.asarray(total, jnp.int32)  # type: ignore[return-value]
 
     @property
     def valid(self) -> jax.Array:
@@ -89,10 +90,17 @@ class VoxelGeometry:
         return is_valid(self.coords)
 
     def bare(self) -> VoxelGeometry:
-        """The same coordinates without attached maps (what a KernelMap may hold)."""
-        if self.attached is None:
-            return self
-        return dataclasses.replace(self, attached=None)
+        """The same coordinates without attached or remembered maps.
+
+        This is what a KernelMap holds: the memo of the geometry it was asked from holds the
+        map, and a cycle would keep device memory until Python's next garbage collection.
+        """
+        return dataclasses.replace(self, attached=None, memo=Memo())
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What building a map reads."""
+        return self.coords, self.count, self.drops
 
     def with_maps(self, attached: AttachedMaps) -> VoxelGeometry:
         """This geometry as level 0 of ``attached`` maps. See ``vx.plan``."""
@@ -100,10 +108,12 @@ class VoxelGeometry:
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
         """The same coordinates, also reporting what ``other`` lost on its way here."""
-        missing = {k: v for k, v in other.drops.items() if k not in self.drops}
-        if not missing:
-            return self
-        return dataclasses.replace(self, drops={**self.drops, **missing})
+        more = {
+            level: jnp.maximum(self.drops[level], lost) if level in self.drops else lost
+            for level, lost in other.drops.items()
+            if self.drops.get(level) is not lost
+        }
+        return dataclasses.replace(self, drops={**self.drops, **more}) if more else self
 
     def same_as(self, other: VoxelGeometry) -> bool:
         """Whether both hold the same voxels: identical arrays, or proven equal eagerly."""

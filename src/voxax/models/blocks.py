@@ -7,7 +7,7 @@ from typing import Any
 from flax import nnx
 
 from voxax.geometry import Voxels
-from voxax.nn.modules import BatchNorm, Linear, ReLU, SpatiallySparseConv
+from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 
 
 class ConvNormAct(nnx.Module):
@@ -47,14 +47,13 @@ class ResidualBlock(nnx.Module):
         )
         self.norm = BatchNorm(out_channels)
         self.act = ReLU()
-        self.shortcut = None
+        shortcut: list[nnx.Module] = []
         if in_channels != out_channels:
             dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
-            self.shortcut = Linear(in_channels, out_channels, use_bias=False, rngs=rngs, **dtypes)
-            self.shortcut_norm = BatchNorm(out_channels)
+            linear = Linear(in_channels, out_channels, use_bias=False, rngs=rngs, **dtypes)
+            shortcut = [linear, BatchNorm(out_channels)]
+        self.shortcut = Sequential(*shortcut)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        kept = voxels
-        if self.shortcut is not None:
-            kept = self.shortcut_norm(self.shortcut(voxels))
-        return self.act(self.norm(self.second(self.first(voxels))) + kept)
+        residual = self.norm(self.second(self.first(voxels)))
+        return self.act(residual + self.shortcut(voxels))

@@ -24,6 +24,8 @@ QUARTER = np.array([[0.0, 1, 0], [-1, 0, 0], [0, 0, 1]])
 TAILS = (3.0, 3.0, 0.1)
 LONG_TAIL = 1.5
 FEW = 50
+# Degrees: steep enough to look over the walls and into a room without its ceiling.
+OVER_WALLS = 52.0
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,7 @@ def _camera_direction(
         # A depth camera has seen only the near sides: stay close to where it stood.
         if up == "-y":
             return -82.0, 24.0
-        # Over the walls and into the room.
-        return -68.0, 52.0 if roofless else 33.0
+        return -68.0, OVER_WALLS if roofless else 33.0
     try:
         azimuth, elevation = (float(angle) for angle in origin_view)
     except (TypeError, ValueError):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 from . import labels as lab
 from ._extra import require
 from ._write import write_atomically
-from .camera import Scene, compose, direction
+from .camera import OVER_WALLS, Scene, compose, direction
 from .page_template import PAGE
 from .palette import CORRECT, IGNORED, WRONG, class_colors
 
@@ -64,6 +65,8 @@ def segmentation_html(
     plotly = require("plotly.offline")
     cloud = lab.labelled(positions, prediction, truth, class_names)
     scene = compose(cloud.positions, up)
+    if cloud.ceiling().any() and up != "-y":
+        scene = replace(scene, elevation=OVER_WALLS)
     shown = scene.index
     if len(shown) > MOST_POINTS:
         shown = np.sort(np.random.default_rng(0).choice(shown, MOST_POINTS, replace=False))

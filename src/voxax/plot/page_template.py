@@ -29,7 +29,7 @@ main { position: relative; min-width: 0; min-height: 320px; }
 [hidden] { display: none !important; }
 h2 { margin: 18px 0 6px; font-size: 12px; letter-spacing: .04em; text-transform: uppercase;
   color: var(--faded); }
-h2:first-child { margin-top: 0; }
+aside > h2:first-child { margin-top: 0; }
 .modes { display: grid; grid-template-columns: 1fr 1fr; gap: 6px; }
 button { font: inherit; color: inherit; padding: 6px 8px; cursor: pointer;
   background: var(--paper); border: 1px solid var(--line); border-radius: 6px; }

@@ -104,8 +104,8 @@ REMAINDER = {
 # dark and light ones for classes beyond what hue alone can keep apart.
 GENERIC = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#332288",
-    "#882255", "#44aa99", "#999933", "#aa4499", "#117733", "#ddcc77", "#88ccee", "#cc6677",
-    "#663300", "#7f7f7f", "#1b1b3a", "#b2df8a", "#fdbf9f", "#6a51a3", "#004d4d", "#d9c2f0",
+    "#882255", "#35e0b8", "#999933", "#aa4499", "#117733", "#ddcc77", "#88ccee", "#7050f1",
+    "#663300", "#7f7f7f", "#1b1b3a", "#e3f2a8", "#fdbf9f", "#93ac6b", "#004d4d", "#4a0f2e",
 )  # fmt: skip
 
 # Colours closer than this (CIELAB units) are told apart only side by side.
@@ -125,18 +125,15 @@ def class_colors(class_names: Sequence[str]) -> list[str]:
     one is treated as a name without meaning. Up to 24 classes all differ; beyond that,
     colours of classes without a known word may repeat.
     """
-    colors: list[str | None] = [None] * len(class_names)
-    taken: list[str] = []
+    colors: dict[int, str] = {}
     for i, name in enumerate(class_names):
         known = _known_color(str(name))
-        if known is not None and known not in taken:
+        if known is not None and known not in colors.values():
             colors[i] = known
-            taken.append(known)
-    for i, color in enumerate(colors):
-        if color is None:
-            colors[i] = _least_confusable(taken, i)
-            taken.append(colors[i])
-    return colors
+    for i in range(len(class_names)):
+        if i not in colors:
+            colors[i] = _least_confusable(list(colors.values()), i)
+    return [colors[i] for i in range(len(class_names))]
 
 
 def _known_color(name: str) -> str | None:

@@ -39,8 +39,11 @@ class Raster:
         haze = self.haze[drawn][:, None]
         lit = colors[self.owner[drawn]] * self.shade[drawn][:, None]
         image[drawn] = lit * (1 - haze) + background * haze
-        image = sum(image[dy::FINE, dx::FINE] for dy in range(FINE) for dx in range(FINE))
-        return (image / FINE**2 + 0.5).astype(np.uint8)
+        coarse = np.zeros((image.shape[0] // FINE, image.shape[1] // FINE, 3), np.float32)
+        for dy in range(FINE):
+            for dx in range(FINE):
+                coarse += image[dy::FINE, dx::FINE]
+        return (coarse / FINE**2 + 0.5).astype(np.uint8)
 
 
 def rasterize(
@@ -127,7 +130,7 @@ def _shading(owner: np.ndarray, depth: np.ndarray, scale: float) -> np.ndarray:
     far = np.float32(depth.max() + 1.0)
     image = np.full(owner.shape, far, np.float32)
     image[drawn] = depth[owner[drawn]]
-    height, width = image.shape
+    height, width = owner.shape[0], owner.shape[1]
     total = np.zeros_like(image)
     for step in (FINE, 3 * FINE):
         padded = np.pad(image, step, constant_values=far)

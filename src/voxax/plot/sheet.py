@@ -153,7 +153,9 @@ class Sheet:
 
     def write(self, file: BinaryIO) -> None:
         """Write the sheet as PNG."""
-        self._canvas.print_png(file, metadata={"Software": "voxax"})
+        self._canvas.print_png(
+            file, metadata={"Software": "voxax"}, pil_kwargs={"compress_level": 5}
+        )
 
     def _text(self, x: float, y: float, text: str, *, halo: bool = False, **style) -> None:
         artist = self._axes.text(x, y, text, family=FONT, parse_math=False, **_points(style))

@@ -1,4 +1,57 @@
-"""Simulated LiDAR sweeps."""
+"""Labelled LiDAR sweeps of random streets, by ray casting: training data without a download.
+
+``simulate_sweep(seed)`` draws a street (:func:`street_scene`) and returns what a spinning
+sensor in its middle measures. Everything follows from the seed. One core needs about 0.15 s
+for a sweep of ``lidar32``, 0.25 s for ``lidar64`` and 0.3 s for ``lidar128``, half of it to
+draw the street.
+
+What is in a street
+    A straight or curved street, every second time with a crossing one, on sloping and
+    undulating ground with kerbs; rows of houses (median 12 x 10 x 11 m) with gaps, bays,
+    balconies, porches, gardens and low walls; parked and driving cars, vans and trucks
+    (median 4.5 x 1.8 x 1.6 m); lamps, signs, traffic lights, utility poles and bollards
+    (diameter 8 / 16 / 25 cm and height 1.0 / 3.0 / 7.9 m at the 10th / 50th / 90th
+    percentile); trees, bushes and hedges; adults (1.7 m) and children, alone and in groups.
+    Within 30 m of the sensor are about 36 persons (31 to 45) and 38 poles (30 to 48), many
+    more than in most recorded sweeps, so that these two classes can be learnt from few sweeps.
+    Trunks are vegetation; kerbs, carriageway and pavement are ground; garden walls and porch
+    columns are building.
+
+How hard it is
+    Measured on seeds 0 to 19. Share of the points per class, in per cent:
+
+    ========  ======  ========  =======  ====  ==========  ======
+    sensor    ground  building  vehicle  pole  vegetation  person
+    ========  ======  ========  =======  ====  ==========  ======
+    lidar32     53.7      21.8     12.2   2.9         7.3     2.1
+    lidar64     53.0      16.5     18.4   2.7         5.9     3.5
+    lidar128    56.2      25.1      7.5   2.9         7.0     1.3
+    ========  ======  ========  =======  ====  ==========  ======
+
+    Points per sweep, median, and the smallest count in any of the sweeps in brackets:
+
+    ========  ==========  ==========  ============  ============  ==========  ==========
+    sensor    all points  building    vehicle       pole          vegetation  person
+    ========  ==========  ==========  ============  ============  ==========  ==========
+    lidar32       25 914  5497 (3296)   3276 (1251)     707 (303)  1714 (466)   545 (189)
+    lidar64       61 321  9424 (4359)  10958 (5342)    1639 (651)  3487 (431)  2080 (749)
+    lidar128      90 744  23128 (9177)  6988 (2570)    2419 (729)  4322 (948)  1151 (370)
+    ========  ==========  ==========  ============  ============  ==========  ==========
+
+    - Occlusion: other classes hide a quarter of the points that persons would have
+      (``lidar32`` 25 %, ``lidar64`` 28 %), of poles 19 % and 29 %, of vegetation 30 % and 43 %,
+      of buildings 30 % and 40 %, of vehicles 4 % and 5 %; objects also hide their own kind.
+    - Noise: 2 cm of range (``lidar128`` 1.5 cm), along the ray. At least 4 % of the returns
+      are lost, up to 30 % more at full range, and up to 60 % more on surfaces seen edge-on.
+    - Look-alikes: bollards and persons in long coats; poles, young trees and porch columns;
+      hedges, garden walls and vehicles. Crowns and hedges return from a random depth.
+    - Intensity says little: the best guess from it alone has 58 % of the points right where
+      "ground" for all has 54 %, and 25 % where classes weigh the same (chance is 17 %).
+
+Not modelled
+    Motion during a revolution, several returns per ray, beam width (points that hang between
+    two objects), reflections and glass, weather, interiors, and clutter outside the six classes.
+"""
 
 from voxax.io.simulator.scene import StreetScene, street_scene
 from voxax.io.simulator.sensor import SENSORS, Sensor

@@ -51,7 +51,9 @@ class Layout:
     def _pose(self, x: float, y: float, yaw: float) -> Pose:
         return Pose(x, y, float(self.terrain.height(x, y)), yaw)
 
-    def _is_off_road(self, index: int, x: float, y: float, yaw: float, hx: float, hy: float):
+    def _is_off_road(
+        self, index: int, x: float, y: float, yaw: float, hx: float, hy: float
+    ) -> bool:
         """Whether a rectangle keeps off all carriageways, and the other streets' pavements."""
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
         c, s = np.cos(yaw), np.sin(yaw)

@@ -3,7 +3,7 @@
 Testing every ray against every primitive would be thirty thousand times a thousand
 tests. As rays leave one point on a regular grid of angles, each primitive can only be
 met by a window of columns and rings, found from its corners. The windows are written
-out as (primitive, ray) pairs, and only those pairs are tested: ten to twenty per ray.
+out as (primitive, ray) pairs, and only those pairs are tested: about two per ray.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ HALVINGS = 10
 # A kerb is a steep ramp, this wide in metres, so that the surface has no jumps.
 KERB_RAMP = 0.06
 
+Coordinate = np.ndarray | float
+
 
 @dataclass(frozen=True)
 class Street:
@@ -35,7 +37,7 @@ class Street:
     half_width: float
     pavement: float
 
-    def locate(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, x: Coordinate, y: Coordinate) -> tuple[np.ndarray, np.ndarray]:
         """``(along, across)`` in metres of world positions; across is positive on the left."""
         c, s = np.cos(self.heading), np.sin(self.heading)
         u, v = c * x + s * y + self.start, c * y - s * x
@@ -58,7 +60,7 @@ class Street:
 
 @dataclass(frozen=True)
 class Terrain:
-    """Ground height ``z(x, y)``, zero at the origin.
+    """Ground height ``z(x, y)``, zero at the origin if that is on a carriageway.
 
     Attributes:
       slope: ``float64[2]``, rise per metre along x and y.
@@ -75,7 +77,7 @@ class Terrain:
     kerb: float
     shade: np.ndarray
 
-    def outside(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def outside(self, x: Coordinate, y: Coordinate) -> np.ndarray:
         """Metres from the nearest carriageway's edge, negative on it; inf without streets."""
         beyond = np.full(np.broadcast(x, y).shape, np.inf)
         for street in self.streets:
@@ -93,7 +95,7 @@ class Terrain:
             z += amplitude * (np.sin(kx * x + ky * y + phase) - np.sin(phase))
         return z
 
-    def height(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def height(self, x: Coordinate, y: Coordinate) -> np.ndarray:
         """Ground height in metres at world positions of any one shape."""
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
         return self.slope[0] * x + self.slope[1] * y + self._relief(x, y)

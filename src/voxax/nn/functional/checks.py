@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import jax
 
-from voxax.errors import InputError
+from voxax import _compat
+from voxax.errors import GeometryMismatchError, InputError
 from voxax.geometry import KernelMap, KernelSpec, Voxels, kernel_map_of
 
 
@@ -27,7 +28,8 @@ def request_map(
 
     Raises:
       InputError: ``kernel_map`` together with arguments it already fixes, or a map of
-        another input.
+        another capacity.
+      GeometryMismatchError: eager, and a map of other voxels.
     """
     if kernel_map is not None:
         given = {
@@ -43,6 +45,13 @@ def request_map(
             raise InputError(
                 f"kernel_map was built for capacity {kernel_map.in_capacity}, the voxels have "
                 f"{voxels.capacity}"
+            )
+        source, given_geometry = kernel_map.in_geometry, voxels.geometry
+        known = not _compat.is_traced(source.coords, given_geometry.coords)
+        if known and not source.same_as(given_geometry):
+            raise GeometryMismatchError(
+                f"kernel_map was built for {source!r}, the voxels live on {given_geometry!r}: "
+                "build the map from these voxels with vx.kernel_map"
             )
         return kernel_map
     spec = KernelSpec.make(
@@ -73,6 +82,8 @@ def check_weight(
 ) -> None:
     """Weight ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups."""
     taps = kernel_map.num_offsets
+    if groups < 1:
+        raise InputError(f"groups={groups} must be at least 1")
     if groups == 1 and weight.ndim == 3:
         expected: tuple = (taps, channels, "C_out")
         good = weight.shape[:2] == (taps, channels)

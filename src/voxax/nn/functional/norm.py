@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax.geometry import Voxels
+from voxax.geometry.dtypes import accumulator
 
 
 def masked_moments(
@@ -21,7 +22,7 @@ def masked_moments(
     Returns:
       ``(mean [C], variance [C], number [])``; zeros where no row is valid.
     """
-    wide = jnp.promote_types(features.dtype, jnp.float32)
+    wide = accumulator(features.dtype)
     x = jnp.where(valid[:, None], features.astype(wide), jnp.zeros((), wide))
     number = jnp.sum(valid, dtype=wide)
     total = jnp.sum(x, axis=0)
@@ -44,7 +45,7 @@ def normalize(
     epsilon: float = 1e-5,
 ) -> Voxels:
     """``(x - mean) / sqrt(variance + epsilon) * scale + bias``, all ``[C]``; dtype kept."""
-    wide = jnp.promote_types(voxels.features.dtype, jnp.float32)
+    wide = accumulator(voxels.features.dtype)
     # Padding rows are cleared first: garbage times anything would reach the gradient.
     x = jnp.where(voxels.valid[:, None], voxels.features.astype(wide), jnp.zeros((), wide))
     factor = jax.lax.rsqrt(variance.astype(wide) + epsilon)

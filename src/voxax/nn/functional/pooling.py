@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from voxax.errors import InputError
 from voxax.geometry import Voxels
+from voxax.geometry.dtypes import accumulator
 
 
 def global_pool(voxels: Voxels, reduction: Literal["mean", "sum", "max"] = "mean") -> jax.Array:
@@ -30,7 +31,7 @@ def global_pool(voxels: Voxels, reduction: Literal["mean", "sum", "max"] = "mean
         return jnp.where(number[:, None] > 0, low, jnp.zeros((), dtype))
     if reduction not in ("mean", "sum"):
         raise InputError(f"unknown reduction {reduction!r}; known: mean, sum, max")
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = accumulator(dtype)
     x = jnp.where(voxels.valid[:, None], voxels.features.astype(wide), jnp.zeros((), wide))
     total = jnp.zeros(shape, wide).at[scene].add(x, mode="drop")
     if reduction == "mean":

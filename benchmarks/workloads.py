@@ -1,0 +1,98 @@
+"""Named sets of voxel coordinates, shared by tests and benchmarks.
+
+Each workload is a function of a size and a seed, made of simple NumPy shapes, and returns
+``int32[N, 1 + D]`` (batch index first, distinct rows, shuffled) with about ``size`` rows.
+``scan`` crops a real scan instead, where one is at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+
+def random_cube(size: int = 300, seed: int = 0, ndim: int = 3, batch_size: int = 2) -> np.ndarray:
+    """Uniform at about 30 % occupancy, centred, so that half the coordinates are negative."""
+    rng = np.random.default_rng(seed)
+    edge = max(2, round((size / batch_size / 0.3) ** (1 / ndim)))
+    rows = rng.integers(-(edge // 2), edge - edge // 2, (size, ndim))
+    return _shuffled(rng, np.column_stack([rng.integers(0, batch_size, size), rows]))
+
+
+def flat_box(size: int = 300, seed: int = 0) -> np.ndarray:
+    """Non-cubic extents, off centre: 40 x 5 x 2 cells that start at (-7, 11, -1)."""
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, [40, 5, 2], (size, 3)) + np.array([-7, 11, -1])
+    return _shuffled(rng, np.column_stack([np.zeros(size, int), rows]))
+
+
+def surface(size: int = 300, seed: int = 0) -> np.ndarray:
+    """A closed surface: the shell of a sphere, as meshes and indoor scans have."""
+    rng = np.random.default_rng(seed)
+    radius = max(1.5, np.sqrt(size / (4 * np.pi)))
+    direction = rng.normal(size=(4 * size, 3))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    rows = np.floor(radius * direction).astype(int)
+    return _shuffled(rng, np.column_stack([np.zeros(len(rows), int), rows]))[:size]
+
+
+def lidar_like(size: int = 300, seed: int = 0) -> np.ndarray:
+    """A spinning scanner over a plane with walls: rings that thin out with the distance."""
+    rng = np.random.default_rng(seed)
+    azimuth = rng.uniform(0, 2 * np.pi, 2 * size)
+    pitch = np.deg2rad(rng.choice(np.linspace(-25, -1, 16), 2 * size))
+    wall = rng.choice([8.0, 15.0, 30.0], 2 * size)
+    reach = np.minimum(2.0 / np.tan(-pitch), wall)
+    flat = reach[:, None] * np.column_stack([np.cos(azimuth), np.sin(azimuth)])
+    points = np.column_stack([flat, reach * np.tan(pitch)])
+    rows = np.floor(points / 0.2).astype(int)
+    return _shuffled(rng, np.column_stack([np.zeros(len(rows), int), rows]))[:size]
+
+
+def gap_in_batch(size: int = 300, seed: int = 0) -> np.ndarray:
+    """Three scenes (batch_size 3), of which the middle one is empty."""
+    rows = random_cube(size, seed)
+    rows[:, 0] *= 2
+    return rows
+
+
+def one_voxel(size: int = 1, seed: int = 0) -> np.ndarray:
+    """A single voxel; ``size`` is ignored."""
+    del size, seed
+    return np.array([[0, -3, 2, 5]], np.int32)
+
+
+def no_voxel(size: int = 0, seed: int = 0) -> np.ndarray:
+    """Nothing at all; ``size`` is ignored."""
+    del size, seed
+    return np.zeros((0, 4), np.int32)
+
+
+WORKLOADS: dict[str, Callable[..., np.ndarray]] = {
+    "random_cube": random_cube,
+    "flat_box": flat_box,
+    "surface": surface,
+    "lidar_like": lidar_like,
+    "gap_in_batch": gap_in_batch,
+    "one_voxel": one_voxel,
+    "no_voxel": no_voxel,
+}
+
+
+def scan(folder: Path, size: int | None = None, voxel_size: float = 0.2) -> np.ndarray:
+    """The ``size`` voxels of the real LiDAR sweep in ``folder`` that lie nearest to its median."""
+    positions = np.load(folder / "lidar_os0_128.npz")["xyz"]
+    positions = positions[np.isfinite(positions).all(1)]
+    rows = np.unique(np.floor(positions / voxel_size).astype(np.int32), axis=0)
+    if size is not None:
+        distance = np.abs(rows - np.median(rows, axis=0)).max(1)
+        rows = rows[np.argsort(distance, kind="stable")[:size]]
+    rng = np.random.default_rng(0)
+    return _shuffled(rng, np.column_stack([np.zeros(len(rows), int), rows]))
+
+
+def _shuffled(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
+    rows = np.unique(rows, axis=0).astype(np.int32)
+    return rows[rng.permutation(len(rows))]

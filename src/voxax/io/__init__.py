@@ -1,0 +1,12 @@
+"""Point clouds in and out of files; see :func:`voxax.io.read`.
+
+Importing this package loads NumPy only. The libraries that decode `.las`, `.ply`,
+`.pcd` and meshes are imported when a file needs them; all of them come with
+``pip install "voxax[io]"``.
+"""
+
+from voxax.io.labels import read_labels as read_labels
+from voxax.io.ply import write_ply as write_ply
+from voxax.io.point_cloud import PointCloud as PointCloud
+from voxax.io.reading import read as read
+from voxax.io.registry import readable_extensions as readable_extensions

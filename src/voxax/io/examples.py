@@ -1,0 +1,92 @@
+"""From a point cloud to what a network eats: voxels, features, labels, a plan's maps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from voxax.geometry import Plan, Voxels
+from voxax.geometry import host as geometry_host
+from voxax.io.ground import height_above_ground
+from voxax.io.point_cloud import PointCloud
+
+GEOMETRIC_FEATURES = ("one", "height", "offset x", "offset y", "offset z")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Example:
+    """One scene ready for a network, in NumPy.
+
+    Attributes:
+      voxels: planned voxels, with features ``float32[capacity, C]``.
+      labels: ``int32[capacity]``, the most frequent class of each voxel; -1 where padding,
+        unlabelled, or not labels at all.
+      inverse: ``int32[N]``, each point's row.
+      point_labels: ``int32[N]`` or None.
+    """
+
+    voxels: Voxels
+    labels: np.ndarray
+    inverse: np.ndarray
+    point_labels: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """How clouds become examples; picklable, so workers can have it.
+
+    Attributes:
+      voxel_size: edge length in metres.
+      attributes: point attributes used as features beside the geometric ones.
+      ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
+      plan: attached when given.
+    """
+
+    voxel_size: float
+    attributes: tuple[str, ...] = ()
+    ground_cell: float = 1.0
+    ground_window: float = 20.0
+    plan: Plan | None = None
+
+    @property
+    def num_channels(self) -> int:
+        return len(GEOMETRIC_FEATURES) + len(self.attributes)
+
+    def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> Example:
+        """Voxelize ``cloud``; ``height`` above ground may be given where it is known."""
+        positions = cloud.positions
+        if height is None:
+            height = height_above_ground(
+                positions, cell=self.ground_cell, window=self.ground_window
+            )
+        # Where a point lies inside its voxel, from -1 to 1: detail below the voxel size.
+        offset = 2 * np.mod(positions / self.voxel_size, 1.0) - 1
+        columns = [np.ones(len(positions)), np.clip(height, -2.0, 20.0) / 4.0, *offset.T]
+        columns += [np.asarray(cloud.attributes[name], np.float32) for name in self.attributes]
+        features = np.stack(columns, axis=1).astype(np.float32)
+        voxels, inverse = geometry_host.voxelize(positions, features, self.voxel_size)
+        if self.plan is not None:
+            voxels = self.plan.attach(voxels)
+        labels = np.full(voxels.capacity, -1, np.int32)
+        if cloud.labels is not None:
+            count = int(voxels.count)
+            labels[:count] = majority(cloud.labels, inverse, count)
+        return Example(voxels, labels, inverse, cloud.labels)
+
+
+def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
+    """The most frequent label ``>= 0`` of each row; the smallest on a tie, -1 without any.
+
+    Args:
+      labels: ``int[N]``, negative means unlabelled.
+      inverse: ``int[N]``, row of each label.
+      rows: number of rows.
+    """
+    known = labels >= 0
+    if not known.any():
+        return np.full(rows, -1, np.int32)
+    classes = int(labels.max()) + 1
+    key = inverse[known].astype(np.int64) * classes + labels[known]
+    votes = np.bincount(key, minlength=rows * classes).reshape(rows, classes)
+    return np.where(votes.max(1) > 0, votes.argmax(1), -1).astype(np.int32)

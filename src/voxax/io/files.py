@@ -1,0 +1,88 @@
+"""Checks around opening a file, and writing one that is never half there."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from voxax.errors import FileFormatError, MissingExtraError
+
+
+class MissingFileError(FileFormatError, FileNotFoundError):
+    """The file to read, or the folder to write into, does not exist."""
+
+
+def existing_file(path: str | os.PathLike[str]) -> Path:
+    """`path` as a Path with ``~`` expanded, known to be a file with bytes in it.
+
+    Raises:
+        MissingFileError: nothing is there.
+        FileFormatError: it is a folder, or holds 0 bytes.
+    """
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise MissingFileError(f"no such file: {found} (looked in {found.absolute().parent})")
+    if not found.is_file():
+        raise FileFormatError(f"{found} is not a file: give the path of one scan")
+    if found.stat().st_size == 0:
+        raise FileFormatError(f"{found} is empty (0 bytes)")
+    return found
+
+
+def record_count(path: Path, record: int, kind: str, hint: str = "") -> int:
+    """How many whole records of `record` bytes the file holds.
+
+    Raises:
+        FileFormatError: a part of a record is left over.
+    """
+    size = path.stat().st_size
+    count, remainder = divmod(size, record)
+    if remainder:
+        raise FileFormatError(
+            f"{path} is not a whole {kind}: {size} bytes are {count} records of {record} bytes "
+            f"and {remainder} bytes left over{hint}"
+        )
+    return count
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turns whatever a decoder raises on a broken file into one kind of error.
+
+    Raises:
+        FileFormatError: with the path and the cause. Running out of memory, having no
+            permission and lacking a library say nothing about the file: they pass.
+    """
+    try:
+        yield
+    except (FileFormatError, MissingExtraError, MemoryError, PermissionError):
+        raise
+    except Exception as error:
+        cause = str(error) or "no reason given"
+        raise FileFormatError(
+            f"cannot read {path} as {kind}: {type(error).__name__}: {cause}"
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """An open temporary file in the folder of `path`, which takes its place at the end.
+
+    A reader sees the old file or the whole new one; after an error the old file is
+    still there and the temporary one is gone.
+
+    Raises:
+        MissingFileError: the folder does not exist.
+    """
+    if not path.parent.is_dir():
+        raise MissingFileError(f"no such folder to write into: {path.parent.absolute()}")
+    # Opened by hand, since `tempfile` would leave the file readable by its owner only.
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.part"
+    try:
+        with temporary.open("xb") as stream:
+            yield stream
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

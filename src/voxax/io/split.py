@@ -1,0 +1,62 @@
+"""Cutting one labelled scan into parts for training and for testing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from voxax.errors import InputError
+
+
+def split_blocks(
+    positions: np.ndarray, size: float = 10.0, buffer: float = 1.0, offset: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Alternating square blocks of the plan, like a chessboard.
+
+    Args:
+      positions: ``float[N, 3]``.
+      size: edge of a block, in the positions' unit.
+      buffer: points closer than this to a block's edge belong to neither part, so that
+        no test point has a training neighbour within ``2 * buffer``.
+      offset: 0 or 1, which colour is for training.
+
+    Returns:
+      ``(train bool[N], test bool[N])``.
+    """
+    if not (size > 2 * buffer >= 0):
+        raise InputError(f"size={size} must exceed twice buffer={buffer}")
+    plan = (
+        positions[:, :2] - positions[:, :2].min(0, initial=np.inf)
+        if len(positions)
+        else (positions[:, :2])
+    )
+    block, inside = np.divmod(plan, size)
+    inner = ((inside >= buffer) & (inside <= size - buffer)).all(1)
+    train = (block.sum(1).astype(np.int64) + offset) % 2 == 0
+    return train & inner, ~train & inner
+
+
+def split_sectors(
+    positions: np.ndarray, sectors: int = 12, buffer: float = 1.0, offset: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Alternating azimuth sectors around the sensor at the origin.
+
+    Args:
+      positions: ``float[N, 3]``.
+      sectors: even number of sectors.
+      buffer: points closer than this to a sector's border, in the positions' unit, belong
+        to neither part.
+      offset: 0 or 1, which sectors are for training.
+
+    Returns:
+      ``(train bool[N], test bool[N])``.
+    """
+    if sectors < 2 or sectors % 2:
+        raise InputError(f"sectors={sectors} must be even and at least 2")
+    angle = np.arctan2(positions[:, 1], positions[:, 0]) + np.pi
+    width = 2 * np.pi / sectors
+    sector, inside = np.divmod(angle, width)
+    radius = np.hypot(positions[:, 0], positions[:, 1])
+    distance = radius * np.sin(np.minimum(np.minimum(inside, width - inside), np.pi / 2))
+    train = (sector.astype(np.int64) + offset) % 2 == 0
+    inner = distance >= buffer
+    return train & inner, ~train & inner

@@ -1,0 +1,39 @@
+"""A network that sees each voxel alone: the baseline that neighbourhoods must beat."""
+
+from __future__ import annotations
+
+from flax import nnx
+
+from voxax.geometry import Voxels
+from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential
+
+
+class VoxelMLP(nnx.Module):
+    """Linear, batch normalisation, ReLU, ``depth`` times, then a linear head.
+
+    Args:
+      in_channels, out_channels: input features and classes.
+      width: hidden channels.
+      depth: hidden layers.
+      rngs: None means ``nnx.Rngs(0)``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        width: int = 128,
+        depth: int = 4,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        layers: list[nnx.Module] = []
+        for channels in (in_channels, *[width] * (depth - 1)):
+            layers += [Linear(channels, width, rngs=rngs), BatchNorm(width), ReLU()]
+        self.layers = Sequential(*layers)
+        self.head = Linear(width, out_channels, rngs=rngs)
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """Logits ``[capacity, out_channels]``."""
+        return self.head(self.layers(voxels))

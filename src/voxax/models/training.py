@@ -1,0 +1,122 @@
+"""Training a voxel classifier: one jitted step over static shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from voxax.geometry import Voxels
+
+
+def masked_cross_entropy(
+    logits: jax.Array, labels: jax.Array, class_weights: jax.Array | None = None
+) -> jax.Array:
+    """Mean softmax cross entropy over rows with ``labels >= 0``; 0 if there is none.
+
+    Args:
+      logits: ``[N, classes]``.
+      labels: ``int32[N]``; negative rows (padding, unlabelled) do not count.
+      class_weights: ``float32[classes]`` or None.
+    """
+    known = labels >= 0
+    safe = jnp.where(known, labels, 0)
+    rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
+    loss = optax.softmax_cross_entropy_with_integer_labels(rows, safe)
+    weight = known.astype(jnp.float32)
+    if class_weights is not None:
+        weight = weight * class_weights[safe]
+    return jnp.sum(loss * weight) / jnp.maximum(jnp.sum(weight), 1e-6)
+
+
+class Trainer:
+    """A module, its optimiser state, and the jitted steps on them.
+
+    The module is kept split (parameters, other state): ``nnx.split`` and ``merge`` inside
+    one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
+
+    Args:
+      model: a module from Voxels to Voxels of logits.
+      optimizer: an optax transformation.
+      class_weights: ``float[classes]`` or None.
+    """
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: optax.GradientTransformation,
+        class_weights: np.ndarray | None = None,
+    ) -> None:
+        model.train()
+        self._train_graph, self.params, self.state = nnx.split(model, nnx.Param, ...)
+        model.eval()
+        self._eval_graph = nnx.split(model, nnx.Param, ...)[0]
+        model.train()
+        self.optimizer_state = optimizer.init(self.params)
+        self.steps = 0
+        self.programs = 0
+        weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
+
+        def train(params: Any, state: Any, opt: Any, voxels: Voxels, labels: jax.Array) -> Any:
+            self.programs += 1  # runs while tracing: once per compiled program
+
+            def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, jax.Array, jax.Array]]:
+                module = nnx.merge(self._train_graph, params, state, copy=True)
+                out = module(voxels)
+                new_state = nnx.split(module, nnx.Param, ...)[2]
+                loss = masked_cross_entropy(out.features, labels, weights)
+                return loss, (new_state, jnp.argmax(out.features, axis=-1), out.num_dropped)
+
+            (loss, (new_state, prediction, dropped)), grads = jax.value_and_grad(
+                loss_of, has_aux=True
+            )(params)
+            updates, opt = optimizer.update(grads, opt, params)
+            return optax.apply_updates(params, updates), new_state, opt, loss, prediction, dropped
+
+        def evaluate(params: Any, state: Any, voxels: Voxels) -> Any:
+            self.programs += 1
+            out = nnx.merge(self._eval_graph, params, state, copy=True)(voxels)
+            return out.features, out.num_dropped
+
+        self._train, self._evaluate = jax.jit(train), jax.jit(evaluate)
+
+    def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """One update. Returns ``(loss, predicted classes [capacity], rows dropped)``."""
+        self.params, self.state, self.optimizer_state, loss, prediction, dropped = self._train(
+            self.params, self.state, self.optimizer_state, voxels, labels
+        )
+        self.steps += 1
+        return loss, prediction, dropped
+
+    def logits(self, voxels: Voxels) -> np.ndarray:
+        """``float32[capacity, classes]`` in evaluation mode, on the host.
+
+        Raises:
+          CapacityError: rows were lost at some level.
+        """
+        features, dropped = self._evaluate(self.params, self.state, voxels)
+        if int(dropped):
+            voxels.raise_if_overflowed()
+        return np.asarray(features)
+
+    def tree(self) -> dict[str, Any]:
+        """Everything a checkpoint needs, as plain nested containers of arrays."""
+        return {
+            "params": nnx.to_pure_dict(self.params),
+            "state": nnx.to_pure_dict(self.state),
+            "optimizer": jax.tree.leaves(self.optimizer_state),
+            "steps": np.asarray(self.steps),
+        }
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Restore what :meth:`tree` gave."""
+        nnx.replace_by_pure_dict(self.params, tree["params"])
+        nnx.replace_by_pure_dict(self.state, tree["state"])
+        structure = jax.tree.structure(self.optimizer_state)
+        leaves = [jnp.asarray(leaf) for leaf in tree["optimizer"]]
+        self.optimizer_state = jax.tree.unflatten(structure, leaves)
+        self.steps = int(tree["steps"])

@@ -1,0 +1,241 @@
+"""What every algorithm must do: the dense numbers, their gradients, and inert padding.
+
+Collected by ``tests/algorithms/test_conformance.py``. A new algorithm in the registry runs
+all of it without a line of test code.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import dense_conv, dense_conv_adjoint, relative_error
+
+import voxax as vx
+from benchmarks.workloads import WORKLOADS, scan
+from voxax.algorithms import ALGORITHMS
+from voxax.nn.functional import spatially_sparse_conv, spatially_sparse_depthwise_conv
+
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
+
+CASES = [(kernel, stride) for kernel in (1, 2, 3, 5) for stride in (1, 2, 3)]
+# One of each kind: pointwise, even, submanifold, strided, partition, wide.
+FEW_CASES = [(1, 1), (2, 1), (3, 1), (3, 2), (2, 2), (5, 3)]
+
+pytestmark = pytest.mark.filterwarnings("ignore:a kernel of extent")
+
+for_every_algorithm = pytest.mark.parametrize("algorithm", [a.name for a in ALGORITHMS])
+for_both_precisions = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+
+
+def make_voxels(rows, channels=3, dtype="float32", seed=0, extra=5):
+    """Voxels with random features, and always some padding rows."""
+    features = np.random.default_rng(seed).normal(size=(len(rows), channels)).astype(np.float32)
+    batch_size = int(rows[:, 0].max(initial=0)) + 1
+    capacity = vx.bucket_capacity(len(rows) + extra)
+    return vx.Voxels.from_coords(rows, jnp.asarray(features, dtype), batch_size, capacity=capacity)
+
+
+def make_weight(kernel_size, ndim, c_in=3, c_out=4, dtype="float32", groups=None, seed=1):
+    taps = kernel_size**ndim if isinstance(kernel_size, int) else int(np.prod(kernel_size))
+    inner = (c_in, c_out) if groups is None else (groups, c_in // groups, c_out // groups)
+    weight = np.random.default_rng(seed).normal(size=(taps, *inner)) / np.sqrt(taps)
+    return jnp.asarray(weight, dtype)
+
+
+def pin(algorithm):
+    return {"fwd_algo": algorithm, "bwd_algo": algorithm}
+
+
+def wide(array):
+    return jnp.asarray(array, jnp.float32)
+
+
+def check_forward(rows, kernel_size, stride, dtype, algorithm, **options):
+    voxels = make_voxels(rows, dtype=dtype)
+    weight = make_weight(kernel_size, rows.shape[1] - 1, dtype=dtype)
+    out = spatially_sparse_conv(voxels, weight, kernel_size, stride, **options, **pin(algorithm))
+    expected = dense_conv(
+        wide(voxels.valid_features()),
+        wide(weight),
+        voxels.valid_coords(),
+        out.valid_coords(),
+        kernel_size,
+        stride,
+        batch_size=voxels.batch_size,
+        **options,
+    )
+    assert out.features.dtype == jnp.dtype(dtype)
+    assert relative_error(out.valid_features(), expected) < TOLERANCE[dtype]
+
+
+@for_every_algorithm
+@for_both_precisions
+@pytest.mark.parametrize(("kernel", "stride"), CASES)
+def test_forward_is_dense_on_random_voxels(kernel, stride, dtype, algorithm):
+    check_forward(WORKLOADS["random_cube"](), kernel, stride, dtype, algorithm)
+
+
+@for_every_algorithm
+@for_both_precisions
+@pytest.mark.parametrize(("kernel", "stride"), CASES)
+def test_forward_is_dense_on_a_real_scan(kernel, stride, dtype, algorithm, scans):
+    check_forward(scan(scans, 2000), kernel, stride, dtype, algorithm)
+
+
+@for_every_algorithm
+@pytest.mark.parametrize(("kernel", "stride"), FEW_CASES)
+@pytest.mark.parametrize("workload", sorted(set(WORKLOADS) - {"random_cube"}))
+def test_forward_is_dense_on_every_workload(workload, kernel, stride, algorithm):
+    check_forward(WORKLOADS[workload](), kernel, stride, "float32", algorithm)
+
+
+@for_every_algorithm
+@pytest.mark.parametrize("ndim", [1, 2, 4])
+@pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 1), (3, 2)])
+def test_forward_is_dense_in_other_dimensions(ndim, kernel, stride, algorithm):
+    rows = WORKLOADS["random_cube"](120, ndim=ndim)
+    check_forward(rows, kernel, stride, "float32", algorithm)
+
+
+@for_every_algorithm
+def test_forward_is_dense_for_anisotropic_kernels(algorithm):
+    rows = WORKLOADS["random_cube"]()
+    check_forward(rows, (1, 2, 3), (2, 1, 3), "float32", algorithm, dilation=(3, 2, 1))
+
+
+@for_every_algorithm
+@pytest.mark.parametrize("groups", [2, 4])
+def test_groups_are_dense_groups(groups, algorithm):
+    voxels = make_voxels(WORKLOADS["random_cube"](), channels=4)
+    weight = make_weight(3, 3, 4, 8, groups=groups)
+    out = spatially_sparse_conv(voxels, weight, 3, groups=groups, **pin(algorithm))
+    rows = voxels.valid_coords()
+    expected = dense_conv(voxels.valid_features(), weight, rows, rows, batch_size=2)
+    assert relative_error(out.valid_features(), expected) < 1e-5
+
+
+@for_every_algorithm
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
+def test_depthwise_is_one_group_per_channel(kernel, stride, algorithm):
+    voxels = make_voxels(WORKLOADS["random_cube"]())
+    weight = make_weight(kernel, 3)[:, :, 0]
+    kmap = vx.kernel_map(voxels, kernel, stride)
+
+    def sparse(x, w):
+        return spatially_sparse_depthwise_conv(
+            x, w, kmap, fwd_algo=algorithm, bwd_algo=algorithm, num_out_coords=kmap.out_capacity
+        )
+
+    count = int(kmap.out_geometry.count)
+
+    def dense(x, w):
+        rows, out_rows = voxels.valid_coords(), np.asarray(kmap.out_geometry.coords)[:count]
+        y = dense_conv(
+            x[: len(rows)], w[:, :, None, None], rows, out_rows, kernel, stride, batch_size=2
+        )
+        return jnp.pad(y, ((0, kmap.out_capacity - count), (0, 0)))
+
+    same_values_and_gradients(sparse, dense, voxels.features, weight)
+
+
+@for_every_algorithm
+@pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (3, 1)])
+def test_transposed_is_the_dense_adjoint(kernel, stride, algorithm):
+    """From the coarse voxels back onto a skip's."""
+    skip = make_voxels(WORKLOADS["random_cube"]())
+    down = spatially_sparse_conv(skip, make_weight(kernel, 3), kernel, stride)
+    weight = make_weight(kernel, 3, 4, 2)
+    options = {"transposed": True, "out_voxels": skip}
+    up = spatially_sparse_conv(down, weight, kernel, stride, **options, **pin(algorithm))
+    rows, out_rows = down.valid_coords(), skip.valid_coords()
+    expected = dense_conv_adjoint(
+        down.valid_features(), weight, rows, out_rows,
+        kernel_size=kernel, stride=stride, batch_size=2,
+    )  # fmt: skip
+    assert up.geometry.same_as(skip.geometry)
+    assert relative_error(up.valid_features(), expected) < 1e-5
+
+
+@for_every_algorithm
+@pytest.mark.parametrize("stride", [1, 2])
+def test_generative_is_dense_at_every_reached_site(stride, algorithm):
+    check_forward_generative(WORKLOADS["surface"](100), 3, stride, algorithm)
+
+
+def check_forward_generative(rows, kernel, stride, algorithm):
+    voxels, weight = make_voxels(rows), make_weight(kernel, 3)
+    out = spatially_sparse_conv(
+        voxels, weight, kernel, stride, generative=True, **pin(algorithm)
+    )
+    expected = dense_conv(
+        voxels.valid_features(), weight, voxels.valid_coords(), out.valid_coords(), kernel, stride
+    )
+    assert relative_error(out.valid_features(), expected) < 1e-5
+
+
+def same_values_and_gradients(sparse, dense, *arguments, tolerance=1e-5):
+    """Values, and all gradients under one random cotangent."""
+    actual, actual_vjp = jax.vjp(sparse, *arguments)
+    expected, expected_vjp = jax.vjp(dense, *arguments)
+    assert relative_error(actual, expected) < tolerance
+    cotangent = jax.random.normal(jax.random.key(0), expected.shape, expected.dtype)
+    for one, other in zip(actual_vjp(cotangent), expected_vjp(cotangent), strict=True):
+        assert relative_error(one, other) < tolerance
+
+
+@for_every_algorithm
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 1), (2, 2), (3, 2)])
+def test_gradients_are_dense(kernel, stride, algorithm):
+    """With respect to features, weight and bias."""
+    voxels, weight = make_voxels(WORKLOADS["random_cube"]()), make_weight(kernel, 3)
+    bias = jnp.arange(4.0)
+    out = spatially_sparse_conv(voxels, weight, kernel, stride)
+    rows, out_rows = voxels.valid_coords(), out.valid_coords()
+
+    def sparse(x, w, b):
+        v = voxels.replace_features(x)
+        return spatially_sparse_conv(v, w, kernel, stride, bias=b, **pin(algorithm)).features
+
+    def dense(x, w, b):
+        y = dense_conv(x[: len(rows)], w, rows, out_rows, kernel, stride, batch_size=2)
+        return jnp.pad(y + b[None, :], ((0, out.capacity - len(out_rows)), (0, 0)))
+
+    same_values_and_gradients(sparse, dense, voxels.features, weight, bias)
+
+
+@for_every_algorithm
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
+def test_padding_is_inert(kernel, stride, algorithm):
+    """NaN in the padding rows of features and cotangent reaches nothing."""
+    voxels, weight = make_voxels(WORKLOADS["random_cube"]()), make_weight(kernel, 3)
+    kmap = vx.kernel_map(voxels, kernel, stride)
+
+    def products(poison):
+        def poisoned(array, valid):
+            return jnp.where(valid[:, None], array, poison)
+
+        x = poisoned(voxels.features, voxels.valid)
+        v = vx.Voxels(voxels.geometry, x)  # not replace_features, which would clean it
+
+        def conv(x, w):
+            v = vx.Voxels(voxels.geometry, x)
+            return spatially_sparse_conv(v, w, kernel, stride, **pin(algorithm)).features
+
+        y, vjp = jax.vjp(conv, v.features, weight)
+        return y, *vjp(poisoned(jnp.ones_like(y), kmap.out_geometry.valid))
+
+    for clean, dirty in zip(products(0.0), products(jnp.nan), strict=True):
+        np.testing.assert_array_equal(clean, dirty)
+
+
+@for_every_algorithm
+def test_same_bits_every_run(algorithm):
+    voxels, weight = make_voxels(WORKLOADS["surface"]()), make_weight(3, 3)
+
+    def gradients():
+        loss = lambda x, w: (  # noqa: E731
+            spatially_sparse_conv(voxels.replace_features(x), w, **pin(algorithm)).features ** 2
+        ).sum()
+        return jax.jit(jax.value_and_grad(loss, (0, 1)))(voxels.features, weight)
+
+    jax.tree.map(np.testing.assert_array_equal, gradients(), gradients())

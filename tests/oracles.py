@@ -1,0 +1,151 @@
+"""What the tests compare with: dense convolutions, dictionaries, plain NumPy. No voxax inside."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PAD = 2**31 - 1
+
+
+def per_axis(value, ndim):
+    return (value,) * ndim if isinstance(value, int) else tuple(value)
+
+
+def lowest_offset(size, stride):
+    """First offset of a kernel along one axis, as the semantics contract words it."""
+    return 0 if stride == size else -((size - 1) // 2)
+
+
+def box_offsets(kernel_size, stride):
+    ranges = [
+        range(lowest_offset(k, s), lowest_offset(k, s) + k)
+        for k, s in zip(kernel_size, stride, strict=True)
+    ]
+    return list(itertools.product(*ranges))
+
+
+def dense_conv(x, w, rows, out_rows, kernel_size=3, stride=1, dilation=1, batch_size=1):
+    """``jax.lax.conv_general_dilated`` on the densified grid, read at ``out_rows``.
+
+    Args:
+      x: ``[N, C_in]``, row i at ``rows[i]``; w: ``[K, C_in, C_out]``, or grouped
+        ``[K, G, C_in/G, C_out/G]``.
+      rows, out_rows: NumPy ``int[N, 1 + D]`` and ``int[M, 1 + D]`` without padding.
+    """
+    ndim = rows.shape[1] - 1
+    kernel_size, stride, dilation = (per_axis(v, ndim) for v in (kernel_size, stride, dilation))
+    groups = w.shape[1] if w.ndim == 4 else 1
+    if not len(out_rows):
+        return jnp.zeros((0, w.shape[-1] * groups), x.dtype)
+    k, s, d = map(np.asarray, (kernel_size, stride, dilation))
+    low = np.array([lowest_offset(*axis) for axis in zip(kernel_size, stride, strict=True)])
+    # The grid is exactly what the windows of all outputs cover.
+    first, last = out_rows[:, 1:].min(0), out_rows[:, 1:].max(0)
+    corner = first * s + low * d
+    shape = (last - first) * s + (k - 1) * d + 1
+    cell = rows[:, 1:] - corner
+    inside = ((cell >= 0) & (cell < shape)).all(1)
+    grid = jnp.zeros((batch_size, *shape.tolist(), x.shape[1]), x.dtype)
+    grid = grid.at[(rows[inside, 0], *cell[inside].T)].set(x[inside])
+    if w.ndim == 4:
+        w = jnp.moveaxis(w, 1, 2)  # output channels are ordered by group
+        w = w.reshape(w.shape[0], w.shape[1], -1)
+    kernel = w.reshape(*kernel_size, *w.shape[1:])
+    spatial = tuple(range(1, ndim + 1))
+    layout = jax.lax.ConvDimensionNumbers(
+        (0, ndim + 1, *spatial), (ndim + 1, ndim, *range(ndim)), (0, ndim + 1, *spatial)
+    )
+    out = jax.lax.conv_general_dilated(
+        grid,
+        kernel,
+        window_strides=stride,
+        padding="VALID",
+        rhs_dilation=dilation,
+        dimension_numbers=layout,
+        feature_group_count=groups,
+        precision=jax.lax.Precision.HIGHEST,
+    )
+    return out[(out_rows[:, 0], *(out_rows[:, 1:] - first).T)]
+
+
+def dense_conv_adjoint(x, w, rows, out_rows, **options):
+    """The transposed convolution: the dense convolution from ``out_rows`` to ``rows``, adjoint."""
+
+    def forward(fine):
+        return dense_conv(fine, jnp.swapaxes(w, -1, -2), out_rows, rows, **options)
+
+    zero = jnp.zeros((len(out_rows), w.shape[-1]), x.dtype)
+    return jax.vjp(forward, zero)[1](x)[0]
+
+
+def coarse_rows(rows, stride):
+    """``unique(floor(rows / stride))`` with Python integers."""
+    stride = (1, *per_axis(stride, rows.shape[1] - 1))
+    sites = {tuple(math.floor(c / s) for c, s in zip(r, stride, strict=True)) for r in rows.tolist()}
+    return sorted_rows(sites, rows.shape[1])
+
+
+def reached_rows(rows, kernel_size, stride=1, dilation=1, transposed=False):
+    """Every site that a tap reaches: the outputs of a generative map."""
+    ndim = rows.shape[1] - 1
+    size, step, spread = (per_axis(v, ndim) for v in (kernel_size, stride, dilation))
+    sites = set()
+    for batch, *site in rows.tolist():
+        for offset in box_offsets(size, step):
+            shift = [o * d for o, d in zip(offset, spread, strict=True)]
+            if transposed:
+                sites.add((batch, *(c * s + o for c, s, o in zip(site, step, shift, strict=True))))
+            else:
+                found = [divmod(c - o, s) for c, o, s in zip(site, shift, step, strict=True)]
+                if all(remainder == 0 for _, remainder in found):
+                    sites.add((batch, *(quotient for quotient, _ in found)))
+    return sorted_rows(sites, ndim + 1)
+
+
+def sorted_rows(sites, width):
+    return np.asarray(sorted(sites), np.int32).reshape(-1, width)
+
+
+def neighbor_dictionary(rows, out_rows, offsets, stride=1, dilation=1, transposed=False):
+    """``int32[M, K]``: the input row under each tap, or -1, by looking every one up."""
+    ndim = rows.shape[1] - 1
+    stride, dilation = per_axis(stride, ndim), per_axis(dilation, ndim)
+    table = np.full((len(out_rows), len(offsets)), -1, np.int32)
+    coarse, fine = (rows, out_rows) if transposed else (out_rows, rows)
+    index = {tuple(row): i for i, row in enumerate(fine.tolist())}
+    for i, (batch, *site) in enumerate(coarse.tolist()):
+        for k, offset in enumerate(offsets):
+            steps = zip(site, stride, offset, dilation, strict=True)
+            j = index.get((batch, *(c * s + o * d for c, s, o, d in steps)), -1)
+            if j >= 0:
+                table[(j, k) if transposed else (i, k)] = i if transposed else j
+    return table
+
+
+def merge_rows(rows, features, reduction):
+    """``(unique rows, features, inverse)`` by looping over the input once."""
+    unique = sorted_rows({tuple(r) for r in rows.tolist()}, rows.shape[1])
+    index = {tuple(row): i for i, row in enumerate(unique.tolist())}
+    inverse = np.asarray([index[tuple(r)] for r in rows.tolist()], np.int32)
+    merge = {
+        "mean": lambda group: group.mean(0),
+        "sum": lambda group: group.sum(0),
+        "max": lambda group: group.max(0),
+        "min": lambda group: group.min(0),
+        "first": lambda group: group[0],
+    }[reduction]
+    groups = [merge(features[inverse == i]) for i in range(len(unique))]
+    return unique, np.asarray(groups, features.dtype).reshape(-1, features.shape[1]), inverse
+
+
+def relative_error(actual, expected):
+    """Largest difference over the largest expected value; 0 for empty arrays."""
+    actual, expected = (np.asarray(v).astype(np.float64) for v in (actual, expected))
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    if not expected.size:
+        return 0.0
+    difference = np.abs(actual - expected).max()
+    return float(difference / max(np.abs(expected).max(), 1e-30)) if difference else 0.0
