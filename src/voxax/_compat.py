@@ -7,13 +7,13 @@ in voxax imports them (a test holds this).
 from __future__ import annotations
 
 import contextlib
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.core
 from jax.extend import core as _extend_core
 from jax.interpreters import ad, batching, mlir
 
@@ -106,7 +106,7 @@ def bilinear_primitive(
         if not isinstance(tb, Zero):
             terms.append(primitive.bind(a, tb, *views, **params))
         if not terms:
-            return out, Zero.from_primal_value(out)
+            return out, ad.Zero.from_primal_value(out)  # pyright: ignore[reportAttributeAccessIssue]
         return out, functools.reduce(ad.add_jaxvals, terms)
 
     primitive.def_impl(impl)
@@ -115,7 +115,7 @@ def bilinear_primitive(
     ad.primitive_transposes[primitive] = transpose
     batching.primitive_batchers[primitive] = batch
     for platform in (None, *_PLATFORMS):
-        body = functools.partial(implementation, _PLATFORMS.get(platform, "any"))
+        body = functools.partial(implementation, _PLATFORMS.get(platform or "", "any"))
         rule = mlir.lower_fun(body, multiple_results=False)
         mlir.register_lowering(primitive, rule, platform=platform)
     return primitive

@@ -39,9 +39,7 @@ def _supports(problem: Problem) -> str | None:
     return None
 
 
-def _apply(
-    problem: Problem, a: jax.Array, b: jax.Array, views: dict[str, jax.Array]
-) -> jax.Array:
+def _apply(problem: Problem, a: jax.Array, b: jax.Array, views: dict[str, jax.Array]) -> jax.Array:
     if problem.product == "wgrad":
         return _gather_wgrad(problem, a, b, views["neighbors"])
     if problem.product == "forward":
@@ -67,7 +65,10 @@ def _gather_product(
 
 def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
     """``[T, K, C_in]`` times the weight of one of three kinds: ``[T, C_out]``, accumulated wide."""
-    options = {"precision": problem.precision, "preferred_element_type": accumulator(gathered.dtype)}
+    options = {
+        "precision": problem.precision,
+        "preferred_element_type": accumulator(gathered.dtype),
+    }
     if problem.kind == "depthwise":
         return jnp.einsum("tkc,kc->tc", gathered, w, **options)
     if problem.kind == "grouped":
@@ -79,9 +80,7 @@ def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
     return jnp.matmul(flat, w.reshape(flat.shape[1], -1), **options)
 
 
-def _gather_wgrad(
-    problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.Array
-) -> jax.Array:
+def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.Array) -> jax.Array:
     """``dw[k] = sum_m x[neighbors[m, k]]^T dy[m]`` in the weight's shape."""
     # Rows without any neighbour (padding among them) add nothing; zero times NaN would.
     dy = jnp.where(jnp.any(neighbors >= 0, axis=1)[:, None], dy, jnp.zeros((), dy.dtype))

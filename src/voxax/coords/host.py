@@ -76,9 +76,7 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows[first].astype(np.int32), inverse.reshape(-1).astype(np.int32)
 
 
-def find_neighbors(
-    sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
-) -> np.ndarray:
+def find_neighbors(sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Row of ``center + offset``, or -1: ``int32[M, K]``. No padding in the arguments.
 
     Args:
@@ -98,7 +96,7 @@ def find_neighbors(
             return _find_neighbors_by_dictionary(sorted_rows, centers, offsets)
     table, _ = keys(sorted_rows)
     last = len(table) - 1
-    for prefix, group in itertools.groupby(range(len(offsets)), lambda k: tuple(offsets[k][:-1])):
+    for _, group in itertools.groupby(range(len(offsets)), lambda k: tuple(offsets[k][:-1])):
         position = previous = None
         for k in group:
             query, inside = keys(centers + np.asarray([0, *offsets[k]]))

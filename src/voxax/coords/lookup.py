@@ -5,6 +5,7 @@ No hash table and no atomics: the same result on every platform, every run.
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import jax
@@ -17,7 +18,10 @@ from voxax.coords.ordering import rows_less
 # offset costs one comparison per lattice step, a new search about log2(rows) of them.
 _LONGEST_WALK = 8
 
+Offsets = tuple[tuple[int, ...], ...]
 
+
+@jax.jit
 def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     """First row that is not less than each query.
 
@@ -64,6 +68,15 @@ def find_neighbors(
       ``int32[M, K]``, the row or -1. One search per run of offsets that share all
       but the last axis (9 for a 3x3x3 kernel), then a walk over adjacent rows.
     """
+    taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
+    return _find_neighbors(sorted_coords, centers, valid, taps)
+
+
+# Jitted, so that an eager call compiles one program per shape and kernel, not one per search.
+@functools.partial(jax.jit, static_argnames="offsets")
+def _find_neighbors(
+    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
+) -> jax.Array:
     found: list[jax.Array | None] = [None] * len(offsets)
     for run in _runs(offsets):
         position = None
@@ -74,7 +87,7 @@ def find_neighbors(
             hit = _matches(sorted_coords, position, query)
             if k is not None:
                 found[k] = jnp.where(hit & valid, position, -1)
-            position = position + hit
+            position = position + hit.astype(jnp.int32)
     return jnp.stack([f for f in found if f is not None], axis=1)
 
 
@@ -84,18 +97,18 @@ def _matches(sorted_coords: jax.Array, position: jax.Array, queries: jax.Array) 
     return inside & jnp.all(rows == queries, axis=-1)
 
 
-def _runs(offsets: np.ndarray) -> list[list[tuple[tuple[int, ...], int | None]]]:
+def _runs(offsets: Offsets) -> list[list[tuple[tuple[int, ...], int | None]]]:
     """Group offsets into walks of unit lattice steps; ``None`` marks steps in between."""
     runs: list[list[tuple[tuple[int, ...], int | None]]] = []
-    order = np.lexsort(offsets.T[::-1])
-    for _, group in itertools.groupby(order, key=lambda k: tuple(offsets[k][:-1])):
+    order = sorted(range(len(offsets)), key=lambda k: offsets[k])
+    for _, group in itertools.groupby(order, key=lambda k: offsets[k][:-1]):
         previous = None
         for k in group:
-            offset = tuple(int(v) for v in offsets[k])
+            offset = offsets[k]
             if previous is None or offset[-1] - previous > _LONGEST_WALK:
                 runs.append([])
             else:
                 runs[-1] += [((*offset[:-1], z), None) for z in range(previous + 1, offset[-1])]
-            runs[-1].append((offset, int(k)))
+            runs[-1].append((offset, k))
             previous = offset[-1]
     return runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ class UniqueRows(NamedTuple):
     inverse: jax.Array
 
 
+@functools.partial(jax.jit, static_argnames="capacity")
 def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     """Sort and remove duplicates. ``coords``: ``int32[N, W]``, any order, may hold padding.
 

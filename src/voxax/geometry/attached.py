@@ -49,7 +49,8 @@ class AttachedMaps:
 
     @classmethod
     def tree_unflatten(cls, records: Any, children: Any) -> AttachedMaps:
-        return cls(*children, records)
+        levels, views = children
+        return cls(levels, views, records)
 
     def find(
         self, geometry: VoxelGeometry, spec: KernelSpec, out_geometry: VoxelGeometry | None

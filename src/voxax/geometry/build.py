@@ -160,8 +160,8 @@ def output_geometry(
     stride = _output_stride(geometry.stride, spec)
     if capacity is None:
         capacity = dict(geometry.level_capacities).get(stride)
-    sites = _reached_sites(geometry, spec) if spec.generative else coarsen(
-        geometry.coords, spec.stride
+    sites = (
+        _reached_sites(geometry, spec) if spec.generative else coarsen(geometry.coords, spec.stride)
     )
     if capacity is None and spec.generative:
         if _compat.is_traced(geometry.coords):
@@ -218,8 +218,6 @@ def _reached_sites(geometry: VoxelGeometry, spec: KernelSpec) -> jax.Array:
     else:
         shifted = coords[:, None, 1:] - offsets[None, :, :]
         sites = jnp.floor_divide(shifted, scale[None, None, :])
-        keep = is_valid(coords)[:, None] & jnp.all(
-            shifted == sites * scale[None, None, :], axis=-1
-        )
+        keep = is_valid(coords)[:, None] & jnp.all(shifted == sites * scale[None, None, :], axis=-1)
     rows = jnp.concatenate([batch, sites], axis=-1)
     return jnp.where(keep[..., None], rows, PAD).reshape(-1, coords.shape[1])

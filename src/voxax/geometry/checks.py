@@ -48,8 +48,8 @@ def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array
     features = jnp.asarray(features)
     if features.ndim != 2 or features.shape[0] != coords.shape[0]:
         raise InputError(
-            f"features of shape {tuple(features.shape)} for {coords.shape[0]} coordinates: expected "
-            f"[{coords.shape[0]}, C]"
+            f"features of shape {tuple(features.shape)} for {coords.shape[0]} coordinates: "
+            f"expected [{coords.shape[0]}, C]"
         )
     if not _compat.is_traced(coords):
         check_coord_values(np.asarray(coords), batch_size)

@@ -113,10 +113,16 @@ def _regroup(
     unique = unique_rows(coords, capacity)
     check_overflow(unique.count, unique.num_dropped, like.stride)
     levels = {level for source in sources for level in source.drops}
-    drops = {lv: sum(s.drops[lv] for s in sources if lv in s.drops) for lv in levels}
-    drops[like.stride] = drops.get(like.stride, 0) + unique.num_dropped
+    zero = jnp.zeros((), jnp.int32)
+    drops = {lv: sum((s.drops.get(lv, zero) for s in sources), zero) for lv in levels}
+    drops[like.stride] = drops.get(like.stride, zero) + unique.num_dropped
     geometry = VoxelGeometry(
-        unique.coords, unique.count, drops, None, like.stride, batch_size,
+        unique.coords,
+        unique.count,
+        drops,
+        None,
+        like.stride,
+        batch_size,
         level_capacities=_joint_capacities(sources),
     )
     merged = reduce_rows(features, unique.inverse, capacity, "sum")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -78,6 +79,7 @@ def from_coords(
     return (voxels, unique.inverse) if return_inverse else voxels
 
 
+@functools.partial(jax.jit, static_argnames=("capacity", "reduction"))
 def reduce_rows(
     features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
 ) -> jax.Array:
@@ -112,8 +114,10 @@ def reduce_rows(
     low, high = _limits(dtype)
     start = jnp.full(shape, low if reduction == "max" else high, dtype)
     target = start.at[row]
-    merged = target.max(features, mode="drop") if reduction == "max" else target.min(
-        features, mode="drop"
+    merged = (
+        target.max(features, mode="drop")
+        if reduction == "max"
+        else target.min(features, mode="drop")
     )
     touched = jnp.zeros((capacity,), bool).at[row].set(True, mode="drop")
     return jnp.where(touched[:, None], merged, jnp.zeros((), dtype))
@@ -192,15 +196,23 @@ def voxelize(
     coords = jnp.concatenate([batch_index[:, None], lattice], axis=1)
     coords = jnp.where((inside & wanted)[:, None], coords, PAD)
     voxels, inverse = from_coords(
-        coords, features, batch_size, capacity=capacity, reduction=reduction,
-        return_inverse=True, voxel_size=size, origin=corner,
+        coords,
+        features,
+        batch_size,
+        capacity=capacity,
+        reduction=reduction,
+        return_inverse=True,
+        voxel_size=size,
+        origin=corner,
     )
     if _compat.is_traced(lost):
         level = voxels.geometry.stride
         drops = {level: voxels.geometry.drops[level] + lost}
         voxels = Voxels(
             VoxelGeometry(voxels.coords, voxels.count, drops, None, level, batch_size),
-            voxels.features, size, corner,
+            voxels.features,
+            size,
+            corner,
         )
     return (voxels, inverse) if return_inverse else voxels
 
@@ -241,7 +253,7 @@ def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[floa
     first = int(jnp.argmin(good))
     raise InputError(
         f"position {positions[first].tolist()} at row {first} has lattice coordinates outside "
-        f"[-2**30, 2**30) for voxel_size {size}: shift the scene with origin=, or enlarge voxel_size"
+        f"[-2**30, 2**30) for voxel_size {size}: shift the scene with origin= or enlarge voxel_size"
     )
 
 

@@ -38,10 +38,10 @@ def to_dense(
         rows = voxels.valid_coords()[:, 1:]
         low = rows.min(0) if len(rows) else np.zeros(voxels.geometry.ndim, np.int64)
         high = rows.max(0) + 1 if len(rows) else np.ones(voxels.geometry.ndim, np.int64)
-        origin = low if origin is None else np.asarray(origin)
-        shape = np.maximum(high - origin, 1)
+        origin = [int(v) for v in (low if origin is None else origin)]
+        shape = [max(int(h) - o, 1) for h, o in zip(high, origin, strict=True)]
     shape = tuple(int(s) for s in shape)
-    corner = tuple(int(o) for o in (origin if origin is not None else (0,) * len(shape)))
+    corner = (0,) * len(shape) if origin is None else tuple(int(o) for o in origin)
     cell = voxels.coords[:, 1:] - jnp.asarray(corner, jnp.int32)[None, :]
     bound = jnp.asarray(shape, jnp.int32)[None, :]
     inside = voxels.valid & jnp.all((cell >= 0) & (cell < bound), axis=1)

@@ -27,6 +27,7 @@ def voxelize(
     *,
     batch_size: int | None = None,
     capacity: int | None = None,
+    min_capacity: int = 0,
 ) -> tuple[Voxels, np.ndarray]:
     """``vx.voxelize(..., reduction="mean", return_inverse=True)`` in NumPy.
 
@@ -36,7 +37,8 @@ def voxelize(
       voxel_size: edge length, a number or one per axis.
       batch_index: ``int[N]`` or None.
       batch_size: number of scenes; None reads it off ``batch_index``.
-      capacity: static rows; None buckets.
+      capacity: static rows; None buckets the count, or ``min_capacity`` if that is more.
+      min_capacity: see ``capacity``.
 
     Returns:
       ``(Voxels, inverse int32[N])`` with NumPy leaves.
@@ -65,7 +67,7 @@ def voxelize(
         np.concatenate([scenes[:, None], cell], axis=1).astype(np.int32)
     )
     count = len(coords)
-    capacity = bucket_capacity(count) if capacity is None else capacity
+    capacity = bucket_capacity(max(count, min_capacity)) if capacity is None else capacity
     if count > capacity:
         raise CapacityError(
             f"{count} voxels do not fit into capacity {capacity}: give "

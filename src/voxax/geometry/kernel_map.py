@@ -91,8 +91,10 @@ class KernelMap:
     def transpose(self) -> KernelMap:
         """The adjoint's map: outputs and inputs change places."""
         if "neighbors" in self.views:
-            swapped = {"neighbors": self.view("transposed_neighbors"),
-                       "transposed_neighbors": self.view("neighbors")}
+            swapped = {
+                "neighbors": self.view("transposed_neighbors"),
+                "transposed_neighbors": self.view("neighbors"),
+            }
         else:
             swapped = {"neighbors": self.view("transposed_neighbors")}
         return KernelMap(self.out_geometry, self.in_geometry, self.spec.adjoint(), swapped)

@@ -44,7 +44,7 @@ class Memo:
             self._table[key] = value
         return value
 
-    def keys(self) -> tuple[Hashable, ...]:
+    def names(self) -> tuple[Hashable, ...]:
         return tuple(self._table)
 
     def values(self) -> tuple[Any, ...]:

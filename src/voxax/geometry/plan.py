@@ -66,9 +66,7 @@ class Plan:
         call, state = _functional(model)
         with recording_maps(recorder), _compat.fresh_trace():
             jax.eval_shape(run, state, example)
-        return cls(
-            tuple(recorder.records), tuple(recorder.parents), tuple(recorder.strides)
-        )
+        return cls(tuple(recorder.records), tuple(recorder.parents), tuple(recorder.strides))
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
         """Canonical rows of every level, level 0 first. ``rows``: ``int32[N, 1 + D]``, unpadded."""
@@ -124,13 +122,18 @@ class Plan:
         drops = {k: int(n) for k, n in voxels.geometry.drops.items()}
         geometries: list[VoxelGeometry] = []
         for index, (rows, capacity) in enumerate(zip(levels, capacities, strict=True)):
-            known = drops if index == 0 else {
-                self.strides[index]: 0,
-                **{k: int(n) for k, n in geometries[self.parents[index - 1][0]].drops.items()},
-            }
+            known = (
+                drops
+                if index == 0
+                else {
+                    self.strides[index]: 0,
+                    **{k: int(n) for k, n in geometries[self.parents[index - 1][0]].drops.items()},
+                }
+            )
             geometries.append(
-                host_geometry(rows, capacity, known, self.strides[index], voxels.batch_size,
-                              index, by_stride)
+                host_geometry(
+                    rows, capacity, known, self.strides[index], voxels.batch_size, index, by_stride
+                )
             )
         attached = None
         if maps:
@@ -244,7 +247,7 @@ class _Recorder:
         """Turn the noted maps into records, once all views were asked for."""
         wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
         for source, spec, out, kernel_map in self._maps:
-            names = {str(name) for name in kernel_map.memo.keys()} | {"neighbors"}
+            names = {str(name) for name in kernel_map.memo.names()} | {"neighbors"}
             wanted.setdefault((source, spec, out), set()).update(names)
         for (source, spec, out), names in wanted.items():
             forward = (out, spec.adjoint(), source)

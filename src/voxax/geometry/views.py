@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from voxax.geometry.kernel_map import KernelMap
 
 
+@functools.partial(jax.jit, static_argnames="in_capacity")
 def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
     """Read a neighbour table backwards.
 

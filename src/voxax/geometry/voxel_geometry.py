@@ -141,8 +141,11 @@ class VoxelGeometry:
         if lost:
             levels = "; ".join(
                 f"level of stride {level}: {n} rows lost"
-                + (f" (needs {self.capacity + n}, capacity {self.capacity})"
-                   if level == self.stride else "")
+                + (
+                    f" (needs {self.capacity + n}, capacity {self.capacity})"
+                    if level == self.stride
+                    else ""
+                )
                 for level, n in sorted(lost.items())
             )
             raise CapacityError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 import jax
 
@@ -29,7 +30,7 @@ class HardwareInfo:
     cpu_cores: int
 
 
-def describe(device: jax.Device | None = None) -> HardwareInfo:
+def describe(device: Any = None) -> HardwareInfo:
     """Facts about ``device``, by default the first local one."""
     device = jax.local_devices()[0] if device is None else device
     stats = device.memory_stats() or {}

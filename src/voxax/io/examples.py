@@ -41,6 +41,8 @@ class Preparation:
       attributes: point attributes used as features beside the geometric ones.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
       plan: attached when given.
+      min_capacity: rows of an example at least, so that scenes of similar size share one
+        compiled program.
     """
 
     voxel_size: float
@@ -48,6 +50,7 @@ class Preparation:
     ground_cell: float = 1.0
     ground_window: float = 20.0
     plan: Plan | None = None
+    min_capacity: int = 0
 
     @property
     def num_channels(self) -> int:
@@ -65,7 +68,15 @@ class Preparation:
         columns = [np.ones(len(positions)), np.clip(height, -2.0, 20.0) / 4.0, *offset.T]
         columns += [np.asarray(cloud.attributes[name], np.float32) for name in self.attributes]
         features = np.stack(columns, axis=1).astype(np.float32)
-        voxels, inverse = geometry_host.voxelize(positions, features, self.voxel_size)
+        # float32 is exact enough only near zero, and national grids are far from it. Whole
+        # voxels are subtracted, so the lattice stays where it was.
+        corner = np.zeros(3)
+        if np.abs(positions).max(initial=0) > 1e4:
+            corner = np.floor(positions.min(0) / self.voxel_size)
+        local = positions - corner * self.voxel_size
+        voxels, inverse = geometry_host.voxelize(
+            local, features, self.voxel_size, min_capacity=self.min_capacity
+        )
         if self.plan is not None:
             voxels = self.plan.attach(voxels)
         labels = np.full(voxels.capacity, -1, np.int32)

@@ -50,10 +50,15 @@ def height_above_ground(
 
 def _sliding(grid: np.ndarray, reach: int, combine: np.ufunc, fill: float) -> np.ndarray:
     """``combine`` over a square of ``2 * reach + 1`` cells, one axis after the other."""
-    for axis in (0, 1):
-        pad = [(0, 0), (0, 0)]
-        pad[axis] = (reach, reach)
-        padded = np.pad(grid, pad, constant_values=fill)
-        windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=axis)
-        grid = combine.reduce(windows, axis=-1)
+    width = 2 * reach + 1
+    for _ in range(2):
+        grid = np.pad(grid, [(reach, reach), (0, 0)], constant_values=fill)
+        # Windows of 1, 2, 4, ... cells, each from two of the last; then two overlapping ones.
+        span = 1
+        while 2 * span <= width:
+            grid = combine(grid[:-span], grid[span:])
+            span *= 2
+        if width > span:
+            grid = combine(grid[: span - width], grid[width - span :])
+        grid = grid.T
     return grid

@@ -41,8 +41,8 @@ class Pipeline(Generic[Item, Result]):
                 workers, multiprocessing.get_context("spawn"), _ignore_interrupts
             )
 
-    def __call__(self, items: Iterable[Item]) -> Iterator[Result]:
-        """Examples of ``items``, in order."""
+    def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
+        """Examples of ``items``, in order; at most ``prefetch`` are under way."""
         if self._pool is None:
             yield from map(self._make, items)
             return
@@ -50,7 +50,7 @@ class Pipeline(Generic[Item, Result]):
         try:
             for item in items:
                 queue.append(self._pool.submit(self._make, item))
-                if len(queue) >= self._prefetch:
+                if len(queue) >= (prefetch or self._prefetch):
                     yield queue.popleft().result()
             while queue:
                 yield queue.popleft().result()

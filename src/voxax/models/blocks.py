@@ -25,8 +25,14 @@ class ConvNormAct(nnx.Module):
         **options: Any,
     ) -> None:
         self.conv = SpatiallySparseConv(
-            in_channels, out_channels, kernel_size, stride, transposed=transposed,
-            use_bias=False, rngs=rngs, **options,
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            transposed=transposed,
+            use_bias=False,
+            rngs=rngs,
+            **options,
         )
         self.norm = BatchNorm(out_channels)
         self.act = ReLU()

@@ -47,9 +47,9 @@ def load_description(folder: str | Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise FileFormatError(f"{path} is not valid JSON ({error}): the checkpoint is broken") from (
-            error
-        )
+        raise FileFormatError(
+            f"{path} is not valid JSON ({error}): the checkpoint is broken"
+        ) from (error)
 
 
 def load_arrays(folder: str | Path, like: Any) -> Any:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def confusion(truth: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray:
+def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int) -> np.ndarray:
     """``int64[num_classes, num_classes]``, rows are truth. Entries with truth < 0 are left out."""
+    if truth is None:
+        return np.zeros((num_classes, num_classes), np.int64)
     known = (truth >= 0) & (truth < num_classes)
     key = truth[known].astype(np.int64) * num_classes + prediction[known]
     return np.bincount(key, minlength=num_classes**2).reshape(num_classes, num_classes)

@@ -54,7 +54,7 @@ class MinkUNet(nnx.Module):
                 f"{len(planes)} planes"
             )
         rngs = nnx.Rngs(0) if rngs is None else rngs
-        widths = [max(4, int(round(p * width / 4)) * 4) for p in (stem, *planes)]
+        widths = [max(4, round(p * width / 4) * 4) for p in (stem, *planes)]
         stem_width, *stage = widths
         common = {"rngs": rngs, **options}
         self.stem = ConvNormAct(in_channels, stem_width, stem_kernel_size, **common)
@@ -101,16 +101,16 @@ class MinkUNet(nnx.Module):
             return self.head(voxels)
 
 
-def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:  # noqa: N802
+def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """One residual block a stage. Options as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=(1,) * 8, **options)
 
 
-def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:  # noqa: N802
+def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """Two residual blocks a stage. Options as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=(2,) * 8, **options)
 
 
-def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:  # noqa: N802
+def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """2, 3, 4, 6 blocks down and 2 a stage up. Options as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=(2, 3, 4, 6, 2, 2, 2, 2), **options)

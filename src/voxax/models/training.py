@@ -103,6 +103,15 @@ class Trainer:
             voxels.raise_if_overflowed()
         return np.asarray(features)
 
+    def compile(self, voxels: Voxels, labels: Any) -> None:
+        """Compile the training step for the shapes of ``voxels``, without making a step."""
+        arguments = (self.params, self.state, self.optimizer_state, voxels, labels)
+        self._train(*arguments)
+
+    def model(self) -> nnx.Module:
+        """The module with the current parameters, in training mode; a copy."""
+        return nnx.merge(self._train_graph, self.params, self.state, copy=True)
+
     def tree(self) -> dict[str, Any]:
         """Everything a checkpoint needs, as plain nested containers of arrays."""
         return {

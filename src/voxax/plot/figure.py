@@ -31,7 +31,7 @@ def segmentation_png(
     *,
     title: str = "",
     subtitle: str = "",
-    iou: Mapping[str, float] | None = None,
+    iou: Mapping[str, float | None] | None = None,
     up: str = "z",
     origin_view: str | tuple[float, float] = "auto",
 ) -> Path:
@@ -173,7 +173,7 @@ def _height_range(scene: Scene) -> tuple[float, float]:
 
 
 def _class_entries(
-    cloud: lab.Labelled, colors: list[str], iou: Mapping[str, float] | None
+    cloud: lab.Labelled, colors: list[str], iou: Mapping[str, float | None] | None
 ) -> list[Entry]:
     counts = cloud.counts()
     entries = []

@@ -33,7 +33,7 @@ def segmentation_html(
     *,
     title: str = "",
     summary: Mapping[str, object] | None = None,
-    iou: Mapping[str, float] | None = None,
+    iou: Mapping[str, float | None] | None = None,
     up: str = "z",
 ) -> Path:
     """Write a page that shows the cloud in 3-D, and return its path.
@@ -84,7 +84,7 @@ def segmentation_html(
 
 
 def _data(
-    cloud: lab.Labelled, scene: Scene, shown: np.ndarray, iou: Mapping[str, float] | None
+    cloud: lab.Labelled, scene: Scene, shown: np.ndarray, iou: Mapping[str, float | None] | None
 ) -> dict:
     """What the page's script reads; arrays are base64 of little-endian int16."""
     size = np.abs(scene.to_cloud.T @ scene.size)

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from voxax.algorithms import lookup
-from voxax.algorithms.base import WeightKind
+from voxax.algorithms.base import Product, WeightKind
 from voxax.geometry import KernelMap
 from voxax.products.primitives import Layer, forward_p
-from voxax.tuning import Request, resolve
+from voxax.tuning import Request, Resolved, resolve
 
 _KINDS: dict[int, WeightKind] = {2: "depthwise", 3: "dense", 4: "grouped"}
 
@@ -39,7 +39,7 @@ def convolve(
     """
     dtype = jnp.promote_types(features.dtype, weight.dtype)
     kind = _KINDS[weight.ndim]
-    requests = (
+    requests: tuple[tuple[Product, Resolved], ...] = (
         ("forward", resolve(fwd_algo)),
         ("dgrad", resolve(dgrad_algo)),
         ("wgrad", resolve(wgrad_algo)),
@@ -63,7 +63,7 @@ def convolve(
 
 def _precision_name(precision: jax.lax.PrecisionLike) -> str:
     if precision is None:
-        return jax.config.jax_default_matmul_precision or "highest"
+        return getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
     if isinstance(precision, str):
         return precision
     if isinstance(precision, jax.lax.Precision):

@@ -66,9 +66,18 @@ def _channels(product: Product, layer: Layer, a: Any, b: Any) -> tuple[int, int]
 def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: Layer) -> Any:
     c_in, c_out = _channels(product, layer, a, b)
     problem = Problem(
-        product, layer.kind, layer.in_capacity, layer.out_capacity, layer.num_offsets,
-        c_in, c_out, layer.groups, jnp.dtype(a.dtype).name, layer.precision,
-        layer.symmetric, platform,
+        product,
+        layer.kind,
+        layer.in_capacity,
+        layer.out_capacity,
+        layer.num_offsets,
+        c_in,
+        c_out,
+        layer.groups,
+        jnp.dtype(a.dtype).name,
+        layer.precision,
+        layer.symmetric,
+        platform,
     )
     algorithm = choose(problem, dict(layer.requests)[product])
     return algorithm.apply(problem, a, b, dict(zip(layer.view_names, views, strict=True)))

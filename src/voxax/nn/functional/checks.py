@@ -33,14 +33,15 @@ def request_map(
     """
     if kernel_map is not None:
         given = {
-            "stride": stride != 1, "dilation": dilation != 1, "transposed": transposed,
-            "generative": generative, "out_voxels": out_voxels is not None,
+            "stride": stride != 1,
+            "dilation": dilation != 1,
+            "transposed": transposed,
+            "generative": generative,
+            "out_voxels": out_voxels is not None,
             "capacity": capacity is not None,
         }
         if clash := [name for name, is_given in given.items() if is_given]:
-            raise InputError(
-                f"kernel_map= already fixes {', '.join(clash)}: give one or the other"
-            )
+            raise InputError(f"kernel_map= already fixes {', '.join(clash)}: give one or the other")
         if kernel_map.in_capacity != voxels.capacity:
             raise InputError(
                 f"kernel_map was built for capacity {kernel_map.in_capacity}, the voxels have "
@@ -77,9 +78,7 @@ def warn_if_inputs_unused(spec: KernelSpec) -> None:
         )
 
 
-def check_weight(
-    weight: jax.Array, kernel_map: KernelMap, channels: int, groups: int
-) -> None:
+def check_weight(weight: jax.Array, kernel_map: KernelMap, channels: int, groups: int) -> None:
     """Weight ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups."""
     taps = kernel_map.num_offsets
     if groups < 1:

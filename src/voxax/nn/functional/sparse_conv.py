@@ -16,14 +16,14 @@ from voxax.products import convolve
 from voxax.tuning import Request
 
 
-class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):  # noqa: N801  (the field's name)
+class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
     """Names of the forward algorithms, for users who pin by enum."""
 
     EXPLICIT_GEMM = "explicit_gemm"
     AUTO = "auto"
 
 
-class SPARSE_CONV_BWD_ALGO_MODE(enum.StrEnum):  # noqa: N801
+class SPARSE_CONV_BWD_ALGO_MODE(enum.StrEnum):
     """Names of the backward algorithms; the same list."""
 
     EXPLICIT_GEMM = "explicit_gemm"
@@ -84,7 +84,14 @@ def spatially_sparse_conv(
       AlgorithmError: unknown name, or no admitted algorithm can run this.
     """
     kmap = request_map(
-        voxels, kernel_size, stride, dilation, transposed, generative, out_voxels, capacity,
+        voxels,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        out_voxels,
+        capacity,
         kernel_map,
     )
     check_weight(weight, kmap, voxels.num_channels, groups)

@@ -12,14 +12,14 @@ from voxax.products import convolve
 from voxax.tuning import Request
 
 
-class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):  # noqa: N801  (the field's name)
+class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
     """Names of the depthwise forward algorithms."""
 
     EXPLICIT_GEMM = "explicit_gemm"
     AUTO = "auto"
 
 
-class SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE(enum.StrEnum):  # noqa: N801
+class SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE(enum.StrEnum):
     """Names of the depthwise backward algorithms; the same list."""
 
     EXPLICIT_GEMM = "explicit_gemm"
@@ -59,9 +59,13 @@ def spatially_sparse_depthwise_conv(
         )
     if num_out_coords is not None and num_out_coords != kernel_map.out_capacity:
         raise InputError(
-            f"num_out_coords={num_out_coords}, but the map has {kernel_map.out_capacity} output rows"
+            f"num_out_coords={num_out_coords}, the map has {kernel_map.out_capacity} output rows"
         )
     return convolve(
-        features, depthwise_weight, kernel_map,
-        fwd_algo=fwd_algo, dgrad_algo=bwd_algo, wgrad_algo=bwd_algo,
+        features,
+        depthwise_weight,
+        kernel_map,
+        fwd_algo=fwd_algo,
+        dgrad_algo=bwd_algo,
+        wgrad_algo=bwd_algo,
     )

@@ -12,10 +12,10 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelSpec, Voxels
 from voxax.nn.functional import spatially_sparse_conv
+from voxax.nn.modules.initializers import he_normal
 from voxax.tuning import Request
 
 Initializer = Callable[..., jax.Array]
-_he_normal = jax.nn.initializers.he_normal()
 
 
 class SpatiallySparseConv(nnx.Module):
@@ -59,7 +59,7 @@ class SpatiallySparseConv(nnx.Module):
         wgrad_algo: Request = None,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
-        kernel_init: Initializer = _he_normal,
+        kernel_init: Initializer = he_normal,
         bias_init: Initializer = jax.nn.initializers.zeros,
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
@@ -83,9 +83,11 @@ class SpatiallySparseConv(nnx.Module):
         self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
         self.groups, self.ndim, self.capacity = groups, ndim, capacity
         self.transposed, self.generative = transposed, generative
-        self.algorithms = {
-            "fwd_algo": fwd_algo, "bwd_algo": bwd_algo,
-            "dgrad_algo": dgrad_algo, "wgrad_algo": wgrad_algo,
+        self.algorithms: dict[str, Any] = {
+            "fwd_algo": fwd_algo,
+            "bwd_algo": bwd_algo,
+            "dgrad_algo": dgrad_algo,
+            "wgrad_algo": wgrad_algo,
         }
         self.dtype, self.precision = dtype, precision
 
@@ -114,12 +116,22 @@ class SpatiallySparseConv(nnx.Module):
         shape: dict[str, Any] = {"kernel_map": kernel_map}
         if kernel_map is None:
             shape = {
-                "stride": self.stride, "dilation": self.dilation, "transposed": self.transposed,
-                "generative": self.generative, "out_voxels": out_voxels, "capacity": self.capacity,
+                "stride": self.stride,
+                "dilation": self.dilation,
+                "transposed": self.transposed,
+                "generative": self.generative,
+                "out_voxels": out_voxels,
+                "capacity": self.capacity,
             }
         return spatially_sparse_conv(
-            voxels, weight, self.kernel_size, bias=bias, groups=self.groups,
-            precision=self.precision, **shape, **self.algorithms,
+            voxels,
+            weight,
+            self.kernel_size,
+            bias=bias,
+            groups=self.groups,
+            precision=self.precision,
+            **shape,
+            **self.algorithms,
         )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from voxax.geometry import Voxels
+from voxax.nn.modules.initializers import he_normal
 
 
 class Linear(nnx.Module):
@@ -29,12 +29,18 @@ class Linear(nnx.Module):
         use_bias: bool = True,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
-        precision: jax.lax.PrecisionLike = "highest",
+        precision: Any = "highest",
         rngs: nnx.Rngs | None = None,
     ) -> None:
         self.linear = nnx.Linear(
-            in_channels, out_channels, use_bias=use_bias, dtype=dtype, param_dtype=param_dtype,
-            precision=precision, rngs=nnx.Rngs(0) if rngs is None else rngs,
+            in_channels,
+            out_channels,
+            use_bias=use_bias,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            precision=precision,
+            kernel_init=he_normal,
+            rngs=nnx.Rngs(0) if rngs is None else rngs,
         )
 
     def __call__(self, voxels: Voxels) -> Voxels:

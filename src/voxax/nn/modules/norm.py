@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from voxax.geometry import Voxels
@@ -42,10 +43,12 @@ class BatchNorm(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         del rngs  # nothing random; accepted so that all modules are built alike
-        self.scale = nnx.Param(jnp.ones((num_features,), param_dtype))
-        self.bias = nnx.Param(jnp.zeros((num_features,), param_dtype))
-        self.mean = nnx.BatchStat(jnp.zeros((num_features,), param_dtype))
-        self.var = nnx.BatchStat(jnp.ones((num_features,), param_dtype))
+        # From NumPy: jnp.ones would compile a program for every size.
+        ones, zeros = np.ones(num_features), np.zeros(num_features)
+        self.scale = nnx.Param(jnp.asarray(ones, param_dtype))
+        self.bias = nnx.Param(jnp.asarray(zeros, param_dtype))
+        self.mean = nnx.BatchStat(jnp.asarray(zeros, param_dtype))
+        self.var = nnx.BatchStat(jnp.asarray(ones, param_dtype))
         self.momentum, self.epsilon, self.axis_name = momentum, epsilon, axis_name
         self.use_running_average = use_running_average
 

@@ -1,0 +1,44 @@
+"""Parsing, dispatch, and how errors look to a person."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from voxax.errors import MissingExtraError, VoxaxError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status.
+
+    0 success, 2 a mistake in what was asked (one line says which), 130 interrupted.
+    """
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except VoxaxError as error:
+        print(f"voxax: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        import tyro
+    except ImportError as error:
+        raise MissingExtraError('the command line needs: pip install "voxax[demo]"') from error
+    from voxax.cli.demo import demo
+    from voxax.cli.hardware import hardware
+    from voxax.cli.segment import segment
+
+    commands = {"demo": demo, "segment": segment, "hardware": hardware}
+    return (
+        tyro.extras.subcommand_cli_from_dict(
+            commands,
+            prog="voxax",
+            description="Sparse and dynamic spatial convolution for JAX.",
+            args=None if arguments is None else list(arguments),
+        )
+        or 0
+    )

@@ -1,0 +1,71 @@
+"""What the terminal shows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+
+class training_bar:
+    """A progress bar with loss, mIoU, scans per second and compiled programs."""
+
+    def __init__(self, steps: int, done: int) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+        )
+        self._task = self._progress.add_task("training", total=steps, completed=done, status="")
+        self._begin, self._done = time.perf_counter(), 0
+
+    def __enter__(self) -> training_bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def update(self, loss: float, miou: float, programs: int) -> None:
+        """One more step."""
+        self._done += 1
+        rate = self._done / max(time.perf_counter() - self._begin, 1e-9)
+        status = f"loss {loss:.3f}  mIoU {miou:.2f}  {rate:.1f} scans/s  {programs} programs"
+        self._progress.update(self._task, advance=1, status=status)
+
+
+def result_table(metrics: dict[str, Any], out: Path) -> None:
+    """IoU by class, then where the files are."""
+    table = Table("class", "IoU", title=f"validation mIoU {metrics['val_miou']:.3f}")
+    for name, value in metrics["val_iou"].items():
+        table.add_row(name, "absent" if value is None else f"{value:.3f}")
+    console = Console(highlight=False)
+    console.print(table)
+    seconds = metrics["seconds"]
+    console.print(
+        f"{metrics['steps']} steps, {metrics['programs_compiled']} programs compiled, "
+        f"{metrics['voxels_dropped']} voxels dropped, {seconds['total']:.0f} s in total"
+    )
+    for label, name in (
+        ("picture", "demo.png"),
+        ("page", "demo.html"),
+        ("metrics", "metrics.json"),
+        ("checkpoint", "checkpoint"),
+    ):
+        # soft_wrap keeps long paths in one piece, so that they can be copied.
+        console.print(f"{label:>10}  {out / name}", soft_wrap=True)
+    console.print(f"next: voxax segment FILE --checkpoint {out / 'checkpoint'}", soft_wrap=True)

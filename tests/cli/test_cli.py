@@ -1,0 +1,62 @@
+"""The command line end to end, at toy size."""
+
+import json
+
+import numpy as np
+import pytest
+
+from voxax.cli import main
+from voxax.io import read, write_ply
+
+
+def labelled_scan(path, rng, points=6000):
+    """Ground and boxes over 40 m, with labels 2 and 6."""
+    plan = rng.uniform(0, 40, (points, 2))
+    house = (plan // 8).sum(1) % 3 == 0
+    height = np.where(house, rng.uniform(2, 5, points), 0.0)
+    np.savez(path, xyz=np.column_stack([plan, height]), label=np.where(house, 6, 2))
+    return path
+
+
+@pytest.mark.slow
+def test_demo_resume_and_segment(tmp_path, rng, capsys):
+    out = tmp_path / "run"
+    scan = labelled_scan(tmp_path / "scan.npz", rng)
+    options = ["--input", str(scan), "--voxel-size", "1.0", "--width", "0.25", "--workers", "0"]
+    assert main(["demo", "--out", str(out), "--steps", "6", *options]) == 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["steps"] == 6
+    assert set(metrics["val_iou"]) == {"class 2", "class 6"}
+    assert metrics["programs_compiled"] == 2
+    assert metrics["voxels_dropped"] == 0
+    assert (out / "demo.png").stat().st_size > 10_000
+    assert "plotly" in (out / "demo.html").read_text()[:6_000_000].lower()
+
+    assert main(["demo", "--out", str(out), "--steps", "9", "--resume", *options]) == 0
+    assert json.loads((out / "metrics.json").read_text())["steps"] == 9
+
+    cloud = rng.uniform(0, 30, (500, 3))
+    write_ply(tmp_path / "other.ply", cloud)
+    arguments = [str(tmp_path / "other.ply"), "--checkpoint", str(out / "checkpoint")]
+    assert main(["segment", *arguments, "--out", str(tmp_path)]) == 0
+    labelled = read(tmp_path / "other_ply_labelled.ply")
+    assert len(labelled) == 500
+    assert set(np.unique(labelled.labels)) <= {0, 1}
+    assert "class 2" in capsys.readouterr().out
+
+
+def test_segment_says_what_is_missing(tmp_path, capsys):
+    status = main(["segment", str(tmp_path / "no.ply"), "--checkpoint", str(tmp_path)])
+    assert status == 2
+    assert "no voxax checkpoint in" in capsys.readouterr().err
+
+
+def test_demo_needs_labels(tmp_path, rng, capsys):
+    write_ply(tmp_path / "bare.ply", rng.uniform(0, 30, (50, 3)))
+    assert main(["demo", "--input", str(tmp_path / "bare.ply"), "--out", str(tmp_path)]) == 2
+    assert "has no labels to learn from: give --labels" in capsys.readouterr().err
+
+
+def test_hardware_prints_json(capsys):
+    assert main(["hardware"]) == 0
+    assert json.loads(capsys.readouterr().out)["platform"] == "cpu"

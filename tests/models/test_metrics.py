@@ -1,0 +1,57 @@
+"""Confusion matrices and intersection over union against hand-made ones."""
+
+import numpy as np
+import pytest
+
+from voxax.models.metrics import confusion, iou_by_class, iou_table, mean_iou
+
+MATRIX = np.array([[3, 1, 0], [2, 4, 0], [0, 0, 0]])
+
+
+def test_confusion_counts_truth_by_row():
+    truth = np.array([0, 0, 1, 1, 2, -1, 2])
+    prediction = np.array([0, 1, 1, 1, 0, 2, 2])
+    expected = [[1, 1, 0], [0, 2, 0], [1, 0, 1]]
+    assert confusion(truth, prediction, 3).tolist() == expected
+
+
+def test_confusion_leaves_out_what_is_not_known():
+    truth, prediction = np.array([-1, -1]), np.array([0, 2])
+    assert confusion(truth, prediction, 3).sum() == 0
+    assert confusion(np.array([7]), np.array([1]), 3).sum() == 0
+    assert confusion(np.zeros(0, np.int32), np.zeros(0, np.int32), 2).tolist() == [[0, 0], [0, 0]]
+
+
+def test_confusion_holds_many_points():
+    rng = np.random.default_rng(0)
+    truth, prediction = rng.integers(0, 5, 1000), rng.integers(0, 5, 1000)
+    matrix = confusion(truth.astype(np.uint8), prediction, 5)
+    for i in range(5):
+        for j in range(5):
+            assert matrix[i, j] == ((truth == i) & (prediction == j)).sum()
+
+
+def test_iou_by_hand():
+    values = iou_by_class(MATRIX)
+    np.testing.assert_allclose(values[:2], [3 / 6, 4 / 7])
+    assert np.isnan(values[2])
+
+
+def test_absent_class_that_is_predicted_is_no_class_of_the_mean():
+    matrix = np.array([[3, 0, 1], [0, 4, 0], [0, 0, 0]])
+    np.testing.assert_allclose(iou_by_class(matrix)[:2], [3 / 4, 1])
+    assert np.isnan(iou_by_class(matrix)[2])
+    assert mean_iou(matrix) == pytest.approx(7 / 8)
+
+
+def test_mean_iou():
+    assert mean_iou(MATRIX) == pytest.approx((3 / 6 + 4 / 7) / 2)
+    assert mean_iou(np.eye(4)) == 1.0
+    assert mean_iou(np.zeros((3, 3))) == 0.0
+
+
+def test_iou_table_is_plain():
+    table = iou_table(MATRIX, ["ground", "building", "water"])
+    assert table == {"ground": pytest.approx(0.5), "building": pytest.approx(4 / 7), "water": None}
+    with pytest.raises(ValueError, match="zip"):
+        iou_table(MATRIX, ["ground"])

@@ -1,0 +1,148 @@
+"""The loss that ignores padding, and the trainer on a problem small enough to learn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from voxax.geometry import Plan
+from voxax.io.examples import Example, Preparation
+from voxax.io.point_cloud import PointCloud
+from voxax.models import VoxelMLP
+from voxax.models.training import Trainer, masked_cross_entropy
+from voxax.nn.modules import Linear, ReLU, Sequential, SubMConv3d
+
+
+def test_loss_by_hand():
+    logits = jnp.log(jnp.array([[0.5, 0.5], [0.25, 0.75]], jnp.float32))
+    loss = masked_cross_entropy(logits, jnp.array([0, 1]))
+    np.testing.assert_allclose(loss, -(np.log(0.5) + np.log(0.75)) / 2, rtol=1e-6)
+
+
+def test_unlabelled_rows_count_for_nothing_even_if_nan():
+    logits = jnp.array([[1.0, -1.0], [0.3, 0.2], [jnp.nan, jnp.inf], [2.0, 5.0]], jnp.float32)
+    labels = jnp.array([0, 1, -1, -1])
+    value, gradient = jax.value_and_grad(masked_cross_entropy)(logits, labels)
+    np.testing.assert_allclose(value, masked_cross_entropy(logits[:2], labels[:2]), rtol=1e-6)
+    assert np.isfinite(gradient).all()
+    assert (np.asarray(gradient)[2:] == 0).all()
+
+
+def test_no_label_at_all_is_no_loss():
+    value, gradient = jax.value_and_grad(masked_cross_entropy)(
+        jnp.ones((3, 2), jnp.float32), jnp.full(3, -1)
+    )
+    assert float(value) == 0.0
+    assert (np.asarray(gradient) == 0).all()
+
+
+def test_class_weights_weigh_the_mean():
+    logits = jnp.log(jnp.array([[0.5, 0.5], [0.25, 0.75]], jnp.float32))
+    weights = jnp.array([3.0, 1.0], jnp.float32)
+    loss = masked_cross_entropy(logits, jnp.array([0, 1]), weights)
+    np.testing.assert_allclose(loss, -(3 * np.log(0.5) + np.log(0.75)) / 4, rtol=1e-6)
+
+
+def test_bfloat16_logits_are_summed_in_float32():
+    loss = masked_cross_entropy(jnp.ones((4, 3), jnp.bfloat16), jnp.zeros(4, jnp.int32))
+    assert loss.dtype == jnp.float32
+
+
+def scene(seed=0, count=120) -> Example:
+    """Low and high points: the height feature alone tells the classes apart."""
+    rng = np.random.default_rng(seed)
+    positions = rng.uniform(0, 6, (count, 3))
+    labels = (positions[:, 2] > 3).astype(int)
+    labels[:5] = -1
+    cloud = PointCloud(positions, {}, labels)
+    return Preparation(0.5, min_capacity=128)(cloud, positions[:, 2])
+
+
+def trainer(seed=0, rate=0.2, model=None) -> Trainer:
+    model = VoxelMLP(5, 2, width=16, depth=2, rngs=nnx.Rngs(seed)) if model is None else model
+    return Trainer(model, optax.sgd(rate, momentum=0.8), np.array([1.0, 1.5]))
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trainer:
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        learner = trainer()
+        for step in range(60):
+            example = scene(step % 6)
+            learner.step(example.voxels, example.labels)
+    return learner
+
+
+def test_trainer_learns(trained):
+    held_out = scene(99)
+    predicted = trained.logits(held_out.voxels).argmax(-1)
+    known = held_out.labels >= 0
+    assert (predicted == held_out.labels)[known].mean() > 0.95
+    assert trained.steps == 60
+    # One training and one evaluation program.
+    assert trained.programs == 2
+
+
+def test_step_says_loss_prediction_and_drops():
+    learner, example = trainer(), scene()
+    losses = [learner.step(example.voxels, example.labels) for _ in range(15)]
+    loss, prediction, dropped = losses[-1]
+    assert float(loss) < 0.7 * float(losses[0][0])
+    assert prediction.shape == (example.voxels.capacity,)
+    assert int(dropped) == 0
+    assert learner.programs == 1
+
+
+def test_compile_changes_nothing():
+    learner, example = trainer(), scene()
+    before = jax.tree.map(np.asarray, learner.tree())
+    learner.compile(example.voxels, example.labels)
+    assert learner.programs == 1
+    jax.tree.map(np.testing.assert_array_equal, learner.tree(), before)
+    learner.step(example.voxels, example.labels)
+    assert learner.programs == 1
+
+
+def test_tree_round_trips(trained):
+    tree = jax.tree.map(np.asarray, trained.tree())
+    restored = trainer(seed=7)
+    restored.load_tree(tree)
+    assert restored.steps == trained.steps
+    jax.tree.map(np.testing.assert_array_equal, restored.tree(), tree)
+    example = scene(50)
+    np.testing.assert_array_equal(
+        restored.logits(example.voxels), trained.logits(example.voxels)
+    )
+    # The optimiser's state came along too: the next step is the same.
+    loss, _, _ = restored.step(example.voxels, example.labels)
+    twin = trainer(seed=8)
+    twin.load_tree(tree)
+    np.testing.assert_array_equal(loss, twin.step(example.voxels, example.labels)[0])
+    jax.tree.map(np.testing.assert_array_equal, twin.tree(), restored.tree())
+
+
+def test_model_is_a_copy_with_the_current_parameters(trained):
+    example = scene(3)
+    model = trained.model()
+    model.eval()
+    np.testing.assert_allclose(
+        np.asarray(model(jax.tree.map(jnp.asarray, example.voxels)).features),
+        trained.logits(example.voxels),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_planned_convolutions_train():
+    rngs = nnx.Rngs(0)
+    model = Sequential(SubMConv3d(5, 8, 3, rngs=rngs), ReLU(), Linear(8, 2, rngs=rngs))
+    examples = [scene(seed) for seed in range(3)]
+    plan = Plan.record(model, examples[0].voxels).fitted([e.voxels for e in examples], 1.1)
+    learner = trainer(model=model)
+    losses = [
+        float(learner.step(plan.attach(e.voxels), e.labels)[0]) for _ in range(8) for e in examples
+    ]
+    assert np.mean(losses[-3:]) < 0.5 * np.mean(losses[:3])
+    assert learner.programs == 1

@@ -1,0 +1,229 @@
+"""Every JAX transformation of the three products, against finite differences and loops."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conformance import make_voxels, make_weight
+from jax.test_util import check_grads
+from oracles import relative_error
+
+import voxax as vx
+from benchmarks.workloads import random_cube
+from voxax.products import convolve
+
+KINDS = ("dense", "grouped", "depthwise")
+
+
+def problem(kind="dense", stride=1, kernel=2, rows=40, capacity=48):
+    """``(features, weight, map)``; an even kernel, so that no map is its own transpose."""
+    voxels = make_voxels(random_cube(rows), 4, capacity=capacity)
+    weight = make_weight(kernel, 3, 4, 6, groups=2 if kind == "grouped" else None)
+    if kind == "depthwise":
+        weight = weight[:, :, 0]
+    return voxels.features, weight, vx.kernel_map(voxels, kernel, stride)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
+def test_second_order_gradients_in_both_modes(kind, kernel, stride):
+    with jax.enable_x64(True):
+        x, w, kmap = problem(kind, stride, kernel, rows=12, capacity=16)
+        x, w = x.astype(jnp.float64), w.astype(jnp.float64)
+        conv = functools.partial(convolve, kernel_map=kmap)
+        check_grads(jax.jit(conv), (x, w), order=2, modes=("fwd", "rev"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (2, 1)])
+def test_vmap_is_a_loop(kind, axes):
+    """Over features, weights and both; the gradients of the mapped function too."""
+    x, w, kmap = problem(kind)
+
+    def stacked(array, axis):
+        return array if axis is None else jnp.stack([array, 2 * array + 1], axis)
+
+    def entry(array, axis, i):
+        return array if axis is None else jnp.take(array, i, axis)
+
+    xs, ws = stacked(x, axes[0]), stacked(w, axes[1])
+    conv = functools.partial(convolve, kernel_map=kmap)
+
+    def mapped(xs, ws):
+        return jax.vmap(conv, axes)(xs, ws)
+
+    def loop(xs, ws):
+        return jnp.stack([conv(entry(xs, axes[0], i), entry(ws, axes[1], i)) for i in range(2)])
+
+    actual, actual_vjp = jax.vjp(mapped, xs, ws)
+    expected, expected_vjp = jax.vjp(loop, xs, ws)
+    assert relative_error(actual, expected) < 1e-5
+    ct = jnp.cos(expected)
+    for one, other in zip(actual_vjp(ct), expected_vjp(ct), strict=True):
+        assert relative_error(one, other) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vmap_of_gradients_is_a_loop(kind):
+    """Per-example gradients: batching of the transposed products themselves."""
+    x, w, kmap = problem(kind)
+    xs = jnp.stack([x, x**2])
+    grad = jax.grad(lambda x, w: (convolve(x, w, kmap) ** 2).sum(), (0, 1))
+    actual = jax.vmap(grad, (0, None))(xs, w)
+    for i in range(2):
+        for one, other in zip(actual, grad(xs[i], w), strict=True):
+            assert relative_error(one[i], other) < 1e-5
+
+
+def test_vmap_over_maps_builds_one_per_entry():
+    rows = [random_cube(40, seed=seed, batch_size=1) for seed in (0, 1)]
+    scenes = [make_voxels(r, capacity=48) for r in rows]
+    weight = make_weight(3, 3)
+
+    def layer(v):
+        return vx.nn.functional.spatially_sparse_conv(v, weight).features
+
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *scenes)
+    together = jax.vmap(layer)(stacked)
+    for one, scene in zip(together, scenes, strict=True):
+        assert relative_error(one, layer(scene)) < 1e-6
+
+
+def test_jit_scan_and_remat_change_nothing():
+    x, w, kmap = problem(kernel=3)
+    w = w[:, :, :4]
+
+    def step(h, _):
+        return jnp.tanh(convolve(h, w, kmap)), None
+
+    def unrolled(h):
+        return step(step(h, None)[0], None)[0]
+
+    variants = {
+        "jit": jax.jit(unrolled),
+        "scan": lambda h: jax.lax.scan(step, h, length=2)[0],
+        "remat": jax.checkpoint(unrolled),
+        "remat in scan": lambda h: jax.lax.scan(jax.checkpoint(step), h, length=2)[0],
+    }
+    value, gradient = jax.value_and_grad(lambda h: unrolled(h).sum())(x)
+    for name, variant in variants.items():
+        other_value, other = jax.jit(jax.value_and_grad(lambda h, f=variant: f(h).sum()))(x)
+        assert relative_error(other_value, value) < 1e-5, name
+        assert relative_error(other, gradient) < 1e-5, name
+
+
+def test_jacobians_agree_in_both_modes():
+    x, w, kmap = problem(rows=8, capacity=16)
+    conv = functools.partial(convolve, weight=w, kernel_map=kmap)
+    forward, reverse = jax.jacfwd(conv)(x), jax.jacrev(conv)(x)
+    assert relative_error(forward, reverse) < 1e-6
+    assert relative_error(jnp.einsum("mcni,ni->mc", forward, x), conv(x)) < 1e-5
+
+
+def test_hessian_vector_products_agree():
+    x, w, kmap = problem(rows=8, capacity=16)
+
+    def loss(w):
+        return jnp.sin(convolve(x, w, kmap)).sum()
+
+    v = jnp.ones_like(w)
+    forward_over_reverse = jax.jvp(jax.grad(loss), (w,), (v,))[1]
+    reverse_over_reverse = jax.grad(lambda w: jnp.vdot(jax.grad(loss)(w), v))(w)
+    assert relative_error(forward_over_reverse, reverse_over_reverse) < 1e-5
+
+
+def test_linear_transpose():
+    x, w, kmap = problem()
+    y = convolve(x, w, kmap)
+    (back,) = jax.linear_transpose(lambda x: convolve(x, w, kmap), x)(y)
+    np.testing.assert_allclose(jnp.vdot(back, x), jnp.vdot(y, y), rtol=1e-5)
+
+
+def test_disable_jit_runs():
+    """The eager rule keeps a jitted program, which must not call itself when jit is off."""
+    x, w, kmap = problem()
+    with jax.disable_jit():
+        y = convolve(x, w, kmap)
+    assert relative_error(y, convolve(x, w, kmap)) < 1e-6
+
+
+def loss_and_gradients(x, w, kmap):
+    return jax.value_and_grad(lambda x, w: convolve(x, w, kmap).sum(), (0, 1))(x, w)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu", "rocm"])
+def test_lowers_for_a_platform_that_is_not_here(platform):
+    """Forward and backward of a small network, maps included."""
+    voxels, weight = make_voxels(random_cube(40), capacity=48), make_weight(3, 3, 3, 3)
+    conv = vx.nn.functional.spatially_sparse_conv
+
+    def loss(w, v):
+        down = conv(v, w, 3, 2)
+        return conv(down, w, 3, 2, transposed=True, out_voxels=v).features.sum()
+
+    lowered = jax.jit(jax.grad(loss)).trace(weight, voxels).lower(lowering_platforms=(platform,))
+    assert "func.func public @main" in lowered.as_text()
+
+
+def product_precisions(function, *args):
+    """The precision of every product in the jaxpr, and of every dot it is lowered to."""
+    jaxpr = jax.make_jaxpr(function)(*args)
+    asked = {
+        eqn.params["layer"].precision
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name in ("voxax_forward", "voxax_dgrad", "voxax_wgrad")
+    }
+    text = jax.jit(function).lower(*args).as_text()
+    dots = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+    assert asked
+    assert dots
+    return asked, dots
+
+
+def test_float32_is_never_rounded_silently():
+    asked, dots = product_precisions(loss_and_gradients, *problem())
+    assert asked == {"highest"}
+    assert all("precision = [HIGHEST, HIGHEST]" in dot for dot in dots)
+
+
+def test_default_matmul_precision_is_respected():
+    with jax.default_matmul_precision("tensorfloat32"):
+        asked, dots = product_precisions(loss_and_gradients, *problem())
+    assert asked == {"tensorfloat32"}
+    assert all("precision = [HIGH, HIGH]" in dot for dot in dots)
+
+
+@pytest.mark.parametrize("precision", ["default", jax.lax.Precision.DEFAULT])
+def test_own_precision_wins(precision):
+    x, w, kmap = problem()
+    with jax.default_matmul_precision("highest"):
+        asked, _ = product_precisions(lambda x, w: convolve(x, w, kmap, precision=precision), x, w)
+    assert asked == {"default"}
+
+
+def test_unequal_precisions_are_refused():
+    with pytest.raises(TypeError, match="share one precision"):
+        convolve(*problem(), precision=("high", "default"))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_accumulates_in_float32(dtype):
+    """Counting to 1000 in steps of one: beyond 256 bfloat16 would stand still."""
+    rows = np.column_stack([np.zeros(1000, int), np.arange(1000)])
+    voxels = vx.Voxels.from_coords(rows, np.ones((1000, 1), np.float32))
+    kmap = vx.kernel_map(voxels, 1001)
+    w = jnp.ones((1001, 1, 1), dtype)
+    x = voxels.features.astype(dtype)
+    y, vjp = jax.vjp(lambda x, w: convolve(x, w, kmap), x, w)
+    # The middle row sees all 1000 voxels; the middle tap is used by all of them.
+    assert float(y[500, 0]) == 1000
+    assert float(vjp(jnp.ones_like(y))[0][500, 0]) == 1000
+    assert float(vjp(jnp.ones_like(y))[1][500, 0, 0]) == 1000
+
+
+def test_features_and_weight_are_promoted():
+    x, w, kmap = problem()
+    with jax.numpy_dtype_promotion("standard"):
+        assert convolve(x.astype(jnp.bfloat16), w, kmap).dtype == jnp.float32
