@@ -6,7 +6,6 @@ neighbours, at equal training time.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -78,20 +77,19 @@ def main() -> None:
     parser = arguments(__doc__ or "", seconds=70)
     parser.add_argument("--picture", type=Path, help="PNG of the first seed's test prediction")
     parser.add_argument(
-        "--returns", action="store_true",
+        "--returns",
+        action="store_true",
         help="give both models intensity and return numbers (needs the .laz file)",
     )
     options = parser.parse_args()
-    folder = options.data or os.environ.get("VOXAX_TEST_DATA")
-    if not folder:
-        parser.error("give --data FOLDER or set VOXAX_TEST_DATA")
     task, group = load(
-        Path(folder), options.voxel_size or 0.5, options.crop_points or 20_000, options.returns
+        options.data, options.voxel_size or 0.5, options.crop_points or 20_000, options.returns
     )
     if options.validate:
         task = hold_out(task, group)
     contenders = [
-        minkunet(options.mink_rate or 6e-3), voxel_mlp(options.mlp_rate or 6e-3, options.mlp_width)
+        minkunet(options.mink_rate or 6e-3),
+        voxel_mlp(options.mlp_rate or 6e-3, options.mlp_width),
     ]
     contenders = [c for c in contenders if options.only in (None, c.name)]
     result = compare(task, contenders, seeds=range(options.seeds), seconds=options.seconds)
@@ -103,10 +101,15 @@ def main() -> None:
 
         first = result["runs"][0]
         segmentation_png(
-            options.picture, task.test.positions, result["predictions"]["MinkUNet"],
-            task.test.labels, CLASS_NAMES, title="MinkUNet on AHN3, Delft: test blocks",
+            options.picture,
+            task.test.positions,
+            result["predictions"]["MinkUNet"],
+            task.test.labels,
+            CLASS_NAMES,
+            title="MinkUNet on AHN3, Delft: test blocks",
             subtitle=f"{first['steps']} steps, {first['seconds']:.0f} s of training on the blocks "
-            f"between; mIoU {first['miou']:.2f}", iou=first["iou"],
+            f"between; mIoU {first['miou']:.2f}",
+            iou=first["iou"],
         )
 
 

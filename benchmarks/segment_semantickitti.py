@@ -6,7 +6,6 @@ neighbours, at equal training time.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -60,15 +59,13 @@ def load(folder: Path, voxel_size: float, crop_points: int) -> tuple[Task, np.nd
 
 def main() -> None:
     keep_heap()
-    options = (parser := arguments(__doc__ or "", seconds=60)).parse_args()
-    folder = options.data or os.environ.get("VOXAX_TEST_DATA")
-    if not folder:
-        parser.error("give --data FOLDER or set VOXAX_TEST_DATA")
-    task, group = load(Path(folder), options.voxel_size or 0.2, options.crop_points or 25_000)
+    options = arguments(__doc__ or "", seconds=60).parse_args()
+    task, group = load(options.data, options.voxel_size or 0.2, options.crop_points or 25_000)
     if options.validate:
         task = hold_out(task, group)
     contenders = [
-        minkunet(options.mink_rate or 6e-3), voxel_mlp(options.mlp_rate or 6e-3, options.mlp_width)
+        minkunet(options.mink_rate or 6e-3),
+        voxel_mlp(options.mlp_rate or 6e-3, options.mlp_width),
     ]
     contenders = [c for c in contenders if options.only in (None, c.name)]
     result = compare(task, contenders, seeds=range(options.seeds), seconds=options.seconds)

@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -140,7 +141,7 @@ def compare(
             fresh = Trainer(contender.build(channels, classes, nnx.Rngs(seed)), optimizer())
             trainer.load_tree(fresh.tree())
             examples = [_inputs(e, contender) for e in prepared[seed]]
-            spent, losses = train(trainer, examples, contender.learning_rate, seconds, seed)
+            spent, busy, losses = train(trainer, examples, contender.learning_rate, seconds, seed)
             logits = trainer.logits(_inputs(test, contender)[0])
             predicted = logits[test.inverse].argmax(-1)
             predictions.setdefault(contender.name, predicted)
@@ -150,6 +151,7 @@ def compare(
                     "model": contender.name,
                     "seed": seed,
                     "seconds": round(spent, 2),
+                    "processor_seconds": round(busy, 2),
                     "steps": trainer.steps,
                     "loss": float(np.mean(losses[-10:])),
                     "miou": float(iou[list(task.scored)].mean()),
@@ -160,9 +162,8 @@ def compare(
                 }
             )
             print(
-                f"seed {seed} {contender.name:9s} {trainer.steps:6d} steps {spent:6.1f} s "
-                f"loss {runs[-1]['loss']:.3f} mIoU {runs[-1]['miou']:.4f}  "
-                + "  ".join(f"{n} {v:.3f}" for n, v in zip(task.class_names, iou, strict=True)),
+                f"seed {seed} {contender.name}: {trainer.steps} steps in {spent:.1f} s (processor "
+                f"{busy:.0f} s), loss {runs[-1]['loss']:.3f}, mIoU {runs[-1]['miou']:.4f}",
                 flush=True,
             )
     return {
@@ -172,8 +173,12 @@ def compare(
         "device": device_name(),
         "scored": [task.class_names[i] for i in task.scored],
         "voxel_size": task.preparation.voxel_size,
-        "features": ["one", "height above ground", "offset in the voxel (3)",
-                     *task.preparation.attributes],
+        "features": [
+            "one",
+            "height above ground",
+            "offset in the voxel (3)",
+            *task.preparation.attributes,
+        ],
         "class_weights": weights.round(4).tolist(),
         "seconds_of_training": seconds,
         "programs": {name: trainer.programs for name, trainer in trainers.items()},
@@ -191,13 +196,18 @@ def compare(
 
 def train(
     trainer: Trainer, examples: Sequence[tuple[Voxels, Any]], peak: float, seconds: float, seed: int
-) -> tuple[float, list[float]]:
-    """Steps over shuffled ``examples`` for ``seconds``; returns the seconds taken and losses."""
+) -> tuple[float, float, list[float]]:
+    """Steps over shuffled ``examples`` for ``seconds``.
+
+    Returns:
+      Seconds taken, processor seconds used (all cores; they tell whether another program had
+      a share of the machine), and the losses.
+    """
     trainer.compile(*examples[0])
     rng = np.random.default_rng(seed)
     order: list[int] = []
     losses: list[float] = []
-    begin = time.perf_counter()
+    begin, busy = time.perf_counter(), time.process_time()
     while (spent := time.perf_counter() - begin) < seconds:
         if not order:
             order = rng.permutation(len(examples)).tolist()
@@ -207,7 +217,7 @@ def train(
         losses.append(float(loss))
         if int(dropped):
             raise RuntimeError(f"{int(dropped)} voxels were dropped: the plan does not fit")
-    return spent, losses
+    return spent, time.process_time() - busy, losses
 
 
 def one_cycle(progress: float, peak: float, rise: float = 0.2) -> float:
@@ -252,7 +262,9 @@ def paired_difference(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         half = STUDENT_T[len(values) - 1] * float(values.std(ddof=1)) / math.sqrt(len(values))
     mean = float(values.mean())
     return {
-        "of": f"{first} - {second}", "points_by_seed": values.tolist(), "mean_points": mean,
+        "of": f"{first} - {second}",
+        "points_by_seed": values.tolist(),
+        "mean_points": mean,
         "interval95": [mean - half, mean + half],
     }
 
@@ -280,13 +292,20 @@ def to_markdown(result: dict[str, Any]) -> str:
     low, high = result["difference"]["interval95"]
     difference = result["difference"]
     lines = [
-        f"# {result['title']}", "", f"Device: {result['device']}.", "",
+        f"# {result['title']}",
+        "",
+        f"Device: {result['device']}.",
+        "",
         *[f"- {note}" for note in result["notes"]],
         f"- Voxels of {result['voxel_size']} m. Inputs of both models: "
-        + ", ".join(result["features"]) + ".",
+        + ", ".join(result["features"])
+        + ".",
         f"- {result['seconds_of_training']:g} s of optimisation for each model and seed.",
-        "", "Test IoU by class, mean over seeds, in %:", "",
-        "| class | " + " | ".join(models) + " |", "|---|" + "---:|" * len(models),
+        "",
+        "Test IoU by class, mean over seeds, in %:",
+        "",
+        "| class | " + " | ".join(models) + " |",
+        "|---|" + "---:|" * len(models),
     ]
     for name in scored:
         means = [np.mean([r["iou"][name] for r in runs if r["model"] == m]) for m in models]
@@ -296,7 +315,9 @@ def to_markdown(result: dict[str, Any]) -> str:
     if other:
         lines += ["", f"Not in the mean, absent from one part: {', '.join(other)}."]
     lines += [
-        "", "Test mIoU by seed, in %, and optimisation steps done in the equal time:", "",
+        "",
+        "Test mIoU by seed, in %, and optimisation steps done in the equal time:",
+        "",
         "| seed | " + " | ".join(f"{m} | steps" for m in models) + " |",
         "|---|" + "---:|" * (2 * len(models)),
     ]
@@ -306,7 +327,12 @@ def to_markdown(result: dict[str, Any]) -> str:
             (run,) = [r for r in runs if r["model"] == m and r["seed"] == seed]
             cells.append(f"{100 * run['miou']:.1f} | {run['steps']}")
         lines.append(f"| {seed} | " + " | ".join(cells) + " |")
+    busy = [np.sum([r["processor_seconds"] for r in runs if r["model"] == m]) for m in models]
     lines += [
+        "",
+        "Processor seconds used, all seeds: "
+        + ", ".join(f"{m} {b:.0f}" for m, b in zip(models, busy, strict=True))
+        + ".",
         "",
         f"{difference['of']}: **{difference['mean_points']:+.1f} points** of mIoU "
         f"(95 % interval of the paired difference, n = {len(difference['points_by_seed'])}: "
@@ -330,10 +356,14 @@ def hold_out(task: Task, groups: np.ndarray) -> Task:
     """For tuning: the same task with a third of the training groups as its test part."""
     held = groups % 3 == 0
     return dataclasses.replace(
-        task, name=task.name + "_validation", title=task.title + " (validation)",
-        train=task.train.select(~held), test=task.train.select(held),
+        task,
+        name=task.name + "_validation",
+        title=task.title + " (validation)",
+        train=task.train.select(~held),
+        test=task.train.select(held),
         scored=tuple(
-            i for i in task.scored
+            i
+            for i in task.scored
             if (task.train.labels[held] == i).any() and (task.train.labels[~held] == i).any()
         ),
     )
@@ -341,12 +371,18 @@ def hold_out(task: Task, groups: np.ndarray) -> Task:
 
 def arguments(description: str, seconds: float) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", type=Path, help="folder of scans; default $VOXAX_TEST_DATA")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("VOXAX_TEST_DATA", "."),
+        help="folder of scans; default $VOXAX_TEST_DATA",
+    )
     parser.add_argument("--seconds", type=float, default=seconds, help="of training a model")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument(
-        "--validate", action="store_true",
+        "--validate",
+        action="store_true",
         help="score a third of the training part instead of the test part; for tuning",
     )
     parser.add_argument("--only", help="one model by name, for tuning")
@@ -362,12 +398,10 @@ def _examples(
     task: Task, contenders: Sequence[Contender], seeds: Sequence[int], pool: int, workers: int
 ) -> tuple[Example, dict[int, list[Example]], dict[str, Any]]:
     """The test example and each seed's augmented ones, all with maps of one fitted plan."""
-    planner = next(c for c in contenders if c.needs_maps) if any(
-        c.needs_maps for c in contenders
-    ) else contenders[0]
+    planner = next((c for c in contenders if c.needs_maps), contenders[0])
     preparation = task.preparation
     draft = MakeExample(task.train, preparation, task.crop_points)
-    drafts = [draft(-1 - i & 0xFFFF) for i in range(12)]
+    drafts = [draft(i) for i in range(12)]
     model = planner.build(preparation.num_channels, len(task.class_names), nnx.Rngs(0))
     recorded = Plan.record(model, drafts[0].voxels)
     fitted = recorded.fitted([d.voxels for d in drafts], margin=1.1)
@@ -380,15 +414,27 @@ def _examples(
     prepared: dict[int, list[Example]] = {}
     with Pipeline(make, workers=workers, prefetch=2 * workers) as pipeline:
         for seed in seeds:
-            prepared[seed] = list(pipeline(range(1_000_003 * (seed + 1), 1_000_003 * (seed + 1) + pool)))
+            first = 1_000_003 * (seed + 1)
+            prepared[seed] = list(pipeline(range(first, first + pool)))
     capacities = sorted({e.voxels.capacity for made in prepared.values() for e in made})
-    test = dataclasses.replace(preparation, plan=recorded)(task.test, task.test.attributes["height"])
-    print(f"{pool} examples a seed, {alone:.2f} s each, capacities {capacities}; "
-          f"test {int(test.voxels.count)} voxels", flush=True)
-    return test, prepared, {
-        "examples_by_seed": pool, "seconds_to_prepare_an_example": round(alone, 3),
-        "voxels_by_example": capacities, "test_voxels": int(test.voxels.count),
-    }
+    test = dataclasses.replace(preparation, plan=recorded)(
+        task.test, task.test.attributes["height"]
+    )
+    print(
+        f"{pool} examples a seed, {alone:.2f} s each, capacities {capacities}; "
+        f"test {int(test.voxels.count)} voxels",
+        flush=True,
+    )
+    return (
+        test,
+        prepared,
+        {
+            "examples_by_seed": pool,
+            "seconds_to_prepare_an_example": round(alone, 3),
+            "voxels_by_example": capacities,
+            "test_voxels": int(test.voxels.count),
+        },
+    )
 
 
 def _inputs(example: Example, contender: Contender) -> tuple[Voxels, Any]:
@@ -396,6 +442,7 @@ def _inputs(example: Example, contender: Contender) -> tuple[Voxels, Any]:
     voxels = example.voxels
     if not contender.needs_maps:
         voxels = dataclasses.replace(
-            voxels, geometry=dataclasses.replace(voxels.geometry, attached=None, level_capacities=())
+            voxels,
+            geometry=dataclasses.replace(voxels.geometry, attached=None, level_capacities=()),
         )
     return jax.tree.map(jnp.asarray, voxels), jnp.asarray(example.labels)

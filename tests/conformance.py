@@ -60,7 +60,9 @@ def check_forward(rows, kernel_size, stride, algorithm, dtypes=("float32",), **o
     for dtype in dtypes:
         voxels = make_voxels(rows, dtype=dtype)
         weight = make_weight(kernel_size, rows.shape[1] - 1, dtype=dtype)
-        out = spatially_sparse_conv(voxels, weight, kernel_size, stride, **options, **pin(algorithm))
+        out = spatially_sparse_conv(
+            voxels, weight, kernel_size, stride, **options, **pin(algorithm)
+        )
         expected = dense_conv(
             wide(voxels.valid_features()),
             wide(weight),

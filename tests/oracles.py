@@ -84,7 +84,9 @@ def dense_conv_adjoint(x, w, rows, out_rows, **options):
 def coarse_rows(rows, stride):
     """``unique(floor(rows / stride))`` with Python integers."""
     stride = (1, *per_axis(stride, rows.shape[1] - 1))
-    sites = {tuple(math.floor(c / s) for c, s in zip(r, stride, strict=True)) for r in rows.tolist()}
+    sites = {
+        tuple(math.floor(c / s) for c, s in zip(r, stride, strict=True)) for r in rows.tolist()
+    }
     return sorted_rows(sites, rows.shape[1])
 
 

@@ -65,9 +65,7 @@ def test_features_are_means_over_the_voxel():
     assert (features[:count, 0] == 1).all()
     assert (features[count:] == 0).all()
     offset = 2 * np.mod(given.positions / 0.5, 1) - 1
-    expected = np.column_stack(
-        [np.clip(height, -2, 20) / 4, offset, given.attributes["intensity"]]
-    )
+    expected = np.column_stack([np.clip(height, -2, 20) / 4, offset, given.attributes["intensity"]])
     for row in (0, count // 2, count - 1):
         np.testing.assert_allclose(
             features[row, 1:], expected[example.inverse == row].mean(0), atol=1e-5

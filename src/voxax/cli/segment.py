@@ -17,7 +17,6 @@ def segment(
     file: Annotated[Path, tyro.conf.Positional],
     checkpoint: Path,
     out: Path = Path("voxax-out"),
-    labels: Path | None = None,
     scale: float | None = None,
     up: Up = "z",
 ) -> int:
@@ -27,7 +26,6 @@ def segment(
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, or a mesh.
         checkpoint: Folder that `voxax demo` wrote.
         out: Folder for the results.
-        labels: Not needed; checked against the points when given.
         scale: Metres per unit of the file (0.3048 for feet). By default 1, and objects too
             small for the network's voxels are enlarged.
         up: Which axis points up; -y for camera frames.
@@ -39,12 +37,12 @@ def segment(
     from voxax.errors import InputError
     from voxax.geometry import Plan
     from voxax.io import read, write_ply
-    from voxax.plot import class_colors, segmentation_png
+    from voxax.plot import class_colors, rgb, segmentation_png
 
     if scale is not None and not (np.isfinite(scale) and scale > 0):
         raise InputError(f"--scale {scale} must be positive and finite")
     config = config_of(checkpoint)
-    cloud = read(file, labels)
+    cloud = read(file)
     trainer = restore(checkpoint, config.trainer())
 
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))
@@ -60,7 +58,7 @@ def segment(
     out.mkdir(parents=True, exist_ok=True)
     # Two files of one name but different kinds must not overwrite each other's results.
     name = file.name.replace(".", "_")
-    colors = (255 * np.asarray(class_colors(config.class_names))[:, :3]).round().astype(np.uint8)
+    colors = np.stack([rgb(color) for color in class_colors(config.class_names)])
     ply = out / f"{name}_labelled.ply"
     write_ply(ply, cloud.positions, labels=prediction, colors=colors[prediction])
     shown = upright.positions - (

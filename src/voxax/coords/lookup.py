@@ -47,6 +47,7 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     return low
 
 
+@jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     """Row of each query, or -1. Shapes as in :func:`lower_bound`."""
     position = lower_bound(sorted_coords, queries)

@@ -28,6 +28,7 @@ class UniqueRows(NamedTuple):
     inverse: jax.Array
 
 
+# Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames="capacity")
 def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     """Sort and remove duplicates. ``coords``: ``int32[N, W]``, any order, may hold padding.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import jax
@@ -129,19 +130,21 @@ def _build(
     else:
         out = output_geometry(geometry, spec, capacity)
     jax.monitoring.record_event(MAP_BUILT_EVENT)
-    return KernelMap(bare, out, spec, {"neighbors": _neighbors(bare, out, spec)})
+    return KernelMap(bare, out, spec, {"neighbors": _neighbors(bare.coords, out.coords, spec)})
 
 
-def _neighbors(source: VoxelGeometry, out: VoxelGeometry, spec: KernelSpec) -> jax.Array:
+# Jitted so that an eager call is one program instead of a hundred small ones.
+@functools.partial(jax.jit, static_argnames="spec")
+def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
+    """``int32[out_capacity, K]`` from the coordinates of both sides."""
     offsets = spec.dilated_offsets
+    scale = jnp.asarray([1, *spec.stride], jnp.int32)[None, :]
     if not spec.transposed:
-        scale = jnp.asarray([1, *spec.stride], jnp.int32)[None, :]
-        return find_neighbors(source.coords, out.coords * scale, is_valid(out.coords), offsets)
+        return find_neighbors(source, out * scale, is_valid(out), offsets)
     # fine = coarse * stride + offset: look the inputs (coarse) up among the outputs (fine),
     # then read the table backwards.
-    scale = jnp.asarray([1, *spec.stride], jnp.int32)[None, :]
-    reached = find_neighbors(out.coords, source.coords * scale, is_valid(source.coords), offsets)
-    return invert_neighbors(reached, out.capacity)
+    reached = find_neighbors(out, source * scale, is_valid(source), offsets)
+    return invert_neighbors(reached, out.shape[0])
 
 
 def output_geometry(

@@ -10,3 +10,4 @@ from .palette import CORRECT as CORRECT
 from .palette import IGNORED as IGNORED
 from .palette import WRONG as WRONG
 from .palette import class_colors as class_colors
+from .palette import rgb as rgb

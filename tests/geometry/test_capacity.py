@@ -1,0 +1,142 @@
+"""Overflow is never silent: an error eagerly, a count that travels when traced."""
+
+import jax
+import numpy as np
+import pytest
+from conformance import make_voxels, make_weight
+
+import voxax as vx
+from benchmarks.workloads import random_cube
+from voxax.nn.functional import spatially_sparse_conv as conv
+
+ROWS = random_cube()
+FEATURES = np.ones((len(ROWS), 3), np.float32)
+WEIGHT = make_weight(3, 3, 3, 3)
+
+
+def overfull(coords):
+    return vx.Voxels.from_coords(coords, FEATURES, 2, capacity=64)
+
+
+def test_eager_overflow_names_needed_and_given():
+    with pytest.raises(vx.CapacityError, match=rf"{len(ROWS)} voxels .* capacity 64"):
+        overfull(ROWS)
+
+
+def test_eager_overflow_of_a_strided_level_names_the_level():
+    voxels = make_voxels(ROWS)
+    with pytest.raises(vx.CapacityError, match=r"stride \(2, 2, 2\).* capacity 16"):
+        conv(voxels, WEIGHT, 3, 2, capacity=16)
+
+
+def test_traced_overflow_is_counted_and_the_first_rows_kept():
+    voxels = jax.jit(overfull)(ROWS)
+    assert int(voxels.count) == 64
+    assert int(voxels.num_dropped) == len(ROWS) - 64
+    full = make_voxels(ROWS)
+    np.testing.assert_array_equal(voxels.coords, full.coords[:64])
+
+
+def test_the_count_travels_through_every_kind_of_layer():
+    @jax.jit
+    def network(coords):
+        v = overfull(coords)
+        down = conv(v, WEIGHT, 3, 2, capacity=16)
+        up = conv(down, WEIGHT, 3, 2, transposed=True, out_voxels=v)
+        return v, down, conv(up, WEIGHT) + v, vx.cat([v, up])
+
+    v, down, total, joined = network(ROWS)
+    lost = {level: int(n) for level, n in total.geometry.drops.items()}
+    assert lost[(1, 1, 1)] == len(ROWS) - 64
+    assert lost[(2, 2, 2)] > 0
+    for out in (down, total, joined):
+        assert int(out.num_dropped) == sum(lost.values())
+        with pytest.raises(vx.CapacityError, match=r"stride \(2, 2, 2\): \d+ rows lost"):
+            out.raise_if_overflowed()
+    assert int(v.num_dropped) == lost[(1, 1, 1)]
+
+
+def test_a_generative_layer_adds_to_the_loss_of_its_own_level():
+    @jax.jit
+    def network(coords):
+        return conv(overfull(coords), WEIGHT, generative=True, capacity=64)
+
+    out = network(ROWS)
+    assert int(out.num_dropped) > len(ROWS) - 64
+    with pytest.raises(vx.CapacityError, match=r"stride \(1, 1, 1\)"):
+        out.raise_if_overflowed()
+
+
+def test_enough_capacity_raises_nothing():
+    voxels = make_voxels(ROWS)
+    assert voxels.raise_if_overflowed() is voxels
+    assert int(conv(voxels, WEIGHT, 3, 2).num_dropped) == 0
+
+
+def test_raise_if_overflowed_needs_concrete_values():
+    with pytest.raises(TypeError, match="outside"):
+        jax.jit(lambda v: v.raise_if_overflowed())(make_voxels(ROWS))
+
+
+WEIGHT_2 = make_weight(2, 3, 3, 3)
+
+
+def two_levels(v):
+    return conv(conv(v, WEIGHT_2, 2, 2), WEIGHT_2, 2, 2)
+
+
+def test_a_fitted_plan_gives_smaller_levels():
+    samples = [make_voxels(random_cube(seed=seed)) for seed in range(3)]
+    plan = vx.Plan.record(two_levels, samples[0]).fitted(samples)
+    planned = plan.attach(samples[0], maps=False)
+    outs = jax.jit(two_levels)(planned)
+    assert outs.capacity == plan.capacities(planned.capacity)[-1]
+    assert outs.capacity < samples[0].capacity / 4
+    assert int(outs.raise_if_overflowed().num_dropped) == 0
+    np.testing.assert_allclose(
+        outs.valid_features(), two_levels(samples[0]).valid_features(), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_overflow_of_a_planned_level_is_reported_or_grown():
+    dense = make_voxels(random_cube(300))
+    # As many rows, but spread out: coarse levels need far more than the fit expects.
+    sparse_rows = random_cube(300)
+    sparse_rows[:, 1:] *= 4
+    sparse = make_voxels(sparse_rows)
+    plan = vx.Plan.record(two_levels, dense).fitted([dense])
+    with pytest.raises(vx.CapacityError, match=r"stride \(2, 2, 2\) needs \d+ rows"):
+        plan.attach(sparse, grow=False)
+    assert int(two_levels(plan.attach(sparse)).num_dropped) == 0
+
+
+def test_traced_overflow_at_a_deeper_level_names_it():
+    dense = make_voxels(random_cube(300))
+    plan = vx.Plan.record(two_levels, dense).fitted([dense])
+    planned = plan.attach(dense, maps=False)
+    spread = random_cube(300)
+    spread[:, 1:] *= 4
+
+    @jax.jit
+    def network(coords, like):
+        v = vx.Voxels.from_coords(coords, FEATURES[: len(spread)], 2, capacity=384)
+        return two_levels(
+            vx.Voxels(
+                vx.VoxelGeometry(
+                    v.coords, v.count, v.geometry.drops, None, v.stride, 2,
+                    level_capacities=like.geometry.level_capacities,
+                ),
+                v.features,
+            )
+        )  # fmt: skip
+
+    out = network(spread, planned)
+    with pytest.raises(vx.CapacityError, match=r"stride \(2, 2, 2\): \d+ rows lost"):
+        out.raise_if_overflowed()
+
+
+def test_a_batch_of_planned_scenes_has_room_for_all():
+    scenes = [make_voxels(random_cube(seed=seed, batch_size=1)) for seed in range(3)]
+    plan = vx.Plan.record(two_levels, scenes[0]).fitted(scenes)
+    joined = vx.batch([plan.attach(scene, maps=False) for scene in scenes])
+    assert int(jax.jit(two_levels)(joined).num_dropped) == 0
