@@ -29,7 +29,7 @@ from voxax.geometry import Plan, Voxels
 from voxax.hardware import describe
 from voxax.io import PointCloud
 from voxax.io.augment import compose, flip, rotate_z
-from voxax.io.examples import Example, Preparation
+from voxax.io.examples import GEOMETRIC_FEATURES, Example, Preparation
 from voxax.io.pipeline import Pipeline
 from voxax.models import MinkUNet14, VoxelMLP
 from voxax.models.metrics import confusion, iou_by_class
@@ -163,7 +163,8 @@ def compare(
             )
             print(
                 f"seed {seed} {contender.name}: {trainer.steps} steps in {spent:.1f} s (processor "
-                f"{busy:.0f} s), loss {runs[-1]['loss']:.3f}, mIoU {runs[-1]['miou']:.4f}",
+                f"{busy:.0f} s), loss {runs[-1]['loss']:.3f}, mIoU {runs[-1]['miou']:.4f}:",
+                ", ".join(f"{n} {v:.3f}" for n, v in zip(task.class_names, iou, strict=True)),
                 flush=True,
             )
     return {
@@ -173,12 +174,7 @@ def compare(
         "device": device_name(),
         "scored": [task.class_names[i] for i in task.scored],
         "voxel_size": task.preparation.voxel_size,
-        "features": [
-            "one",
-            "height above ground",
-            "offset in the voxel (3)",
-            *task.preparation.attributes,
-        ],
+        "features": [*GEOMETRIC_FEATURES, *task.preparation.attributes],
         "class_weights": weights.round(4).tolist(),
         "seconds_of_training": seconds,
         "programs": {name: trainer.programs for name, trainer in trainers.items()},
@@ -241,10 +237,13 @@ def optimizer() -> optax.GradientTransformation:
 
 
 def class_weights(labels: np.ndarray | None, classes: int) -> np.ndarray:
-    """Inverse square root of each class's share, mean 1; absent classes weigh nothing."""
+    """Inverse square root of each class's share, mean 1; absent classes weigh nothing.
+
+    Shares below 1 % count as 1 %: a handful of points must not outweigh the scene.
+    """
     assert labels is not None
     counts = np.bincount(labels[labels >= 0], minlength=classes)
-    share = np.maximum(counts / counts.sum(), 1e-3)
+    share = np.maximum(counts / counts.sum(), 1e-2)
     weights = np.where(counts > 0, 1 / np.sqrt(share), 0.0)
     return weights / weights[counts > 0].mean()
 

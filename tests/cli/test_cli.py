@@ -19,6 +19,7 @@ def labelled_scan(path, rng, points=6000):
 
 
 @pytest.mark.slow
+@pytest.mark.lax_promotion  # optax promotes step counts
 def test_demo_resume_and_segment(tmp_path, rng, capsys):
     out = tmp_path / "run"
     scan = labelled_scan(tmp_path / "scan.npz", rng)
@@ -43,6 +44,45 @@ def test_demo_resume_and_segment(tmp_path, rng, capsys):
     assert len(labelled) == 500
     assert set(np.unique(labelled.labels)) <= {0, 1}
     assert "class 2" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.lax_promotion  # optax promotes step counts
+def test_interrupt_leaves_a_checkpoint_that_resumes(tmp_path, rng, capsys, monkeypatch):
+    from voxax.models.training import Trainer
+
+    scan = labelled_scan(tmp_path / "scan.npz", rng)
+    out = tmp_path / "run"
+    options = ["--input", str(scan), "--voxel-size", "1.0", "--width", "0.25", "--workers", "0"]
+    step = Trainer.step
+
+    def interrupted(self, *arguments):
+        if self.steps == 3:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    assert main(["demo", "--out", str(out), "--steps", "6", *options]) == 130
+    assert "interrupted at step 3" in capsys.readouterr().out
+    monkeypatch.setattr(Trainer, "step", step)
+    assert main(["demo", "--out", str(out), "--steps", "6", "--resume", *options]) == 0
+    assert json.loads((out / "metrics.json").read_text())["steps"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.lax_promotion  # optax promotes step counts
+def test_segment_labels_an_empty_cloud_and_one_point(tmp_path, rng):
+    scan = labelled_scan(tmp_path / "scan.npz", rng)
+    out = tmp_path / "run"
+    options = ["--input", str(scan), "--voxel-size", "1.0", "--width", "0.25", "--workers", "0"]
+    assert main(["demo", "--out", str(out), "--steps", "2", *options]) == 0
+    for points in (0, 1):
+        file = tmp_path / f"points{points}.ply"
+        write_ply(file, rng.uniform(0, 1, (points, 3)))
+        arguments = [str(file), "--checkpoint", str(out / "checkpoint"), "--out", str(out)]
+        status = main(["segment", *arguments])
+        # An empty file is refused by the reader, in words.
+        assert status == (0 if points else 2)
 
 
 def test_segment_says_what_is_missing(tmp_path, capsys):

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import make_voxels, make_weight
+from benchmarks.workloads import random_cube
 
 import voxax as vx
-from benchmarks.workloads import random_cube
+from conformance import make_voxels, make_weight
 from voxax.geometry import host
 from voxax.nn.functional import spatially_sparse_conv as conv
 from voxax.nn.functional import spatially_sparse_depthwise_conv as depthwise
@@ -29,9 +29,9 @@ def complains(message, function, *args, error=vx.InputError, **kwargs):
         (np.zeros((3, 1), int), r"D from 1 to 4.*shape \(3, 1\)"),
         (np.zeros((3, 6), int), r"D from 1 to 4.*shape \(3, 6\)"),
         (np.zeros((2, 4), np.float32), r"float32.*vx\.voxelize"),
-        (ROWS + [1, 0, 0, 0], r"batch indices span 1 to 1.*batch_size=2"),
+        (ROWS - [-1, 0, 0, 0], r"batch indices span 1 to 1.*batch_size=2"),
         (ROWS - [1, 0, 0, 0], r"batch indices span -1 to -1"),
-        (ROWS + [0, 2**40, 0, 0], r"1099511627777.*shift"),
+        (ROWS - [0, -(2**40), 0, 0], r"1099511627777.*shift"),
         (ROWS - [0, 0, 2**30 + 3, 0], r"-1073741827.*shift"),
     ],
 )

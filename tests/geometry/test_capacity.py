@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from conformance import make_voxels, make_weight
+from benchmarks.workloads import random_cube
 
 import voxax as vx
-from benchmarks.workloads import random_cube
+from conformance import make_voxels, make_weight
 from voxax.nn.functional import spatially_sparse_conv as conv
 
 ROWS = random_cube()

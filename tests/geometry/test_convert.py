@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import merge_rows, relative_error
+from benchmarks.workloads import random_cube
 
 import voxax as vx
-from benchmarks.workloads import random_cube
+from oracles import merge_rows, relative_error
 from voxax.geometry import host
 
 REDUCTIONS = ("mean", "sum", "max", "min", "first")

@@ -3,6 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from benchmarks.workloads import WORKLOADS, lidar_like, random_cube
+
+import voxax as vx
 from conformance import make_voxels
 from oracles import (
     box_offsets,
@@ -12,9 +15,6 @@ from oracles import (
     reached_rows,
     sorted_rows,
 )
-
-import voxax as vx
-from benchmarks.workloads import WORKLOADS, lidar_like, random_cube
 from voxax.geometry import host
 
 pytestmark = pytest.mark.filterwarnings("ignore:a kernel of extent")

@@ -12,10 +12,10 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import make_voxels, make_weight
+from benchmarks.workloads import random_cube
 
 import voxax as vx
-from benchmarks.workloads import random_cube
+from conformance import make_voxels, make_weight
 from voxax.geometry import MAP_BUILT_EVENT
 from voxax.nn.functional import spatially_sparse_conv as conv
 
@@ -122,7 +122,7 @@ def test_equal_out_voxels_do_not_leave_an_address_behind(voxels):
     """The memo keys by identity: an array that nothing holds must not be in a key."""
     wanted = make_voxels(random_cube(), capacity=384)
     vx.kernel_map(voxels, 3, out_voxels=wanted)
-    (key,) = voxels.geometry.memo.keys()
+    (key,) = voxels.geometry.memo.names()
     assert key[1][0] == id(voxels.coords)
 
 

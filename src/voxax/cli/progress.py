@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+
+
+def working(message: str) -> AbstractContextManager[Any]:
+    """A spinner with ``message`` while the block runs; one line where there is no terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.print(message, soft_wrap=True)
+        return nullcontext()
+    return console.status(message)
 
 
 class training_bar:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,23 +74,43 @@ def find_neighbors(
     return _find_neighbors(sorted_coords, centers, valid, taps)
 
 
-# Jitted, so that an eager call compiles one program per shape and kernel, not one per search.
+# Jitted, so that an eager call compiles one program per shape and kernel, and the runs of
+# one shape in a loop, so that this program is as small for 5x5x5 taps as for 3x3x3.
 @functools.partial(jax.jit, static_argnames="offsets")
 def _find_neighbors(
     sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
 ) -> jax.Array:
-    found: list[jax.Array | None] = [None] * len(offsets)
-    for run in _runs(offsets):
-        position = None
-        for step, k in run:
-            query = centers + jnp.asarray([0, *step], jnp.int32)[None, :]
-            if position is None:
-                position = lower_bound(sorted_coords, query)
-            hit = _matches(sorted_coords, position, query)
-            if k is not None:
-                found[k] = jnp.where(hit & valid, position, -1)
-            position = position + hit.astype(jnp.int32)
-    return jnp.stack([f for f in found if f is not None], axis=1)
+    tables, taps = [], []
+    for steps, starts in _runs(offsets).items():
+        walk = functools.partial(_walk, sorted_coords, centers, valid, steps)
+        first = jnp.asarray([[0, *offset] for offset in starts], jnp.int32)
+        tables.append(jax.lax.map(walk, first).reshape(-1, centers.shape[0]))
+        taps += [(*offset[:-1], offset[-1] + step) for offset in starts for step in steps]
+    place = {tap: row for row, tap in enumerate(taps)}
+    order = np.asarray([place[offset] for offset in offsets])
+    return jnp.concatenate(tables)[order].T
+
+
+def _walk(
+    sorted_coords: jax.Array,
+    centers: jax.Array,
+    valid: jax.Array,
+    steps: tuple[int, ...],
+    start: jax.Array,
+) -> jax.Array:
+    """``int32[len(steps), M]``: rows of ``center + start``, then some lattice steps further on."""
+
+    def step(at: tuple[jax.Array, jax.Array], _: None) -> tuple[Any, jax.Array]:
+        position, query = at
+        hit = _matches(sorted_coords, position, query)
+        row = jnp.where(hit & valid, position, -1)
+        return (position + hit.astype(jnp.int32), query.at[:, -1].add(1)), row
+
+    query = centers + start[None, :]
+    begin = (lower_bound(sorted_coords, query), query)
+    length = steps[-1] + 1
+    _, rows = jax.lax.scan(step, begin, length=length, unroll=min(length, _LONGEST_WALK))
+    return rows if len(steps) == length else rows[np.asarray(steps)]
 
 
 def _matches(sorted_coords: jax.Array, position: jax.Array, queries: jax.Array) -> jax.Array:
@@ -98,18 +119,20 @@ def _matches(sorted_coords: jax.Array, position: jax.Array, queries: jax.Array) 
     return inside & jnp.all(rows == queries, axis=-1)
 
 
-def _runs(offsets: Offsets) -> list[list[tuple[tuple[int, ...], int | None]]]:
-    """Group offsets into walks of unit lattice steps; ``None`` marks steps in between."""
-    runs: list[list[tuple[tuple[int, ...], int | None]]] = []
-    order = sorted(range(len(offsets)), key=lambda k: offsets[k])
-    for _, group in itertools.groupby(order, key=lambda k: offsets[k][:-1]):
-        previous = None
-        for k in group:
-            offset = offsets[k]
-            if previous is None or offset[-1] - previous > _LONGEST_WALK:
-                runs.append([])
-            else:
-                runs[-1] += [((*offset[:-1], z), None) for z in range(previous + 1, offset[-1])]
-            runs[-1].append((offset, k))
-            previous = offset[-1]
+def _runs(offsets: Offsets) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
+    """Group offsets into walks along the last axis.
+
+    Returns:
+      For each set of lattice steps, counted from 0, the offsets that such a walk starts from.
+    """
+    runs: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for prefix, group in itertools.groupby(sorted(set(offsets)), key=lambda offset: offset[:-1]):
+        walks: list[list[int]] = []
+        for *_, last in group:
+            if not walks or last - walks[-1][-1] > _LONGEST_WALK:
+                walks.append([])
+            walks[-1].append(last)
+        for walk in walks:
+            steps = tuple(last - walk[0] for last in walk)
+            runs.setdefault(steps, []).append((*prefix, walk[0]))
     return runs

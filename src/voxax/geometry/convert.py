@@ -249,7 +249,7 @@ def check_finite(positions: np.ndarray) -> None:
 def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[float, ...]) -> None:
     if _compat.is_traced(good) or bool(good.all()):
         return
-    check_finite(np.asarray(positions)[~np.asarray(good)])
+    check_finite(np.where(np.asarray(good)[:, None], 0, np.asarray(positions)))
     first = int(jnp.argmin(good))
     raise InputError(
         f"position {positions[first].tolist()} at row {first} has lattice coordinates outside "

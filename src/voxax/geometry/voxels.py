@@ -142,11 +142,13 @@ class Voxels:
 
     def valid_coords(self) -> np.ndarray:
         """``int32[count, 1 + D]`` on the host, padding removed."""
-        return np.asarray(self.coords)[: self._host_count()]
+        count = self._host_count()
+        return np.asarray(self.coords)[:count]
 
     def valid_features(self) -> np.ndarray:
         """``[count, C]`` on the host, padding removed."""
-        return np.asarray(self.features)[: self._host_count()]
+        count = self._host_count()
+        return np.asarray(self.features)[:count]
 
     def positions(self) -> jax.Array:
         """``float32[capacity, D]``: voxel centres in the unit of ``voxel_size``."""
