@@ -20,8 +20,6 @@ from voxax.io.split import split_sectors
 
 # Narrow enough that every larger class lies in both parts.
 SECTORS, BUFFER = 24, 0.5
-# Half of the demo's network: more steps in the same time.
-PLANES, STEM = (16, 24, 32, 48, 32, 24, 24, 24), 16
 
 
 def load(folder: Path, voxel_size: float, crop_points: int) -> tuple[Task, np.ndarray]:
