@@ -183,3 +183,14 @@ def test_host_access_needs_concrete_values():
     voxels = make_voxels(random_cube(50))
     for read in (lambda v: v.valid_coords(), lambda v: v.valid_features()):
         complains("static", jax.jit(read), voxels, error=TypeError)
+
+
+def test_out_voxels_of_another_batch_size():
+    rows = np.array([[0, 0, 0, 0], [0, 2, 1, 1]], np.int32)
+    features = np.ones((2, 1), np.float32)
+    one = vx.Voxels.from_coords(rows, features, batch_size=1)
+    two = vx.Voxels.from_coords(rows, features, batch_size=2)
+    with pytest.raises(vx.InputError, match="out_voxels hold 2 scenes, the input 1"):
+        vx.kernel_map(one, out_voxels=two)
+    with pytest.raises(vx.GeometryMismatchError):
+        one + two

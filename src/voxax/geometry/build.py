@@ -113,6 +113,11 @@ def _build(
             raise InputError(
                 f"out_voxels are {out_geometry.ndim}-D, the input is {geometry.ndim}-D"
             )
+        if out_geometry.batch_size != geometry.batch_size:
+            raise InputError(
+                f"out_voxels hold {out_geometry.batch_size} scenes, the input "
+                f"{geometry.batch_size}: both must be of one batch"
+            )
         forward = None
         if spec.transposed:
             # A transposed map onto the voxels that the forward map came from: read that

@@ -121,6 +121,8 @@ class VoxelGeometry:
             return True
         if self.coords.shape != other.coords.shape or self.stride != other.stride:
             return False
+        if self.batch_size != other.batch_size:
+            return False
         if _compat.is_traced(self.coords, other.coords):
             return False
         return bool(np.array_equal(np.asarray(self.coords), np.asarray(other.coords)))
