@@ -16,7 +16,7 @@ import numpy as np
 
 def demo(
     out: Path = Path("voxax-out"),
-    steps: int = 200,
+    steps: int = 160,
     input: Path | None = None,
     labels: Path | None = None,
     voxel_size: float = 0.3,
