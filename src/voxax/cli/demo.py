@@ -141,10 +141,10 @@ class _Run:
                 restore(self.checkpoint, self.trainer)
             # Augmentation turns and scales the scenes, so that is what levels are fitted to. The
             # margin is generous: a scene that outgrows its bucket costs another compilation.
-            drafts = [Prepare(c, preparation, i)() for i, c in enumerate(samples)]
+            drafts = [Prepare(c, preparation, i)() for i in range(4) for c in samples]
             largest = max(int(d.voxels.count) for d in drafts)
             plan = Plan.record(self.trainer.model(), drafts[0].voxels)
-            plan = plan.fitted([d.voxels for d in drafts], margin=1.25)
+            plan = plan.fitted([d.voxels for d in drafts], margin=1.3)
             self.preparation = dataclasses.replace(
                 preparation, plan=plan, min_capacity=int(1.05 * largest)
             )
