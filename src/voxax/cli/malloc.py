@@ -13,7 +13,7 @@ def keep_heap() -> bool:
 
     XLA on a CPU allocates its buffers anew in every call. Above 32 MB glibc maps and unmaps
     them each time, and clearing the fresh pages costs more than the arithmetic: a training
-    step of the demo takes 1.2 to 1.5 times as long (2 cores of an AMD EPYC).
+    step of the demo takes about 1.2 times as long (2 cores of an AMD EPYC, shared).
 
     Returns:
       Whether the settings were made; False where the C library is not glibc.

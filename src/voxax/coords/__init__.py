@@ -6,7 +6,6 @@ from voxax.coords.constants import PAD as PAD
 from voxax.coords.lattice import box_offsets as box_offsets
 from voxax.coords.lattice import coarsen as coarsen
 from voxax.coords.lattice import is_point_symmetric as is_point_symmetric
-from voxax.coords.lattice import refine as refine
 from voxax.coords.lookup import find_neighbors as find_neighbors
 from voxax.coords.lookup import find_rows as find_rows
 from voxax.coords.lookup import lower_bound as lower_bound

@@ -38,9 +38,3 @@ def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
     """``floor(coords / stride)`` on valid rows of ``int32[N, 1 + D]``; padding stays padding."""
     divisor = jnp.asarray([1, *stride], jnp.int32)
     return jnp.where(coords[:, :1] == PAD, PAD, jnp.floor_divide(coords, divisor[None, :]))
-
-
-def refine(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """``coords * stride`` on valid rows of ``int32[N, 1 + D]``; padding stays padding."""
-    factor = jnp.asarray([1, *stride], jnp.int32)
-    return jnp.where(coords[:, :1] == PAD, PAD, coords * factor[None, :])
