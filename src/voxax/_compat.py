@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +38,18 @@ def home_of(*values: Any) -> contextlib.AbstractContextManager | None:
     (trace,) = traces.values()
     if trace is not None:
         return _extend_core.set_current_trace(trace)
-    return jax.ensure_compile_time_eval()
+    return _outside()
+
+
+@contextlib.contextmanager
+def _outside() -> Iterator[None]:
+    """Eager evaluation, also outside of the mesh of a ``shard_map`` that is being traced.
+
+    Arrays made under such a mesh belong to it, and could not be used with others afterwards.
+    """
+    nowhere = jax.sharding.AbstractMesh((), ())
+    with jax.ensure_compile_time_eval(), jax.sharding.use_abstract_mesh(nowhere):
+        yield
 
 
 def is_traced(*values: Any) -> bool:
@@ -45,8 +57,13 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
-# Part of the key of jax.jit's caches (JAX 0.10.2 and later); earlier versions may reuse a trace.
-_trace_token = jax.make_user_context(None) if hasattr(jax, "make_user_context") else None
+# Values that are part of the key of jax.jit's caches: a function is traced anew for a new value,
+# and found again for an old one. Values are hashable; new threads see the global value, which
+# stays at what is given here unless `set_global` changes it. The contexts that they make are
+# good for one entry each.
+_trace_token = jax.make_user_context(None)
+_environment_token = jax.make_user_context(0)
+overlay: Any = jax.make_user_context(())
 _tokens = itertools.count(1)
 
 
@@ -56,7 +73,55 @@ def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     An abstract evaluation does not enter functions whose trace is cached, so whoever
     watches what a trace does needs this.
     """
-    return contextlib.nullcontext() if _trace_token is None else _trace_token(next(_tokens))
+    return _trace_token(next(_tokens))
+
+
+def retrace_everything() -> None:
+    """From now on every jitted function is traced anew, once, in all threads."""
+    if hasattr(_environment_token, "set_global"):
+        _environment_token.set_global(next(_tokens))
+    else:  # JAX 0.10.0
+        jax.clear_caches()
+
+
+def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The same arrays, inside ``shard_map`` all marked as varying over every axis that one does.
+
+    Outside they are returned as they are. Without the mark, the gradient of an operand that all
+    shards share would be that of one shard, and not their sum.
+    """
+    axes = frozenset().union(*(_varying(jax.typeof(x)) for x in arrays))
+    missing = [tuple(sorted(axes - _varying(jax.typeof(x)))) for x in arrays]
+    return tuple(
+        jax.lax.pcast(x, lacks, to="varying") if lacks else x
+        for x, lacks in zip(arrays, missing, strict=True)
+    )
+
+
+def _varying(aval: Any) -> frozenset[Any]:
+    """The mesh axes of an enclosing ``shard_map`` over which a value differs."""
+    return getattr(getattr(aval, "manual_axis_type", None), "varying", frozenset())
+
+
+def thread_settings(
+    device: Any = None,
+) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """This thread's JAX settings that decide what a program computes, for another thread.
+
+    Threads do not inherit them. The result is called there: ``with settings():``.
+
+    Args:
+      device: where arrays are put; None keeps this thread's.
+    """
+    x64 = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+    place = device or getattr(jax.config, "jax_default_device", None)
+
+    @contextlib.contextmanager
+    def settings() -> Iterator[None]:
+        with jax.enable_x64(x64), jax.default_device(place):
+            yield
+
+    return settings
 
 
 def bilinear_primitive(
@@ -72,7 +137,8 @@ def bilinear_primitive(
       name: the primitive's name, as it appears in a jaxpr.
       implementation: ``(platform, a, b, *views, **params) -> Array`` in ordinary JAX,
         called when the primitive is lowered for ``platform`` (``cpu``, ``gpu``, ``tpu``, or
-        ``any`` for a platform unknown here).
+        ``any`` for a platform unknown here). Inside ``shard_map`` all operands must vary over the
+        same mesh axes, see :func:`vary_alike`; the output then does.
       output_shape: the same signature on shapes, returns a ``ShapeDtypeStruct``.
       transpose: ``(cotangent, a, b, *views, **params) -> [ct_a, ct_b, None, ...]``.
       batch: ``(args, dims, **params) -> (out, out_dim)``.
@@ -94,7 +160,15 @@ def bilinear_primitive(
 
     def abstract_eval(*avals: Any, **params: Any) -> Any:
         out = output_shape(*avals, **params)
-        return jax.core.ShapedArray(out.shape, out.dtype)
+        if not _varying(avals[0]):
+            return jax.core.ShapedArray(out.shape, out.dtype)
+        unsharded = jax.sharding.PartitionSpec(*(None,) * len(out.shape))
+        return jax.core.ShapedArray(
+            out.shape,
+            out.dtype,
+            sharding=jax.sharding.NamedSharding(avals[0].sharding.mesh, unsharded),
+            manual_axis_type=avals[0].manual_axis_type,  # pyright: ignore[reportCallIssue]
+        )
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         a, b, *views = primals
@@ -119,3 +193,174 @@ def bilinear_primitive(
         rule = mlir.lower_fun(body, multiple_results=False)
         mlir.register_lowering(primitive, rule, platform=platform)
     return primitive
+
+
+JAX_VERSION = jax.__version__
+
+
+def tpu_info(device_kind: str | None, num_cores: int | None) -> Any:
+    """JAX's table entry (``pltpu.TpuInfo``, of one TensorCore) of a kind of TPU device.
+
+    No device is touched. Pallas is imported here and not with voxax.
+
+    Args:
+      device_kind: the runtime's name, e.g. ``TPU v5 lite``.
+      num_cores: TensorCores of one device; None means 1.
+
+    Returns:
+      None for a kind that this version of JAX does not know.
+    """
+    from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+
+    if device_kind is None:
+        return None
+    try:
+        from jax.experimental.pallas import tpu as pltpu
+
+        device = AbstractDevice(device_kind=device_kind, num_cores=num_cores or 1, platform="tpu")
+        with use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
+            return pltpu.get_tpu_info()
+    except Exception:  # also NotImplementedError and AttributeError of other versions
+        return None
+
+
+def tpu_versions() -> tuple[str, ...]:
+    """Names of the TPUs that this version of JAX knows, such as ``v5e``."""
+    try:
+        from jax.experimental.pallas import tpu as pltpu
+
+        return tuple(str(version.value) for version in pltpu.ChipVersion)
+    except Exception:
+        return ()
+
+
+def tpu_info_of_version(name: str) -> Any:
+    """The entry of the chip called ``name`` (``v5e``, ``7x``); both cores where JAX joins them."""
+    try:
+        from jax.experimental.pallas import tpu as pltpu
+
+        version = pltpu.ChipVersion(name)
+    except Exception:
+        return None
+    for cores in (2, 1):
+        try:
+            return pltpu.get_tpu_info_for_chip(version, cores)
+        except Exception:  # chips whose cores are devices of their own refuse 2
+            continue
+    return None
+
+
+def known_tpu_infos() -> list[Any]:
+    """The entries of all TPUs that this version of JAX knows."""
+    return [info for name in tpu_versions() if (info := tpu_info_of_version(name)) is not None]
+
+
+def has_libtpu() -> bool:
+    """Whether the TPU compiler is installed."""
+    return importlib.util.find_spec("libtpu") is not None
+
+
+def tpu_topology(name: str) -> list[Any]:
+    """The devices of a TPU topology that need not be there; needs libtpu."""
+    from jax.experimental import topologies
+
+    return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
+
+
+def scope_of(equation: Any) -> str:
+    """The ``jax.named_scope`` path under which an equation of a jaxpr was traced."""
+    return str(equation.source_info.name_stack)
+
+
+# Their bodies run several times, or on a part of the operands.
+_NOT_ENTERED = ("while", "scan", "cond", "shard_map", "xla_pmap")
+
+
+def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any, str]]:
+    """Every equation of a closed jaxpr that applies one of ``primitives``, with its scope.
+
+    Functions and loops inside are entered, each once. Order is that of the program.
+    """
+    found: list[tuple[Any, str]] = []
+
+    def visit(jaxpr: Any, outer: str) -> None:
+        for equation in jaxpr.eqns:
+            scope = "/".join(part for part in (outer, scope_of(equation)) if part)
+            if equation.primitive in primitives:
+                found.append((equation, scope))
+            for value in equation.params.values():
+                for inner in value if isinstance(value, tuple | list) else (value,):
+                    body = getattr(inner, "jaxpr", inner)
+                    if hasattr(body, "eqns"):
+                        visit(body, scope)
+
+    visit(closed.jaxpr, "")
+    return found
+
+
+def watch(
+    closed: Any, arguments: Sequence[Any], *primitives: Primitive
+) -> list[tuple[Any, tuple[Any, ...]]]:
+    """Evaluate a closed jaxpr, and note each application of one of ``primitives``.
+
+    Functions called inside (jit, remat, custom derivatives) are entered; loops and functions
+    over shards are not.
+
+    Returns:
+      ``[(equation, its operands)]`` in order.
+    """
+    found: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def holds(jaxpr: Any) -> bool:
+        inner = (getattr(p, "jaxpr", p) for e in jaxpr.eqns for p in e.params.values())
+        return any(e.primitive in primitives for e in jaxpr.eqns) or any(
+            holds(j) for j in inner if hasattr(j, "eqns")
+        )
+
+    def run(jaxpr: Any, consts: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
+
+        def read(variable: Any) -> Any:
+            return variable.val if hasattr(variable, "val") else known[variable]
+
+        for equation in jaxpr.eqns:
+            operands = tuple(read(v) for v in equation.invars)
+            if equation.primitive in primitives:
+                found.append((equation, operands))
+            inner = next(
+                (p for p in equation.params.values() if hasattr(getattr(p, "jaxpr", p), "eqns")),
+                None,
+            )
+            body = getattr(inner, "jaxpr", inner)
+            enter = body is not None and len(body.invars) == len(operands) and holds(body)
+            if enter and equation.primitive.name not in _NOT_ENTERED:
+                outs = run(body, getattr(inner, "consts", ()), operands)
+            else:
+                parameters = equation.primitive.get_bind_params(equation.params)
+                outs = equation.primitive.bind(*operands, **parameters)
+            outs = outs if equation.primitive.multiple_results else [outs]
+            known.update(zip(equation.outvars, outs, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    run(closed.jaxpr, closed.consts, arguments)
+    return found
+
+
+def coordinator() -> tuple[Any, str] | None:
+    """The key-value client of a job of several processes.
+
+    Returns:
+      ``(client, a name for the job)``, or None for a single process, before
+      ``jax.distributed.initialize``, after its ``shutdown``, and where JAX keeps the client
+      elsewhere. The client has ``key_value_set(key, text, allow_overwrite=)`` and
+      ``blocking_key_value_get(key, milliseconds)``.
+    """
+    try:
+        from jax._src.distributed import global_state
+
+        client, processes = global_state.client, global_state.num_processes
+        if client is None or (processes or 1) < 2:
+            return None
+        return client, f"{global_state.coordinator_address} {global_state.process_id} {id(client)}"
+    except (ImportError, AttributeError):
+        return None

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from benchmarks.workloads import WORKLOADS, lidar_like, random_cube
 
-from oracles import PAD, box_offsets, coarse_rows, neighbor_dictionary, sorted_rows
+from oracle import PAD, box_offsets, coarse_rows, neighbor_dictionary, sorted_rows
 from voxax import coords as device
 from voxax.coords import host
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
-from conformance import make_voxels, make_weight
+from samples import make_voxels, make_weight
 from voxax.geometry import host
 from voxax.nn.functional import spatially_sparse_conv as conv
 from voxax.nn.functional import spatially_sparse_depthwise_conv as depthwise

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
-from conformance import make_voxels, make_weight
+from samples import make_voxels, make_weight
 from voxax.nn.functional import spatially_sparse_conv as conv
 
 ROWS = random_cube()

@@ -6,8 +6,7 @@ import pytest
 from benchmarks.workloads import WORKLOADS, lidar_like, random_cube
 
 import voxax as vx
-from conformance import make_voxels
-from oracles import (
+from oracle import (
     box_offsets,
     coarse_rows,
     neighbor_dictionary,
@@ -15,6 +14,7 @@ from oracles import (
     reached_rows,
     sorted_rows,
 )
+from samples import make_voxels
 from voxax.geometry import host
 
 pytestmark = pytest.mark.filterwarnings("ignore:a kernel of extent")

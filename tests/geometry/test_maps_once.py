@@ -15,7 +15,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
-from conformance import make_voxels, make_weight
+from samples import make_voxels, make_weight
 from voxax.geometry import MAP_BUILT_EVENT
 from voxax.nn.functional import spatially_sparse_conv as conv
 

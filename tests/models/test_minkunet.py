@@ -42,6 +42,7 @@ def map_builds():
     jax.monitoring.unregister_event_listener(listener)
 
 
+@pytest.mark.slow
 def test_each_map_of_minkunet34_is_built_once(rng, map_builds):
     voxels = voxels_of(rng, 500)
     model = MinkUNet34(1, 3, width=0.125)
@@ -111,6 +112,7 @@ def counting_compilations():
 
 
 @pytest.mark.lax_promotion  # optax promotes step counts
+@pytest.mark.slow
 def test_training_on_sweeps_that_span_a_factor_of_four():
     """As many programs as buckets are touched, and at most a quarter padding at every level."""
     drafts = list(sweeps_that_span_a_factor_of_four())

@@ -1,10 +1,18 @@
 """Pure functions on integer coordinates ``int32[N, 1 + D]``: batch index, then D axes."""
 
 from voxax.coords.capacity import bucket_capacity as bucket_capacity
+from voxax.coords.compact import CompactRows as CompactRows
+from voxax.coords.compact import compact_rows as compact_rows
 from voxax.coords.constants import COORD_LIMIT as COORD_LIMIT
 from voxax.coords.constants import PAD as PAD
+from voxax.coords.curves import CURVES as CURVES
+from voxax.coords.curves import Curve as Curve
+from voxax.coords.curves import hilbert_keys as hilbert_keys
+from voxax.coords.curves import morton_keys as morton_keys
+from voxax.coords.curves import sort_by_curve as sort_by_curve
 from voxax.coords.lattice import box_offsets as box_offsets
 from voxax.coords.lattice import coarsen as coarsen
+from voxax.coords.lattice import cross_offsets as cross_offsets
 from voxax.coords.lattice import is_point_symmetric as is_point_symmetric
 from voxax.coords.lookup import find_neighbors as find_neighbors
 from voxax.coords.lookup import find_rows as find_rows

@@ -53,9 +53,16 @@ class AttachedMaps:
         return cls(levels, views, records)
 
     def find(
-        self, geometry: VoxelGeometry, spec: KernelSpec, out_geometry: VoxelGeometry | None
+        self,
+        geometry: VoxelGeometry,
+        spec: KernelSpec,
+        out_geometry: VoxelGeometry | None,
+        capacity: int | None = None,
     ) -> KernelMap | None:
-        """The attached map of ``spec`` from ``geometry`` (one of these levels), or None."""
+        """The attached map of ``spec`` from ``geometry`` (one of these levels), or None.
+
+        With ``capacity`` only one whose outputs have exactly so many rows.
+        """
         out_level = None
         if out_geometry is not None:
             # Only levels of this very plan are known; an equal index in another plan means
@@ -70,10 +77,12 @@ class AttachedMaps:
                     same = record.out_level == record.in_level
                     bare = geometry.bare()
                     out = bare if same else self._level(record.out_level, out_geometry)
-                    return None if out is None else KernelMap(bare, out, spec, views)
+                    if out is None or capacity not in (None, out.capacity):
+                        continue
+                    return KernelMap(bare, out, spec, views)
             elif (
                 out_geometry is not None
-                and record.spec == spec.adjoint()
+                and record.spec.relation == spec.adjoint().relation
                 and record.in_level == out_level
                 and record.out_level == geometry.level
             ):

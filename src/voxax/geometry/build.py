@@ -13,8 +13,15 @@ import jax.monitoring
 import jax.numpy as jnp
 
 from voxax import _compat
-from voxax.coords import bucket_capacity, coarsen, find_neighbors, is_valid, unique_rows
-from voxax.coords.constants import PAD
+from voxax.coords import (
+    COORD_LIMIT,
+    PAD,
+    bucket_capacity,
+    coarsen,
+    find_neighbors,
+    is_valid,
+    unique_rows,
+)
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
@@ -45,17 +52,29 @@ def kernel_map_of(
     """
     if spec.ndim != geometry.ndim:
         raise InputError(f"a {spec.ndim}-D kernel on {geometry.ndim}-D voxels")
-    if spec.keeps_coords and out_geometry is None:
+    if out_geometry is not None:
+        if spec.generative:
+            raise InputError(
+                "generative=True finds the output voxels, out_voxels= gives them: use one of them"
+            )
+        if out_geometry.ndim != geometry.ndim:
+            raise InputError(
+                f"out_voxels are {out_geometry.ndim}-D, the input is {geometry.ndim}-D"
+            )
+        check_target_stride(geometry.stride, spec, out_geometry.stride)
+    elif spec.keeps_coords:
         out_geometry = geometry
-    if out_geometry is not None and out_geometry.same_as(geometry):
-        # Also for the memo: only arrays that a remembered map holds have a lasting id.
-        out_geometry = geometry
+    if out_geometry is not None:
+        capacity = None  # no new output set
+        if out_geometry.same_as(geometry):
+            # Also for the memo: only arrays that a remembered map holds have a lasting id.
+            out_geometry = geometry
     out_key = None if out_geometry is None else (id(out_geometry.coords), out_geometry.stride)
 
     def attached_or_built() -> KernelMap:
         found = None
-        if geometry.attached is not None and capacity is None:
-            found = geometry.attached.find(geometry, spec, out_geometry)
+        if geometry.attached is not None:
+            found = geometry.attached.find(geometry, spec, out_geometry, capacity)
         return _build(geometry, spec, out_geometry, capacity) if found is None else found
 
     kernel_map = geometry.memo.get_or_build(
@@ -65,7 +84,7 @@ def kernel_map_of(
     )
     recorder = _recorder.get()
     if recorder is not None:
-        recorder(geometry, spec, kernel_map)
+        recorder(geometry, spec, kernel_map, capacity)
     return kernel_map
 
 
@@ -83,7 +102,7 @@ def result_geometry(
     return out
 
 
-Recorder = Callable[[VoxelGeometry, KernelSpec, KernelMap], None]
+Recorder = Callable[[VoxelGeometry, KernelSpec, KernelMap, int | None], None]
 _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
     "voxax_map_recorder", default=None
 )
@@ -91,7 +110,7 @@ _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording_maps(recorder: Recorder) -> Iterator[None]:
-    """Call ``recorder(geometry, spec, kernel_map)`` for every map asked for inside."""
+    """Call ``recorder(geometry, spec, kernel_map, capacity)`` for every map asked for inside."""
     token = _recorder.set(recorder)
     try:
         yield
@@ -109,10 +128,6 @@ def _build(
     if out_geometry is geometry:
         out = bare
     elif out_geometry is not None:
-        if out_geometry.ndim != geometry.ndim:
-            raise InputError(
-                f"out_voxels are {out_geometry.ndim}-D, the input is {geometry.ndim}-D"
-            )
         if out_geometry.batch_size != geometry.batch_size:
             raise InputError(
                 f"out_voxels hold {out_geometry.batch_size} scenes, the input "
@@ -122,7 +137,8 @@ def _build(
         if spec.transposed:
             # A transposed map onto the voxels that the forward map came from: read that
             # one backwards instead of searching again.
-            known = (m for m in out_geometry.memo.values() if m.spec == spec.adjoint())
+            wanted = spec.adjoint().relation
+            known = (m for m in out_geometry.memo.values() if m.spec.relation == wanted)
             forward = next((m for m in known if m.out_geometry.coords is geometry.coords), None)
         if forward is not None:
             return forward.transpose()
@@ -142,14 +158,23 @@ def _build(
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
     """``int32[out_capacity, K]`` from the coordinates of both sides."""
-    offsets = spec.dilated_offsets
-    scale = jnp.asarray([1, *spec.stride], jnp.int32)[None, :]
     if not spec.transposed:
-        return find_neighbors(source, out * scale, is_valid(out), offsets)
+        return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets)
     # fine = coarse * stride + offset: look the inputs (coarse) up among the outputs (fine),
     # then read the table backwards.
-    reached = find_neighbors(out, source * scale, is_valid(source), offsets)
+    reached = find_neighbors(out, *_scaled(source, spec), spec.dilated_offsets)
     return invert_neighbors(reached, out.shape[0])
+
+
+def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
+    """``(coarse * stride, which rows are valid and near the coordinate range)``.
+
+    Rows so far out that no tap could hit anything are left out before 32 bits wrap around.
+    """
+    reach = int(abs(spec.dilated_offsets).max())
+    bound = jnp.asarray([(COORD_LIMIT + reach) // s + 1 for s in spec.stride], jnp.int32)
+    near = is_valid(coarse) & jnp.all(jnp.abs(coarse[:, 1:]) <= bound[None, :], axis=1)
+    return coarse * jnp.asarray([1, *spec.stride], jnp.int32)[None, :], near
 
 
 def output_geometry(
@@ -168,9 +193,17 @@ def output_geometry(
     stride = _output_stride(geometry.stride, spec)
     if capacity is None:
         capacity = dict(geometry.level_capacities).get(stride)
-    sites = (
-        _reached_sites(geometry, spec) if spec.generative else coarsen(geometry.coords, spec.stride)
-    )
+    outside = jnp.zeros((), jnp.int32)
+    if spec.generative:
+        sites, outside = _reached_sites(geometry.coords, spec)
+        if not _compat.is_traced(outside) and int(outside):
+            raise InputError(
+                f"{int(outside)} sites that the map ({spec}) reaches have coordinates outside "
+                "[-2**30, 2**30): shift the scene towards its own origin, or clip with "
+                "spatial_shape="
+            )
+    else:
+        sites = coarsen(geometry.coords, spec.stride)
     if capacity is None and spec.generative:
         if _compat.is_traced(geometry.coords):
             raise InputError(
@@ -184,7 +217,7 @@ def output_geometry(
     return VoxelGeometry(
         unique.coords,
         unique.count,
-        {**geometry.drops, stride: geometry.drops.get(stride, 0) + unique.num_dropped},
+        {**geometry.drops, stride: geometry.drops.get(stride, 0) + unique.num_dropped + outside},
         None,
         stride,
         geometry.batch_size,
@@ -210,22 +243,53 @@ def _output_stride(stride: Level, spec: KernelSpec) -> Level:
     if any(a % b for a, b in zip(stride, spec.stride, strict=True)):
         raise InputError(
             f"a transposed map of stride {spec.stride} on voxels of stride {stride}: the result "
-            "would lie on a finer lattice than the original voxels"
+            "would lie on a finer lattice than the original voxels; voxels that start at a coarse "
+            "level are made with Voxels.from_coords(..., stride=...)"
         )
     return tuple(a // b for a, b in zip(stride, spec.stride, strict=True))
 
 
-def _reached_sites(geometry: VoxelGeometry, spec: KernelSpec) -> jax.Array:
-    """``int32[N * K, 1 + D]``: every candidate output site, unsorted, with padding."""
-    offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)
-    coords, scale = geometry.coords, jnp.asarray(spec.stride, jnp.int32)
-    batch = jnp.broadcast_to(coords[:, None, :1], (coords.shape[0], len(offsets), 1))
+def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
+    """Raise :class:`InputError` unless ``spec`` leads from ``stride`` to ``given``."""
+    expected = _output_stride(stride, spec)
+    if given == expected:
+        return
+    way = "a transposed convolution" if spec.transposed else "a convolution"
+    raise InputError(
+        f"out_voxels have stride {given}, but {way} of stride {spec.stride} leads from voxels of "
+        f"stride {stride} to stride {expected}: give the stride that joins the two, or make the "
+        f"target with Voxels.from_coords(..., stride={expected})"
+    )
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
+    """Every candidate output site of a generative map, unsorted.
+
+    Returns:
+      ``(int32[N * K, 1 + D] with padding, int32[] candidates outside the coordinate range)``.
+    """
+    offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
+    scale = jnp.asarray(spec.stride, jnp.int32)
+    rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]
+    batch = jnp.broadcast_to(coords[:, None, :1], (rows, taps, 1))
+    keep = jnp.broadcast_to(is_valid(coords)[:, None], (rows, taps))
     if spec.transposed:
-        sites = coords[:, None, 1:] * scale[None, None, :] + offsets[None, :, :]
-        keep = is_valid(coords)[:, None]
+        scaled, near = _scaled(coords, spec)
+        sites = scaled[:, None, 1:] + offsets
+        inside = near[:, None] & _in_range(sites)
     else:
-        shifted = coords[:, None, 1:] - offsets[None, :, :]
+        shifted = coords[:, None, 1:] - offsets
         sites = jnp.floor_divide(shifted, scale[None, None, :])
-        keep = is_valid(coords)[:, None] & jnp.all(shifted == sites * scale[None, None, :], axis=-1)
-    rows = jnp.concatenate([batch, sites], axis=-1)
-    return jnp.where(keep[..., None], rows, PAD).reshape(-1, coords.shape[1])
+        keep &= jnp.all(shifted == sites * scale[None, None, :], axis=-1)
+        inside = _in_range(sites)
+    if spec.output_shape is not None:
+        bound = jnp.asarray(spec.output_shape, jnp.int32)[None, None, :]
+        keep &= inside & jnp.all((sites >= 0) & (sites < bound), axis=-1)
+    outside = jnp.sum(keep & ~inside, dtype=jnp.int32)
+    sites = jnp.where((keep & inside)[..., None], jnp.concatenate([batch, sites], axis=-1), PAD)
+    return sites.reshape(-1, width), outside
+
+
+def _in_range(coords: jax.Array) -> jax.Array:
+    return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)

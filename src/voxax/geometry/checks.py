@@ -30,6 +30,14 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
     return tuple(size.tolist())
 
 
+def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
+    """One finite position per axis."""
+    corner = np.asarray(origin, np.float64)
+    if corner.shape != (ndim,) or not np.isfinite(corner).all():
+        raise InputError(f"origin={origin} must be {ndim} finite numbers, one for each axis")
+    return tuple(corner.tolist())
+
+
 def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """``(int32[N, 1 + D], [N, C])`` or :class:`InputError`; values are checked when concrete."""
     if not isinstance(coords, jax.Array):
@@ -53,6 +61,12 @@ def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array
         )
     if not _compat.is_traced(coords):
         check_coord_values(np.asarray(coords), batch_size)
+    if _compat.is_traced(coords):
+        # What 32 bits cannot hold must not wrap around into the range.
+        info = jnp.iinfo(coords.dtype)
+        low, high = max(int(info.min), -int(PAD)), min(int(info.max), int(PAD) - 1)
+        padding = coords == int(PAD) if int(info.max) >= int(PAD) else False
+        coords = jnp.where(padding, coords, jnp.clip(coords, low, high))
     return jnp.asarray(coords, jnp.int32), features
 
 

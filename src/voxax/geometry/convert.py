@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import COORD_LIMIT, PAD, bucket_capacity, is_valid, unique_rows
+from voxax.coords import COORD_LIMIT, PAD, UniqueRows, bucket_capacity, is_valid, unique_rows
 from voxax.errors import InputError
 from voxax.geometry.build import check_overflow
-from voxax.geometry.checks import check_coords, check_voxel_size
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.checks import check_coords, check_origin, check_voxel_size
+from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
+from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
@@ -31,7 +32,8 @@ def from_coords(
     capacity: int | None = None,
     reduction: Reduction = "mean",
     return_inverse: bool = False,
-    voxel_size: Sequence[float] = (),
+    stride: int | Sequence[int] = 1,
+    voxel_size: float | Sequence[float] = (),
     origin: Sequence[float] = (),
 ) -> Any:
     """Voxels from integer coordinates in any order, duplicates merged.
@@ -45,6 +47,10 @@ def from_coords(
         takes N under ``jax.jit``.
       reduction: how duplicates merge: ``mean``, ``sum``, ``max``, ``min``, ``first``.
       return_inverse: also return ``int32[N]``, each input's row, -1 where it was dropped.
+      stride: total stride of the lattice that ``coords`` count on, an integer or one per
+        axis; for voxels made at a coarse level, e.g. as the target of a strided convolution.
+      voxel_size: edge length at stride 1, a number or one per axis; () where there is no unit.
+      origin: position of the lattice origin in the same unit.
 
     Returns:
       ``Voxels``, or ``(Voxels, inverse)``.
@@ -55,28 +61,48 @@ def from_coords(
         counted in ``num_dropped``.
     """
     coords, features = check_coords(coords, features, batch_size)
-    limit = COORD_LIMIT
-    good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
-    good &= jnp.all((coords[:, 1:] >= -limit) & (coords[:, 1:] < limit), axis=1)
-    lost = jnp.sum(is_valid(coords) & ~good, dtype=jnp.int32)
-    coords = jnp.where(good[:, None], coords, PAD)
     ndim = coords.shape[1] - 1
     if capacity is not None and capacity < 1:
         raise InputError(f"capacity={capacity} must be at least 1, also for zero voxels")
-    if capacity is None:
-        capacity = max(coords.shape[0], 1)
-        if not _compat.is_traced(coords):
-            capacity = bucket_capacity(int(unique_rows(coords, coords.shape[0]).count))
-    unique = unique_rows(coords, capacity)
-    level = (1,) * ndim
+    if reduction not in REDUCTIONS:
+        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}")
+    rows = max(coords.shape[0], 1) if capacity is None else capacity
+    unique, reduced = _merge(coords, features, batch_size, rows, reduction)
+    if capacity is None and not _compat.is_traced(unique.count):
+        rows = bucket_capacity(int(unique.count))
+        unique = unique._replace(coords=_resize(unique.coords, rows, int(PAD)))
+        reduced = _resize(reduced, rows, 0)
+    level = per_axis(stride, ndim, "stride")
     check_overflow(unique.count, unique.num_dropped, level)
     geometry = VoxelGeometry(
-        unique.coords, unique.count, {level: unique.num_dropped + lost}, None, level, batch_size
+        unique.coords, unique.count, {level: unique.num_dropped}, None, level, batch_size
     )
-    reduced = reduce_rows(features, unique.inverse, capacity, reduction)
-    size, corner = tuple(map(float, voxel_size)), tuple(map(float, origin))
+    size = () if np.size(voxel_size) == 0 else check_voxel_size(voxel_size, ndim)
+    corner = () if np.size(origin) == 0 else check_origin(origin, ndim)
     voxels = Voxels(geometry, reduced, size, corner)
     return (voxels, unique.inverse) if return_inverse else voxels
+
+
+# Jitted so that an eager call is one program instead of twenty small ones.
+@functools.partial(jax.jit, static_argnames=("batch_size", "capacity", "reduction"))
+def _merge(
+    coords: jax.Array, features: jax.Array, batch_size: int, capacity: int, reduction: Reduction
+) -> tuple[UniqueRows, jax.Array]:
+    """Distinct rows inside the range and their features; rows outside count as dropped."""
+    good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
+    good &= jnp.all((coords[:, 1:] >= -COORD_LIMIT) & (coords[:, 1:] < COORD_LIMIT), axis=1)
+    lost = jnp.sum(is_valid(coords) & ~good, dtype=jnp.int32)
+    unique = unique_rows(jnp.where(good[:, None], coords, PAD), capacity)
+    reduced = reduce_rows(features, unique.inverse, capacity, reduction)
+    return unique._replace(num_dropped=unique.num_dropped + lost), reduced
+
+
+def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
+    """The first ``rows`` rows, or as many more of ``fill`` as are missing."""
+    missing = rows - array.shape[0]
+    if missing <= 0:
+        return array[:rows]
+    return jnp.pad(array, ((0, missing), (0, 0)), constant_values=fill)
 
 
 @functools.partial(jax.jit, static_argnames=("capacity", "reduction"))
@@ -89,7 +115,8 @@ def reduce_rows(
       features: ``[N, C]``.
       inverse: ``int32[N]``, output row or -1.
       capacity: output rows.
-      reduction: see :func:`from_coords`. Half precision is summed in float32.
+      reduction: see :func:`from_coords`. Half precision is summed in float32; 8- and 16-bit
+        integers give int32 sums, and means of integers are rounded down.
 
     Returns:
       ``[capacity, C]``; rows that nothing maps to are zero.
@@ -104,14 +131,14 @@ def reduce_rows(
         total = jnp.zeros(shape, wide).at[row].add(features.astype(wide), mode="drop")
         if reduction == "mean":
             number = jnp.zeros((capacity,), wide).at[row].add(jnp.ones((), wide), mode="drop")
-            total = total / jnp.maximum(number, 1)[:, None]
-        return total.astype(dtype)
+            return mean_of(total, jnp.maximum(number, 1)[:, None]).astype(dtype)
+        return total.astype(product_dtype(dtype))
     if reduction == "first":
         index = jnp.arange(features.shape[0], dtype=jnp.int32)
         first = jnp.full((capacity,), features.shape[0], jnp.int32).at[row].min(index, mode="drop")
         source = jnp.concatenate([features, jnp.zeros((1, features.shape[1]), dtype)])
         return source[first]
-    low, high = _limits(dtype)
+    low, high = limits(dtype)
     start = jnp.full(shape, low if reduction == "max" else high, dtype)
     target = start.at[row]
     merged = (
@@ -121,13 +148,6 @@ def reduce_rows(
     )
     touched = jnp.zeros((capacity,), bool).at[row].set(True, mode="drop")
     return jnp.where(touched[:, None], merged, jnp.zeros((), dtype))
-
-
-def _limits(dtype: Any) -> tuple[Any, Any]:
-    if jnp.issubdtype(dtype, jnp.floating):
-        return -jnp.inf, jnp.inf
-    info = jnp.iinfo(dtype)
-    return info.min, info.max
 
 
 def voxelize(
@@ -175,13 +195,15 @@ def voxelize(
         features = points.features if features is None else features
         batch_index = points.batch_index if batch_index is None else batch_index
         batch_size = points.batch_size if batch_size is None else batch_size
-    positions = _float_positions(positions)
+    positions = float_positions(positions)
     rows, ndim = positions.shape
     size = check_voxel_size(voxel_size, ndim)
-    corner = tuple(float(v) for v in (origin if origin is not None else (0.0,) * ndim))
-    batch_index = _batch_index(batch_index, rows)
+    corner = check_origin((0.0,) * ndim if origin is None else origin, ndim)
+    if batch_index is None and batch_size is None:
+        batch_size = 1
+    batch_index = batch_indices(batch_index, rows)
     if batch_size is None:
-        batch_size = _infer_batch_size(batch_index)
+        batch_size = infer_batch_size(batch_index)
     if features is None:
         features = jnp.ones((rows, 1), jnp.float32)
 
@@ -217,7 +239,8 @@ def voxelize(
     return (voxels, inverse) if return_inverse else voxels
 
 
-def _float_positions(positions: Any) -> jax.Array:
+def float_positions(positions: Any) -> jax.Array:
+    """``float[N, D]`` in float32 or wider, or :class:`InputError`."""
     if not isinstance(positions, jax.Array):
         positions = np.asarray(positions)
         if np.issubdtype(positions.dtype, np.floating) and len(positions):
@@ -257,7 +280,8 @@ def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[floa
     )
 
 
-def _batch_index(batch_index: Any, rows: int) -> jax.Array:
+def batch_indices(batch_index: Any, rows: int) -> jax.Array:
+    """``int32[rows]``, or :class:`InputError`; zeros for None."""
     if batch_index is None:
         return jnp.zeros((rows,), jnp.int32)
     batch_index = jnp.asarray(batch_index)
@@ -269,7 +293,8 @@ def _batch_index(batch_index: Any, rows: int) -> jax.Array:
     return batch_index.astype(jnp.int32)
 
 
-def _infer_batch_size(batch_index: jax.Array) -> int:
+def infer_batch_size(batch_index: jax.Array) -> int:
+    """One more than the largest index, which must be concrete."""
     if _compat.is_traced(batch_index):
         raise InputError(
             "batch_size= must be given under jax.jit: the number of scenes is static and cannot "

@@ -15,6 +15,7 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry.checks import check_voxel_size
 from voxax.geometry.convert import check_finite
 from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.views import PAIR_ROOM
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
@@ -105,10 +106,14 @@ def host_geometry(
 
 
 def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
-    """Canonical output sites of a strided or generative spec; ``int32[N, 1 + D]`` both."""
+    """Canonical output sites of a strided or generative spec; ``int32[N, 1 + D]`` both.
+
+    Raises:
+      InputError: a generative spec reaches beyond the coordinate range.
+    """
     if not spec.generative:
         return host.unique_rows(host.coarsen(rows, spec.stride))[0]
-    offsets, scale = spec.dilated_offsets, np.asarray(spec.stride)
+    offsets, scale = spec.dilated_offsets, np.asarray(spec.stride, np.int64)
     if spec.transposed:
         sites = rows[:, None, 1:] * scale + offsets
         keep = np.ones(sites.shape[:2], bool)
@@ -116,6 +121,14 @@ def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
         shifted = rows[:, None, 1:] - offsets
         sites = np.floor_divide(shifted, scale)
         keep = (shifted == sites * scale).all(-1)
+    if spec.output_shape is not None:
+        keep &= ((sites >= 0) & (sites < np.asarray(spec.output_shape))).all(-1)
+    outside = keep & ((sites < -COORD_LIMIT) | (sites >= COORD_LIMIT)).any(-1)
+    if outside.any():
+        raise InputError(
+            f"{int(outside.sum())} sites that the map ({spec}) reaches have coordinates outside "
+            "[-2**30, 2**30): shift the scene towards its own origin"
+        )
     batch = np.broadcast_to(rows[:, None, :1], (*sites.shape[:2], 1))
     return host.unique_rows(np.concatenate([batch, sites], -1)[keep].astype(np.int32))[0]
 
@@ -124,7 +137,7 @@ def neighbor_table(
     source: np.ndarray, out: np.ndarray, spec: KernelSpec, in_capacity: int, out_capacity: int
 ) -> np.ndarray:
     """``int32[out_capacity, K]``: the map's ``neighbors`` view from rows without padding."""
-    scale = np.asarray([1, *spec.stride], np.int32)
+    scale = np.asarray([1, *spec.stride], np.int64)
     table = np.full((out_capacity, spec.num_offsets), -1, np.int32)
     if spec.transposed:
         reached = host.find_neighbors(out, source * scale, spec.dilated_offsets)
@@ -139,3 +152,14 @@ def invert_table(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
     out, tap = np.nonzero(neighbors >= 0)
     table[neighbors[out, tap], tap] = out
     return table
+
+
+def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``(pairs, starts)``: see :func:`voxax.geometry.views.list_pairs`."""
+    rows, taps = neighbors.shape
+    tap, out = np.nonzero(neighbors.T >= 0)
+    pairs = np.full((2, rows * taps + PAIR_ROOM), -1, np.int32)
+    pairs[0, : len(out)] = neighbors[out, tap]
+    pairs[1, : len(out)] = out
+    counts = np.bincount(tap, minlength=taps)
+    return pairs, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -97,6 +97,9 @@ class KernelMap:
             }
         else:
             swapped = {"neighbors": self.view("transposed_neighbors")}
+        if "pairs" in self.views and "pair_starts" in self.views:
+            swapped["pairs"] = self.views["pairs"][::-1]
+            swapped["pair_starts"] = self.views["pair_starts"]
         return KernelMap(self.out_geometry, self.in_geometry, self.spec.adjoint(), swapped)
 
     def __repr__(self) -> str:

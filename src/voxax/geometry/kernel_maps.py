@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from voxax.geometry.build import kernel_map_of
 from voxax.geometry.kernel_map import KernelMap
-from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.kernel_spec import KernelShape, KernelSpec
 from voxax.geometry.voxels import Voxels
 
 
@@ -19,6 +19,9 @@ def kernel_map(
     generative: bool = False,
     out_voxels: Voxels | None = None,
     capacity: int | None = None,
+    *,
+    kernel_shape: KernelShape = "box",
+    spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
     """The relation between ``voxels`` and the voxels a convolution would produce.
 
@@ -30,7 +33,14 @@ def kernel_map(
       InputError, CapacityError: as there.
     """
     spec = KernelSpec.make(
-        voxels.geometry.ndim, kernel_size, stride, dilation, transposed, generative
+        voxels.geometry.ndim,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        kernel_shape=kernel_shape,
+        spatial_shape=spatial_shape,
     )
     out = None if out_voxels is None else out_voxels.geometry
     return kernel_map_of(voxels.geometry, spec, out, capacity)

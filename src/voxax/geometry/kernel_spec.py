@@ -5,11 +5,18 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from voxax.coords import box_offsets, is_point_symmetric
+from voxax.coords import box_offsets, cross_offsets, is_point_symmetric
 from voxax.errors import InputError
+
+KernelShape = Literal["box", "cross"] | Sequence[Sequence[int]]
+"""Which offsets of the box are taps, or the offsets themselves: ``int[K, D]``."""
+
+LONGEST_REACH = 2**28
+"""Offsets times dilation, and strides, stay below this, so that int32 sums cannot wrap."""
 
 
 def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...]:
@@ -33,11 +40,14 @@ class KernelSpec:
     (cross-correlation). With ``transposed`` the same relation is read backwards.
 
     Attributes:
-      offsets: K tuples of D integers, lexicographic, last axis fastest.
+      offsets: K tuples of D integers; of a box or cross lexicographic, last axis fastest,
+        custom ones in the order they were given.
       stride: D integers >= 1.
       dilation: D integers >= 1.
       transposed: inputs are the coarse side, outputs the fine one.
       generative: outputs are every site that a tap reaches.
+      spatial_shape: extent of the input's grid ``[0, n)`` that clips a generative map's
+        outputs, or None.
     """
 
     offsets: tuple[tuple[int, ...], ...]
@@ -45,6 +55,7 @@ class KernelSpec:
     dilation: tuple[int, ...]
     transposed: bool = False
     generative: bool = False
+    spatial_shape: tuple[int, ...] | None = None
 
     @classmethod
     def make(
@@ -55,21 +66,51 @@ class KernelSpec:
         dilation: int | Sequence[int] = 1,
         transposed: bool = False,
         generative: bool = False,
+        *,
+        kernel_shape: KernelShape = "box",
+        spatial_shape: int | Sequence[int] | None = None,
     ) -> KernelSpec:
-        """A box kernel. Integers are broadcast to all ``ndim`` axes.
+        """A spec from what users write. Integers are broadcast to all ``ndim`` axes.
+
+        Args:
+          ndim: spatial axes, D.
+          kernel_size, stride, dilation: integers, or one per axis.
+          transposed, generative: see the attributes.
+          kernel_shape: ``"box"``; ``"cross"``, the offsets of the box that leave the centre
+            along one axis at most; or custom offsets ``int[K, D]``, which take the place of
+            ``kernel_size``.
+          spatial_shape: see the attributes.
 
         Raises:
-          InputError: a size below 1, or a sequence of another length than ``ndim``.
+          InputError: a size below 1, a sequence of another length than ``ndim``, custom
+            offsets that are not distinct, an offset times dilation or a stride beyond 2**28,
+            ``spatial_shape`` without ``generative``.
         """
-        size = per_axis(kernel_size, ndim, "kernel_size")
         strides = per_axis(stride, ndim, "stride")
-        return cls(
-            box_offsets(size, strides),
-            strides,
-            per_axis(dilation, ndim, "dilation"),
-            bool(transposed),
-            bool(generative),
-        )
+        if isinstance(kernel_shape, str):
+            size = per_axis(kernel_size, ndim, "kernel_size")
+            if kernel_shape not in ("box", "cross"):
+                raise InputError(
+                    f"unknown kernel_shape {kernel_shape!r}; known: "
+                    "box, cross, or custom offsets int[K, D]"
+                )
+            offsets = (box_offsets if kernel_shape == "box" else cross_offsets)(size, strides)
+        else:
+            offsets = custom_offsets(kernel_shape, ndim)
+        spread = per_axis(dilation, ndim, "dilation")
+        reach = max(abs(o) * d for offset in offsets for o, d in zip(offset, spread, strict=True))
+        if max(reach, *strides) > LONGEST_REACH:
+            raise InputError(
+                f"a kernel that reaches {reach} cells with stride {strides}: both are limited to "
+                f"2**28 = {LONGEST_REACH}, so that 32-bit coordinates cannot wrap around"
+            )
+        shape = None if spatial_shape is None else per_axis(spatial_shape, ndim, "spatial_shape")
+        if shape is not None and not generative:
+            raise InputError(
+                f"spatial_shape={shape} clips the outputs of a generative map: add "
+                "generative=True, or leave it out"
+            )
+        return cls(offsets, strides, spread, bool(transposed), bool(generative), shape)
 
     @property
     def ndim(self) -> int:
@@ -94,6 +135,32 @@ class KernelSpec:
         """``int[K, D]``: offsets times dilation."""
         return np.asarray(self.offsets) * np.asarray(self.dilation)
 
+    @property
+    def relation(self) -> KernelSpec:
+        """The spec without what only says how outputs are found: equal for equal relations
+        between two given voxel sets."""
+        return dataclasses.replace(self, generative=False, spatial_shape=None)
+
+    @property
+    def output_shape(self) -> tuple[int, ...] | None:
+        """Extent of the output grid ``[0, m)`` where ``spatial_shape`` is given.
+
+        The rule of dense convolutions, ``(n + 2 p - d (k - 1) - 1) // s + 1`` with padding p =
+        the kernel's reach below the centre (transposed: ``(n - 1) s - 2 p + d (k - 1) + 1``).
+        """
+        if self.spatial_shape is None:
+            return None
+        taps = self.dilated_offsets
+        low, high = taps.min(0), taps.max(0)
+        extent = np.asarray(self.spatial_shape)
+        step = np.asarray(self.stride)
+        padding = np.maximum(-low, 0)
+        if self.transposed:
+            shape = (extent - 1) * step - 2 * padding + (high - low) + 1
+        else:
+            shape = (extent + 2 * padding - (high - low) - 1) // step + 1
+        return tuple(int(n) for n in np.maximum(shape, 0))
+
     def adjoint(self) -> KernelSpec:
         """The same relation read in the other direction."""
         return dataclasses.replace(self, transposed=not self.transposed)
@@ -106,4 +173,33 @@ class KernelSpec:
         words += [f"dilation {self.dilation}"] if any(d != 1 for d in self.dilation) else []
         words += ["transposed"] if self.transposed else []
         words += ["generative"] if self.generative else []
+        words += [f"within {self.spatial_shape}"] if self.spatial_shape is not None else []
         return ", ".join(words)
+
+
+def custom_offsets(offsets: Any, ndim: int) -> tuple[tuple[int, ...], ...]:
+    """Check offsets ``int[K, D]``: static integers, distinct rows, at least one.
+
+    Raises:
+      InputError: anything else; names what was found.
+    """
+    array = np.asarray(offsets)
+    if array.ndim != 2 or array.shape[1] != ndim or not len(array):
+        raise InputError(
+            f"custom kernel offsets of shape {array.shape}: expected int[K, {ndim}] with K >= 1"
+        )
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"custom kernel offsets must be integers, got {array.dtype}")
+    rows = tuple(tuple(row) for row in array.tolist())
+    if len(set(rows)) != len(rows):
+        twice = next(row for i, row in enumerate(rows) if row in rows[:i])
+        raise InputError(f"custom kernel offset {twice} is given twice: offsets must be distinct")
+    return rows
+
+
+def static_shape(kernel_shape: KernelShape) -> KernelShape:
+    """The same kernel shape, hashable: a name, or tuples of integers."""
+    if isinstance(kernel_shape, str):
+        return kernel_shape
+    array = np.asarray(kernel_shape)
+    return custom_offsets(array, array.shape[-1])

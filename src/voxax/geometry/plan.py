@@ -7,7 +7,6 @@ small, static and picklable; worker processes apply it to their clouds in NumPy.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +18,8 @@ from voxax.coords import PAD, bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.attached import AttachedMaps, MapRecord
 from voxax.geometry.build import recording_maps
-from voxax.geometry.host import host_geometry, invert_table, neighbor_table, output_rows
+from voxax.geometry.functional import functional
+from voxax.geometry.host import host_geometry, invert_table, neighbor_table, output_rows, pair_lists
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.level_fit import LevelFit, fit_levels
@@ -35,6 +35,7 @@ class Plan:
       records: the maps to build.
       parents: for level 1, 2, ...: the level it is made from and the spec that makes it.
       strides: total stride of level 0, 1, 2, ...
+      fixed: for level 1, 2, ...: the ``capacity=`` that the network itself gives, or None.
       fit: capacities of levels 1, 2, ... as functions of the input's capacity, or None
         before :meth:`fitted`; then each level is bucketed by its own count.
     """
@@ -42,6 +43,7 @@ class Plan:
     records: tuple[MapRecord, ...]
     parents: tuple[tuple[int, KernelSpec], ...]
     strides: tuple[Level, ...]
+    fixed: tuple[int | None, ...]
     fit: tuple[LevelFit, ...] | None = None
 
     @classmethod
@@ -63,10 +65,15 @@ class Plan:
             recorder.finish()
             return jax.tree.leaves(out)
 
-        call, state = _functional(model)
+        call, state = functional(model)
         with recording_maps(recorder), _compat.fresh_trace():
             jax.eval_shape(run, state, example)
-        return cls(tuple(recorder.records), tuple(recorder.parents), tuple(recorder.strides))
+        return cls(
+            tuple(recorder.records),
+            tuple(recorder.parents),
+            tuple(recorder.strides),
+            tuple(recorder.fixed),
+        )
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
         """Canonical rows of every level, level 0 first. ``rows``: ``int32[N, 1 + D]``, unpadded."""
@@ -94,7 +101,8 @@ class Plan:
         """Capacity of every level for an input of ``capacity`` rows; needs :meth:`fitted`."""
         if self.fit is None:
             raise InputError("this plan has no fitted capacities: call plan.fitted(samples) first")
-        return (capacity, *(level(capacity) for level in self.fit))
+        fitted = (level(capacity) for level in self.fit)
+        return (capacity, *(own or n for own, n in zip(self.fixed, fitted, strict=True)))
 
     def attach(self, voxels: Voxels, *, maps: bool = True, grow: bool = True) -> Voxels:
         """The same voxels with level capacities, and all maps, attached.
@@ -147,8 +155,16 @@ class Plan:
         return planned if on_host else jax.tree.map(jax.numpy.asarray, planned)
 
     def _fitting(self, capacity: int, counts: Sequence[int], grow: bool) -> tuple[int, ...]:
+        for level, (own, count) in enumerate(zip(self.fixed, counts[1:], strict=True), 1):
+            if own is not None and count > own:
+                raise CapacityError(
+                    f"level of stride {self.strides[level]} needs {count} rows, the network gives "
+                    f"it capacity={own}: give that layer bucket_capacity({count}) = "
+                    f"{bucket_capacity(count)} or more"
+                )
         if self.fit is None:
-            return (capacity, *(bucket_capacity(n) for n in counts[1:]))
+            levels = zip(self.fixed, counts[1:], strict=True)
+            return (capacity, *(own or bucket_capacity(n) for own, n in levels))
         first = capacity
         while True:
             capacities = self.capacities(capacity)
@@ -173,6 +189,8 @@ class Plan:
         known = {"neighbors": table}
         if "transposed_neighbors" in record.views:
             known["transposed_neighbors"] = invert_table(table, sizes[0])
+        if {"pairs", "pair_starts"} & set(record.views):
+            known["pairs"], known["pair_starts"] = pair_lists(table)
         return tuple(known[name] for name in record.views)
 
 
@@ -201,16 +219,6 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
     return coords[coords[:, 0] != PAD]
 
 
-def _functional(model: Callable[[Voxels], Any]) -> tuple[Callable[[Any, Voxels], Any], Any]:
-    """``(call(state, voxels), state)``. A flax.nnx module is split, so that tracing it cannot
-    write tracers into its variables. flax is used only where the caller has imported it."""
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is not None and isinstance(model, nnx.Module):
-        graph, state = nnx.split(model)
-        return lambda state, v: nnx.merge(graph, state, copy=True)(v), state
-    return lambda _, v: model(v), ()
-
-
 class _Recorder:
     """Numbers the levels and collects the maps that one traced call asks for."""
 
@@ -218,6 +226,7 @@ class _Recorder:
         self.records: list[MapRecord] = []
         self.parents: list[tuple[int, KernelSpec]] = []
         self.strides: list[Level] = [root.stride]
+        self.fixed: list[int | None] = []
         self._levels: list[VoxelGeometry] = []
         self._maps: list[tuple[int, KernelSpec, int, KernelMap]] = []
 
@@ -230,7 +239,13 @@ class _Recorder:
                 return index
         return None
 
-    def __call__(self, geometry: VoxelGeometry, spec: KernelSpec, kernel_map: KernelMap) -> None:
+    def __call__(
+        self,
+        geometry: VoxelGeometry,
+        spec: KernelSpec,
+        kernel_map: KernelMap,
+        capacity: int | None,
+    ) -> None:
         source = self._index(geometry)
         if source is None:  # voxels that do not come from the input: nothing to plan for
             return
@@ -239,6 +254,7 @@ class _Recorder:
             self._levels.append(kernel_map.out_geometry)
             self.parents.append((source, spec))
             self.strides.append(kernel_map.out_geometry.stride)
+            self.fixed.append(capacity)
             out = len(self._levels) - 1
         if not any(m is kernel_map for *_, m in self._maps):
             self._maps.append((source, spec, out, kernel_map))
@@ -247,15 +263,23 @@ class _Recorder:
         """Turn the noted maps into records, once all views were asked for."""
         wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
         for source, spec, out, kernel_map in self._maps:
-            names = {str(name) for name in kernel_map.memo.names()} | {"neighbors"}
+            names = {n for n in kernel_map.memo.names() if isinstance(n, str)} | {"neighbors"}
             wanted.setdefault((source, spec, out), set()).update(names)
+        forwards = {
+            (source, spec.relation, out): names
+            for (source, spec, out), names in wanted.items()
+            if not spec.transposed
+        }
+        served = set()
         for (source, spec, out), names in wanted.items():
-            forward = (out, spec.adjoint(), source)
-            if spec.transposed and forward in wanted:
-                wanted[forward].add("transposed_neighbors")
+            forward = forwards.get((out, spec.adjoint().relation, source))
+            if spec.transposed and forward is not None:
+                forward.add("transposed_neighbors")
+                forward |= names & {"pairs", "pair_starts"}
+                served.add((source, spec, out))
             else:
                 symmetric = source == out and spec.keeps_coords and spec.symmetric
                 names -= {"transposed_neighbors"} if symmetric else set()
         for (source, spec, out), names in wanted.items():
-            if not (spec.transposed and (out, spec.adjoint(), source) in wanted):
+            if (source, spec, out) not in served:
                 self.records.append(MapRecord(source, spec, out, tuple(sorted(names))))

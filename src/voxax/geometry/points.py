@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import bucket_capacity
+from voxax.errors import CapacityError, InputError
+from voxax.geometry import convert
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Points:
-    """Point clouds before voxelization.
+    """Point clouds: positions and a feature row for each.
+
+    Make one with :meth:`make`, which pads and checks. Layers that see each row alone
+    (linear layers, activations, normalisation, dropout) take Points as they take Voxels.
 
     Attributes:
       positions: ``float[capacity, D]``.
       batch_index: ``int32[capacity]``, the scene of each point.
-      features: ``[capacity, C]``.
+      features: ``[capacity, C]``; padding rows are never read.
       count: ``int32[]``; rows ``>= count`` are padding.
       batch_size: number of scenes; static.
     """
@@ -27,12 +38,115 @@ class Points:
     count: jax.Array
     batch_size: int = dataclasses.field(default=1, metadata={"static": True})
 
+    @classmethod
+    def make(
+        cls,
+        positions: Any,
+        features: Any = None,
+        batch_index: Any = None,
+        *,
+        batch_size: int | None = None,
+        capacity: int | None = None,
+    ) -> Points:
+        """Points from arrays, padded to ``capacity``.
+
+        Args:
+          positions: ``float[N, D]``, D 1 to 4; half precision becomes float32.
+          features: ``[N, C]``; None gives one channel of ones.
+          batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
+          batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
+          capacity: static rows; None takes ``vx.bucket_capacity(N)`` eagerly, so that clouds
+            of many sizes share few programs, and N under ``jax.jit``.
+
+        Raises:
+          InputError: wrong rank or dtype, lengths that differ; eager: NaN or infinite
+            positions, batch indices outside ``[0, batch_size)``.
+          CapacityError: N is larger than ``capacity``.
+        """
+        positions = convert.float_positions(positions)
+        rows: int = positions.shape[0]
+        scenes = convert.batch_indices(batch_index, rows)
+        if batch_size is None:
+            # Not from the checked array: without a batch index there is one scene, under jit too.
+            batch_size = 1 if batch_index is None else convert.infer_batch_size(scenes)
+        features = jnp.ones((rows, 1), jnp.float32) if features is None else jnp.asarray(features)
+        if features.ndim != 2 or features.shape[0] != rows:
+            raise InputError(
+                f"features of shape {tuple(features.shape)} for {rows} positions: expected "
+                f"[{rows}, C]"
+            )
+        if not _compat.is_traced(positions):
+            convert.check_finite(np.asarray(positions))
+        if not _compat.is_traced(scenes) and rows:
+            low, high = int(scenes.min()), int(scenes.max())
+            if low < 0 or high >= batch_size:
+                raise InputError(
+                    f"batch indices span {low} to {high} but batch_size={batch_size}: give "
+                    f"batch_size={max(high, 0) + 1} and indices from 0"
+                )
+        if capacity is None:
+            traced = _compat.is_traced(positions, scenes, features)
+            capacity = rows if traced else bucket_capacity(rows)
+        if rows > capacity:
+            raise CapacityError(
+                f"{rows} points do not fit into capacity {capacity}: give "
+                f"capacity={bucket_capacity(rows)} (vx.bucket_capacity({rows})) or more"
+            )
+        return cls(
+            _padded(positions, capacity),
+            _padded(scenes, capacity),
+            _padded(features, capacity),
+            jnp.asarray(rows, jnp.int32),
+            batch_size,
+        )
+
     @property
     def capacity(self) -> int:
         """Static number of rows."""
         return self.positions.shape[0]
 
     @property
+    def ndim(self) -> int:
+        """Number of spatial axes, D."""
+        return self.positions.shape[1]
+
+    @property
+    def num_channels(self) -> int:
+        return self.features.shape[1]
+
+    @property
     def valid(self) -> jax.Array:
         """``bool[capacity]``: rows that are points."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.count
+
+    def replace_features(self, features: jax.Array) -> Points:
+        """The same points with other features ``[capacity, C']``; padding rows are zeroed.
+
+        Raises:
+          InputError: ``features`` has another number of rows than the capacity.
+        """
+        if features.ndim != 2 or features.shape[0] != self.capacity:
+            raise InputError(
+                f"features of shape {features.shape} for points of capacity {self.capacity}: "
+                f"expected [{self.capacity}, C]"
+            )
+        features = jnp.where(self.valid[:, None], features, jnp.zeros((), features.dtype))
+        return dataclasses.replace(self, features=features)
+
+    def map(self, fn: Callable[[jax.Array], jax.Array]) -> Points:
+        """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
+        # Before too: garbage times a cotangent of zero would reach the gradient of fn's weights.
+        return self.replace_features(fn(self.replace_features(self.features).features))
+
+
+def _padded(array: jax.Array, capacity: int) -> jax.Array:
+    """``array`` with rows of zeros up to ``capacity``."""
+    missing = capacity - array.shape[0]
+    if not missing:
+        return array
+    if _compat.is_traced(array):
+        return jnp.concatenate([array, jnp.zeros((missing, *array.shape[1:]), array.dtype)])
+    # On the host: on the device every number of points would compile a program of its own.
+    host = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    host[: array.shape[0]] = np.asarray(array)
+    return jnp.asarray(host)

@@ -40,8 +40,57 @@ def _transposed_neighbors(kernel_map: KernelMap) -> jax.Array:
     return invert_neighbors(neighbors, kernel_map.in_capacity)
 
 
+PAIR_ROOM = 4096
+"""Unused places behind the last pair: a block of so many can be read from any position."""
+
+
+@jax.jit
+def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The pairs that exist, tap after tap, within a tap by output row.
+
+    Args:
+      neighbors: ``int32[out_capacity, K]``, input row or -1.
+
+    Returns:
+      ``pairs int32[2, out_capacity * K + PAIR_ROOM]``: input rows and output rows, -1 behind
+      the last pair; ``starts int32[K + 1]``: where each tap's pairs begin, and their number.
+      Where the rows of both sides are in canonical order, each tap's input rows ascend too.
+    """
+    rows, taps = neighbors.shape
+    places = rows * taps + PAIR_ROOM
+    found = neighbors.T >= 0
+    counts = jnp.sum(found, axis=1, dtype=jnp.int32)
+    starts = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(counts, dtype=jnp.int32)])
+    rank = jnp.cumsum(found, axis=1, dtype=jnp.int32) - 1
+    target = jnp.where(found, starts[:-1, None] + rank, places).reshape(-1)
+    out = jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32)[None, :], found.shape)
+    empty = jnp.full(places, -1, jnp.int32)
+
+    def placed(values: jax.Array) -> jax.Array:
+        return empty.at[target].set(values.reshape(-1), mode="drop")
+
+    return jnp.stack([placed(neighbors.T), placed(out)]), starts
+
+
+def _pair_lists(kernel_map: KernelMap) -> tuple[jax.Array, jax.Array]:
+    """Both views come from one pass, which is made once."""
+    neighbors = kernel_map.view("neighbors")
+    build = functools.partial(list_pairs, neighbors)
+    return kernel_map.memo.get_or_build(("pair_lists",), neighbors, build)
+
+
+def _pairs(kernel_map: KernelMap) -> jax.Array:
+    return _pair_lists(kernel_map)[0]
+
+
+def _pair_starts(kernel_map: KernelMap) -> jax.Array:
+    return _pair_lists(kernel_map)[1]
+
+
 VIEW_BUILDERS: dict[str, Callable[[KernelMap], jax.Array]] = {
     "transposed_neighbors": _transposed_neighbors,
+    "pairs": _pairs,
+    "pair_starts": _pair_starts,
 }
 """``transposed_neighbors int32[in_capacity, K]``: the output row that each input row
-feeds through each tap, or -1."""
+feeds through each tap, or -1. ``pairs`` and ``pair_starts``: see :func:`list_pairs`."""

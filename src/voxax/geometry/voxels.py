@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,18 +113,49 @@ class Voxels:
 
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Voxels:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding stays zero."""
-        return self.replace_features(fn(self.features))
+        # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
+        return self.replace_features(fn(self.replace_features(self.features).features))
 
-    def __add__(self, other: Voxels) -> Voxels:
-        if not isinstance(other, Voxels):
-            return NotImplemented
-        require_same_geometry(self, other, "a + b")
-        geometry = self.geometry.with_drops_of(other.geometry)
-        return dataclasses.replace(self, geometry=geometry, features=self.features + other.features)
+    def __add__(self, other: Any) -> Voxels:
+        return self._elementwise(other, operator.add, "a + b")
+
+    def __sub__(self, other: Any) -> Voxels:
+        return self._elementwise(other, operator.sub, "a - b")
+
+    def __mul__(self, other: Any) -> Voxels:
+        return self._elementwise(other, operator.mul, "a * b")
+
+    def __neg__(self) -> Voxels:
+        return self.map(operator.neg)
+
+    def __rsub__(self, other: Any) -> Voxels:
+        return -self + other
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+    # NumPy arrays leave ``array * voxels`` to the methods above.
+    __array_ufunc__ = None
+
+    def _elementwise(self, other: Any, function: Callable[..., Any], operation: str) -> Voxels:
+        """With Voxels on the same coordinates, a number, or an array ``[C]`` or scalar."""
+        if isinstance(other, Voxels):
+            require_same_geometry(self, other, operation)
+            geometry = self.geometry.with_drops_of(other.geometry)
+            out = dataclasses.replace(self, geometry=geometry)
+            a, b = self.features, other.features
+            if function is operator.mul:  # each operand scales the other's cotangent
+                a, b = (v.replace_features(v.features).features for v in (self, other))
+            return out.replace_features(function(a, b))
+        if isinstance(other, int | float):
+            return self.map(lambda f: function(f, other))
+        if isinstance(other, jax.Array | np.ndarray | np.generic) and other.ndim <= 1:
+            row = jnp.broadcast_to(jnp.asarray(other), (1, self.num_channels))
+            return self.map(lambda f: function(f, row))
+        return NotImplemented
 
     def scene(self, index: int) -> Voxels:
         """Scene ``index`` alone, as a batch of one, with the same capacity."""
-        from voxax.geometry.combine import scene
+        from voxax.geometry.scenes import scene
 
         return scene(self, index)
 

@@ -1,4 +1,4 @@
-"""Pictures of labelled point clouds: a PNG for reports, an HTML page for looking around.
+"""Pictures: labelled point clouds (PNG, HTML page), and what an operator does to a few sites.
 
 Importing this package loads NumPy only. Matplotlib and plotly are imported inside
 the functions that draw; both come with ``pip install "voxax[plot]"``.
@@ -11,3 +11,6 @@ from .palette import IGNORED as IGNORED
 from .palette import WRONG as WRONG
 from .palette import class_colors as class_colors
 from .palette import rgb as rgb
+from .panel import Panel as Panel
+from .sites import draw_sites as draw_sites
+from .sites import reads as reads

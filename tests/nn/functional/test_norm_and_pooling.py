@@ -7,8 +7,8 @@ import pytest
 from benchmarks.workloads import gap_in_batch, random_cube
 
 import voxax as vx
-from conformance import make_voxels
-from oracles import relative_error
+from oracle import relative_error
+from samples import make_voxels
 from voxax.nn.functional import global_pool, masked_moments, normalize
 
 POOLINGS = ("mean", "sum", "max")

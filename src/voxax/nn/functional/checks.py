@@ -10,7 +10,8 @@ import jax
 
 from voxax import _compat
 from voxax.errors import GeometryMismatchError, InputError
-from voxax.geometry import KernelMap, KernelSpec, Voxels, kernel_map_of
+from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
+from voxax.geometry import kernel_map as build_map
 
 
 def request_map(
@@ -23,6 +24,8 @@ def request_map(
     out_voxels: Voxels | None,
     capacity: int | None,
     kernel_map: KernelMap | None = None,
+    kernel_shape: KernelShape = "box",
+    spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
     """The kernel map a layer's arguments describe, or the given one, checked.
 
@@ -39,6 +42,8 @@ def request_map(
             "generative": generative,
             "out_voxels": out_voxels is not None,
             "capacity": capacity is not None,
+            "kernel_shape": not isinstance(kernel_shape, str) or kernel_shape != "box",
+            "spatial_shape": spatial_shape is not None,
         }
         if clash := [name for name, is_given in given.items() if is_given]:
             raise InputError(f"kernel_map= already fixes {', '.join(clash)}: give one or the other")
@@ -55,12 +60,20 @@ def request_map(
                 "build the map from these voxels with vx.kernel_map"
             )
         return kernel_map
-    spec = KernelSpec.make(
-        voxels.geometry.ndim, kernel_size, stride, dilation, transposed, generative
+    built = build_map(
+        voxels,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        out_voxels,
+        capacity,
+        kernel_shape=kernel_shape,
+        spatial_shape=spatial_shape,
     )
-    warn_if_inputs_unused(spec)
-    out = None if out_voxels is None else out_voxels.geometry
-    return kernel_map_of(voxels.geometry, spec, out, capacity)
+    warn_if_inputs_unused(built.spec)
+    return built
 
 
 @functools.lru_cache(maxsize=256)

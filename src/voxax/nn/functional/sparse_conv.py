@@ -10,24 +10,31 @@ import jax
 import jax.numpy as jnp
 
 from voxax.errors import InputError
-from voxax.geometry import KernelMap, Voxels, result_geometry
+from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
+from voxax.geometry.dtypes import accumulator
 from voxax.nn.functional.checks import check_weight, request_map
 from voxax.products import convolve
 from voxax.tuning import Request
 
 
 class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Names of the forward algorithms, for users who pin by enum."""
+    """Requests for the forward product, for users who pin by enum; each is its string."""
 
     EXPLICIT_GEMM = "explicit_gemm"
+    IMPLICIT_GEMM = "implicit_gemm"
+    CUTLASS_IMPLICIT_GEMM = "cutlass_implicit_gemm"
     AUTO = "auto"
+    ALL = "all"
 
 
 class SPARSE_CONV_BWD_ALGO_MODE(enum.StrEnum):
-    """Names of the backward algorithms; the same list."""
+    """The same list for dgrad and wgrad; a forward member is accepted there as well."""
 
     EXPLICIT_GEMM = "explicit_gemm"
+    IMPLICIT_GEMM = "implicit_gemm"
+    CUTLASS_IMPLICIT_GEMM = "cutlass_implicit_gemm"
     AUTO = "auto"
+    ALL = "all"
 
 
 def spatially_sparse_conv(
@@ -49,6 +56,8 @@ def spatially_sparse_conv(
     dgrad_algo: Request = None,
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
+    kernel_shape: KernelShape = "box",
+    spatial_shape: int | Sequence[int] | None = None,
 ) -> Voxels:
     """Convolve on the voxels that exist.
 
@@ -67,21 +76,31 @@ def spatially_sparse_conv(
       groups: number of channel groups.
       transposed: run the adjoint relation, onto ``out_voxels``.
       generative: output every site that a tap reaches.
-      out_voxels: the voxels to produce, where the arguments do not determine them.
+      out_voxels: the voxels to produce: the target of a transposed convolution, or any
+        coordinates on the lattice that ``stride`` leads to.
       capacity: static rows of a new output set; None takes the plan's, else the input's.
       kernel_map: a map built before; excludes all arguments that describe one.
-      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: algorithm requests (a name, an enum
-        member, a list, ``"auto"`` or None); ``bwd_algo`` stands for both of the last two.
+      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an
+        enum member, a list or tuple of them, ``"[a,b]"``, ``"auto"``; None leaves it to
+        :func:`voxax.algorithms` and the environment. ``bwd_algo`` stands for the last two
+        where they are not given themselves.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
+      kernel_shape: ``"box"``, ``"cross"``, or custom offsets ``int[K, D]``, whose order is
+        that of the weight's taps (``kernel_size`` then has no say).
+      spatial_shape: extent of the input's grid ``[0, n)``, with ``generative``: outputs are
+        those of a dense convolution on that grid, padded by the kernel's reach below its
+        centre, ``dilation * ((k - 1) // 2)``, or 0 where stride equals k (spconv's
+        ``SparseConv3d`` with that padding).
 
     Returns:
-      Voxels with ``C_out`` channels in the promoted dtype, accumulated in at least float32.
+      Voxels with ``C_out`` channels in the promoted dtype, accumulated in at least float32;
+      int32 from 8- and 16-bit integers.
 
     Raises:
       InputError: shapes that do not fit, a transposed convolution without a target.
       CapacityError: eager, and the outputs do not fit.
-      AlgorithmError: unknown name, or no admitted algorithm can run this.
+      AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
     """
     kmap = request_map(
         voxels,
@@ -93,25 +112,48 @@ def spatially_sparse_conv(
         out_voxels,
         capacity,
         kernel_map,
+        kernel_shape,
+        spatial_shape,
     )
     check_weight(weight, kmap, voxels.num_channels, groups)
-    features = convolve(
-        voxels.features,
-        weight,
-        kmap,
-        fwd_algo=fwd_algo,
-        dgrad_algo=dgrad_algo if dgrad_algo is not None else bwd_algo,
-        wgrad_algo=wgrad_algo if wgrad_algo is not None else bwd_algo,
-        precision=precision,
-    )
-    if bias is not None:
-        if bias.shape != (features.shape[1],):
-            raise InputError(
-                f"bias of shape {bias.shape} for {features.shape[1]} output channels: expected "
-                f"[{features.shape[1]}]"
-            )
-        features = features + bias.astype(features.dtype)[None, :]
+    with jax.named_scope("spatially_sparse_conv"):
+        features = convolve(
+            voxels.features,
+            weight,
+            kmap,
+            fwd_algo=fwd_algo,
+            dgrad_algo=dgrad_algo if dgrad_algo is not None else bwd_algo,
+            wgrad_algo=wgrad_algo if wgrad_algo is not None else bwd_algo,
+            precision=precision,
+        )
+        return with_bias(voxels, kmap, features, bias, out_voxels)
+
+
+def with_bias(
+    voxels: Voxels,
+    kernel_map: KernelMap,
+    features: jax.Array,
+    bias: jax.Array | None,
+    out_voxels: Voxels | None,
+) -> Voxels:
+    """A layer's output features ``[out_capacity, C]`` plus ``bias [C]``, as Voxels."""
     target = None if out_voxels is None else out_voxels.geometry
-    geometry = result_geometry(kmap, voxels.geometry, target)
+    geometry = result_geometry(kernel_map, voxels.geometry, target)
     out = dataclasses.replace(voxels, geometry=geometry, features=features)
-    return out.map(jnp.asarray) if bias is not None else out
+    if bias is None:
+        return out
+    if bias.shape != (features.shape[1],):
+        raise InputError(
+            f"bias of shape {bias.shape} for {features.shape[1]} output channels: expected "
+            f"[{features.shape[1]}]"
+        )
+    if jnp.issubdtype(features.dtype, jnp.integer) != jnp.issubdtype(bias.dtype, jnp.integer):
+        raise InputError(
+            f"bias of dtype {bias.dtype} for a convolution of dtype {features.dtype}: an integer "
+            "convolution takes an integer bias, a floating-point one a float"
+        )
+    # Added in the wide dtype, so that the bias's gradient, a sum over all rows, is accumulated in
+    # it. replace_features keeps the padding rows at zero.
+    wide = accumulator(features.dtype)
+    biased = features.astype(wide) + bias.astype(wide)[None, :]
+    return out.replace_features(biased.astype(features.dtype))

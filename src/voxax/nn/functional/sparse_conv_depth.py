@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import jax
 
 from voxax.errors import InputError
-from voxax.geometry import KernelMap
+from voxax.geometry import KernelMap, KernelShape, Voxels
+from voxax.nn.functional.checks import request_map
+from voxax.nn.functional.sparse_conv import with_bias
 from voxax.products import convolve
 from voxax.tuning import Request
 
 
 class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Names of the depthwise forward algorithms."""
+    """Requests for the depthwise forward product; each is its string."""
 
-    EXPLICIT_GEMM = "explicit_gemm"
+    EXPLICIT = "explicit"
+    IMPLICIT = "implicit"
     AUTO = "auto"
+    ALL = "all"
 
 
 class SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE(enum.StrEnum):
-    """Names of the depthwise backward algorithms; the same list."""
+    """The same list for dgrad and wgrad; a forward member is accepted there as well."""
 
-    EXPLICIT_GEMM = "explicit_gemm"
+    EXPLICIT = "explicit"
+    IMPLICIT = "implicit"
     AUTO = "auto"
+    ALL = "all"
 
 
 def spatially_sparse_depthwise_conv(
@@ -33,6 +40,7 @@ def spatially_sparse_depthwise_conv(
     num_out_coords: int | None = None,
     fwd_algo: Request = None,
     bwd_algo: Request = None,
+    precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """One filter per channel: ``y[m, c] = sum_k features[neighbors[m, k], c] * weight[k, c]``.
 
@@ -41,13 +49,16 @@ def spatially_sparse_depthwise_conv(
       depthwise_weight: ``[K, C]``.
       kernel_map: the relation, from :func:`voxax.kernel_map`.
       num_out_coords: static; must equal the map's output capacity when given.
-      fwd_algo, bwd_algo: algorithm requests.
+      fwd_algo, bwd_algo: requests, as in :func:`voxax.nn.functional.spatially_sparse_conv`, of
+        the depthwise algorithms: ``explicit`` and ``implicit``, also with ``_gemm`` behind.
+      precision: see :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
       ``[out_capacity, C]``.
 
     Raises:
       InputError: shapes that do not fit the map.
+      AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
     """
     rows, taps = kernel_map.in_capacity, kernel_map.num_offsets
     if features.ndim != 2 or features.shape[0] != rows:
@@ -61,11 +72,70 @@ def spatially_sparse_depthwise_conv(
         raise InputError(
             f"num_out_coords={num_out_coords}, the map has {kernel_map.out_capacity} output rows"
         )
-    return convolve(
-        features,
-        depthwise_weight,
+    with jax.named_scope("spatially_sparse_depthwise_conv"):
+        return convolve(
+            features,
+            depthwise_weight,
+            kernel_map,
+            fwd_algo=fwd_algo,
+            dgrad_algo=bwd_algo,
+            wgrad_algo=bwd_algo,
+            precision=precision,
+        )
+
+
+def depthwise_conv(
+    voxels: Voxels,
+    depthwise_weight: jax.Array,
+    kernel_size: int | Sequence[int] = 3,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    bias: jax.Array | None = None,
+    *,
+    transposed: bool = False,
+    generative: bool = False,
+    out_voxels: Voxels | None = None,
+    capacity: int | None = None,
+    kernel_map: KernelMap | None = None,
+    fwd_algo: Request = None,
+    bwd_algo: Request = None,
+    precision: jax.lax.PrecisionLike = None,
+    kernel_shape: KernelShape = "box",
+    spatial_shape: int | Sequence[int] | None = None,
+) -> Voxels:
+    """:func:`spatially_sparse_depthwise_conv` from Voxels to Voxels.
+
+    Args:
+      voxels: ``C`` channels.
+      depthwise_weight: ``[K, C]``.
+      bias: ``[C]`` or None.
+      kernel_size, stride, dilation, transposed, generative, out_voxels, capacity, kernel_map,
+        kernel_shape, spatial_shape, precision: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
+      fwd_algo, bwd_algo: depthwise algorithm requests.
+
+    Raises:
+      InputError, CapacityError, AlgorithmError: as there.
+    """
+    kmap = request_map(
+        voxels,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        out_voxels,
+        capacity,
         kernel_map,
-        fwd_algo=fwd_algo,
-        dgrad_algo=bwd_algo,
-        wgrad_algo=bwd_algo,
+        kernel_shape,
+        spatial_shape,
     )
+    features = spatially_sparse_depthwise_conv(
+        voxels.features,
+        depthwise_weight,
+        kmap,
+        fwd_algo=fwd_algo,
+        bwd_algo=bwd_algo,
+        precision=precision,
+    )
+    return with_bias(voxels, kmap, features, bias, out_voxels)

@@ -3,41 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from voxax.algorithms.base import WeightKind
 from voxax.errors import InputError
-from voxax.geometry import KernelMap, KernelSpec, Voxels
-from voxax.nn.functional import spatially_sparse_conv
+from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
+from voxax.geometry.kernel_spec import static_shape
+from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.nn.modules.initializers import he_normal
-from voxax.tuning import Request
+from voxax.tuning import Request, Resolved
+from voxax.tuning.grammar import frozen
 
 Initializer = Callable[..., jax.Array]
 
 
-class SpatiallySparseConv(nnx.Module):
+class Convolution(nnx.Module):
+    """What dense and depthwise convolution modules share: the relation, and how they are called.
+
+    Attributes:
+      weight, bias: the parameters; bias may be None.
+      relation: what describes the kernel map, as keyword arguments of the function.
+      options: its other static keyword arguments.
+    """
+
+    NDIM: ClassVar[int | None] = None
+    FUNCTION: ClassVar[Callable[..., Voxels]]
+
+    weight: nnx.Param
+    bias: nnx.Param | None
+
+    def _describe(
+        self,
+        in_channels: int,
+        ndim: int | None,
+        relation: dict[str, Any],
+        capacity: int | None,
+        dtype: Any,
+        options: dict[str, Any],
+    ) -> KernelSpec:
+        """Keep the static arguments; returns the spec, which fixes the number of taps."""
+        self.in_channels, self.ndim = in_channels, own_ndim(self, ndim)
+        # Modules are compared and hashed by their static attributes: no lists or arrays there.
+        shape = static_shape(relation["kernel_shape"])
+        relation = {k: tuple(v) if isinstance(v, list) else v for k, v in relation.items()}
+        relation["kernel_shape"] = shape
+        self.kernel_size, self.capacity, self.dtype = relation["kernel_size"], capacity, dtype
+        self.relation, self.options = relation, options
+        return KernelSpec.make(self.ndim, **relation)
+
+    def __call__(
+        self,
+        voxels: Voxels,
+        out_voxels: Voxels | None = None,
+        *,
+        kernel_map: KernelMap | None = None,
+    ) -> Voxels:
+        """Convolve; ``out_voxels`` gives the target of a transposed convolution."""
+        check_input(self, voxels)
+        weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
+        if self.dtype is not None:
+            weight = weight.astype(self.dtype)
+            voxels = voxels.map(lambda f: f.astype(self.dtype))
+        shape: dict[str, Any] = {"kernel_map": kernel_map, "out_voxels": out_voxels}
+        if kernel_map is None:
+            shape |= {**self.relation, "capacity": self.capacity}
+        with jax.named_scope(type(self).__name__):  # the layer's name in profiles
+            return type(self).FUNCTION(voxels, weight, bias=bias, **shape, **self.options)
+
+
+class SpatiallySparseConv(Convolution):
     """Spatially sparse convolution in any number of dimensions.
 
     Args:
       in_channels, out_channels: channels.
       kernel_size, stride, dilation: integers, or one per axis.
       groups: channel groups; divides both channel numbers.
-      ndim: spatial axes; fixes the number of taps where ``kernel_size`` is an integer.
+      ndim: spatial axes, 3 unless the class says otherwise; fixes the number of taps where
+        ``kernel_size`` is an integer.
       transposed: needs ``out_voxels`` when called, unless generative.
       generative: output every site that a tap reaches.
       use_bias: add a bias.
       capacity: static rows of a new output set.
-      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: algorithm requests.
+      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used; see
+        :func:`voxax.nn.functional.spatially_sparse_conv`. Names are checked at once.
       dtype: computation dtype; None takes the promotion of features and weight.
       param_dtype: dtype the parameters are kept in.
       kernel_init, bias_init: initialisers, called with the weight's shape
         ``[K, C_in/G, C_out]``: fan-in is ``K * C_in / G``.
-      precision: see :func:`voxax.nn.functional.spatially_sparse_conv`.
+      precision, kernel_shape, spatial_shape: see
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
       rngs: None means ``nnx.Rngs(0)``.
     """
+
+    FUNCTION = staticmethod(spatially_sparse_conv)
 
     def __init__(
         self,
@@ -48,7 +110,7 @@ class SpatiallySparseConv(nnx.Module):
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
         *,
-        ndim: int = 3,
+        ndim: int | None = None,
         transposed: bool = False,
         generative: bool = False,
         use_bias: bool = True,
@@ -62,15 +124,37 @@ class SpatiallySparseConv(nnx.Module):
         kernel_init: Initializer = he_normal,
         bias_init: Initializer = jax.nn.initializers.zeros,
         precision: jax.lax.PrecisionLike = None,
+        kernel_shape: KernelShape = "box",
+        spatial_shape: int | Sequence[int] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        if in_channels % groups or out_channels % groups:
+        if groups < 1 or in_channels % groups or out_channels % groups:
             raise InputError(
                 f"groups={groups} must divide in_channels={in_channels} and "
                 f"out_channels={out_channels}"
             )
         rngs = nnx.Rngs(0) if rngs is None else rngs
-        spec = KernelSpec.make(ndim, kernel_size, stride, dilation, transposed, generative)
+        relation = {
+            "kernel_size": kernel_size,
+            "stride": stride,
+            "dilation": dilation,
+            "transposed": transposed,
+            "generative": generative,
+            "kernel_shape": kernel_shape,
+            "spatial_shape": spatial_shape,
+        }
+        options = {
+            "groups": groups,
+            "precision": precision,
+            **static_requests(
+                "dense" if groups == 1 else "grouped",
+                fwd_algo=fwd_algo,
+                bwd_algo=bwd_algo,
+                dgrad_algo=dgrad_algo,
+                wgrad_algo=wgrad_algo,
+            ),
+        }
+        spec = self._describe(in_channels, ndim, relation, capacity, dtype, options)
         taps, c_in = spec.num_offsets, in_channels // groups
         weight = kernel_init(rngs.params(), (taps, c_in, out_channels), param_dtype)
         if groups > 1:
@@ -79,98 +163,87 @@ class SpatiallySparseConv(nnx.Module):
         self.bias = (
             nnx.Param(bias_init(rngs.params(), (out_channels,), param_dtype)) if use_bias else None
         )
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
-        self.groups, self.ndim, self.capacity = groups, ndim, capacity
-        self.transposed, self.generative = transposed, generative
-        self.algorithms: dict[str, Any] = {
-            "fwd_algo": fwd_algo,
-            "bwd_algo": bwd_algo,
-            "dgrad_algo": dgrad_algo,
-            "wgrad_algo": wgrad_algo,
-        }
-        self.dtype, self.precision = dtype, precision
-
-    def __call__(
-        self,
-        voxels: Voxels,
-        out_voxels: Voxels | None = None,
-        *,
-        kernel_map: KernelMap | None = None,
-    ) -> Voxels:
-        """Convolve; ``out_voxels`` gives the target of a transposed convolution."""
-        if voxels.geometry.ndim != self.ndim:
-            raise InputError(
-                f"{type(self).__name__} has ndim={self.ndim}, the voxels are "
-                f"{voxels.geometry.ndim}-D"
-            )
-        if voxels.num_channels != self.in_channels:
-            raise InputError(
-                f"{type(self).__name__} expects {self.in_channels} channels, the voxels have "
-                f"{voxels.num_channels}"
-            )
-        weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
-        if self.dtype is not None:
-            weight = weight.astype(self.dtype)
-            voxels = voxels.map(lambda f: f.astype(self.dtype))
-        shape: dict[str, Any] = {"kernel_map": kernel_map}
-        if kernel_map is None:
-            shape = {
-                "stride": self.stride,
-                "dilation": self.dilation,
-                "transposed": self.transposed,
-                "generative": self.generative,
-                "out_voxels": out_voxels,
-                "capacity": self.capacity,
-            }
-        return spatially_sparse_conv(
-            voxels,
-            weight,
-            self.kernel_size,
-            bias=bias,
-            groups=self.groups,
-            precision=self.precision,
-            **shape,
-            **self.algorithms,
-        )
+        self.out_channels = out_channels
 
 
-class SparseConv2d(SpatiallySparseConv):
-    """:class:`SpatiallySparseConv` on two axes; submanifold at stride 1."""
+class SpatiallySparseDepthwiseConv(Convolution):
+    """Spatially sparse depthwise convolution: one filter per channel.
 
-    def __init__(self, in_channels: int, out_channels: int, *args: Any, **options: Any) -> None:
-        super().__init__(in_channels, out_channels, *args, ndim=2, **options)
-
-
-class SparseConv3d(SpatiallySparseConv):
-    """:class:`SpatiallySparseConv` on three axes; submanifold at stride 1.
-
-    Users of spconv: its ``SparseConv3d`` also creates output voxels around the input at
-    stride 1. Here that is ``generative=True``.
+    Args:
+      channels: C.
+      kernel_size, stride, dilation, kernel_shape: as in :class:`SpatiallySparseConv`.
+      ndim, transposed, use_bias, capacity, precision: as there.
+      fwd_algo, bwd_algo: depthwise algorithm requests.
+      dtype, param_dtype, kernel_init, bias_init, rngs: as there; the weight's shape is
+        ``[K, 1, C]`` for the initialiser and ``[K, C]`` afterwards.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, *args: Any, **options: Any) -> None:
-        super().__init__(in_channels, out_channels, *args, ndim=3, **options)
-
-
-class SubMConv3d(SparseConv3d):
-    """Submanifold convolution on three axes: the output voxels are the input's (stride 1).
-
-    Source: Graham, Engelcke, van der Maaten, "3D Semantic Segmentation with Submanifold
-    Sparse Convolutional Networks", CVPR 2018.
-    """
+    FUNCTION = staticmethod(depthwise_conv)
 
     def __init__(
         self,
-        in_channels: int,
-        out_channels: int,
+        channels: int,
         kernel_size: int | Sequence[int] = 3,
+        stride: int | Sequence[int] = 1,
         dilation: int | Sequence[int] = 1,
-        **options: Any,
+        *,
+        ndim: int | None = None,
+        transposed: bool = False,
+        use_bias: bool = True,
+        capacity: int | None = None,
+        fwd_algo: Request = None,
+        bwd_algo: Request = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        bias_init: Initializer = jax.nn.initializers.zeros,
+        precision: jax.lax.PrecisionLike = None,
+        kernel_shape: KernelShape = "box",
+        rngs: nnx.Rngs | None = None,
     ) -> None:
-        if clash := {"stride", "transposed", "generative"} & set(options):
-            raise InputError(
-                f"SubMConv3d keeps the voxels, so it takes no {', '.join(sorted(clash))}: use "
-                "SparseConv3d"
-            )
-        super().__init__(in_channels, out_channels, kernel_size, 1, dilation, **options)
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        relation = {
+            "kernel_size": kernel_size,
+            "stride": stride,
+            "dilation": dilation,
+            "transposed": transposed,
+            "kernel_shape": kernel_shape,
+        }
+        requests = static_requests("depthwise", fwd_algo=fwd_algo, bwd_algo=bwd_algo)
+        options = {"precision": precision, **requests}
+        spec = self._describe(channels, ndim, relation, capacity, dtype, options)
+        weight = kernel_init(rngs.params(), (spec.num_offsets, 1, channels), param_dtype)
+        self.weight = nnx.Param(weight[:, 0])
+        self.bias = (
+            nnx.Param(bias_init(rngs.params(), (channels,), param_dtype)) if use_bias else None
+        )
+
+
+def static_requests(kind: WeightKind, **requests: Request) -> dict[str, Resolved | None]:
+    """Requests by argument, hashable and in one spelling, as a module keeps them.
+
+    Raises:
+      AlgorithmError: one that is not understood; already when the module is made.
+    """
+    return {name: frozen(request, kind, name) for name, request in requests.items()}
+
+
+def own_ndim(module: Any, ndim: int | None) -> int:
+    """Spatial axes of a convolution module: the argument's, the class's, or 3."""
+    if ndim is not None and module.NDIM not in (None, ndim):
+        raise InputError(
+            f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "
+            "use SpatiallySparseConv"
+        )
+    return ndim or module.NDIM or 3
+
+
+def check_input(module: Any, voxels: Voxels) -> None:
+    """Raise :class:`InputError` unless the voxels have the module's axes and channels."""
+    name = type(module).__name__
+    if voxels.geometry.ndim != module.ndim:
+        raise InputError(f"{name} has ndim={module.ndim}, the voxels are {voxels.geometry.ndim}-D")
+    if voxels.num_channels != module.in_channels:
+        raise InputError(
+            f"{name} expects {module.in_channels} channels, the voxels have {voxels.num_channels}"
+        )

@@ -1,4 +1,4 @@
-"""Normalisation modules that do not see padding."""
+"""Normalisation modules that do not see padding; they take Voxels and Points."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from voxax.geometry import Voxels
-from voxax.nn.functional import masked_moments, normalize
+from voxax.errors import InputError
+from voxax.nn.functional import (
+    group_norm,
+    instance_norm,
+    layer_norm,
+    masked_moments,
+    normalize,
+    rms_norm,
+)
+from voxax.nn.functional.norm import FeatureRows, Rows
+from voxax.nn.functional.norm_per_scene import Scenes
 
 
 class BatchNorm(nnx.Module):
@@ -24,7 +33,8 @@ class BatchNorm(nnx.Module):
       num_features: channels.
       momentum: weight of the old running average.
       epsilon: added to the variance.
-      axis_name: mapped axis over which statistics are shared between devices.
+      axis_name: mapped axis over which statistics are shared between devices. Devices count
+        by their voxels, so shards of different sizes give the statistics of the whole batch.
       param_dtype: dtype of scale, bias and averages.
       use_running_average: evaluation mode from the start.
 
@@ -37,22 +47,22 @@ class BatchNorm(nnx.Module):
         *,
         momentum: float = 0.9,
         epsilon: float = 1e-5,
-        axis_name: str | None = None,
+        axis_name: str | tuple[str, ...] | None = None,
         param_dtype: Any = jnp.float32,
         use_running_average: bool = False,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         del rngs  # nothing random; accepted so that all modules are built alike
-        # From NumPy: jnp.ones would compile a program for every size.
-        ones, zeros = np.ones(num_features), np.zeros(num_features)
-        self.scale = nnx.Param(jnp.asarray(ones, param_dtype))
-        self.bias = nnx.Param(jnp.asarray(zeros, param_dtype))
-        self.mean = nnx.BatchStat(jnp.asarray(zeros, param_dtype))
-        self.var = nnx.BatchStat(jnp.asarray(ones, param_dtype))
+        self.scale = nnx.Param(_ones(num_features, param_dtype))
+        self.bias = nnx.Param(_zeros(num_features, param_dtype))
+        self.mean = nnx.BatchStat(_zeros(num_features, param_dtype))
+        self.var = nnx.BatchStat(_ones(num_features, param_dtype))
+        self.num_features = num_features
         self.momentum, self.epsilon, self.axis_name = momentum, epsilon, axis_name
         self.use_running_average = use_running_average
 
-    def __call__(self, voxels: Voxels) -> Voxels:
+    def __call__(self, voxels: Rows) -> Rows:
+        _check_channels(self, voxels)
         if self.use_running_average:
             mean, var = self.mean[...], self.var[...]
         else:
@@ -66,3 +76,141 @@ class BatchNorm(nnx.Module):
             old = average[...]
             new = kept * old + (1 - kept) * jax.lax.stop_gradient(value)
             average[...] = new.astype(old.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Mean 0, variance 1 over each voxel's channels. See :func:`voxax.nn.functional.layer_norm`.
+
+    Args:
+      num_features: channels.
+      epsilon: added to the variance.
+      use_scale, use_bias: have a learned factor, a learned offset for each channel.
+      param_dtype: dtype of scale and bias.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float = 1e-5,
+        use_scale: bool = True,
+        use_bias: bool = True,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        del rngs
+        self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
+        self.bias = nnx.Param(_zeros(num_features, param_dtype)) if use_bias else None
+        self.num_features, self.epsilon = num_features, epsilon
+
+    def __call__(self, voxels: Rows) -> Rows:
+        _check_channels(self, voxels)
+        return layer_norm(voxels, _value(self.scale), _value(self.bias), self.epsilon)
+
+
+class RMSNorm(nnx.Module):
+    """Root mean square 1 over each voxel's channels. See :func:`voxax.nn.functional.rms_norm`.
+
+    Arguments as for :class:`LayerNorm`; there is no offset.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float = 1e-5,
+        use_scale: bool = True,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        del rngs
+        self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
+        self.num_features, self.epsilon = num_features, epsilon
+
+    def __call__(self, voxels: Rows) -> Rows:
+        _check_channels(self, voxels)
+        return rms_norm(voxels, _value(self.scale), self.epsilon)
+
+
+class InstanceNorm(nnx.Module):
+    """Mean 0, variance 1 of each channel over the voxels of each scene.
+
+    Training and evaluation do the same. Arguments as for :class:`LayerNorm`. See
+    :func:`voxax.nn.functional.instance_norm`.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float = 1e-5,
+        use_scale: bool = True,
+        use_bias: bool = True,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        del rngs
+        self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
+        self.bias = nnx.Param(_zeros(num_features, param_dtype)) if use_bias else None
+        self.num_features, self.epsilon = num_features, epsilon
+
+    def __call__(self, voxels: Scenes) -> Scenes:
+        _check_channels(self, voxels)
+        return instance_norm(voxels, _value(self.scale), _value(self.bias), self.epsilon)
+
+
+class GroupNorm(nnx.Module):
+    """Mean 0, variance 1 of each group of channels over the voxels of each scene.
+
+    Args:
+      num_features: channels.
+      num_groups: divides the channels.
+      epsilon, use_scale, use_bias, param_dtype: as for :class:`LayerNorm`.
+
+    See :func:`voxax.nn.functional.group_norm`.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_groups: int = 32,
+        *,
+        epsilon: float = 1e-5,
+        use_scale: bool = True,
+        use_bias: bool = True,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        del rngs
+        if num_groups < 1 or num_features % num_groups:
+            raise InputError(f"num_groups={num_groups} must divide num_features={num_features}")
+        self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
+        self.bias = nnx.Param(_zeros(num_features, param_dtype)) if use_bias else None
+        self.num_features, self.num_groups, self.epsilon = num_features, num_groups, epsilon
+
+    def __call__(self, voxels: Scenes) -> Scenes:
+        _check_channels(self, voxels)
+        scale, bias = _value(self.scale), _value(self.bias)
+        return group_norm(voxels, self.num_groups, scale, bias, self.epsilon)
+
+
+# From NumPy: jnp.ones would compile a program for every size.
+def _ones(size: int, dtype: Any) -> jax.Array:
+    return jnp.asarray(np.ones(size), dtype)
+
+
+def _zeros(size: int, dtype: Any) -> jax.Array:
+    return jnp.asarray(np.zeros(size), dtype)
+
+
+def _value(parameter: nnx.Param | None) -> jax.Array | None:
+    return None if parameter is None else parameter[...]
+
+
+def _check_channels(module: Any, voxels: FeatureRows) -> None:
+    channels = voxels.features.shape[1]
+    if channels != module.num_features:
+        raise InputError(
+            f"{type(module).__name__} expects {module.num_features} channels, the input has "
+            f"{channels}"
+        )

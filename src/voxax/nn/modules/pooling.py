@@ -2,20 +2,143 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 from flax import nnx
 
-from voxax.geometry import Voxels
-from voxax.nn.functional import global_pool
+from voxax.geometry import KernelMap, KernelShape, Voxels
+from voxax.geometry.kernel_spec import static_shape
+from voxax.nn import functional
+from voxax.nn.functional.pooling import Size
+
+
+class _Pool(nnx.Module):
+    """Pooling over the voxels under a kernel.
+
+    Args:
+      kernel_size, stride, dilation: as in :func:`voxax.nn.functional.sum_pool`.
+      kernel_shape, generative, capacity: as there.
+    """
+
+    FUNCTION: ClassVar[Any]
+
+    def __init__(
+        self,
+        kernel_size: Size = 2,
+        stride: Size | None = None,
+        dilation: Size = 1,
+        *,
+        kernel_shape: KernelShape = "box",
+        generative: bool = False,
+        capacity: int | None = None,
+    ) -> None:
+        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
+        self.kernel_shape: KernelShape = static_shape(kernel_shape)
+        self.generative, self.capacity = generative, capacity
+
+    def __call__(
+        self,
+        voxels: Voxels,
+        out_voxels: Voxels | None = None,
+        *,
+        kernel_map: KernelMap | None = None,
+        **options: Any,
+    ) -> Any:
+        if kernel_map is not None:
+            given = {"kernel_map": kernel_map, "out_voxels": out_voxels}
+            return type(self).FUNCTION(voxels, **given, **options)
+        return type(self).FUNCTION(
+            voxels,
+            self.kernel_size,
+            self.stride,
+            self.dilation,
+            kernel_shape=self.kernel_shape,
+            generative=self.generative,
+            out_voxels=out_voxels,
+            capacity=self.capacity,
+            **options,
+        )
+
+
+class MaxPool(_Pool):
+    """:func:`voxax.nn.functional.max_pool`; call with ``return_indices=True`` to unpool later."""
+
+    FUNCTION = staticmethod(functional.max_pool)
+
+
+class MinPool(_Pool):
+    """:func:`voxax.nn.functional.min_pool`."""
+
+    FUNCTION = staticmethod(functional.min_pool)
+
+
+class MeanPool(_Pool):
+    """:func:`voxax.nn.functional.mean_pool`."""
+
+    FUNCTION = staticmethod(functional.mean_pool)
+
+
+class SumPool(_Pool):
+    """:func:`voxax.nn.functional.sum_pool`."""
+
+    FUNCTION = staticmethod(functional.sum_pool)
+
+
+class Unpool(nnx.Module):
+    """Back to the voxels that were pooled. See :func:`voxax.nn.functional.unpool`."""
+
+    def __init__(
+        self,
+        kernel_size: Size = 2,
+        stride: Size | None = None,
+        dilation: Size = 1,
+        *,
+        kernel_shape: KernelShape = "box",
+    ) -> None:
+        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
+        self.kernel_shape: KernelShape = static_shape(kernel_shape)
+
+    def __call__(
+        self, voxels: Voxels, out_voxels: Voxels, indices: jax.Array | None = None
+    ) -> Voxels:
+        return functional.unpool(
+            voxels,
+            out_voxels,
+            indices,
+            self.kernel_size,
+            self.stride,
+            self.dilation,
+            kernel_shape=self.kernel_shape,
+        )
+
+
+class SpaceToChannel(nnx.Module):
+    """Fold blocks into channels. See :func:`voxax.nn.functional.space_to_channel`."""
+
+    def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
+        self.factor, self.capacity = factor, capacity
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return functional.space_to_channel(voxels, self.factor, capacity=self.capacity)
+
+
+class ChannelToSpace(nnx.Module):
+    """Unfold channels into blocks. See :func:`voxax.nn.functional.channel_to_space`."""
+
+    def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
+        self.factor, self.capacity = factor, capacity
+
+    def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
+        capacity = self.capacity if out_voxels is None else None
+        return functional.channel_to_space(voxels, self.factor, out_voxels, capacity=capacity)
 
 
 class GlobalPool(nnx.Module):
     """One row per scene: ``[batch_size, C]``. See :func:`voxax.nn.functional.global_pool`."""
 
-    def __init__(self, reduction: Literal["mean", "sum", "max"] = "mean") -> None:
-        self.reduction: Literal["mean", "sum", "max"] = reduction
+    def __init__(self, reduction: Literal["mean", "sum", "max", "min"] = "mean") -> None:
+        self.reduction: Literal["mean", "sum", "max", "min"] = reduction
 
     def __call__(self, voxels: Voxels) -> jax.Array:
-        return global_pool(voxels, self.reduction)
+        return functional.global_pool(voxels, self.reduction)

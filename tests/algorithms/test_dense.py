@@ -1,7 +1,7 @@
-"""What every algorithm must do: the dense numbers, their gradients, and inert padding.
+"""What every form of every algorithm must do: the dense numbers, gradients, inert padding.
 
-Collected by ``tests/algorithms/test_conformance.py``. A new algorithm in the registry runs
-all of it without a line of test code.
+By default each test runs for some forms, with ``-m slow`` for all. A form that is added to
+``conformance/forms.py`` runs all of it without a line of test code.
 """
 
 import jax
@@ -11,8 +11,9 @@ import pytest
 from benchmarks.workloads import WORKLOADS, scan
 
 import voxax as vx
-from oracles import dense_conv, dense_conv_adjoint, relative_error
-from voxax.algorithms import ALGORITHMS
+from conformance.forms import FORMS
+from oracle import dense_conv, dense_conv_adjoint, relative_error
+from samples import make_voxels, make_weight, slow_unless
 from voxax.nn.functional import spatially_sparse_conv, spatially_sparse_depthwise_conv
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
@@ -24,36 +25,16 @@ FEW_CASES = [(3, 1), (2, 2), (5, 3)]
 SCAN_CASES = [(1, 1), (2, 2), (3, 1), (3, 2), (5, 3)]
 
 
-def slow_unless(condition, *values):
-    """A parameter set that runs by default, or with `-m slow` only."""
-    return pytest.param(*values, marks=() if condition else pytest.mark.slow)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:a kernel of extent"),
+    pytest.mark.usefixtures("forms"),
+]
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:a kernel of extent")
-
-for_every_algorithm = pytest.mark.parametrize("algorithm", [a.name for a in ALGORITHMS])
-
-
-def make_voxels(rows, channels=3, dtype="float32", seed=0, capacity=384):
-    """Voxels with random features, and always some padding rows.
-
-    One capacity for all small workloads: they then share their compiled programs.
-    """
-    capacity = max(capacity, vx.bucket_capacity(len(rows) + 5))
-    padded = np.full((capacity, rows.shape[1]), vx.PAD)
-    padded[: len(rows)] = rows
-    features = np.random.default_rng(seed).normal(size=(capacity, channels)).astype(np.float32)
-    batch_size = int(rows[:, 0].max(initial=0)) + 1
-    return vx.Voxels.from_coords(
-        padded, jnp.asarray(features, dtype), batch_size, capacity=capacity
-    )
-
-
-def make_weight(kernel_size, ndim, c_in=3, c_out=4, dtype="float32", groups=None, seed=1):
-    taps = kernel_size**ndim if isinstance(kernel_size, int) else int(np.prod(kernel_size))
-    inner = (c_in, c_out) if groups is None else (groups, c_in // groups, c_out // groups)
-    weight = np.random.default_rng(seed).normal(size=(taps, *inner)) / np.sqrt(taps)
-    return jnp.asarray(weight, dtype)
+def every_form(*default):
+    """All forms; by default those named."""
+    forms = [slow_unless(form in default, form) for form in FORMS]
+    return pytest.mark.parametrize("algorithm", forms)
 
 
 def pin(algorithm):
@@ -85,13 +66,13 @@ def check_forward(rows, kernel_size, stride, algorithm, dtypes=("float32",), **o
         assert relative_error(out.valid_features(), expected) < TOLERANCE[dtype], dtype
 
 
-@for_every_algorithm
+@every_form("pair_lists_1024")
 @pytest.mark.parametrize(("kernel", "stride"), CASES)
 def test_forward_is_dense_on_random_voxels(kernel, stride, algorithm):
     check_forward(WORKLOADS["random_cube"](), kernel, stride, algorithm, TOLERANCE)
 
 
-@for_every_algorithm
+@every_form("im2col")
 @pytest.mark.parametrize(
     ("kernel", "stride"),
     [slow_unless(case in SCAN_CASES, *case) for case in CASES],
@@ -100,14 +81,14 @@ def test_forward_is_dense_on_a_real_scan(kernel, stride, algorithm, scans):
     check_forward(scan(scans, 2000), kernel, stride, algorithm, TOLERANCE)
 
 
-@for_every_algorithm
+@every_form("tiles_256")
 @pytest.mark.parametrize(("kernel", "stride"), FEW_CASES)
 @pytest.mark.parametrize("workload", sorted(set(WORKLOADS) - {"random_cube"}))
 def test_forward_is_dense_on_every_workload(workload, kernel, stride, algorithm):
     check_forward(WORKLOADS[workload](), kernel, stride, algorithm)
 
 
-@for_every_algorithm
+@every_form("output_stationary")
 @pytest.mark.parametrize(
     ("kernel", "stride", "ndim"),
     [
@@ -121,13 +102,13 @@ def test_forward_is_dense_in_other_dimensions(kernel, stride, ndim, algorithm):
     check_forward(rows, kernel, stride, algorithm)
 
 
-@for_every_algorithm
+@every_form("pair_lists_4")
 def test_forward_is_dense_for_anisotropic_kernels(algorithm):
     rows = WORKLOADS["random_cube"]()
     check_forward(rows, (1, 2, 3), (2, 1, 3), algorithm, dilation=(3, 2, 1))
 
 
-@for_every_algorithm
+@every_form("output_stationary", "pair_lists_4")
 @pytest.mark.parametrize("groups", [2, 4])
 def test_groups_are_dense_groups(groups, algorithm):
     voxels = make_voxels(WORKLOADS["random_cube"](), channels=4)
@@ -138,7 +119,7 @@ def test_groups_are_dense_groups(groups, algorithm):
     assert relative_error(out.valid_features(), expected) < 1e-5
 
 
-@for_every_algorithm
+@every_form("im2col", "tiles_256")
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
 def test_depthwise_is_one_group_per_channel(kernel, stride, algorithm):
     voxels = make_voxels(WORKLOADS["random_cube"]())
@@ -162,7 +143,7 @@ def test_depthwise_is_one_group_per_channel(kernel, stride, algorithm):
     same_values_and_gradients(sparse, dense, voxels.features, weight)
 
 
-@for_every_algorithm
+@every_form("pair_lists_4")
 @pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (3, 1)])
 def test_transposed_is_the_dense_adjoint(kernel, stride, algorithm):
     """From the coarse voxels back onto a skip's."""
@@ -180,7 +161,7 @@ def test_transposed_is_the_dense_adjoint(kernel, stride, algorithm):
     assert relative_error(up.valid_features(), expected) < 1e-5
 
 
-@for_every_algorithm
+@every_form("tiles_4")
 @pytest.mark.parametrize("stride", [1, 2])
 def test_generative_is_dense_at_every_reached_site(stride, algorithm):
     check_forward(WORKLOADS["surface"](100), 3, stride, algorithm, generative=True)
@@ -196,7 +177,7 @@ def same_values_and_gradients(sparse, dense, *arguments, tolerance=1e-5):
         assert relative_error(one, other) < tolerance
 
 
-@for_every_algorithm
+@every_form("im2col", "pair_lists_1024")
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 1), (2, 2), (3, 2)])
 def test_gradients_are_dense(kernel, stride, algorithm):
     """With respect to features, weight and bias."""
@@ -216,7 +197,7 @@ def test_gradients_are_dense(kernel, stride, algorithm):
     same_values_and_gradients(sparse, dense, voxels.features, weight, bias)
 
 
-@for_every_algorithm
+@every_form("im2col", "pair_lists_4")
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
 def test_padding_is_inert(kernel, stride, algorithm):
     """NaN in the padding rows of features and cotangent reaches nothing."""
@@ -241,7 +222,7 @@ def test_padding_is_inert(kernel, stride, algorithm):
         np.testing.assert_array_equal(clean, dirty)
 
 
-@for_every_algorithm
+@every_form("im2col", "pair_lists_4")
 def test_same_bits_every_run(algorithm):
     voxels, weight = make_voxels(WORKLOADS["surface"]()), make_weight(3, 3)
 

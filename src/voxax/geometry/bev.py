@@ -1,0 +1,116 @@
+"""Bird's-eye view: folding one axis away."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from voxax.coords import COORD_LIMIT, PAD
+from voxax.errors import InputError
+from voxax.geometry.convert import reduce_rows
+from voxax.geometry.regroup import gather_rows, new_geometry, unique_sites
+from voxax.geometry.voxels import Voxels
+
+BevReduction = Literal["sum", "mean", "max", "min", "concat"]
+BEV_REDUCTIONS = ("sum", "mean", "max", "min", "concat")
+
+
+def to_bev(
+    voxels: Voxels,
+    axis: int = -1,
+    *,
+    reduction: BevReduction = "sum",
+    extent: Sequence[int] | None = None,
+    capacity: int | None = None,
+) -> Voxels:
+    """Fold one axis away: every column of voxels along it becomes one voxel.
+
+    Args:
+      voxels: voxels of D axes, D from 2 to 4.
+      axis: the spatial axis to fold, from 0 to D - 1 (negative counts from the last one, which
+        is the vertical one of LiDAR data).
+      reduction: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the voxels that exist, or
+        ``"concat"``: one slab of channels for each lattice step of ``extent``, the lowest
+        first, zero where a voxel is missing. A dense 2-D network then sees the heights.
+      extent: static ``(low, high)`` along the axis, lattice coordinates at the voxels' stride.
+        Voxels outside of ``low <= coordinate < high`` are left out. None takes all;
+        ``"concat"`` needs it.
+      capacity: static rows; None buckets eagerly, takes the input's under ``jax.jit``.
+
+    Returns:
+      Voxels of D - 1 axes with ``C`` channels, or ``(high - low) * C`` for ``"concat"``. Stride,
+      voxel size and origin lose the axis too.
+
+    Raises:
+      InputError: 1-D voxels, no such axis, an unknown reduction, an extent that is missing or
+        empty.
+      CapacityError: eager, and the columns do not fit ``capacity``. Traced overflow is counted
+        in ``num_dropped``.
+    """
+    source = voxels.geometry
+    ndim = source.ndim
+    if reduction not in BEV_REDUCTIONS:
+        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(BEV_REDUCTIONS)}")
+    if ndim < 2:
+        raise InputError("to_bev folds one of at least two axes, the voxels are 1-D")
+    if not -ndim <= operator.index(axis) < ndim:
+        raise InputError(f"axis={axis} of {ndim}-D voxels: give one from {-ndim} to {ndim - 1}")
+    axis %= ndim
+    bounds = None if extent is None else _bounds(extent)
+    slabs = 0 if bounds is None else bounds[1] - bounds[0]
+    if reduction == "concat" and not slabs:
+        raise InputError(
+            "to_bev with reduction='concat' needs extent=(low, high): it fixes the number of "
+            "channels, which is static"
+        )
+    columns, height = _columns(source.coords, axis, bounds)
+    found = unique_sites(columns, capacity)
+    size = len(found.coords)
+    if reduction == "concat":
+        features = _slabs(voxels.features, found.inverse, height, slabs, size)
+    else:
+        features = reduce_rows(voxels.features, found.inverse, size, reduction)
+
+    def without_axis(values: tuple) -> tuple:
+        return values[:axis] + values[axis + 1 :]
+
+    geometry = new_geometry(found, [source], stride=without_axis(source.stride))
+    return Voxels(geometry, features, without_axis(voxels.voxel_size), without_axis(voxels.origin))
+
+
+def _bounds(extent: Sequence[int]) -> tuple[int, int]:
+    low, high = (operator.index(v) for v in extent)
+    if not -COORD_LIMIT <= low < high <= COORD_LIMIT:
+        raise InputError(
+            f"extent={(low, high)} must be (low, high) with -2**30 <= low < high <= 2**30"
+        )
+    return low, high
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "bounds"))
+def _columns(
+    coords: jax.Array, axis: int, bounds: tuple[int, int] | None
+) -> tuple[jax.Array, jax.Array]:
+    """``(int32[N, D], int32[N])``: each row without the axis, and its height above ``low``."""
+    along = coords[:, 1 + axis]
+    columns = jnp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)
+    if bounds is None:
+        return columns, along
+    inside = (along >= bounds[0]) & (along < bounds[1])
+    return jnp.where(inside[:, None], columns, PAD), along - bounds[0]
+
+
+@functools.partial(jax.jit, static_argnames=("slabs", "capacity"))
+def _slabs(
+    features: jax.Array, inverse: jax.Array, height: jax.Array, slabs: int, capacity: int
+) -> jax.Array:
+    """``[capacity, slabs * C]`` from features ``[N, C]``: no two rows share a place."""
+    rows = jnp.full((capacity, slabs), -1, jnp.int32)
+    place = (jnp.where(inverse < 0, capacity, inverse), jnp.where(inverse < 0, slabs, height))
+    rows = rows.at[place].set(jnp.arange(features.shape[0], dtype=jnp.int32), mode="drop")
+    return gather_rows(features, rows).reshape(capacity, slabs * features.shape[1])

@@ -1,0 +1,208 @@
+"""Changing the lattice, or growing over it: dilate, refine, coarsen."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.coords import COORD_LIMIT, PAD, is_valid
+from voxax.coords import coarsen as coarse_rows
+from voxax.errors import InputError
+from voxax.geometry.convert import reduce_rows
+from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
+from voxax.geometry.regroup import (
+    gather_rows,
+    new_geometry,
+    refuse_lost_sites,
+    source_rows,
+    unique_sites,
+)
+from voxax.geometry.voxel_geometry import Level
+from voxax.geometry.voxels import Voxels
+
+CoarseReduction = Literal["mean", "sum", "max", "min"]
+COARSE_REDUCTIONS = ("mean", "sum", "max", "min")
+
+
+def dilate(
+    voxels: Voxels,
+    kernel_size: int | Sequence[int] = 3,
+    *,
+    kernel_shape: KernelShape = "box",
+    dilation: int | Sequence[int] = 1,
+    capacity: int | None = None,
+) -> Voxels:
+    """Add every site that a kernel reaches, as a generative convolution of stride 1 does.
+
+    Args:
+      voxels: the voxels; all are kept, also where no tap is the centre.
+      kernel_size, kernel_shape, dilation: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`; a tap at ``offset`` reaches
+        ``site - offset * dilation``.
+      capacity: static rows; None buckets eagerly, and takes (number of taps) times the input's
+        capacity under ``jax.jit``, which always suffices and is mostly far too much.
+
+    Returns:
+      Voxels with the old features, zero at the new sites.
+
+    Raises:
+      InputError: kernel arguments that do not fit; eager: sites outside the coordinate range.
+      CapacityError: eager, and the voxels do not fit ``capacity``. Traced, lost sites are
+        counted in ``num_dropped``; those outside the coordinate range once for every tap.
+    """
+    ndim = voxels.geometry.ndim
+    spec = KernelSpec.make(ndim, kernel_size, dilation=dilation, kernel_shape=kernel_shape)
+    taps = {tuple(tap) for tap in spec.dilated_offsets.tolist()}
+    taps = ((0,) * ndim, *sorted(taps - {(0,) * ndim}))
+    source = voxels.geometry
+    sites, lost = _reached(source.coords, taps)
+    refuse_lost_sites(lost, f"dilate by {spec}")
+    found = unique_sites(sites, capacity)
+    # The first candidates are the voxels themselves.
+    rows = source_rows(found.inverse[: voxels.capacity], len(found.coords))
+    geometry = new_geometry(found, [source], lost=lost)
+    return dataclasses.replace(
+        voxels, geometry=geometry, features=gather_rows(voxels.features, rows)
+    )
+
+
+def refine(
+    voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
+) -> Voxels:
+    """Split every voxel into its ``factor**D`` children, each with a copy of its features.
+
+    Where ``factor`` divides the stride, the stride is divided. Along axes where it does not
+    (as below the original voxels, at stride 1) the stride stays and ``voxel_size`` is divided:
+    the result then counts its strides from the finer lattice. ``positions()`` are those of the
+    children's centres both times.
+
+    Args:
+      voxels: the voxels.
+      factor: an integer, or one per axis.
+      capacity: static rows; None buckets eagerly, takes ``factor**D`` times the input's
+        capacity under ``jax.jit``.
+
+    Raises:
+      InputError: a factor below 1; eager: children outside the coordinate range.
+      CapacityError: eager, and the children do not fit ``capacity``. Traced, lost children are
+        counted in ``num_dropped``.
+    """
+    source = voxels.geometry
+    factors = _factors(factor, source.ndim)
+    children, lost = _children(source.coords, factors)
+    refuse_lost_sites(lost, f"refine by {factors}")
+    found = unique_sites(children, capacity)
+    rows = _parents(found.inverse, voxels.capacity, len(found.coords))
+    stride, voxel_size = _finer(voxels, factors)
+    geometry = new_geometry(found, [source], stride=stride, lost=lost)
+    return Voxels(geometry, gather_rows(voxels.features, rows), voxel_size, voxels.origin)
+
+
+def coarsen(
+    voxels: Voxels,
+    factor: int | Sequence[int] = 2,
+    *,
+    reduction: CoarseReduction = "mean",
+    capacity: int | None = None,
+) -> Voxels:
+    """Merge the voxels of every cell of ``factor**D``: ``unique(floor(coords / factor))``.
+
+    These are the voxels that a convolution of stride ``factor`` leads to.
+
+    Args:
+      voxels: the voxels.
+      factor: an integer, or one per axis.
+      reduction: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the voxels that exist.
+      capacity: static rows; None takes the level's planned capacity, else the input's, as strided
+        convolutions do, so that their results can be added.
+
+    Raises:
+      InputError: a factor below 1, an unknown reduction.
+      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
+        in ``num_dropped``.
+    """
+    if reduction not in COARSE_REDUCTIONS:
+        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(COARSE_REDUCTIONS)}")
+    source = voxels.geometry
+    factors = _factors(factor, source.ndim)
+    stride = tuple(s * f for s, f in zip(source.stride, factors, strict=True))
+    cells = coarse_rows(source.coords, factors)
+    if capacity is None:
+        capacity = dict(source.level_capacities).get(stride, source.capacity)
+    found = unique_sites(cells, capacity)
+    geometry = new_geometry(found, [source], stride=stride)
+    features = reduce_rows(voxels.features, found.inverse, len(found.coords), reduction)
+    return dataclasses.replace(voxels, geometry=geometry, features=features)
+
+
+def _factors(factor: int | Sequence[int], ndim: int) -> tuple[int, ...]:
+    factors = per_axis(factor, ndim, "factor")
+    if max(factors) > LONGEST_REACH:
+        raise InputError(f"factor={factors} is limited to 2**28 = {LONGEST_REACH} along every axis")
+    return factors
+
+
+def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float, ...]]:
+    """Stride and voxel size of the children."""
+    divides = [s % f == 0 for s, f in zip(voxels.stride, factors, strict=True)]
+    axes = list(zip(voxels.stride, factors, divides, strict=True))
+    stride = tuple(s // f if whole else s for s, f, whole in axes)
+    if all(divides):
+        return stride, voxels.voxel_size
+    size = voxels.voxel_size or (1.0,) * len(factors)
+    return stride, tuple(
+        v if whole else v / f for v, f, whole in zip(size, factors, divides, strict=True)
+    )
+
+
+@functools.partial(jax.jit, static_argnames="taps")
+def _reached(coords: jax.Array, taps: tuple[tuple[int, ...], ...]) -> tuple[jax.Array, jax.Array]:
+    """``site - tap`` of every tap and voxel; see :func:`_candidates`."""
+    cells = coords[None, :, 1:] - jnp.asarray(taps, jnp.int32)[:, None, :]
+    inside = jnp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
+    return _candidates(coords, cells, inside)
+
+
+@functools.partial(jax.jit, static_argnames="factors")
+def _children(coords: jax.Array, factors: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """``site * factor + step`` of every step and voxel; see :func:`_candidates`."""
+    steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
+    # Parents beyond these bounds are left out before their product could wrap around.
+    lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
+    highest = (COORD_LIMIT - 1 - steps) // np.asarray(factors)
+    parents = coords[None, :, 1:]
+    inside = (parents >= jnp.asarray(lowest, jnp.int32)) & (
+        parents <= jnp.asarray(highest, jnp.int32)
+    )
+    cells = parents * jnp.asarray(factors, jnp.int32)[None, None, :] + jnp.asarray(steps, jnp.int32)
+    return _candidates(coords, cells, jnp.all(inside, axis=-1))
+
+
+@functools.partial(jax.jit, static_argnames=("number", "capacity"))
+def _parents(places: jax.Array, number: int, capacity: int) -> jax.Array:
+    """``int32[capacity]``: row of the parent, one of ``number``, of the child at every place."""
+    child = source_rows(places, capacity)
+    return jnp.where(child < 0, -1, child % number)
+
+
+def _candidates(
+    coords: jax.Array, cells: jax.Array, inside: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Rows for a new set from cells ``int32[K, N, D]`` derived from every voxel.
+
+    Returns:
+      ``(int32[K * N, 1 + D], int32[])``: the rows with padding, and how many cells of voxels
+      lie not ``inside bool[K, N]`` of the coordinate range.
+    """
+    valid = is_valid(coords)[None, :]
+    scenes = jnp.broadcast_to(coords[None, :, :1], (*inside.shape, 1))
+    rows = jnp.concatenate([scenes, cells], axis=-1)
+    rows = jnp.where((inside & valid)[..., None], rows, PAD).reshape(-1, coords.shape[1])
+    return rows, jnp.sum(valid & ~inside, dtype=jnp.int32)

@@ -1,0 +1,138 @@
+"""Keeping some of the voxels: under a mask, by score, in a box."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.coords import COORD_LIMIT, compact_rows, is_valid
+from voxax.errors import InputError
+from voxax.geometry.regroup import choose_capacity, gather_rows, new_geometry
+from voxax.geometry.voxels import Voxels
+
+
+def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
+    """The voxels where ``mask`` is true.
+
+    Args:
+      voxels: the voxels.
+      mask: ``bool[voxels.capacity]``; what it says of padding rows does not matter.
+      capacity: static rows; None buckets the number kept eagerly, takes the input's capacity
+        under ``jax.jit``.
+
+    Raises:
+      InputError: a mask of another shape or dtype.
+      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
+        in ``num_dropped``.
+    """
+    mask = jnp.asarray(mask)
+    if mask.shape != (voxels.capacity,) or mask.dtype != bool:
+        raise InputError(
+            f"mask must be bool[{voxels.capacity}], one for each row of the voxels, got "
+            f"{mask.dtype}{list(mask.shape)}"
+        )
+    return _kept(voxels, mask, capacity, voxels.capacity)
+
+
+def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -> Voxels:
+    """The ``k`` voxels with the highest scores of every scene, or all where it has fewer.
+
+    Args:
+      voxels: the voxels.
+      scores: real ``[voxels.capacity]``. Of equal ones the earlier row wins, NaN comes last;
+        what they say of padding rows does not matter. Gradients flow through the features of
+        the voxels that are kept, none through the scores.
+      k: static, at least 1.
+      capacity: static rows; None buckets the number kept eagerly, takes
+        ``min(k * batch_size, voxels.capacity)`` under ``jax.jit``.
+
+    Raises:
+      InputError: scores of another shape, k below 1.
+      CapacityError: as :func:`prune`.
+    """
+    scores = jnp.asarray(scores)
+    if scores.shape != (voxels.capacity,) or jnp.issubdtype(scores.dtype, jnp.complexfloating):
+        hint = "; scores[:, 0] has that shape" if scores.shape == (voxels.capacity, 1) else ""
+        raise InputError(
+            f"scores must be real [{voxels.capacity}], one for each row of the voxels, got "
+            f"{scores.dtype}{list(scores.shape)}{hint}"
+        )
+    if operator.index(k) < 1:
+        raise InputError(f"k={k} must be at least 1")
+    k = min(operator.index(k), voxels.capacity)
+    best = _best(voxels.coords, jax.lax.stop_gradient(scores), k)
+    return _kept(voxels, best, capacity, min(voxels.capacity, k * voxels.batch_size))
+
+
+def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) -> Voxels:
+    """The voxels inside the box ``low <= coordinate < high``.
+
+    Args:
+      voxels: the voxels.
+      low, high: lattice coordinates at the voxels' own stride, an integer or one per axis; may
+        be traced.
+      capacity: as in :func:`prune`.
+
+    Raises:
+      InputError: corners that are no integers or have another number of axes.
+      CapacityError: as :func:`prune`.
+    """
+    corners = [
+        _corner(value, voxels.geometry.ndim, name) for value, name in ((low, "low"), (high, "high"))
+    ]
+    return _kept(voxels, _inside(voxels.coords, *corners), capacity, voxels.capacity)
+
+
+def _kept(voxels: Voxels, keep: jax.Array, capacity: int | None, bound: int) -> Voxels:
+    source = voxels.geometry
+    capacity = choose_capacity(capacity, bound, _number(source.coords, keep))
+    found = compact_rows(source.coords, keep, capacity)
+    geometry = new_geometry(found, [source], level_capacities=source.level_capacities)
+    features = gather_rows(voxels.features, found.source)
+    return dataclasses.replace(voxels, geometry=geometry, features=features)
+
+
+@jax.jit
+def _number(coords: jax.Array, keep: jax.Array) -> jax.Array:
+    return jnp.sum(keep & is_valid(coords), dtype=jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames="k")
+def _best(coords: jax.Array, scores: jax.Array, k: int) -> jax.Array:
+    """``bool[N]``: the k best rows of every scene."""
+    if jnp.issubdtype(scores.dtype, jnp.bool_):
+        scores = scores.astype(jnp.int32)
+    # Highest first. Unlike the negative, the complement of an integer cannot overflow.
+    descending = -scores if jnp.issubdtype(scores.dtype, jnp.floating) else ~scores
+    scene, rows = coords[:, 0], jnp.arange(coords.shape[0], dtype=jnp.int32)
+    # Padding is behind every scene, and sorting by scene leaves each scene where it was.
+    *_, order = jax.lax.sort((scene, descending, rows), num_keys=2, is_stable=True)
+    rank = rows - jnp.searchsorted(scene, scene).astype(jnp.int32)
+    return jnp.zeros(scene.shape, bool).at[order].set(rank < k, unique_indices=True)
+
+
+@jax.jit
+def _inside(coords: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    cell = coords[:, 1:]
+    return jnp.all((cell >= low[None, :]) & (cell < high[None, :]), axis=1)
+
+
+def _corner(value: Any, ndim: int, name: str) -> jax.Array:
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if array.shape not in ((), (ndim,)) or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(
+            f"{name} must be an integer lattice coordinate, or one for each of {ndim} axes, got "
+            f"{array.dtype}{list(array.shape)}"
+        )
+    # Beyond the coordinate range a corner cuts nothing off, and 32 bits hold its limits.
+    # Bounds that the array's own dtype can hold: a wider one would be cut to it.
+    info = jnp.iinfo(array.dtype)
+    low, high = max(int(info.min), -COORD_LIMIT), min(int(info.max), COORD_LIMIT)
+    clipped = (jnp if isinstance(array, jax.Array) else np).clip(array, low, high)
+    return jnp.broadcast_to(jnp.asarray(clipped, jnp.int32), (ndim,))

@@ -1,0 +1,214 @@
+"""Voxels as sets: union, intersection, joining channels, reading one set at another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.coords import compact_rows, is_valid
+from voxax.errors import InputError
+from voxax.geometry.dtypes import accumulator, mean_of, product_dtype
+from voxax.geometry.regroup import (
+    choose_capacity,
+    gather_rows,
+    joint_capacities,
+    new_geometry,
+    rows_at,
+    same_lattice,
+    source_rows,
+    unique_sites,
+)
+from voxax.geometry.voxel_geometry import VoxelGeometry
+from voxax.geometry.voxels import Voxels, require_same_geometry
+
+SetReduction = Literal["sum", "mean", "max", "min"]
+SET_REDUCTIONS = ("sum", "mean", "max", "min")
+
+Join = Literal["same", "union", "intersection"]
+JOINS = ("same", "union", "intersection")
+
+Rows = tuple[jax.Array, ...]
+
+
+def union(
+    a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
+) -> Voxels:
+    """The voxels that are in ``a`` or in ``b``.
+
+    Args:
+      a, b: voxels of one lattice (stride, batch size, voxel size, origin) and the same number
+        of channels. On one and the same geometry the result keeps it, unless ``capacity`` is
+        given.
+      reduction: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the operands that have the
+        voxel; half precision is added in float32.
+      capacity: static rows; None buckets eagerly, takes the sum of both under ``jax.jit``.
+
+    Raises:
+      InputError: operands of different lattices or channels, an unknown reduction.
+      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
+        in ``num_dropped``.
+    """
+    return _merged((a, b), "union", reduction, capacity)
+
+
+def intersection(
+    a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
+) -> Voxels:
+    """The voxels that are in ``a`` and in ``b``.
+
+    Arguments and errors as in :func:`union`; under ``jax.jit``, ``capacity=None`` takes the
+    smaller operand's.
+    """
+    return _merged((a, b), "intersection", reduction, capacity)
+
+
+def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None = None) -> Voxels:
+    """Concatenate channels.
+
+    Args:
+      voxels: one or more of one lattice.
+      join: ``"same"`` needs voxels on the same geometry and keeps it; ``"union"`` keeps every
+        voxel, with zeros for operands that lack it; ``"intersection"`` keeps the voxels that
+        all operands have.
+      capacity: static rows of a union or intersection; see :func:`union`.
+
+    Returns:
+      Voxels with the sum of all channels.
+
+    Raises:
+      GeometryMismatchError: ``join="same"``, and the coordinates differ.
+      InputError: an empty list, an unknown join, operands of different lattices.
+      CapacityError: as :func:`union`.
+    """
+    if join not in JOINS:
+        raise InputError(f"unknown join {join!r}; known: {', '.join(JOINS)}")
+    if join != "same":
+        lattice = same_lattice(voxels, "cat")
+        geometry, rows = _joined([v.geometry for v in voxels], join, capacity)
+        parts = [gather_rows(v.features, row) for v, row in zip(voxels, rows, strict=True)]
+        return Voxels(geometry, jnp.concatenate(parts, axis=1), *lattice)
+    if not voxels:
+        raise InputError("cat needs at least one Voxels, got an empty list")
+    if capacity is not None:
+        raise InputError(
+            f"cat with join='same' keeps the voxels, so it takes no capacity (got {capacity}): "
+            "leave it out, or choose join='union' or 'intersection'"
+        )
+    first, *rest = voxels
+    geometry = first.geometry
+    for other in rest:
+        require_same_geometry(first, other, "cat")
+        geometry = geometry.with_drops_of(other.geometry)
+    features = jnp.concatenate([v.features for v in voxels], axis=1)
+    return dataclasses.replace(first, geometry=geometry).replace_features(features)
+
+
+def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
+    """Read ``voxels`` at the coordinates of ``out_voxels``; zero where a voxel is missing.
+
+    Args:
+      voxels: ``C`` channels.
+      out_voxels: voxels of the same lattice; their features are not used.
+
+    Returns:
+      Voxels with ``C`` channels on the geometry of ``out_voxels``.
+
+    Raises:
+      InputError: different lattices.
+    """
+    size, origin = same_lattice((voxels, out_voxels), "inject")
+    rows = rows_at(voxels.coords, out_voxels.coords)
+    geometry = out_voxels.geometry.with_drops_of(voxels.geometry)
+    return Voxels(geometry, gather_rows(voxels.features, rows), size, origin)
+
+
+def _merged(
+    voxels: Sequence[Voxels], join: Join, reduction: SetReduction, capacity: int | None
+) -> Voxels:
+    if reduction not in SET_REDUCTIONS:
+        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(SET_REDUCTIONS)}")
+    channels = [v.num_channels for v in voxels]
+    if len(set(channels)) > 1:
+        raise InputError(
+            f"{join} of {' and '.join(map(str, channels))} channels: both must agree; to keep "
+            f"them apart use vx.cat(voxels, join={join!r})"
+        )
+    lattice = same_lattice(voxels, join)
+    geometry, rows = _joined([v.geometry for v in voxels], join, capacity)
+    features = _reduce(tuple(v.features for v in voxels), rows, reduction)
+    return Voxels(geometry, features, *lattice)
+
+
+def _joined(
+    sources: Sequence[VoxelGeometry], join: Join, capacity: int | None
+) -> tuple[VoxelGeometry, Rows]:
+    """The joint geometry, and for each source its row under every new one, or -1."""
+    first, *others = sources
+    if capacity is None and all(first.same_as(other) for other in others):
+        geometry = functools.reduce(VoxelGeometry.with_drops_of, others, first)
+        own = jnp.where(first.valid, jnp.arange(first.capacity, dtype=jnp.int32), -1)
+        return geometry, (own,) * len(sources)
+    coords = tuple(source.coords for source in sources)
+    if join == "union":
+        found = unique_sites(jnp.concatenate(coords), capacity)
+        rows = _origins(found.inverse, tuple(map(len, coords)), len(found.coords))
+        return new_geometry(found, sources, level_capacities=joint_capacities(sources)), rows
+    smallest = min(range(len(sources)), key=lambda index: sources[index].capacity)
+    base = sources[smallest]
+    matches, common = _matches(coords, smallest)
+    size = choose_capacity(capacity, base.capacity, jnp.sum(common))
+    found = compact_rows(base.coords, common, size)
+    rows = tuple(_follow(match, found.source) for match in matches)
+    return new_geometry(found, sources, level_capacities=base.level_capacities), rows
+
+
+@functools.partial(jax.jit, static_argnames=("lengths", "capacity"))
+def _origins(inverse: jax.Array, lengths: tuple[int, ...], capacity: int) -> Rows:
+    """From the place of each row of stacked lists, the row of each list at every place."""
+    targets = jnp.split(inverse, np.cumsum(lengths)[:-1])
+    return tuple(source_rows(target, capacity) for target in targets)
+
+
+@functools.partial(jax.jit, static_argnames="base")
+def _matches(coords: Rows, base: int) -> tuple[Rows, jax.Array]:
+    """Where each list has the rows of ``coords[base]``, and which of those all lists have."""
+    own = jnp.arange(len(coords[base]), dtype=jnp.int32)
+    matches = tuple(
+        own if index == base else rows_at(rows, coords[base]) for index, rows in enumerate(coords)
+    )
+    found = [match >= 0 for match in matches]
+    return matches, functools.reduce(jnp.logical_and, found, is_valid(coords[base]))
+
+
+@jax.jit
+def _follow(match: jax.Array, source: jax.Array) -> jax.Array:
+    """``match[source]``, -1 where ``source`` is -1."""
+    index = jnp.where(source < 0, match.shape[0], source)
+    return match.at[index].get(mode="fill", fill_value=-1)
+
+
+@functools.partial(jax.jit, static_argnames="reduction")
+def _reduce(features: Rows, rows: Rows, reduction: SetReduction) -> jax.Array:
+    """Combine the operands row by row, each where it has the voxel: ``[capacity, C]``."""
+    dtype = jnp.result_type(*features)
+    wide = accumulator(dtype)
+    here = [(row >= 0)[:, None] for row in rows]
+    parts = [gather_rows(f, row).astype(wide) for f, row in zip(features, rows, strict=True)]
+    if reduction in ("sum", "mean"):
+        total = functools.reduce(jnp.add, parts)
+        if reduction == "mean":
+            number = functools.reduce(jnp.add, [h.astype(wide) for h in here])
+            return mean_of(total, jnp.maximum(number, 1)).astype(dtype)
+        return total.astype(product_dtype(dtype))
+    pick = jnp.maximum if reduction == "max" else jnp.minimum
+    result, known = parts[0], here[0]
+    for part, present in zip(parts[1:], here[1:], strict=True):
+        best = jnp.where(known, pick(result, part), part)
+        result, known = jnp.where(present, best, result), known | present
+    return result.astype(dtype)

@@ -1,0 +1,88 @@
+"""Dropout on the features of voxels and points."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.errors import InputError
+from voxax.geometry import Points, Voxels
+from voxax.nn.functional.norm import clear_padding
+from voxax.nn.functional.norm_per_scene import scene_index
+
+DropoutMode = Literal["feature", "voxel", "channel"]
+DROPOUT_MODES = ("feature", "voxel", "channel")
+
+Scenes = TypeVar("Scenes", Voxels, Points)
+
+
+def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "feature") -> Scenes:
+    """Set features to zero with probability ``rate``, and divide the others by ``1 - rate``.
+
+    The expected value of every feature stays as it is (inverted dropout). The voxels stay too:
+    to take voxels away use :func:`voxax.prune`.
+
+    Args:
+      voxels: Voxels or Points.
+      rate: in [0, 1], static.
+      key: a ``jax.random`` key.
+      mode: what is dropped together: ``feature`` single features, ``voxel`` all channels of a
+        voxel, ``channel`` a channel in all voxels of a scene (Tompson et al. 2015).
+
+    Raises:
+      InputError: a rate outside [0, 1], or an unknown mode.
+
+    Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting", JMLR 2014.
+    """
+    check_dropout(rate, mode)
+    if rate == 0:
+        return voxels.replace_features(voxels.features)
+    if rate == 1:
+        return voxels.replace_features(jnp.zeros_like(voxels.features))
+    features = _dropout(
+        voxels.features,
+        voxels.valid,
+        scene_index(voxels),
+        key,
+        rate=rate,
+        mode=mode,
+        batch_size=voxels.batch_size,
+    )
+    return voxels.replace_features(features)
+
+
+def check_dropout(rate: float, mode: str) -> None:
+    """Raise :class:`voxax.InputError` for a rate outside [0, 1] or an unknown mode."""
+    if not 0 <= rate <= 1:
+        raise InputError(f"dropout rate {rate} must lie in [0, 1]: the fraction that is dropped")
+    if mode not in DROPOUT_MODES:
+        raise InputError(f"unknown dropout mode {mode!r}; known: {', '.join(DROPOUT_MODES)}")
+
+
+@functools.partial(jax.jit, static_argnames=("rate", "mode", "batch_size"))
+def _dropout(
+    features: jax.Array,
+    valid: jax.Array,
+    scene: jax.Array,
+    key: jax.Array,
+    *,
+    rate: float,
+    mode: DropoutMode,
+    batch_size: int,
+) -> jax.Array:
+    rows, channels = features.shape
+    # A float32 probability, so that the draws do not depend on whether 64 bits are enabled.
+    probability = np.float32(1 - rate)
+    if mode == "channel":
+        by_scene = jax.random.bernoulli(key, probability, (batch_size, channels))
+        kept = by_scene.at[scene].get(mode="fill", fill_value=False)
+    else:
+        shape = (rows, channels) if mode == "feature" else (rows, 1)
+        kept = jax.random.bernoulli(key, probability, shape)
+    x = clear_padding(features, valid) / (1 - rate)
+    return jnp.where(kept, x, jnp.zeros((), x.dtype)).astype(features.dtype)

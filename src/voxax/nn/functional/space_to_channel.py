@@ -1,0 +1,80 @@
+"""Fold voxels of a block into the channels of one coarse voxel, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from voxax.errors import InputError
+from voxax.geometry import Voxels, result_geometry
+from voxax.geometry.kernel_spec import per_axis
+from voxax.nn.functional.checks import request_map
+
+
+def space_to_channel(
+    voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
+) -> Voxels:
+    """Blocks of ``factor`` voxels become one coarse voxel with all their channels.
+
+    Args:
+      voxels: ``C`` channels.
+      factor: edge of a block, an integer or one per axis.
+      capacity: static rows of the coarse level; None takes the plan's, else the input's.
+
+    Returns:
+      Voxels at ``unique(floor(coords / factor))`` with ``factor**D * C`` channels, the block's
+      cells in lexicographic order; channels of cells without a voxel are zero.
+    """
+    ndim = voxels.geometry.ndim
+    blocks = per_axis(factor, ndim, "factor")
+    kmap = request_map(voxels, blocks, blocks, 1, False, False, None, capacity)
+    source = jnp.concatenate(
+        [voxels.features, jnp.zeros((1, voxels.num_channels), voxels.features.dtype)]
+    )
+    rows = jnp.where(kmap.neighbors < 0, voxels.capacity, kmap.neighbors)
+    features = source[rows].reshape(kmap.out_capacity, -1)
+    geometry = result_geometry(kmap, voxels.geometry)
+    return dataclasses.replace(voxels, geometry=geometry, features=features)
+
+
+def channel_to_space(
+    voxels: Voxels,
+    factor: int | Sequence[int] = 2,
+    out_voxels: Voxels | None = None,
+    *,
+    capacity: int | None = None,
+) -> Voxels:
+    """The inverse of :func:`space_to_channel`.
+
+    Args:
+      voxels: ``factor**D * C`` channels, the block's cells in lexicographic order.
+      factor: edge of a block, an integer or one per axis.
+      out_voxels: the fine voxels to return to; None creates every cell of every block.
+      capacity: static rows where ``out_voxels`` is None; needed under ``jax.jit``.
+
+    Returns:
+      Voxels with ``C`` channels on the fine lattice.
+
+    Raises:
+      InputError: the number of channels is no multiple of the block's cells.
+    """
+    blocks = per_axis(factor, voxels.geometry.ndim, "factor")
+    cells = math.prod(blocks)
+    if voxels.num_channels % cells:
+        raise InputError(
+            f"{voxels.num_channels} channels for blocks of {blocks}: expected a multiple of {cells}"
+        )
+    generative = out_voxels is None
+    kmap = request_map(voxels, blocks, blocks, 1, True, generative, out_voxels, capacity)
+    # A fine voxel lies in one block: a single tap of its row is set.
+    parent = jnp.max(kmap.neighbors, axis=1)
+    cell = jnp.argmax(kmap.neighbors, axis=1)
+    source = voxels.features.reshape(voxels.capacity * cells, -1)
+    taken = source[jnp.maximum(parent, 0) * cells + cell.astype(jnp.int32)]
+    features = jnp.where((parent >= 0)[:, None], taken, jnp.zeros((), taken.dtype))
+    target = None if out_voxels is None else out_voxels.geometry
+    geometry = result_geometry(kmap, voxels.geometry, target)
+    return dataclasses.replace(voxels, geometry=geometry, features=features)

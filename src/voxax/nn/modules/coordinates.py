@@ -1,0 +1,182 @@
+"""The coordinate algebra as modules: static arguments here, voxels in the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from voxax import geometry
+from voxax.geometry import KernelShape, Voxels
+from voxax.geometry.bev import BevReduction
+from voxax.geometry.grow import CoarseReduction
+from voxax.geometry.sets import Join, SetReduction
+
+Size = int | Sequence[int]
+
+
+class Union(nnx.Module):
+    """The voxels of either operand. Arguments as in :func:`voxax.union`."""
+
+    def __init__(self, reduction: SetReduction = "sum", *, capacity: int | None = None) -> None:
+        self.reduction: SetReduction = reduction
+        self.capacity = capacity
+
+    def __call__(self, a: Voxels, b: Voxels) -> Voxels:
+        return geometry.union(a, b, reduction=self.reduction, capacity=self.capacity)
+
+
+class Intersection(nnx.Module):
+    """The voxels of both operands. Arguments as in :func:`voxax.intersection`."""
+
+    def __init__(self, reduction: SetReduction = "sum", *, capacity: int | None = None) -> None:
+        self.reduction: SetReduction = reduction
+        self.capacity = capacity
+
+    def __call__(self, a: Voxels, b: Voxels) -> Voxels:
+        return geometry.intersection(a, b, reduction=self.reduction, capacity=self.capacity)
+
+
+class Cat(nnx.Module):
+    """Channels side by side. Arguments as in :func:`voxax.cat`."""
+
+    def __init__(self, join: Join = "same", *, capacity: int | None = None) -> None:
+        self.join: Join = join
+        self.capacity = capacity
+
+    def __call__(self, voxels: Sequence[Voxels]) -> Voxels:
+        return geometry.cat(voxels, self.join, capacity=self.capacity)
+
+
+class Inject(nnx.Module):
+    """Features read at other voxels. See :func:`voxax.inject`."""
+
+    def __call__(self, voxels: Voxels, out_voxels: Voxels) -> Voxels:
+        return geometry.inject(voxels, out_voxels)
+
+
+class Prune(nnx.Module):
+    """The voxels under a mask. Arguments as in :func:`voxax.prune`."""
+
+    def __init__(self, *, capacity: int | None = None) -> None:
+        self.capacity = capacity
+
+    def __call__(self, voxels: Voxels, mask: jax.Array) -> Voxels:
+        return geometry.prune(voxels, mask, capacity=self.capacity)
+
+
+class TopK(nnx.Module):
+    """The ``k`` best voxels of every scene. Arguments as in :func:`voxax.top_k`."""
+
+    def __init__(self, k: int, *, capacity: int | None = None) -> None:
+        self.k, self.capacity = k, capacity
+
+    def __call__(self, voxels: Voxels, scores: jax.Array) -> Voxels:
+        return geometry.top_k(voxels, scores, self.k, capacity=self.capacity)
+
+
+class Crop(nnx.Module):
+    """The voxels in a box. Arguments as in :func:`voxax.crop`, static here."""
+
+    def __init__(self, low: Size, high: Size, *, capacity: int | None = None) -> None:
+        self.low, self.high, self.capacity = _static(low), _static(high), capacity
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return geometry.crop(voxels, self.low, self.high, capacity=self.capacity)
+
+
+class Dilate(nnx.Module):
+    """Every site that a kernel reaches. Arguments as in :func:`voxax.dilate`."""
+
+    def __init__(
+        self,
+        kernel_size: Size = 3,
+        *,
+        kernel_shape: KernelShape = "box",
+        dilation: Size = 1,
+        capacity: int | None = None,
+    ) -> None:
+        self.kernel_size, self.dilation = _static(kernel_size), _static(dilation)
+        self.kernel_shape, self.capacity = _static(kernel_shape), capacity
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return geometry.dilate(
+            voxels,
+            self.kernel_size,
+            kernel_shape=self.kernel_shape,
+            dilation=self.dilation,
+            capacity=self.capacity,
+        )
+
+
+class Refine(nnx.Module):
+    """Every voxel split into children. Arguments as in :func:`voxax.refine`."""
+
+    def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
+        self.factor, self.capacity = _static(factor), capacity
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return geometry.refine(voxels, self.factor, capacity=self.capacity)
+
+
+class Coarsen(nnx.Module):
+    """The voxels of every cell merged. Arguments as in :func:`voxax.coarsen`."""
+
+    def __init__(
+        self,
+        factor: Size = 2,
+        *,
+        reduction: CoarseReduction = "mean",
+        capacity: int | None = None,
+    ) -> None:
+        self.factor, self.capacity = _static(factor), capacity
+        self.reduction: CoarseReduction = reduction
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return geometry.coarsen(
+            voxels, self.factor, reduction=self.reduction, capacity=self.capacity
+        )
+
+
+class ToBEV(nnx.Module):
+    """One axis folded away. Arguments as in :func:`voxax.to_bev`."""
+
+    def __init__(
+        self,
+        axis: int = -1,
+        *,
+        reduction: BevReduction = "sum",
+        extent: Sequence[int] | None = None,
+        capacity: int | None = None,
+    ) -> None:
+        self.axis, self.extent, self.capacity = axis, _static(extent), capacity
+        self.reduction: BevReduction = reduction
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return geometry.to_bev(
+            voxels,
+            self.axis,
+            reduction=self.reduction,
+            extent=self.extent,
+            capacity=self.capacity,
+        )
+
+
+class Batch(nnx.Module):
+    """Scenes joined into one batch. Arguments as in :func:`voxax.batch`."""
+
+    def __init__(self, *, capacity: int | None = None) -> None:
+        self.capacity = capacity
+
+    def __call__(self, scenes: Sequence[Voxels]) -> Voxels:
+        return geometry.batch(scenes, capacity=self.capacity)
+
+
+def _static(value: Any) -> Any:
+    """Sequences and arrays as tuples: a module's arrays would count as its parameters."""
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        value = value.tolist()
+    return tuple(map(_static, value)) if isinstance(value, list | tuple) else value

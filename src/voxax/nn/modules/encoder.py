@@ -1,0 +1,224 @@
+"""Encoders that learn what a voxel, or a vertical pillar, says of its points."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry import Points, Voxels, voxelize
+from voxax.geometry.checks import check_voxel_size
+from voxax.geometry.convert import reduce_rows
+from voxax.nn.modules.linear import Linear
+from voxax.nn.modules.norm import BatchNorm
+from voxax.nn.modules.point_rows import PointRows, decorate, read_rows
+
+
+class VoxelFeatureEncoder(nnx.Module):
+    """A small network on every point, merged by voxel.
+
+    Each point enters with its features, then its position, then its offset from the mean of
+    its voxel's points. Every layer is a linear map, batch normalisation over the points, ReLU,
+    and the maximum (or mean) over each voxel; between layers the voxel's result is joined to
+    each of its points. Voxels hold any number of points and none is left out ("dynamic
+    voxelization"). Points that voxelization drops have no influence on any statistic.
+
+    Args:
+      in_channels: channels of the point features, positions not counted; may be 0.
+      channels: output channels of each layer, the last of them those of the voxels.
+      voxel_size: edge length in the positions' unit, a number or one per axis.
+      ndim: spatial axes D of the points.
+      reduction: ``max`` or ``mean``.
+      origin: position of the lattice origin; None is zero.
+      use_positions, use_mean_offset, use_centre_offset: what enters beside the features:
+        positions as given, offsets from the mean of the voxel's points, from its centre.
+      capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
+      momentum, epsilon, axis_name: of the batch normalisation.
+      dtype: computation dtype of the layers, and that of the result; None is ``param_dtype``.
+        Offsets are always taken in at least float32.
+      param_dtype: dtype the parameters are kept in.
+      rngs: None means ``nnx.Rngs(0)``.
+
+    Source: Zhou and Tuzel, "VoxelNet: End-to-End Learning for Point Cloud Based 3D Object
+    Detection", CVPR 2018; without its limits: Zhou et al., "End-to-End Multi-View Fusion for
+    3D Object Detection in LiDAR Point Clouds", CoRL 2020.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int | Sequence[int],
+        voxel_size: float | Sequence[float],
+        *,
+        ndim: int = 3,
+        reduction: Literal["max", "mean"] = "max",
+        origin: Sequence[float] | None = None,
+        use_positions: bool = True,
+        use_mean_offset: bool = True,
+        use_centre_offset: bool = False,
+        capacity: int | None = None,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        axis_name: str | tuple[str, ...] | None = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        if reduction not in ("max", "mean"):
+            raise InputError(f"unknown reduction {reduction!r}; known: max, mean")
+        self.ndim, self.in_channels, self.capacity = ndim, in_channels, capacity
+        self.lattice_axes = self._lattice_axes(ndim)
+        self.voxel_size = check_voxel_size(voxel_size, len(self.lattice_axes))
+        self.origin = None if origin is None else tuple(float(v) for v in origin)
+        self.use_positions, self.use_mean_offset = use_positions, use_mean_offset
+        self.use_centre_offset = use_centre_offset
+        self.reduction: Literal["max", "mean"] = reduction
+        self.dtype = param_dtype if dtype is None else dtype
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        width = in_channels + ndim * (use_positions + use_mean_offset)
+        width += len(self.lattice_axes) * use_centre_offset
+        linears, norms = [], []
+        for out in [channels] if isinstance(channels, int) else channels:
+            # Normalisation takes a bias away again.
+            options: dict[str, Any] = {"dtype": self.dtype, "param_dtype": param_dtype}
+            linears.append(Linear(width, out, use_bias=False, rngs=rngs, **options))
+            norms.append(
+                BatchNorm(
+                    out,
+                    momentum=momentum,
+                    epsilon=epsilon,
+                    axis_name=axis_name,
+                    param_dtype=param_dtype,
+                )
+            )
+            width = 2 * out
+        if not linears:
+            raise InputError("channels=() must name at least one layer")
+        self.linears, self.norms = nnx.List(linears), nnx.List(norms)
+
+    def _lattice_axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(range(ndim))
+
+    def __call__(
+        self,
+        positions: Any,
+        features: Any = None,
+        batch_index: Any = None,
+        *,
+        batch_size: int | None = None,
+    ) -> Voxels:
+        """Voxels with ``channels[-1]`` channels.
+
+        Args:
+          positions: :class:`voxax.Points`, or ``float[N, D]``.
+          features: ``[N, in_channels]``; None for Points, or for ``in_channels=0``.
+          batch_index: ``int[N]``; None puts all in scene 0. Points bring their own.
+          batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
+
+        Raises:
+          InputError, CapacityError: as :func:`voxax.voxelize`; another number of axes or
+            channels than the module was built for.
+        """
+        points = self._points(positions, features, batch_index, batch_size)
+        bare = dataclasses.replace(
+            points,
+            positions=points.positions[:, jnp.asarray(self.lattice_axes)],
+            features=jnp.zeros((points.capacity, 0), jnp.float32),
+        )
+        voxels, inverse = voxelize(
+            bare,
+            voxel_size=self.voxel_size,
+            capacity=self.capacity,
+            origin=self.origin,
+            return_inverse=True,
+        )
+        rows = PointRows(self._decorated(points, voxels, inverse), inverse)
+        last = len(self.linears) - 1
+        for index, (linear, norm) in enumerate(zip(self.linears, self.norms, strict=True)):
+            rows = norm(linear(rows)).map(jax.nn.relu)
+            merged = reduce_rows(rows.features, inverse, voxels.capacity, self.reduction)
+            if index < last:
+                joined = jnp.concatenate([rows.features, read_rows(merged, inverse)], axis=1)
+                rows = rows.replace_features(joined)
+        return dataclasses.replace(voxels, features=merged)
+
+    def _points(
+        self, positions: Any, features: Any, batch_index: Any, batch_size: int | None
+    ) -> Points:
+        if isinstance(positions, Points):
+            points = positions
+        else:
+            if features is None:
+                features = jnp.zeros((len(positions), 0), jnp.float32)
+            points = Points.make(positions, features, batch_index, batch_size=batch_size)
+        if (points.ndim, points.num_channels) != (self.ndim, self.in_channels):
+            raise InputError(
+                f"{type(self).__name__} expects {self.ndim}-D points with {self.in_channels} "
+                f"channels, got {points.ndim}-D points with {points.num_channels}"
+            )
+        return points
+
+    def _decorated(self, points: Points, voxels: Voxels, inverse: jax.Array) -> jax.Array:
+        dtype = points.positions.dtype
+        return decorate(
+            points.features,
+            points.positions,
+            voxels.coords,
+            inverse,
+            jnp.asarray(self.voxel_size, dtype),
+            jnp.asarray(self.origin or (0.0,) * len(self.voxel_size), dtype),
+            axes=self.lattice_axes,
+            parts=(self.use_positions, self.use_mean_offset, self.use_centre_offset),
+            dtype=jnp.dtype(self.dtype),
+        )
+
+
+class PillarEncoder(VoxelFeatureEncoder):
+    """Vertical pillars: voxels of all axes but one, whose points are encoded together.
+
+    Each point enters with its features, its position, its offset from the mean of its pillar's
+    points on all axes, and its offset from the pillar's centre on the others. The result has
+    ``ndim - 1`` axes; ``to_dense`` makes the pseudo-image of it.
+
+    Args:
+      in_channels: channels of the point features, positions not counted; may be 0.
+      channels: output channels, or those of several layers.
+      voxel_size: edge length of a pillar, a number or one for each of its axes.
+      axis: the vertical axis of the positions.
+      ndim: spatial axes D of the points, at least 2.
+      options: as for :class:`VoxelFeatureEncoder`; ``origin`` has ``ndim - 1`` entries.
+
+    Source: Lang et al., "PointPillars: Fast Encoders for Object Detection from Point Clouds",
+    CVPR 2019; without its limits on pillars and on points in each.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int | Sequence[int] = 64,
+        voxel_size: float | Sequence[float] = 0.16,
+        *,
+        axis: int = -1,
+        ndim: int = 3,
+        use_centre_offset: bool = True,
+        **options: Any,
+    ) -> None:
+        if ndim < 2 or not -ndim <= axis < ndim:
+            raise InputError(f"axis={axis} of {ndim}-D points: pillars need one of 2 or more axes")
+        self.axis = axis % ndim
+        super().__init__(
+            in_channels,
+            channels,
+            voxel_size,
+            ndim=ndim,
+            use_centre_offset=use_centre_offset,
+            **options,
+        )
+
+    def _lattice_axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(a for a in range(ndim) if a != self.axis)

@@ -1,0 +1,93 @@
+"""Modules between points and voxels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from voxax.geometry import Voxels, devoxelize, splat, voxelize
+from voxax.geometry.convert import Reduction
+from voxax.geometry.interpolate import Interpolation
+
+
+class Voxelize(nnx.Module):
+    """Points to voxels. See :func:`voxax.voxelize`.
+
+    Args:
+      voxel_size: edge length in the positions' unit, a number or one per axis.
+      reduction: how the points of a voxel merge.
+      capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
+      origin: position of the lattice origin; None is zero.
+      return_inverse: also return the voxel row of each point.
+    """
+
+    def __init__(
+        self,
+        voxel_size: float | Sequence[float],
+        *,
+        reduction: Reduction = "mean",
+        capacity: int | None = None,
+        origin: Sequence[float] | None = None,
+        return_inverse: bool = False,
+    ) -> None:
+        self.voxel_size = float(voxel_size) if np.ndim(voxel_size) == 0 else tuple(voxel_size)  # type: ignore[arg-type]
+        self.origin = None if origin is None else tuple(origin)
+        self.reduction: Reduction = reduction
+        self.capacity, self.return_inverse = capacity, return_inverse
+
+    def __call__(
+        self,
+        positions: Any,
+        features: Any = None,
+        batch_index: Any = None,
+        *,
+        batch_size: int | None = None,
+    ) -> Any:
+        """Voxels of ``positions`` (Points or an array), or ``(Voxels, inverse)``."""
+        return voxelize(
+            positions,
+            features,
+            self.voxel_size,
+            batch_index,
+            self.reduction,
+            self.capacity,
+            self.return_inverse,
+            batch_size=batch_size,
+            origin=self.origin,
+        )
+
+
+class Devoxelize(nnx.Module):
+    """Voxel features at positions. See :func:`voxax.devoxelize`."""
+
+    def __init__(
+        self, interpolation: Interpolation = "trilinear", *, normalize: bool = False
+    ) -> None:
+        self.interpolation: Interpolation = interpolation
+        self.normalize = normalize
+
+    def __call__(self, voxels: Voxels, positions: Any, batch_index: Any = None) -> Any:
+        """``[N, C]`` for an array of positions, Points for Points."""
+        return devoxelize(
+            voxels,
+            positions,
+            batch_index,
+            interpolation=self.interpolation,
+            normalize=self.normalize,
+        )
+
+
+class Splat(nnx.Module):
+    """Point features onto voxels that exist. See :func:`voxax.splat`."""
+
+    def __init__(self, interpolation: Interpolation = "trilinear") -> None:
+        self.interpolation: Interpolation = interpolation
+
+    def __call__(
+        self, positions: Any, features: Any, out_voxels: Voxels, batch_index: Any = None
+    ) -> Voxels:
+        """Voxels on the geometry of ``out_voxels``."""
+        return splat(positions, features, out_voxels, batch_index, interpolation=self.interpolation)

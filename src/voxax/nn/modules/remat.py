@@ -1,0 +1,119 @@
+"""Gradient checkpointing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from voxax import _compat
+from voxax.geometry import KernelMap, VoxelGeometry
+
+
+class Remat(nnx.Module):
+    """Forget what a block computed inside, and compute it again in the backward pass.
+
+    Values, gradients and state (running averages, random streams) are those of the block;
+    only features and parameters that enter it are kept for the backward pass, instead of
+    everything between. Geometries and kernel maps stay outside: maps that exist are used,
+    and those that the block asks for are built once, kept, and known to later layers.
+
+    Args:
+      block: the module to wrap, called with the wrapper's arguments. It may change the values
+        of its variables when called, not its structure.
+      policy: what to keep all the same, from ``jax.checkpoint_policies``; None keeps nothing.
+      prevent_cse: as in ``jax.checkpoint``; False is enough, and faster, inside ``jax.lax.scan``.
+
+    Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+    """
+
+    def __init__(
+        self,
+        block: Callable[..., Any],
+        *,
+        policy: Callable[..., bool] | None = None,
+        prevent_cse: bool = True,
+    ) -> None:
+        self.block = block
+        self.policy, self.prevent_cse = policy, prevent_cse
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        leaves, structure = jax.tree.flatten((args, options), is_leaf=_is_geometry)
+        # NumPy leaves are those of voxels made in worker processes.
+        leaves = [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in leaves]
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+        graph, state = nnx.split(self.block)
+        result, paths = _Result(), []
+
+        def run(state: Any, arrays: list[jax.Array]) -> tuple[list[jax.Array], list[Any]]:
+            filled = list(leaves)
+            for place, array in zip(places, arrays, strict=True):
+                filled[place] = array
+            inner_args, inner_options = jax.tree.unflatten(structure, filled)
+            block = nnx.merge(graph, state, copy=True)
+            out = result.split(block(*inner_args, **inner_options), arrays[0])
+            changed = _changed(state, nnx.state(block))
+            paths[:] = changed
+            return out, list(changed.values())
+
+        remat = jax.checkpoint(run, policy=self.policy, prevent_cse=self.prevent_cse)
+        arrays, changed = remat(state, [leaves[place] for place in places])
+        # Only these: a module that is merely read may belong to a trace further out.
+        if changed:
+            nnx.update(self.block, nnx.from_flat_state(zip(paths, changed, strict=True)))
+        return result.join(arrays)
+
+
+def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
+    """``{path: variable}`` of the variables in ``after`` that hold other arrays than ``before``."""
+    known = dict(nnx.to_flat_state(before))
+
+    def same(path: Any, variable: Any) -> bool:
+        old, new = jax.tree.leaves(known[path]), jax.tree.leaves(variable)
+        return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
+
+    return {path: v for path, v in nnx.to_flat_state(after) if not same(path, v)}
+
+
+@dataclasses.dataclass
+class _Result:
+    """What a block returns, in two parts: what was computed inside, and what came from outside.
+
+    A geometry that leaves through the checkpoint would come out as a copy, which no longer
+    counts as the same coordinates and has forgotten its kernel maps.
+    """
+
+    structure: Any = None
+    leaves: list[Any] = dataclasses.field(default_factory=list)
+    places: list[int] = dataclasses.field(default_factory=list)
+
+    def split(self, out: Any, mark: jax.Array) -> list[jax.Array]:
+        """Note ``out`` and return its arrays that live at the level of ``mark``."""
+
+        def inside(leaf: Any) -> bool:
+            return isinstance(leaf, jax.Array) and _compat.home_of(leaf, mark) is not None
+
+        def whole(node: Any) -> bool:
+            return _is_geometry(node) and not any(map(inside, jax.tree.leaves(node)))
+
+        self.leaves, self.structure = jax.tree.flatten(out, is_leaf=whole)
+        self.places = [i for i, leaf in enumerate(self.leaves) if inside(leaf)]
+        arrays = [self.leaves[place] for place in self.places]
+        for place in self.places:
+            self.leaves[place] = None
+        return arrays
+
+    def join(self, arrays: list[jax.Array]) -> Any:
+        """The noted value, with what the checkpoint handed out for these arrays."""
+        for place, array in zip(self.places, arrays, strict=True):
+            self.leaves[place] = array
+        return jax.tree.unflatten(self.structure, self.leaves)
+
+
+def _is_geometry(node: Any) -> bool:
+    return isinstance(node, VoxelGeometry | KernelMap)

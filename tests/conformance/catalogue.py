@@ -1,0 +1,9 @@
+"""Every operator the suite knows."""
+
+from conformance import convolution, coordinates, normalization, points, pooling
+
+OPERATORS = {
+    operator.name: operator
+    for room in (convolution, coordinates, normalization, points, pooling)
+    for operator in room.OPERATORS
+}

@@ -1,0 +1,74 @@
+"""Every form of every algorithm under a name of its own, so that a test can pin it.
+
+A form is an algorithm with one set of parameters for each product: the tuner has no choice left.
+``registered()`` (the fixture ``forms``) adds them to the registry; ``fwd_algo=`` and ``bwd_algo=``
+take their names then, and no program of one is ever used for another.
+"""
+
+import contextlib
+
+from voxax.algorithms import Algorithm, registry
+from voxax.algorithms.explicit_gemm import formulations
+from voxax.algorithms.implicit_gemm import xla
+from voxax.algorithms.rows import EVERY_PRODUCT
+
+
+def make_form(name, module, product, wgrad=None):
+    """``product``: parameters of forward and dgrad, and of wgrad where it has none of its own."""
+
+    def parameters(problem, hardware):
+        del hardware
+        return wgrad if wgrad is not None and problem.product == "wgrad" else product
+
+    return Algorithm(
+        name=name,
+        kinds=frozenset({"dense", "grouped", "depthwise"}),
+        products=EVERY_PRODUCT,
+        platforms=frozenset({"any"}),
+        revision=1,
+        supports=module.supports,
+        space=lambda problem, hardware: (parameters(problem, hardware),),
+        heuristic=parameters,
+        views=module.views,
+        forms=(product,),
+        apply=module.apply,
+    )
+
+
+def explicit(name, parameters):
+    return make_form(name, formulations, parameters)
+
+
+def implicit(name, rows, wgrad_rows, splits):
+    return make_form(
+        name,
+        xla,
+        (("fwd_block_size", rows),),
+        (("gemm_block_size", wgrad_rows), ("split_k_factor", splits)),
+    )
+
+
+FORMS = {
+    form.name: form
+    for form in (
+        explicit("im2col", formulations.IM2COL),
+        explicit("output_stationary", formulations.OUTPUT_STATIONARY),
+        # Many blocks for each tap, the last one partly full; and one that is never full.
+        explicit("pair_lists_4", formulations.pair_list_parameters(4)),
+        explicit("pair_lists_1024", formulations.pair_list_parameters(1024)),
+        # Many tiles; and one that is larger than the map, with stripes for wgrad.
+        implicit("tiles_4", 4, 4, 1),
+        implicit("tiles_256", 256, 16, 4),
+    )
+}
+
+
+@contextlib.contextmanager
+def registered():
+    """Inside, the forms are algorithms like others, behind all others."""
+    before = registry.ALGORITHMS
+    registry.ALGORITHMS = (*before, *FORMS.values())
+    try:
+        yield
+    finally:
+        registry.ALGORITHMS = before

@@ -1,0 +1,75 @@
+"""Narrow integers, NumPy operands, numbers that no float holds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import voxax as vx
+from voxax.nn import functional as F
+
+ROWS = np.array([[0, 0, 0], [0, 0, 1], [0, 5, 5]], np.int32)
+
+
+def make(features, **options):
+    return vx.Voxels.from_coords(ROWS, jnp.asarray(features), capacity=4, **options)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int32"])
+def test_corners_of_a_crop_may_be_narrow(dtype):
+    low, high = jnp.asarray([0, 0], dtype), jnp.asarray([2, 2], dtype)
+    assert int(vx.crop(make(np.ones((3, 1), np.float32)), low, high).count) == 2
+
+
+def test_means_of_large_integers_keep_all_digits():
+    labels = np.array([[2**24 + 1], [2**29 + 7], [-5]], np.int32)
+    voxels = make(labels)
+    np.testing.assert_array_equal(voxels.valid_features(), labels)
+    np.testing.assert_array_equal(F.mean_pool(voxels, 1).valid_features(), labels)
+    np.testing.assert_array_equal(vx.union(voxels, voxels, reduction="mean").features[:3], labels)
+
+
+def test_sums_of_narrow_integers_do_not_wrap():
+    voxels = make(np.full((3, 1), 100, np.int8))
+    assert F.sum_pool(voxels, 2).valid_features().tolist() == [[200], [100]]
+    assert F.global_pool(voxels, "sum").tolist() == [[300]]
+    assert vx.union(voxels, voxels).valid_features().max() == 200
+
+
+def test_numpy_operands_may_stand_on_the_left():
+    voxels = make(np.ones((3, 2), np.float32))
+    for scaled in (np.array([2, 3], np.float32) * voxels, np.float32(2) * voxels):
+        assert isinstance(scaled, vx.Voxels)
+    np.testing.assert_array_equal((3.0 - voxels).valid_features(), np.full((3, 2), 2.0))
+
+
+def test_traced_wide_coordinates_do_not_wrap_into_the_range():
+    with jax.enable_x64(True):
+        coords = jnp.asarray([[0, 2**32 + 5, 0], [0, 1, 1]], jnp.int64)
+        features = jnp.ones((2, 1), jnp.float32)
+        out = jax.jit(lambda c: vx.Voxels.from_coords(c, features, capacity=4))(coords)
+    assert out.valid_coords().tolist() == [[0, 1, 1]]
+    assert int(out.num_dropped) == 1
+
+
+def test_top_k_larger_than_any_scene_keeps_all():
+    voxels = make(np.ones((3, 1), np.float32))
+    assert int(vx.top_k(voxels, voxels.features[:, 0], 2**31).count) == 3
+
+
+@pytest.mark.parametrize("origin", [(1.0,), (1.0, float("nan")), (0.0, 0.0, 0.0)])
+def test_an_origin_has_one_number_for_each_axis(origin):
+    with pytest.raises(vx.InputError, match="origin="):
+        vx.voxelize(np.zeros((3, 2), np.float32), origin=origin)
+
+
+def test_coarsened_voxels_and_strided_ones_can_be_added():
+    voxels = make(np.ones((3, 1), np.float32))
+    total = vx.coarsen(voxels, 2) + F.mean_pool(voxels, 2)
+    assert total.valid_features().tolist() == [[2], [2]]
+
+
+def test_a_loss_counts_once_however_often_scenes_are_joined():
+    short = jax.jit(lambda c: vx.Voxels.from_coords(c, jnp.ones((3, 1)), 2, capacity=2))(ROWS)
+    again = vx.batch(vx.unbatch(short))
+    assert int(short.num_dropped) == int(again.num_dropped) == 1
