@@ -20,13 +20,14 @@ def demo(
     input: Path | None = None,
     labels: Path | None = None,
     voxel_size: float = 0.3,
-    width: float = 1.0,
+    width: float | None = None,
     learning_rate: float = 6e-3,
     sensor: Literal["lidar32", "lidar64", "lidar128"] = "lidar32",
     scenes: int = 48,
     workers: int = 1,
     seed: int = 0,
     resume: bool = False,
+    profile: Path | None = None,
 ) -> int:
     """Train a small MinkUNet on simulated LiDAR sweeps, or on a labelled scan.
 
@@ -39,13 +40,17 @@ def demo(
         input: A labelled scan to learn from instead; half of its 10 m blocks are for validation.
         labels: Labels of --input where the file itself has none (.label, .npy, .npz).
         voxel_size: Edge of a voxel in metres.
-        width: Factor on all channels of the network.
+        width: Factor on all channels of the network. By default what the machine carries: the
+            square root of half its cores, 1 on two cores and 2 on eight, and at most 1 for each
+            2 GiB of free memory; on an accelerator 2.
         learning_rate: Peak of the one-cycle schedule.
         sensor: Beam pattern of the simulated sweeps.
         scenes: Simulated training streets.
         workers: Processes that simulate, voxelize and build kernel maps.
         seed: Of streets and augmentation.
         resume: Continue from the checkpoint in --out.
+        profile: Folder for a trace of a few training steps, with layers by name, for
+            TensorBoard, XProf or Perfetto.
     """
     from voxax.cli.malloc import keep_heap
 
@@ -57,7 +62,12 @@ def demo(
     from voxax.cli.scenes import from_file, simulated
 
     chosen = simulated(scenes, 8, sensor, seed) if input is None else from_file(input, labels)
-    run = _Run(out, chosen, steps, seed, workers, resume)
+    if width is None:
+        from voxax.cli.network import width_for
+        from voxax.hardware import describe
+
+        width = width_for(describe())
+    run = _Run(out, chosen, steps, seed, workers, resume, profile)
     return run(voxel_size, width, learning_rate)
 
 
@@ -69,6 +79,7 @@ class _Run:
     seed: int
     workers: int
     resume: bool
+    profile: Path | None = None
 
     def __post_init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -176,8 +187,9 @@ class _Run:
         matrix = np.zeros((classes, classes))
         bar = training_bar(self.steps, self.trainer.steps)
         try:
-            with bar:
+            with bar, _Trace(self.profile) as trace:
                 for example in self.pipeline(self._tasks(), prefetch=4):
+                    trace.step()
                     labels = example.labels
                     loss, prediction, dropped = self.trainer.step(example.voxels, labels)
                     self.losses.append(float(loss))
@@ -268,7 +280,8 @@ class _Run:
             "peak_memory_bytes": peak_memory(),
             "programs_compiled": self.trainer.programs,
             "voxels_dropped": self.dropped,
-            "device": dataclasses.asdict(describe()),
+            "width": self.config.width,
+            "device": describe().to_json(),
             "versions": {"voxax": voxax.__version__, "jax": jax.__version__},
         }
         path = self.out / "metrics.json"
@@ -305,6 +318,42 @@ class _Phase:
         self.shown.__exit__(*error)
         spent = time.perf_counter() - self.begin
         self.seconds[self.name] = self.seconds.get(self.name, 0.0) + spent
+
+
+class _Trace:
+    """Profiles the second to sixth step: the first compiles, and a trace of all is too large."""
+
+    FIRST, LAST = 2, 6
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder, self.steps, self.running = folder, 0, False
+
+    def step(self) -> None:
+        """A step begins."""
+        self.steps += 1
+        if self.folder is None or not self.FIRST <= self.steps <= self.LAST + 1:
+            return
+        import jax
+
+        if self.steps == self.FIRST:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            jax.profiler.start_trace(str(self.folder))
+            self.running = True
+        elif self.steps > self.LAST:
+            self._stop()
+
+    def _stop(self) -> None:
+        import jax
+
+        if self.running:
+            jax.profiler.stop_trace()
+            self.running = False
+
+    def __enter__(self) -> _Trace:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stop()
 
 
 def _class_weights(clouds: list[Any], classes: int) -> tuple[float, ...]:

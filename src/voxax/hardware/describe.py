@@ -1,45 +1,115 @@
-"""A frozen record of runtime facts."""
+"""All facts about a device, from its sources in order of trust."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from voxax.errors import InputError
+from voxax.hardware import probe as probing
+from voxax.hardware.cuda_driver import CudaAttributes
+from voxax.hardware.defaults import default_facts
+from voxax.hardware.fact import Facts, first_known
+from voxax.hardware.info import HardwareInfo
+from voxax.hardware.runtime_cpu import cpu_device_facts, host_facts
+from voxax.hardware.runtime_device import device_facts, process_facts
+from voxax.hardware.runtime_gpu import gpu_facts
+from voxax.hardware.runtime_tpu import least_of_all, tpu_facts
+from voxax.hardware.topology import topology_facts
+
 
 @dataclasses.dataclass(frozen=True)
-class HardwareInfo:
-    """Facts about one device and the process around it; None where the runtime is silent.
+class Runtime:
+    """What is asked besides the device; another one is given where answers were recorded.
 
     Attributes:
-      platform: ``cpu``, ``gpu``, ``tpu``, ...
-      device_kind: the runtime's name of the chip.
-      num_devices: devices of this process.
-      process_count: processes in this run.
-      memory_bytes: device memory available to JAX.
-      cpu_cores: cores this process may use.
+      root: where ``proc`` and ``sys`` are.
+      nvml: a module like ``pynvml``; None imports it if it is there.
+      cuda: the CUDA driver's answers; None asks it.
     """
 
-    platform: str
-    device_kind: str
-    num_devices: int
-    process_count: int
-    memory_bytes: int | None
-    cpu_cores: int
+    root: Path = Path("/")
+    nvml: Any = None
+    cuda: CudaAttributes | None = None
 
 
-def describe(device: Any = None) -> HardwareInfo:
-    """Facts about ``device``, by default the first local one."""
-    device = jax.local_devices()[0] if device is None else device
-    stats = device.memory_stats() or {}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return HardwareInfo(
-        device.platform,
-        device.device_kind,
-        jax.local_device_count(),
-        jax.process_count(),
-        stats.get("bytes_limit"),
-        cores or 1,
+def describe(
+    device: Any = None, *, probe: bool = False, runtime: Runtime | None = None
+) -> HardwareInfo:
+    """What is known about a device, each fact with its source.
+
+    Asked in this order, the first that knows has the word:
+
+    1. the runtime: the device, its ``memory_stats``, JAX's table of TPUs, the CUDA driver,
+       NVML (if nvidia-ml-py is installed), ``/proc`` and ``/sys`` or psutil;
+    2. a measurement (:func:`voxax.hardware.measure`), where one was made for this kind of
+       device and this version of JAX before, or with ``probe=True`` now;
+    3. a conservative default; of sizes and rates there is none, they stay unknown.
+
+    Nothing is remembered between calls: the memory in use is that of the moment.
+
+    Args:
+      device: a JAX device, the index of a local one, or the name of a TPU topology
+        (``"v5e:2x2"``), which need not be there: described by libtpu if installed, else by
+        JAX's table of chips. None: the first local device.
+      probe: measure copy bandwidth and matrix rates if that was not done before; a few
+        seconds.
+      runtime: answers recorded elsewhere, instead of this machine's.
+
+    Raises:
+      InputError: no such device, or a name that is no topology.
+    """
+    runtime = Runtime() if runtime is None else runtime
+    if isinstance(device, str):
+        host = host_facts(runtime.root)
+        return HardwareInfo.from_facts(
+            first_known([topology_facts(device), host, default_facts("tpu")])
+        )
+    if device is None or isinstance(device, int):
+        device = _local(device or 0)
+    own = device_facts(device)
+    platform = str(own["platform"].value)
+    chip = _of_platform(platform, device, runtime)
+    facts = first_known([own, process_facts(device), chip, host_facts(runtime.root)])
+    key = probing.key_of(facts)
+    measured = probing.measure(device, key) if probe else probing.remembered(key)
+    guesses = [least_of_all()] if platform == "tpu" and "tile_shape" not in facts else []
+    return HardwareInfo.from_facts(
+        first_known([facts, measured, *guesses, default_facts(platform)])
     )
+
+
+def remeasure(device: Any = None) -> HardwareInfo:
+    """Measure what :func:`describe` would only remember; replaces what is on disk.
+
+    Args:
+      device: a JAX device or the index of a local one; None: the first.
+    """
+    if device is None or isinstance(device, int):
+        device = _local(device or 0)
+    own = device_facts(device)
+    chip = _of_platform(str(own["platform"].value), device, Runtime())
+    probing.measure(device, probing.key_of(first_known([own, chip])), again=True)
+    return describe(device)
+
+
+def _of_platform(platform: str, device: Any, runtime: Runtime) -> Facts:
+    if platform == "cpu":
+        return cpu_device_facts(runtime.root)
+    if platform in ("gpu", "cuda", "rocm"):
+        return gpu_facts(device, runtime.nvml, runtime.cuda)
+    if platform == "tpu":
+        return tpu_facts(device)
+    return {}
+
+
+def _local(index: int) -> Any:
+    devices = jax.local_devices()
+    if not 0 <= index < len(devices):
+        raise InputError(
+            f"device {index} of {len(devices)}: this process has devices 0 to {len(devices) - 1}"
+        )
+    return devices[index]

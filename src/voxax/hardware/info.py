@@ -1,0 +1,234 @@
+"""The record of what is known about one device and the process around it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from voxax.errors import InputError
+from voxax.hardware import features
+from voxax.hardware.fact import UNKNOWN, UNKNOWN_SOURCE, Fact
+
+# Quantities by name, hashable: (("bfloat16", 1.97e14), ...).
+Rates = tuple[tuple[str, float], ...]
+
+_UNITS = {"peak_rates": "op/s", "memory_bandwidth": "bytes/s", "clock_hz": "Hz"}
+_BYTES = ("memory_in_use", "memory_peak", "host_memory_in_use")
+
+
+@dataclasses.dataclass(frozen=True)
+class HardwareInfo:
+    """Facts about one device and the process around it; None where nobody knows.
+
+    Each field's source is in :attr:`facts`. Hashable; prints as a table; ``to_json`` and
+    ``from_json`` are inverse to each other.
+
+    Attributes:
+      platform: ``cpu``, ``gpu``, ``tpu``, or whatever the runtime calls it.
+      device_kind: the runtime's name of the chip.
+      num_devices: devices of this process; of a topology, all of its devices.
+      process_count: processes in this run.
+      memory_bytes: memory that JAX may use on this device.
+      cpu_cores: cores of the host that this process may use.
+      model: the chip's marketing name, where it differs from ``device_kind``.
+      generation: of a TPU its number, of an NVIDIA GPU its compute capability, of a CPU
+        family and model.
+      cores: cores of this device: TensorCores, streaming multiprocessors, CPU cores.
+      cores_per_chip: cores of the chip that the device is (a part of).
+      sparse_cores: SparseCores, as the compiler's table counts them.
+      memory_in_use: bytes in use on this device (on a CPU: by all processes).
+      memory_peak: largest number of bytes in use so far, by this process.
+      physical_memory_bytes: memory of the device itself, before JAX's limit.
+      vmem_bytes: vector memory of one TensorCore.
+      smem_bytes: scalar memory of one TensorCore.
+      shared_memory_bytes: most shared memory that one block of a GPU may ask for.
+      l1_cache_bytes: data cache of one core.
+      l2_cache_bytes: second-level cache: of one core on a CPU, of the chip on a GPU.
+      l3_cache_bytes: third-level cache of a CPU.
+      tile_shape: layout tile of 32-bit values, (sublanes, lanes).
+      lane_count: 32-bit values that one vector instruction, or one warp, works on.
+      matrix_unit: shape of one matrix unit.
+      num_matrix_units: matrix units of one core.
+      peak_rates: operations per second of the whole device by dtype, for matrix products.
+      memory_bandwidth: bytes per second between the device and its memory.
+      clock_hz: highest clock of the cores.
+      native_dtypes: dtypes the arithmetic units take without conversion.
+      topology_shape: extent of the coordinates of all devices.
+      device_coords: coordinates of this device.
+      core_on_chip: index of this device on its chip.
+      num_slices: slices that the devices of this run span.
+      num_hosts: processes that have devices.
+      links: direct links to other chips.
+      host_memory_bytes: memory of the host, or of the container.
+      host_memory_in_use: bytes of it in use by all processes.
+      vector_extensions: of the host's CPU.
+    """
+
+    platform: str
+    device_kind: str
+    num_devices: int = 1
+    process_count: int = 1
+    memory_bytes: int | None = None
+    cpu_cores: int = 1
+    model: str | None = None
+    generation: str | None = None
+    cores: int | None = None
+    cores_per_chip: int | None = None
+    sparse_cores: int | None = None
+    memory_in_use: int | None = None
+    memory_peak: int | None = None
+    physical_memory_bytes: int | None = None
+    vmem_bytes: int | None = None
+    smem_bytes: int | None = None
+    shared_memory_bytes: int | None = None
+    l1_cache_bytes: int | None = None
+    l2_cache_bytes: int | None = None
+    l3_cache_bytes: int | None = None
+    tile_shape: tuple[int, ...] | None = None
+    lane_count: int | None = None
+    matrix_unit: tuple[int, ...] | None = None
+    num_matrix_units: int | None = None
+    peak_rates: Rates | None = None
+    memory_bandwidth: float | None = None
+    clock_hz: float | None = None
+    native_dtypes: tuple[str, ...] | None = None
+    topology_shape: tuple[int, ...] | None = None
+    device_coords: tuple[int, ...] | None = None
+    core_on_chip: int | None = None
+    num_slices: int | None = None
+    num_hosts: int | None = None
+    links: int | None = None
+    host_memory_bytes: int | None = None
+    host_memory_in_use: int | None = None
+    vector_extensions: tuple[str, ...] | None = None
+    sources: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Fact]) -> HardwareInfo:
+        """The record of ``facts``, by field name; fields without one are unknown."""
+        known = {name: facts[name] for name in field_names() if name in facts}
+        sources = tuple((name, fact.source) for name, fact in known.items())
+        return cls(**{name: fact.value for name, fact in known.items()}, sources=sources)
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """Every field as a :class:`Fact`, in order; ``Fact(None, "unknown")`` where unknown."""
+        sources = dict(self.sources)
+        return {
+            name: Fact(getattr(self, name), sources[name]) if name in sources else UNKNOWN
+            for name in field_names()
+        }
+
+    def fact(self, name: str) -> Fact:
+        """One field with its source.
+
+        Raises:
+          InputError: there is no such field.
+        """
+        try:
+            return self.facts[name]
+        except KeyError:
+            raise InputError(
+                f"HardwareInfo has no field {name!r}; it has {', '.join(field_names())}"
+            ) from None
+
+    @property
+    def memory_free(self) -> int | None:
+        """``memory_bytes - memory_in_use``; all of it where the use is unknown."""
+        if self.memory_bytes is None:
+            return None
+        return max(self.memory_bytes - (self.memory_in_use or 0), 0)
+
+    def peak_rate(self, dtype: Any) -> float | None:
+        """Operations per second in matrix products of ``dtype``; None if unknown.
+
+        Args:
+          dtype: a dtype or its name, such as ``"bfloat16"``.
+        """
+        return dict(self.peak_rates or ()).get(features.dtype_name(dtype))
+
+    def supports(self, feature: str) -> bool:
+        """Whether this device is known to have ``feature``. Never raises.
+
+        False also stands for "not known" and for a name that is not a feature, so code
+        that asks takes its portable way. Features:
+
+        - a dtype's name (``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``, ...): native
+          arithmetic
+        - ``"matrix_unit"``: a unit for matrix products
+        - ``"sparse_core"``: cores for gather and scatter
+        - ``"vmem"``, ``"smem"``, ``"shared_memory"``: memories that a kernel manages itself
+        - ``"memory_stats"``: the memory in use is known
+        - ``"multi_core"``: the device has more than one core
+        - ``"multi_device"``, ``"multi_host"``, ``"multi_slice"``: this run has more than one
+        - ``"pallas"``: Pallas has a compiler for the platform
+        - a vector extension of the host's CPU (``"avx2"``, ``"avx512f"``, ``"sve"``, ...)
+        """
+        return features.supports(self, feature)
+
+    def to_json(self) -> dict[str, Any]:
+        """``{field: {"value": ..., "source": ...}}`` of what JSON can hold."""
+        return {
+            name: {"value": _plain(fact.value), "source": fact.source}
+            for name, fact in self.facts.items()
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> HardwareInfo:
+        """What :meth:`to_json` gave, also after a round trip through text.
+
+        Fields that this version does not know are left out.
+        """
+        facts = {
+            name: Fact(_frozen(entry["value"]), entry["source"])
+            for name, entry in values.items()
+            if entry["source"] != UNKNOWN_SOURCE
+        }
+        return cls.from_facts(facts)
+
+    def __str__(self) -> str:
+        rows = [(name, shown(name, fact.value), fact.source) for name, fact in self.facts.items()]
+        first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
+        return "\n".join(f"{n:<{first}}  {v:<{second}}  {s}" for n, v, s in rows)
+
+
+def field_names() -> tuple[str, ...]:
+    """Names of all facts, in the order they are shown."""
+    return tuple(f.name for f in dataclasses.fields(HardwareInfo) if f.name != "sources")
+
+
+def shown(name: str, value: Any) -> str:
+    """A field's value with its unit, for people; ``-`` where unknown."""
+    counts_bytes = name.endswith("_bytes") or name in _BYTES
+    unit = "bytes" if counts_bytes else _UNITS.get(name, "")
+    if value is None:
+        return "-"
+    if name == "peak_rates":
+        return ", ".join(f"{dtype} {_scaled(rate, 1000, unit)}" for dtype, rate in value)
+    if unit == "bytes":
+        return _scaled(value, 1024, "B", "i")
+    if unit:
+        return _scaled(value, 1000, unit.replace("bytes", "B"))
+    if name in ("tile_shape", "matrix_unit", "topology_shape"):
+        return " x ".join(str(n) for n in value)
+    if isinstance(value, tuple):
+        return ", ".join(str(n) for n in value) or "none"
+    return str(value)
+
+
+def _scaled(value: float, base: int, unit: str, binary: str = "") -> str:
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(value) < base or prefix == "P":
+            break
+        value /= base
+    prefix = (prefix.upper() if binary else prefix) + (binary if prefix else "")
+    return f"{value:.4g} {prefix}{unit}"
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value

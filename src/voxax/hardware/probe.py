@@ -1,0 +1,128 @@
+"""What nobody tells can be measured: copy bandwidth and matrix rates, in a few seconds.
+
+Measured once for each kind of device, host and version of JAX, and kept on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from voxax import _compat
+from voxax.hardware.cache_dir import cache_dir
+from voxax.hardware.fact import Facts, told
+
+SOURCE = "probe"
+_DTYPES = ("float32", "bfloat16", "float16", "int8")
+_SECONDS = 0.25  # of repetitions for each quantity
+_PASSES = 8
+_CPU = {"bytes": 1 << 28, "size": 1024}
+_OTHER = {"bytes": 1 << 30, "size": 4096}
+
+
+def key_of(facts: Facts) -> str:
+    """A file name: device kind, model and cores, JAX version."""
+    known = [facts[name].value for name in ("device_kind", "model", "cores") if name in facts]
+    text = "-".join(str(part) for part in (*known, "jax", _compat.JAX_VERSION))
+    # The digest keeps apart what the cleaned name makes alike.
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9.]+', '_', text)}-{digest}"
+
+
+def remembered(key: str) -> Facts:
+    """What was measured for ``key`` before; nothing if there is no readable file."""
+    try:
+        return _facts(json.loads(_file(key).read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def measure(device: Any, key: str, *, again: bool = False) -> Facts:
+    """Measure on ``device`` and remember under ``key``; read what is there unless ``again``.
+
+    A cache that cannot be written is no reason to fail.
+    """
+    if not again and (known := remembered(key)):
+        return known
+    values = _measured(device)
+    with contextlib.suppress(OSError):
+        _write(_file(key), json.dumps(values, indent=2))
+    return _facts(values)
+
+
+def _file(key: str) -> Path:
+    return cache_dir() / "hardware" / f"{key}.json"
+
+
+def _facts(values: dict[str, Any]) -> Facts:
+    rates = tuple((str(name), float(rate)) for name, rate in values["peak_rates"].items())
+    bandwidth = float(values["memory_bandwidth"])
+    return told(SOURCE, memory_bandwidth=bandwidth, peak_rates=rates or None)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def _measured(device: Any) -> dict[str, Any]:
+    scale = _CPU if device.platform == "cpu" else _OTHER
+    rates = {}
+    for dtype in _DTYPES:
+        try:
+            rates[dtype] = _matrix_rate(device, scale["size"], dtype)
+        except Exception:  # the compiler does not take the dtype
+            continue
+    return {"memory_bandwidth": _bandwidth(device, scale["bytes"]), "peak_rates": rates}
+
+
+@jax.jit
+def _shift(x: jax.Array) -> jax.Array:
+    # In one program, so that neither dispatch nor fresh pages of the system count.
+    return jax.lax.fori_loop(0, _PASSES, lambda _, y: y + jnp.ones((), y.dtype), x)
+
+
+@functools.partial(jax.jit, static_argnames="out")
+def _product(a: jax.Array, b: jax.Array, out: str) -> jax.Array:
+    return jax.lax.dot(a, b, precision="default", preferred_element_type=jnp.dtype(out))
+
+
+def _bandwidth(device: Any, size: int) -> float:
+    """Bytes read and written per second."""
+    with jax.default_device(device):
+        x = jnp.zeros(size // 4, jnp.float32)
+    return 2 * _PASSES * size / _seconds(lambda: _shift(x))
+
+
+def _matrix_rate(device: Any, size: int, dtype: str) -> float:
+    """Operations (a multiplication or an addition) per second."""
+    with jax.default_device(device):
+        a = jnp.ones((size, size), dtype)
+    out = "int32" if dtype == "int8" else "float32"
+    return 2 * size**3 / _seconds(lambda: _product(a, a, out))
+
+
+def _seconds(run: Callable[[], jax.Array]) -> float:
+    """The quickest of the runs that fit into a quarter of a second, at least three."""
+    run().block_until_ready()
+    best, begin, runs = float("inf"), time.perf_counter(), 0
+    while runs < 3 or time.perf_counter() - begin < _SECONDS:
+        start = time.perf_counter()
+        run().block_until_ready()
+        best, runs = min(best, time.perf_counter() - start), runs + 1
+    return best

@@ -1,0 +1,169 @@
+"""The host: its processor and memory, from ``/proc`` and ``/sys``, else from psutil."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from voxax.hardware.cpu_flags import native_dtypes, vector_extensions, vector_lanes
+from voxax.hardware.fact import Facts, first_known, told
+
+# Of version 2, then of version 1.
+_CGROUP_MEMORY = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+
+
+def host_facts(root: Path = Path("/")) -> Facts:
+    """Cores, memory and vector extensions of the host, whatever the device is.
+
+    Args:
+      root: where ``proc`` and ``sys`` are.
+    """
+    return first_known(
+        [
+            told("/proc/cpuinfo", vector_extensions=vector_extensions(_flags(root))),
+            _cores(root),
+            _memory(root),
+            _psutil_memory(),
+        ]
+    )
+
+
+def cpu_device_facts(root: Path = Path("/")) -> Facts:
+    """Facts about a JAX device of the platform ``cpu``: the host, seen as a device."""
+    host = host_facts(root)
+    info, flags = _cpuinfo(root), _flags(root)
+    arm = [info[key] for key in ("CPU implementer", "CPU part") if key in info]
+    x86 = [f"{key} {info[key]}" for key in ("cpu family", "model") if key in info]
+    alike = {
+        "memory_bytes": "host_memory_bytes",
+        "physical_memory_bytes": "host_memory_bytes",
+        "memory_in_use": "host_memory_in_use",
+        "cores": "cpu_cores",
+        "cores_per_chip": "cpu_cores",
+    }
+    clock = _number(_text(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+    return first_known(
+        [
+            told(
+                "/proc/cpuinfo",
+                model=info.get("model name"),
+                generation=" ".join(x86 or arm) or None,
+                lane_count=vector_lanes(flags),
+                native_dtypes=native_dtypes(flags),
+            ),
+            told("/proc/self/status", memory_peak=_kilobytes(root / "proc/self/status", "VmHWM")),
+            told("/sys/devices/system/cpu", **_caches(root)),
+            told("/sys/devices/system/cpu", clock_hz=None if clock is None else 1e3 * clock),
+            {name: host[source] for name, source in alike.items() if source in host},
+        ]
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isdigit() else None
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """Of the first processor listed."""
+    first = _text(root / "proc/cpuinfo").strip().split("\n\n")[0]
+    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _flags(root: Path) -> frozenset[str] | None:
+    info = _cpuinfo(root)
+    text = info.get("flags") or info.get("Features")  # x86, Arm
+    return None if text is None else frozenset(text.split())
+
+
+def _kilobytes(path: Path, key: str) -> int | None:
+    match = re.search(rf"^{key}:\s+(\d+) kB", _text(path), re.MULTILINE)
+    return None if match is None else 1024 * int(match[1])
+
+
+def _cores(root: Path) -> Facts:
+    if hasattr(os, "sched_getaffinity"):
+        number, source = len(os.sched_getaffinity(0)), "sched_getaffinity"
+    else:
+        number, source = os.cpu_count() or 1, "os.cpu_count"
+    quota = _quota(root)
+    if quota is not None and quota < number:
+        number, source = max(math.ceil(quota), 1), "cgroup cpu quota"
+    return told(source, cpu_cores=number)
+
+
+def _quota(root: Path) -> float | None:
+    """Cores' worth of time that the container may use; cgroup v2, then v1."""
+    limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").strip().partition(" ")
+    if not limit:
+        limit = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
+        period = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
+    if not limit.isdigit() or not period.isdigit() or not int(period):  # "max" or -1: no limit
+        return None
+    return int(limit) / int(period)
+
+
+def _memory(root: Path) -> Facts:
+    total = _kilobytes(root / "proc/meminfo", "MemTotal")
+    available = _kilobytes(root / "proc/meminfo", "MemAvailable")
+    if total is None:
+        return {}
+    used = None if available is None else total - available
+    folder = root / "sys/fs/cgroup"
+    for limit, usage, statistics, cache in _CGROUP_MEMORY:
+        bound = _number(_text(folder / limit))
+        if bound is not None and bound < total:
+            inside = _number(_text(folder / usage))
+            # Files read before count as use, but are given up when memory is asked for.
+            words = [line.split() for line in _text(folder / statistics).splitlines()]
+            cached = dict(pair for pair in words if len(pair) == 2).get(cache)
+            if inside is not None and cached is not None:
+                inside = max(inside - int(cached), 0)
+            return told("cgroup", host_memory_bytes=bound, host_memory_in_use=inside)
+    return told("/proc/meminfo", host_memory_bytes=total, host_memory_in_use=used)
+
+
+def _psutil_memory() -> Facts:
+    """Where there is no ``/proc``; nothing without psutil."""
+    try:
+        memory: Any = importlib.import_module("psutil").virtual_memory()
+    except Exception:
+        return {}
+    return told(
+        "psutil",
+        host_memory_bytes=memory.total,
+        host_memory_in_use=memory.total - memory.available,
+    )
+
+
+def _caches(root: Path) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    folder = root / "sys/devices/system/cpu/cpu0/cache"
+    for index in sorted(folder.glob("index*")):
+        level, kind = _text(index / "level").strip(), _text(index / "type").strip()
+        match = re.fullmatch(r"(\d+)([KMG]?)", _text(index / "size").strip())
+        if kind != "Instruction" and match and level in ("1", "2", "3"):
+            sizes[f"l{level}_cache_bytes"] = int(match[1]) << {"K": 10, "M": 20, "G": 30}.get(
+                match[2], 0
+            )
+    return sizes

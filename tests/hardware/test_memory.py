@@ -1,0 +1,33 @@
+"""Memory that this process used, and no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from voxax.hardware import peak_memory, process_memory
+
+
+def test_peak_covers_what_was_touched():
+    before = peak_memory()["host"]
+    block = bytearray(os.urandom(1 << 20) * 64)
+    assert peak_memory()["host"] >= max(before, len(block))
+    assert peak_memory()["host"] >= (process_memory() or 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_peak_is_not_inherited():
+    """``ru_maxrss`` survives ``exec``: the small child of a large process reads the parent's."""
+    script = """
+import subprocess, sys
+block = bytearray(1 << 29)
+block[::4096] = b"x" * len(block[::4096])
+child = "from voxax.hardware.memory import _high_water_mark as m; print(m())"
+result = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True)
+print(result.stdout.decode())
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert int(result.stdout) < 1 << 29
