@@ -1,6 +1,9 @@
 """Settings and fixtures that every test shares."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 # Before JAX is imported anywhere: tests run on CPU unless a platform is asked for, and draw
@@ -8,14 +11,29 @@ from pathlib import Path
 os.environ["JAX_PLATFORMS"] = os.environ.get("VOXAX_TEST_PLATFORM", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+# Nothing is measured unless a test asks for it, and nothing that tests measure is kept: so results
+# depend neither on this machine's speed nor on what was cached before. Subprocesses inherit both.
+os.environ["VOXAX_AUTOTUNE"] = "off"
+os.environ["VOXAX_CACHE_DIR"] = tempfile.mkdtemp(prefix="voxax-tests-")
+
 import jax
 import numpy as np
 import pytest
 
-pytest.register_assert_rewrite("conformance", "oracles")
+pytest.register_assert_rewrite("conformance", "oracle", "samples")
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_VARIABLE = "VOXAX_TEST_DATA"
+
+_OWNER = os.getpid()
+
+
+@atexit.register
+def _remove_cache(folder=os.environ["VOXAX_CACHE_DIR"]):
+    """Registered before voxax is imported, so it runs after voxax has saved what it knows."""
+    if os.getpid() == _OWNER:  # a forked child shares the folder
+        shutil.rmtree(folder, ignore_errors=True)
+
 
 if _cache := os.environ.get("VOXAX_TEST_COMPILE_CACHE"):
     jax.config.update("jax_compilation_cache_dir", _cache)
@@ -29,6 +47,15 @@ def _strict_jax(request):
         yield
         return
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def forms():
+    """Every form of every algorithm is one that can be pinned; see ``conformance.forms``."""
+    from conformance.forms import registered
+
+    with registered():
         yield
 
 

@@ -1,5 +1,6 @@
 """voxax: sparse and dynamic spatial convolution for JAX, on TPU, GPU and CPU."""
 
+from voxax import hardware as hardware
 from voxax.coords import PAD as PAD
 from voxax.coords import bucket_capacity as bucket_capacity
 from voxax.errors import AlgorithmError as AlgorithmError
@@ -9,6 +10,7 @@ from voxax.errors import GeometryMismatchError as GeometryMismatchError
 from voxax.errors import InputError as InputError
 from voxax.errors import MissingExtraError as MissingExtraError
 from voxax.errors import VoxaxError as VoxaxError
+from voxax.geometry import CurveOrder as CurveOrder
 from voxax.geometry import KernelMap as KernelMap
 from voxax.geometry import KernelSpec as KernelSpec
 from voxax.geometry import Plan as Plan
@@ -17,9 +19,27 @@ from voxax.geometry import VoxelGeometry as VoxelGeometry
 from voxax.geometry import Voxels as Voxels
 from voxax.geometry import batch as batch
 from voxax.geometry import cat as cat
+from voxax.geometry import coarsen as coarsen
+from voxax.geometry import crop as crop
+from voxax.geometry import curve_order as curve_order
+from voxax.geometry import devoxelize as devoxelize
+from voxax.geometry import dilate as dilate
+from voxax.geometry import inject as inject
+from voxax.geometry import intersection as intersection
 from voxax.geometry import kernel_map as kernel_map
 from voxax.geometry import plan as plan
+from voxax.geometry import prune as prune
+from voxax.geometry import refine as refine
+from voxax.geometry import splat as splat
+from voxax.geometry import to_bev as to_bev
+from voxax.geometry import top_k as top_k
+from voxax.geometry import unbatch as unbatch
 from voxax.geometry import union as union
 from voxax.geometry import voxelize as voxelize
+from voxax.products import explain as explain
+from voxax.products import tune as tune
+from voxax.sizing import fits as fits
+from voxax.tuning import algorithms as algorithms
+from voxax.tuning import reload_environment as reload_environment
 
 __version__ = "0.1.0"

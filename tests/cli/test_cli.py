@@ -98,5 +98,7 @@ def test_demo_needs_labels(tmp_path, rng, capsys):
 
 
 def test_hardware_prints_json(capsys):
-    assert main(["hardware"]) == 0
-    assert json.loads(capsys.readouterr().out)["platform"] == "cpu"
+    assert main(["hardware", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["platform"]["value"] == "cpu"
+    assert facts["platform"]["source"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import jax
 
-if TYPE_CHECKING:
-    from voxax.geometry import KernelMap
+from voxax.geometry import KernelSpec
+from voxax.hardware import HardwareInfo
 
 Product = Literal["forward", "dgrad", "wgrad"]
 """``forward``: Y = A W over the map. ``dgrad``: dX = dY W^T over the transposed map.
@@ -17,6 +17,9 @@ Product = Literal["forward", "dgrad", "wgrad"]
 
 WeightKind = Literal["dense", "grouped", "depthwise"]
 """Weight shapes ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]``, ``[K, C]``."""
+
+Parameters = tuple[tuple[str, int | str], ...]
+"""An algorithm's parameters, sorted by name; hashable: ``(("fwd_block_size", 16),)``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +32,15 @@ class Problem:
       in_capacity, out_capacity: rows of the two sides of the *forward* relation.
       num_offsets: K.
       in_channels, out_channels: channels of the forward relation; both C if depthwise.
-      groups: G; 1 if dense, C if depthwise.
+      groups: G; 1 if dense or depthwise.
       dtype: operand dtype name.
       precision: ``jax.lax.Precision`` name, part of every tuning key.
       symmetric: the map is its own adjoint with taps reversed (submanifold, centred box).
       platform: ``cpu``, ``gpu``, ``tpu``, or ``any`` for a platform unknown to voxax.
+      spec: the map's relation, or None where nobody said.
+      level: total stride of the map's input voxels.
+      density: pairs of the map for each of its output rows, rounded to a power of sqrt(2);
+        None where the map is traced.
     """
 
     product: Product
@@ -48,6 +55,23 @@ class Problem:
     precision: str
     symmetric: bool
     platform: str
+    spec: KernelSpec | None = None
+    level: tuple[int, ...] = ()
+    density: float | None = None
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        taps, c_in, c_out = self.num_offsets, self.in_channels, self.out_channels
+        if self.kind == "depthwise":
+            return (taps, c_in)
+        if self.kind == "grouped":
+            return (taps, self.groups, c_in // self.groups, c_out // self.groups)
+        return (taps, c_in, c_out)
+
+    @property
+    def out_rows(self) -> int:
+        """Rows of the side that this product writes (wgrad: that it sums over)."""
+        return self.in_capacity if self.product == "dgrad" else self.out_capacity
 
 
 class Apply(Protocol):
@@ -55,11 +79,16 @@ class Apply(Protocol):
 
     Operands ``a, b`` by product: forward ``x [N, C_in], w``; dgrad ``dy [M, C_out], w``;
     wgrad ``x, dy``. ``views`` are the map's arrays by name. Returns y, dx or dw in the
-    dtype of ``a``, accumulated in float32 or wider.
+    dtype of ``a``, accumulated in float32 or wider; int32 for 8- and 16-bit integers.
     """
 
     def __call__(
-        self, problem: Problem, a: jax.Array, b: jax.Array, views: dict[str, jax.Array]
+        self,
+        problem: Problem,
+        parameters: Parameters,
+        a: jax.Array,
+        b: jax.Array,
+        views: dict[str, jax.Array],
     ) -> jax.Array: ...
 
 
@@ -69,16 +98,26 @@ class Algorithm:
 
     Attributes:
       name: the name users pin, e.g. ``"explicit_gemm"``.
+      kinds: weight kinds it is an algorithm for.
       products: what it can compute.
       platforms: where it can run; ``any`` is everywhere.
-      supports: ``problem -> None`` if it can run, else the reason why not.
-      prepare: ``kernel_map -> names`` of the views it wants; built once, ahead of the call.
+      revision: raised whenever what was measured before no longer holds.
+      supports: ``(problem, hardware) -> None`` if it can run, else the reason why not.
+      space: ``(problem, hardware)`` to the parameters worth measuring, at least one.
+      heuristic: ``(problem, hardware)`` to the parameters to take unmeasured, one of those.
+      views: ``(parameters, product, symmetric)`` to the names of the map's arrays it reads.
+      forms: one set of parameters for each set of views; the first runs on any platform.
       apply: the computation, in traceable JAX.
     """
 
     name: str
+    kinds: frozenset[WeightKind]
     products: frozenset[Product]
     platforms: frozenset[str]
-    supports: Callable[[Problem], str | None]
-    prepare: Callable[[KernelMap], tuple[str, ...]]
+    revision: int
+    supports: Callable[[Problem, HardwareInfo], str | None]
+    space: Callable[[Problem, HardwareInfo], tuple[Parameters, ...]]
+    heuristic: Callable[[Problem, HardwareInfo], Parameters]
+    views: Callable[[Parameters, Product, bool], tuple[str, ...]]
+    forms: tuple[Parameters, ...]
     apply: Apply

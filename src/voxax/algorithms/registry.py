@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from voxax.algorithms import explicit_gemm
-from voxax.algorithms.base import Algorithm
+from voxax.algorithms import cutlass_implicit_gemm, explicit_gemm, implicit_gemm
+from voxax.algorithms.base import Algorithm, WeightKind
+from voxax.algorithms.depthwise import explicit, implicit
 from voxax.errors import AlgorithmError
 
-ALGORITHMS: tuple[Algorithm, ...] = (explicit_gemm.ALGORITHM,)
+ALGORITHMS: tuple[Algorithm, ...] = (
+    explicit_gemm.ALGORITHM,
+    implicit_gemm.ALGORITHM,
+    cutlass_implicit_gemm.ALGORITHM,
+    explicit.ALGORITHM,
+    implicit.ALGORITHM,
+)
 
 
-def names() -> tuple[str, ...]:
-    """Every registered name, in order of preference."""
-    return tuple(algorithm.name for algorithm in ALGORITHMS)
+def names(kind: WeightKind = "dense") -> tuple[str, ...]:
+    """Registered names for weights of this kind, in order of preference."""
+    return tuple(algorithm.name for algorithm in ALGORITHMS if kind in algorithm.kinds)
 
 
-def lookup(name: str) -> Algorithm:
-    """The algorithm called ``name``.
+def lookup(name: str, kind: WeightKind = "dense") -> Algorithm:
+    """The algorithm called ``name`` for weights of this kind.
 
     Raises:
       AlgorithmError: unknown; lists the known names.
     """
     for algorithm in ALGORITHMS:
-        if algorithm.name == name:
+        if algorithm.name == name and kind in algorithm.kinds:
             return algorithm
-    raise AlgorithmError(f"unknown algorithm {name!r}; known: {', '.join(names())}")
+    raise AlgorithmError(f"unknown algorithm {name!r}; known: {', '.join(names(kind))}")

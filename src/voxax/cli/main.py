@@ -28,11 +28,21 @@ def _run(arguments: Sequence[str] | None) -> int:
         import tyro
     except ImportError as error:
         raise MissingExtraError('the command line needs: pip install "voxax[demo]"') from error
+    from voxax.cli.cache import cache
     from voxax.cli.demo import demo
+    from voxax.cli.explain import explain
     from voxax.cli.hardware import hardware
     from voxax.cli.segment import segment
+    from voxax.cli.tune import tune
 
-    commands = {"demo": demo, "segment": segment, "hardware": hardware}
+    commands = {
+        "demo": demo,
+        "segment": segment,
+        "hardware": hardware,
+        "tune": tune,
+        "explain": explain,
+        "cache": cache,
+    }
     return (
         tyro.extras.subcommand_cli_from_dict(
             commands,

@@ -1,3 +1,6 @@
 """forward, dgrad, wgrad: one differentiation rule; algorithms plug in below it."""
 
 from voxax.products.convolve import convolve as convolve
+from voxax.products.explain import explain as explain
+from voxax.products.report import Report as Report
+from voxax.products.tune import tune as tune

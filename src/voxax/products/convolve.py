@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms import lookup
-from voxax.algorithms.base import Product, WeightKind
+from voxax import _compat
+from voxax.algorithms import Product, WeightKind
 from voxax.geometry import KernelMap
-from voxax.products.primitives import Layer, forward_p
-from voxax.tuning import Request, Resolved, resolve
+from voxax.products.primitives import Layer, forward_p, problem_of
+from voxax.tuning import (
+    Request,
+    Resolved,
+    at_hand,
+    autotune_mode,
+    hardware_of,
+    resolve,
+    views_of,
+)
+from voxax.tuning.key import density_bucket
 
 _KINDS: dict[int, WeightKind] = {2: "depthwise", 3: "dense", 4: "grouped"}
 
@@ -35,30 +47,78 @@ def convolve(
         full precision of the input dtype.
 
     Returns:
-      ``[out_capacity, C_out]`` in the promoted dtype of features and weight.
+      ``[out_capacity, C_out]`` in the promoted dtype of features and weight; int32 where
+      that is an integer of 8 or 16 bits.
     """
     dtype = jnp.promote_types(features.dtype, weight.dtype)
     kind = _KINDS[weight.ndim]
     requests: tuple[tuple[Product, Resolved], ...] = (
-        ("forward", resolve(fwd_algo)),
-        ("dgrad", resolve(dgrad_algo)),
-        ("wgrad", resolve(wgrad_algo)),
+        ("forward", resolve(fwd_algo, kind=kind, product="forward")),
+        ("dgrad", resolve(dgrad_algo, kind=kind, product="dgrad")),
+        ("wgrad", resolve(wgrad_algo, kind=kind, product="wgrad")),
     )
-    admitted = {name for _, names in requests for name in names}
-    names = sorted({v for name in admitted for v in lookup(name).prepare(kernel_map)})
+    tunes = autotune_mode() != "off"
     layer = Layer(
         kernel_map.in_capacity,
         kernel_map.out_capacity,
         kernel_map.num_offsets,
         kernel_map.symmetric,
-        tuple(names),
+        (),
         kind,
         weight.shape[1] if kind == "grouped" else 1,
         _precision_name(precision),
         requests,
+        kernel_map.spec,
+        kernel_map.in_geometry.stride,
+        _density(kernel_map) if tunes else None,
     )
-    views = [kernel_map.view(name) for name in names]
-    return forward_p.bind(features.astype(dtype), weight.astype(dtype), *views, layer=layer)
+    names = _view_names(layer, dtype, weight.shape, every=tunes)
+    layer = dataclasses.replace(layer, view_names=names)
+    views = {name: kernel_map.view(name) for name in names}
+    if layer.density is not None:
+        at_hand.note(at_hand.map_key(layer), views)
+    operands = _compat.vary_alike(features.astype(dtype), weight.astype(dtype), *views.values())
+    return forward_p.bind(*operands, layer=layer)
+
+
+def _view_names(
+    layer: Layer, dtype: Any, weight_shape: tuple[int, ...], every: bool
+) -> tuple[str, ...]:
+    """The arrays of the map that the three products may read."""
+    c_in, c_out = layer.channels(weight_shape)
+    x = jax.ShapeDtypeStruct((layer.in_capacity, c_in), dtype)
+    dy = jax.ShapeDtypeStruct((layer.out_capacity, c_out), dtype)
+    w = jax.ShapeDtypeStruct(weight_shape, dtype)
+    operands: dict[Product, tuple[Any, Any]] = {
+        "forward": (x, w),
+        "dgrad": (dy, w),
+        "wgrad": (x, dy),
+    }
+    platform = jax.default_backend()
+    problems = [
+        (problem_of(product, platform, *operands[product], layer), names)
+        for product, names in layer.requests
+    ]
+    return views_of(problems, hardware_of(platform)[0], every)
+
+
+def _density(kernel_map: KernelMap) -> float | None:
+    """Bucketed pairs per output row of a concrete map, counted once; None of a traced one."""
+    neighbors = kernel_map.view("neighbors")
+    if _compat.is_traced(neighbors) or not getattr(neighbors, "is_fully_addressable", True):
+        return None
+
+    def count() -> float:
+        return density_bucket(*map(int, _pairs_and_rows(neighbors)))
+
+    return kernel_map.memo.get_or_build(("density",), neighbors, count)
+
+
+@jax.jit
+def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Pairs, and the output rows that have any. On the device: the table is large."""
+    found = neighbors >= 0
+    return jnp.sum(found, dtype=jnp.int32), jnp.sum(jnp.any(found, axis=1), dtype=jnp.int32)
 
 
 def _precision_name(precision: jax.lax.PrecisionLike) -> str:

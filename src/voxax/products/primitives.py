@@ -24,7 +24,9 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
-from voxax.algorithms.base import Problem, Product, WeightKind
+from voxax.algorithms import Problem, Product, WeightKind
+from voxax.geometry import KernelSpec
+from voxax.geometry.dtypes import product_dtype
 from voxax.tuning import Resolved, choose
 
 
@@ -41,6 +43,7 @@ class Layer:
       precision: name of a ``jax.lax.Precision``.
       requests: admitted algorithms by product. All three are fixed when the forward
         product is traced: its backward may be traced later, in another context.
+      spec, level, density: see :class:`voxax.algorithms.Problem`.
     """
 
     in_capacity: int
@@ -52,20 +55,28 @@ class Layer:
     groups: int
     precision: str
     requests: tuple[tuple[Product, Resolved], ...]
+    spec: KernelSpec | None = None
+    level: tuple[int, ...] = ()
+    density: float | None = None
+
+    def channels(self, weight_shape: tuple[int, ...]) -> tuple[int, int]:
+        """``(C_in, C_out)`` of a layer with such a weight."""
+        if self.kind == "depthwise":
+            return weight_shape[-1], weight_shape[-1]
+        return self.groups * weight_shape[-2], self.groups * weight_shape[-1]
 
 
 def _channels(product: Product, layer: Layer, a: Any, b: Any) -> tuple[int, int]:
     """``(C_in, C_out)`` of the forward relation from the operands' shapes."""
     if product == "wgrad":
         return a.shape[-1], b.shape[-1]
-    if layer.kind == "depthwise":
-        return b.shape[-1], b.shape[-1]
-    return layer.groups * b.shape[-2], layer.groups * b.shape[-1]
+    return layer.channels(b.shape)
 
 
-def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: Layer) -> Any:
+def problem_of(product: Product, platform: str, a: Any, b: Any, layer: Layer) -> Problem:
+    """The problem that a product of ``layer`` with these operands (or their shapes) poses."""
     c_in, c_out = _channels(product, layer, a, b)
-    problem = Problem(
+    return Problem(
         product,
         layer.kind,
         layer.in_capacity,
@@ -78,9 +89,17 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
         layer.precision,
         layer.symmetric,
         platform,
+        layer.spec,
+        layer.level,
+        layer.density,
     )
-    algorithm = choose(problem, dict(layer.requests)[product])
-    return algorithm.apply(problem, a, b, dict(zip(layer.view_names, views, strict=True)))
+
+
+def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: Layer) -> Any:
+    problem = problem_of(product, platform, a, b, layer)
+    choice = choose(problem, dict(layer.requests)[product], layer.view_names)
+    by_name = dict(zip(layer.view_names, views, strict=True))
+    return choice.implementation.apply(problem, choice.parameters, a, b, by_name)
 
 
 def _output_shape(
@@ -98,7 +117,7 @@ def _output_shape(
         shape = (layer.num_offsets, g, c_in // g, c_out // g)
     else:
         shape = (layer.num_offsets, c_in, c_out)
-    return jax.ShapeDtypeStruct(shape, a.dtype)
+    return jax.ShapeDtypeStruct(shape, product_dtype(a.dtype))
 
 
 def _transpose_forward(ct: Any, x: Any, w: Any, *views: Any, layer: Layer) -> list:

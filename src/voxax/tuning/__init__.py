@@ -1,6 +1,16 @@
-"""From a request to one algorithm."""
+"""From a request to one algorithm with its parameters: a filter, a measurement, a memory."""
 
-from voxax.tuning.choose import choose as choose
+from voxax.tuning.choice import Choice as Choice
+from voxax.tuning.choice import record_choices as record_choices
+from voxax.tuning.environment import autotune_mode as autotune_mode
+from voxax.tuning.environment import reload_environment as reload_environment
+from voxax.tuning.overlay import algorithms as algorithms
 from voxax.tuning.request import Request as Request
 from voxax.tuning.request import Resolved as Resolved
 from voxax.tuning.request import resolve as resolve
+from voxax.tuning.space import views_of as views_of
+from voxax.tuning.tuner import choose as choose
+from voxax.tuning.tuner import foresee as foresee
+from voxax.tuning.tuner import hardware_of as hardware_of
+from voxax.tuning.tuner import tune as tune
+from voxax.tuning.tuner import unmeasured as unmeasured

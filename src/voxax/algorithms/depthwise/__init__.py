@@ -1,0 +1,1 @@
+"""Algorithms for one filter per channel."""

@@ -1,0 +1,104 @@
+"""Steps that the algorithms in plain XLA share: gathered rows and their small products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from voxax.algorithms.base import Problem, Product
+from voxax.geometry.dtypes import accumulator
+
+EVERY_PRODUCT = frozenset[Product]({"forward", "dgrad", "wgrad"})
+
+
+def unsupported_dtype(problem: Problem) -> str | None:
+    """The reason why XLA cannot multiply this dtype, or None."""
+    dtype = jnp.dtype(problem.dtype)
+    if jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jnp.integer):
+        return None
+    return f"multiplies floating-point or integer features, got {problem.dtype}"
+
+
+def table_views(product: Product, symmetric: bool) -> tuple[str, ...]:
+    """The neighbour table that a product over output tiles reads.
+
+    A symmetric map is its own transpose with the taps reversed: one table serves both.
+    """
+    if product == "dgrad" and not symmetric:
+        return ("transposed_neighbors",)
+    return ("neighbors",)
+
+
+def oriented(
+    problem: Problem, b: jax.Array, views: dict[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """``(weight, table)`` such that forward and dgrad are ``sum_k x[table[:, k]] @ weight[k]``."""
+    if problem.product == "forward":
+        return b, views["neighbors"]
+    w = b if problem.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
+    if problem.symmetric:
+        return w[::-1], views["neighbors"]
+    return w, views["transposed_neighbors"]
+
+
+def with_zero_row(x: jax.Array) -> jax.Array:
+    """``[N + 1, C]``: missing neighbours read the last row."""
+    return jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])
+
+
+def clear_missing(neighbors: jax.Array, x: jax.Array) -> jax.Array:
+    """Point missing neighbours at the zero row behind the last."""
+    return jnp.where(neighbors < 0, x.shape[0], neighbors)
+
+
+def clear_unreached(dy: jax.Array, neighbors: jax.Array) -> jax.Array:
+    """Zero in rows without any neighbour (padding among them): zero times NaN is NaN."""
+    return jnp.where(jnp.any(neighbors >= 0, axis=1)[:, None], dy, jnp.zeros((), dy.dtype))
+
+
+def split_rows(array: jax.Array, size: int, fill: int) -> jax.Array:
+    """``[M, C]`` to ``[tiles, size, C]``, the last one filled up with ``fill``."""
+    rows = array.shape[0]
+    tiles = max(1, -(-rows // size))
+    padding = ((0, tiles * size - rows), (0, 0))
+    return jnp.pad(array, padding, constant_values=fill).reshape(tiles, size, array.shape[1])
+
+
+def options(problem: Problem, dtype: Any) -> dict[str, Any]:
+    """How XLA multiplies: the problem's precision, accumulated wide."""
+    return {"precision": problem.precision, "preferred_element_type": accumulator(dtype)}
+
+
+def zeros(shape: tuple[int, ...], dtype: Any, like: jax.Array) -> jax.Array:
+    """Zeros for a loop to add to, varying over the same mesh axes as ``like`` does.
+
+    Inside ``shard_map`` a loop's carry must do so from the start. A sum of no rows is zero.
+    """
+    return jnp.zeros(shape, dtype) + jnp.sum(like[:0]).astype(dtype)
+
+
+def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
+    """``[T, C_in]`` by one tap's weight of any kind: ``[T, C_out]``, accumulated wide."""
+    wide = options(problem, rows.dtype)
+    if problem.kind == "depthwise":
+        return rows.astype(accumulator(rows.dtype)) * w.astype(accumulator(rows.dtype))[None, :]
+    if problem.kind == "grouped":
+        groups, c_in, c_out = w.shape
+        parts = rows.reshape(rows.shape[0], groups, c_in)
+        out = jnp.einsum("tgi,gio->tgo", parts, w, **wide)
+        return out.reshape(rows.shape[0], groups * c_out)
+    return jnp.matmul(rows, w, **wide)
+
+
+def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
+    """``[T, C_in]`` and ``[T, C_out]`` to the shape of one tap's weight, accumulated wide."""
+    wide = options(problem, g.dtype)
+    if problem.kind == "depthwise":
+        return jnp.sum(rows.astype(accumulator(g.dtype)) * g.astype(accumulator(g.dtype)), axis=0)
+    if problem.kind == "grouped":
+        _, groups, c_in, c_out = problem.weight_shape
+        parts = rows.reshape(rows.shape[0], groups, c_in)
+        return jnp.einsum("tgi,tgo->gio", parts, g.reshape(g.shape[0], groups, c_out), **wide)
+    return jnp.matmul(rows.T, g, **wide)

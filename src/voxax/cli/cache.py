@@ -1,0 +1,253 @@
+"""``voxax cache``: the tuner's memory on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from voxax.errors import FileFormatError, InputError
+
+if TYPE_CHECKING:
+    from voxax.tuning.cache_format import Store
+
+_Device = Annotated[str | None, tyro.conf.arg(metavar="DEVICE")]
+
+
+@dataclasses.dataclass(frozen=True)
+class List:
+    """List the caches: device, entries, size, file."""
+
+    def __call__(self) -> int:
+        from voxax.tuning.cache_file import read
+        from voxax.tuning.entry import jaxlib_version
+
+        rows = []
+        for path in _files():
+            found = read(path, path.stem)
+            now = sum(version == jaxlib_version() for _, version in found.store)
+            count = found.problem or f"{now}"
+            others = len(found.store) - now
+            size = f"{path.stat().st_size / 1024:.1f} KiB"
+            rows.append((path.stem, count, f"{others}", size, str(path)))
+        if not rows:
+            print(f"no tuning cache in {_folder()}")
+            return 0
+        names = ("device", "entries", "of other jaxlibs", "size", "file")
+        _print_table(names, rows, f"jaxlib {jaxlib_version()}")
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Show the choices for a device: the winner of each problem, its time, the runner-up."""
+
+    device: tyro.conf.Positional[_Device] = None
+    """As `voxax cache list` names it; this machine's first device by default."""
+
+    def __call__(self) -> int:
+        from voxax.tuning.shipped import shipped
+
+        device = _this_device() if self.device is None else _checked(self.device)
+        store = {**shipped(device), **_stored(device)}
+        if not store:
+            print(f"nothing is known about {device} in {_folder()}")
+            return 0
+        names = ("problem", "winner", "ms", "runner-up", "ms", "sample", "date", "jaxlib")
+        rows = []
+        for (key, jaxlib), entry in sorted(store.items()):
+            first, second = ([*entry.ranked(), None, None])[:2]
+            shipped_too = " (shipped)" if entry.source == "shipped" else ""
+            sample = entry.sample + shipped_too
+            rows.append((key, *_cells(first), *_cells(second), sample, entry.when[:10], jaxlib))
+        _print_table(names, rows, device)
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write the choices of all devices, or of one, to one file."""
+
+    file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
+    """To write."""
+
+    device: _Device = None
+    """Only this one, as `voxax cache list` names it."""
+
+    def __call__(self) -> int:
+        from voxax.tuning.cache_format import dumps, header, to_json
+
+        names = [path.stem for path in _files()] if self.device is None else [_checked(self.device)]
+        stores = {name: _stored(name) for name in names}
+        count = sum(map(len, stores.values()))
+        if count == 0:
+            what = "any device" if self.device is None else self.device
+            raise InputError(f"{_folder()} has no entries of {what}: nothing to export")
+        devices = {name: to_json(store) for name, store in stores.items()}
+        try:
+            self.file.write_text(dumps({**header(), "devices": devices}) + "\n")
+        except OSError as error:
+            raise InputError(f"{self.file} cannot be written: {error.strerror}") from error
+        print(f"{count} entries of {', '.join(stores)}: {self.file}")
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """Merge an exported file, or another machine's cache file, into the caches here."""
+
+    file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
+    """Written by `voxax cache export`, or a cache itself."""
+
+    def __call__(self) -> int:
+        from voxax.tuning.cache_file import save
+
+        for device, (store, refused) in _read_export(self.file).items():
+            mine = _stored(device)
+            added = {
+                # Whoever measured last is right.
+                version: entry
+                if version not in mine or entry.time() > mine[version].time()
+                else entry.merged(mine[version])
+                for version, entry in store.items()
+            }
+            changed = sum(mine.get(version) != entry for version, entry in added.items())
+            try:
+                save(_folder() / f"{device}.json", device, added)
+            except OSError as error:
+                raise InputError(f"{_folder()} cannot be written: {error.strerror}") from error
+            known = f", {len(added) - changed} were known" if changed < len(added) else ""
+            print(f"{device}: {changed} entries came in{known}, {len(refused)} were refused")
+            for reason in refused[:5]:
+                print(f"  refused {reason}")
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Clear:
+    """Delete the caches of all devices; the next run tunes anew."""
+
+    yes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Do not ask."""
+
+    def __call__(self) -> int:
+        from voxax.tuning.cache_file import remove
+
+        paths = _files()
+        if not paths:
+            print(f"no tuning cache in {_folder()}")
+            return 0
+        if not self.yes:
+            if not sys.stdin.isatty():
+                raise InputError("clear asks before it deletes, and nobody is there: give --yes")
+            for path in paths:
+                print(path)
+            if input(f"Delete {len(paths)} files? [y/N] ").strip().lower() not in ("y", "yes"):
+                print("nothing was deleted")
+                return 0
+        for path in paths:
+            try:
+                remove(path)
+            except OSError as error:
+                raise InputError(f"{path} cannot be deleted: {error.strerror}") from error
+            print(f"deleted {path}")
+        return 0
+
+
+_Action = (
+    Annotated[List, tyro.conf.subcommand("list")]
+    | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Import, tyro.conf.subcommand("import")]
+    | Annotated[Clear, tyro.conf.subcommand("clear")]
+)
+
+
+def cache(action: Annotated[_Action, tyro.conf.arg(name="")]) -> int:
+    """List, show, export, import or clear what the tuner measured."""
+    return action()
+
+
+def _folder() -> Path:
+    from voxax.hardware import cache_dir
+
+    return cache_dir() / "tuning"
+
+
+def _files() -> list[Path]:
+    from voxax.tuning.cache_format import is_device
+
+    return sorted(path for path in _folder().glob("*.json") if is_device(path.stem))
+
+
+def _stored(device: str) -> Store:
+    from voxax.tuning.cache_file import read
+
+    path = _folder() / f"{device}.json"
+    found = read(path, device)
+    if found.problem is not None:
+        raise FileFormatError(
+            f"{path} is {found.problem} ({found.reason}): remove it, or let the next tuning run "
+            "set it aside"
+        )
+    return found.store
+
+
+def _checked(device: str) -> str:
+    from voxax.tuning.cache_format import is_device
+
+    if not is_device(device):
+        raise InputError(f"{device!r} is not a device's name: see `voxax cache list`")
+    return device
+
+
+def _this_device() -> str:
+    from voxax.hardware import describe
+    from voxax.tuning.cache import device_name
+
+    return device_name(describe())
+
+
+def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
+    """Entries and refusals by device, of an export or of a cache file."""
+    from voxax.tuning import cache_format as form
+    from voxax.tuning.cache_file import read_bytes
+
+    try:
+        values = form.parse(read_bytes(path)[0])
+        form.check_header(values)
+        devices = values.get("devices", {values.get("device"): values.get("entries")})
+        if not isinstance(devices, Mapping) or not all(map(form.is_device, devices)):
+            raise ValueError("its devices have no proper names")
+        return {device: form.entries_of(entries) for device, entries in devices.items()}
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise FileFormatError(f"{path} is not what `voxax cache export` writes: {error}") from error
+
+
+def _cells(measured: Any) -> tuple[str, str]:
+    if measured is None:
+        return "-", "-"
+    values = ", ".join(f"{name}={value}" for name, value in measured.parameters)
+    name = f"{measured.algorithm}({values})" if values else measured.algorithm
+    return name, f"{1e3 * measured.seconds:.4g}"
+
+
+def _print_table(names: tuple[str, ...], rows: list[tuple[str, ...]], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*names, title=title)
+    for row in rows:
+        table.add_row(*map(Text, row))  # as it is: a key may look like markup
+    console = Console(highlight=False)
+    if not console.is_terminal:  # a pipe has no width: lines stay in one piece
+        widest = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+        console = Console(highlight=False, width=sum(widest) + 3 * len(names) + 1)
+    console.print(table)

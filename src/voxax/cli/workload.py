@@ -1,0 +1,189 @@
+"""What ``voxax tune`` and ``voxax explain`` look at: a model on voxels."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from voxax.errors import InputError
+
+if TYPE_CHECKING:
+    from voxax.geometry import Voxels
+
+_MODELS = ("MinkUNet14", "MinkUNet18", "MinkUNet34")
+_VOXEL_SIZE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A model, and the voxels that it runs on."""
+
+    model: str = "MinkUNet18"
+    """MinkUNet14, MinkUNet18, MinkUNet34, or package.module:name: a model on Voxels, or a
+    function without arguments that makes one."""
+    workload: Literal["lidar", "indoor", "airborne", "surface"] | None = None
+    """Voxels of a recorded scene; lidar by default."""
+    file: Path | None = None
+    """Voxels of this scan or mesh instead."""
+    voxel_size: float | None = None
+    """Edge of a voxel of --file, in its units; 0.1 by default."""
+    channels: int = 4
+    """Input channels, random numbers."""
+    classes: int = 20
+    """Output channels of a named model."""
+    training: bool = False
+    """Also the gradients."""
+
+    def build(self) -> Built:
+        """Voxels with their maps, and the function of them.
+
+        Raises:
+          InputError: options that contradict each other, or an unknown model.
+          FileFormatError: the file cannot be read.
+        """
+        from voxax.geometry import plan
+        from voxax.sizing.step import step_of
+
+        for name, value in (("channels", self.channels), ("classes", self.classes)):
+            if value < 1:
+                raise InputError(f"--{name} {value} must be at least 1")
+        model = self._model()
+        if self.training and not _is_module(model):
+            raise InputError(
+                f"--training needs parameters to differentiate by: {self.model} is no flax.nnx "
+                "module"
+            )
+        voxels, scene = self._voxels()
+        voxels = plan(model, voxels)
+        step = step_of(model, None, self.training, None, None)
+
+        def call(*arguments: Any) -> Any:
+            return step.call(*arguments)
+
+        call.__name__ = self.model  # errors name it
+        what = "forward and gradients" if self.training else "forward"
+        title = (
+            f"{self.model}, {what}, on {scene}: {int(voxels.count)} voxels in {voxels.capacity} "
+            "rows"
+        )
+        return Built(call, step.arguments(voxels), title)
+
+    def _voxels(self) -> tuple[Voxels, str]:
+        import numpy as np
+
+        from voxax.geometry import host
+
+        if self.file is None:
+            from voxax.tuning.recorded import DEFAULT_KIND, recorded
+
+            if self.voxel_size is not None:
+                raise InputError(
+                    f"--voxel-size {self.voxel_size}: recorded scenes are voxels already; it "
+                    "belongs to --file"
+                )
+            kind = self.workload or DEFAULT_KIND
+            scene, positions, size = f"the recorded scene {kind!r}", recorded(kind) + 0.5, 1.0
+        else:
+            from voxax.io import read
+
+            if self.workload is not None:
+                raise InputError(f"--workload {self.workload} and --file: give one of them")
+            positions = read(self.file).positions
+            size = _VOXEL_SIZE if self.voxel_size is None else self.voxel_size
+            if not size > 0 or not np.isfinite(size):
+                raise InputError(f"--voxel-size {size} must be positive and finite")
+            # float32 is exact enough only near zero: whole voxels are subtracted.
+            positions = positions - np.floor(positions.min(0) / size) * size
+            scene = f"{self.file.name} at {size:g}"
+        rng = np.random.default_rng(0)
+        features = rng.standard_normal((len(positions), self.channels), np.float32)
+        voxels, _ = host.voxelize(positions, features, size)
+        return voxels, scene
+
+    def _model(self) -> Callable[..., Any]:
+        try:
+            importlib.import_module("flax.nnx")
+        except ImportError as error:
+            from voxax.errors import MissingExtraError
+
+            raise MissingExtraError('models need: pip install "voxax[nn]"') from error
+        if ":" in self.model:
+            return _found(self.model)
+        if self.model not in _MODELS:
+            raise InputError(
+                f"--model {self.model} is unknown: give {', '.join(_MODELS)} or package.module:name"
+            )
+        from voxax import models
+
+        return getattr(models, self.model)(self.channels, self.classes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """A function with its arguments, and what it is, in words."""
+
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    title: str
+
+
+def _is_module(model: Any) -> bool:
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(model, nnx.Module)
+
+
+def _found(path: str) -> Callable[..., Any]:
+    """The model at ``package.module:name``, or what the function of that name makes."""
+    module_name, _, name = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # as with ``python -m``
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"--model {path}: {module_name!r} cannot be imported: {error}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise InputError(f"--model {path}: {module_name} has no {name!r}")
+        found = getattr(found, part)
+    if callable(found) and _takes(found, 0):
+        found = found()
+    if not callable(found) or isinstance(found, type) or not _takes(found, 1):
+        raise InputError(
+            f"--model {path} is neither a model on Voxels nor a function without arguments that "
+            f"makes one: it is {_described(found)}"
+        )
+    return found
+
+
+def _takes(call: Callable[..., Any], number: int) -> bool:
+    """Whether ``call`` can be called with so many arguments."""
+    try:
+        _signature(call).bind(*range(number))
+    except TypeError:
+        return False
+    except ValueError:  # some built-in functions keep their signature to themselves
+        return number == 1
+    return True
+
+
+def _signature(call: Callable[..., Any]) -> inspect.Signature:
+    if not isinstance(call, type):
+        return inspect.signature(call)
+    # flax's metaclass takes anything.
+    whole = inspect.signature(call.__init__)
+    return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+def _described(value: Any) -> str:
+    """In one line: modules print as whole trees."""
+    name = getattr(value, "__qualname__", type(value).__name__)
+    try:
+        return f"{name}{_signature(value)}"
+    except (TypeError, ValueError):
+        return f"of type {type(value).__name__}"

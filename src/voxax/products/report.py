@@ -1,0 +1,200 @@
+"""What ``vx.tune`` and ``vx.explain`` answer: the choice for each product, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+from voxax.tuning.choice import Choice, described
+from voxax.tuning.key import key_of
+
+_WHY = {
+    "measured": "the fastest measured just now",
+    "cached": "the fastest measured before on this device",
+    "shipped": "the fastest on hardware of this kind, measured by voxax's makers",
+    "predicted": "not measured: the default",
+    "pinned": "the only candidate that the request admits and that can run",
+}
+_COLUMNS = ("", "layer", "product", "rows", "taps", "channels", "dtype", "choice", "time", "source")
+_RIGHT = frozenset({"", "taps", "time"})
+# What differentiation and batching write around the name of a scope.
+_WRAPPER = re.compile(r"\b(?:transpose|jvp|vmap)\(")
+
+
+@dataclasses.dataclass(frozen=True)
+class Explained:
+    """The choice for one product.
+
+    Attributes:
+      scope: where in the function: the ``jax.named_scope`` path.
+      choice: what runs, and where the decision comes from.
+    """
+
+    scope: str
+    choice: Choice
+
+    @property
+    def why(self) -> str:
+        """One sentence."""
+        reason = _WHY[self.choice.source]
+        entry = self.choice.entry
+        if entry is not None and self.choice.seconds is not None:
+            reason += f", on {entry.sample}, {entry.when[:10]}"
+        return reason
+
+    @property
+    def problem(self) -> str:
+        """Product, rows, taps, channels."""
+        product, rows, taps, channels, dtype = self._problem()
+        return f"{product}, {rows} rows, {taps} taps, {channels}, {dtype}"
+
+    def candidates(self) -> Iterator[tuple[str, float | None, str]]:
+        """``(candidate, seconds, verdict)`` of all that were considered, the fastest first."""
+        entry = self.choice.entry
+        if entry is not None:
+            ranked = sorted(entry.measured, key=lambda m: (m.seconds is None, m.seconds or 0.0))
+            for m in ranked:
+                verdict = f"{m.verdict}: {m.reason}" if m.reason else m.verdict
+                yield described(m.algorithm, m.parameters), m.seconds, verdict
+        for name, reason in self.choice.refused:
+            yield name, None, f"refused: {reason}"
+
+    def _problem(self) -> tuple[str, str, str, str, str]:
+        p = self.choice.problem
+        product = p.product if p.kind == "dense" else f"{p.product} {p.kind}"
+        return (
+            product,
+            f"{p.in_capacity} -> {p.out_capacity}",
+            str(p.num_offsets),
+            f"{p.in_channels} -> {p.out_channels}",
+            p.dtype,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The choices for all products of a function, in the program's order; prints as a table.
+
+    Attributes:
+      rows: one for each product.
+      seconds: spent on measuring; 0 for ``vx.explain``.
+    """
+
+    rows: tuple[Explained, ...]
+    seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[Explained]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        return "\n".join(self._table())
+
+    def details(self) -> str:
+        """The table, then every candidate of every problem with its time.
+
+        The number behind a time is its ratio to the best.
+        """
+        return "\n".join((*self._table(), *self._problems()))
+
+    def _table(self) -> Iterator[str]:
+        layers = _layers([row.scope for row in self.rows])
+        cells = [
+            (
+                str(number),
+                layer,
+                *row._problem(),
+                str(row.choice),
+                _milliseconds(row.choice.seconds),
+                row.choice.source,
+            )
+            for number, (layer, row) in enumerate(zip(layers, self.rows, strict=True))
+        ]
+        yield from _aligned((_COLUMNS, *cells), [name in _RIGHT for name in _COLUMNS])
+        problems = self._by_problem()
+        sources = [rows[0][1].choice.source for rows in problems.values()]
+        used = [source for source in _WHY if source in sources]
+        counts = ", ".join(f"{sources.count(source)} {source}" for source in used)
+        yield ""
+        yield f"{_counted(len(self.rows), 'product')}, {_counted(len(problems), 'problem')}" + (
+            f": {counts}" if counts else ""
+        )
+        for source in used:
+            yield f"  {source}: {_WHY[source]}"
+        if self.seconds:
+            yield f"{self.seconds:.1f} s of measuring"
+
+    def _problems(self) -> Iterator[str]:
+        for key, rows in self._by_problem().items():
+            first = rows[0][1]
+            numbers = ", ".join(str(number) for number, _ in rows)
+            yield ""
+            yield key
+            yield f"  product{'s' if len(rows) > 1 else ''} {numbers}; {_provenance(first)}"
+            for line in _aligned(list(_candidates(first)), (True, True, False, False)):
+                yield f"    {line}"
+
+    def _by_problem(self) -> dict[str, list[tuple[int, Explained]]]:
+        """Numbered rows by the key that their choices are filed under."""
+        found: dict[str, list[tuple[int, Explained]]] = {}
+        for number, row in enumerate(self.rows):
+            found.setdefault(key_of(row.choice.problem), []).append((number, row))
+        return found
+
+
+def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
+    """``(time, ratio, candidate, verdict)``, what was chosen marked."""
+    chosen, candidates = str(row.choice), list(row.candidates())
+    if chosen not in [name for name, *_ in candidates]:
+        candidates.insert(0, (chosen, None, "not measured"))
+    best = min((seconds for _, seconds, _ in candidates if seconds is not None), default=None)
+    for name, seconds, verdict in candidates:
+        ratio = "-" if seconds is None or best is None else f"{seconds / best:.2f}"
+        if name == chosen:
+            verdict = "chosen" if verdict == "ok" else f"chosen, {verdict}"
+        yield _milliseconds(seconds), ratio, name, verdict
+
+
+def _provenance(row: Explained) -> str:
+    entry = row.choice.entry
+    if entry is None:
+        return _WHY[row.choice.source]
+    return (
+        f"measured on {entry.sample} in {entry.seconds_spent:.1f} s, {entry.when[:10]}, "
+        f"jaxlib {entry.jaxlib}"
+    )
+
+
+def _layers(scopes: Sequence[str]) -> list[str]:
+    """Scopes without what differentiation adds, and without the end that all have in common."""
+    paths = []
+    for scope in scopes:
+        wrappers = len(_WRAPPER.findall(scope))
+        plain = _WRAPPER.sub("", scope)
+        # The closing brackets stand behind the innermost name.
+        paths.append(plain.replace(")", "", wrappers).split("/"))
+    while all(len(path) > 1 for path in paths) and len({path[-1] for path in paths}) == 1:
+        paths = [path[:-1] for path in paths]
+    return ["/".join(path) or "-" for path in paths]
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterator[str]:
+    """Lines with the columns of ``rows`` below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,74 @@
+"""``vx.tune``: measure everything that a function needs, before the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat
+from voxax.geometry.functional import functional
+from voxax.products.report import Explained, Report
+from voxax.products.survey import real_maps, survey
+from voxax.tuning import foresee
+from voxax.tuning import tune as tune_problem
+from voxax.tuning.environment import next_epoch
+from voxax.tuning.key import density_bucket
+
+
+def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
+    """Find every sparse convolution in ``fn(*args)``, and measure every candidate of each.
+
+    Where ``args`` are concrete, each problem is measured on its own map, and the choice holds
+    for this function when it is compiled, and for eager calls on maps as dense as these.
+    Products whose map is computed inside ``scan`` and other loops, and those of abstract
+    arguments, are measured on a recorded occupancy. There is no time budget. Choices go to the
+    cache: later processes start with them.
+
+    Args:
+      fn: any traceable function; give the training step to tune the backward products as well.
+      args: its arguments.
+      anew: measure also what the cache knows.
+
+    Returns:
+      The choices, as :func:`voxax.explain` gives them.
+
+    Raises:
+      InputError: ``fn`` has no sparse convolution.
+      AlgorithmError: no admitted algorithm can run one of its products.
+    """
+    begin = time.perf_counter()
+    platform = jax.default_backend()
+    calls = survey(fn, args, platform)
+    leaves = jax.tree.leaves((args, functional(fn)[1]))
+    abstract = _compat.is_traced(args) or any(
+        isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves
+    )
+    next_epoch()
+    done = set()
+    for call, views in () if abstract else real_maps(fn, args, platform):
+        if (call.problem, call.admitted) in done:
+            continue
+        done.add((call.problem, call.admitted))
+        # What an eager call on the same map will ask for.
+        dense = dataclasses.replace(call.problem, density=_density(views))
+        also = () if dense == call.problem else (dense,)
+        tune_problem(call.problem, call.admitted, views, also=also, anew=anew)
+    for call in calls:
+        if (call.problem, call.admitted) not in done:
+            done.add((call.problem, call.admitted))
+            tune_problem(call.problem, call.admitted, anew=anew)
+    rows = tuple(Explained(c.scope, foresee(c.problem, c.admitted)) for c in calls)
+    return Report(rows, time.perf_counter() - begin)
+
+
+def _density(views: dict[str, jax.Array]) -> float | None:
+    """Bucketed pairs per output row that has any, from the map's arrays."""
+    if "neighbors" not in views:
+        return None
+    found = np.asarray(views["neighbors"]) >= 0
+    return density_bucket(int(found.sum()), int(found.any(axis=1).sum()))

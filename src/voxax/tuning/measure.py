@@ -1,0 +1,196 @@
+"""Timing candidates against each other: interleaved, with early giving up and a time budget."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat
+from voxax.algorithms import Problem
+from voxax.tuning.entry import Measured
+from voxax.tuning.guard import objection
+from voxax.tuning.sample import Sample
+from voxax.tuning.space import Candidate
+
+# A candidate whose first run takes this many times the best so far is given up.
+_HOPELESS = 2.0
+# Those within this factor of the best get a second round.
+_CLOSE = 1.25
+_ROUNDS, _MORE_ROUNDS, _MOST_ROUNDS = 5, 9, 50
+# Seconds within which rounds are repeated beyond that (small problems are the noisy ones), and
+# after which they end before.
+_QUICK, _LONG = 0.2, 0.8
+# However little time there is, so many candidates are compared.
+_AT_LEAST = 2
+
+Program = Callable[[], jax.Array]
+
+
+@dataclasses.dataclass
+class _Runner:
+    candidate: Candidate
+    run: Program
+    seconds: list[float] = dataclasses.field(default_factory=list)
+
+    def once(self) -> float:
+        begin = time.perf_counter()
+        jax.block_until_ready(self.run())
+        self.seconds.append(time.perf_counter() - begin)
+        return self.seconds[-1]
+
+    @property
+    def figure(self) -> float:
+        """The lower quartile: what else runs on a machine can only add time."""
+        return float(np.quantile(self.seconds, 0.25))
+
+
+def measure(
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    reference: Candidate,
+    sample: Sample,
+    budget: float,
+) -> tuple[Measured, ...]:
+    """Time ``candidates`` on ``sample``, each only if it agrees with ``reference``.
+
+    Candidates, the promising ones first, are compiled side by side for half of ``budget``
+    seconds; two at least. Each is checked and run once, and given up if that takes twice the
+    best so far. The others run in turn, so that a slow spell of the machine hits them alike: five
+    times, those within a quarter of the best nine times more; oftener while rounds are quick, fewer
+    times where they take long. The figure is the lower quartile. Candidates that were not reached
+    are left out of the result.
+    """
+    begin = time.perf_counter()
+    programs = _compile(problem, (reference, *candidates), sample, begin + budget / 2)
+    oracle = programs.pop(0)
+    if not isinstance(oracle, _Runner):
+        raise RuntimeError(f"{reference} did not compile: {oracle.reason}")
+    expected = np.asarray(oracle.run())
+    done: list[Measured] = []
+    runners: list[_Runner] = []
+    best = float("inf")
+    for number, runner in enumerate(programs):
+        if isinstance(runner, Measured):
+            done.append(runner)
+            continue
+        if number >= _AT_LEAST and time.perf_counter() > begin + budget:
+            break
+        verdict = _verdict(problem, runner, expected)
+        if verdict is not None:
+            done.append(verdict)
+            continue
+        first = runner.once()
+        best = min(best, first)
+        if first > _HOPELESS * best:
+            done.append(_measured(runner.candidate, first, "slow"))
+        else:
+            runners.append(runner)
+    _rounds(runners, _ROUNDS)
+    if len(runners) > 1:
+        quickest = min(r.figure for r in runners)
+        close = [r for r in runners if r.figure <= _CLOSE * quickest]
+        if len(close) > 1:
+            _rounds(close, _MORE_ROUNDS)
+    return (*done, *(_measured(r.candidate, r.figure, "ok") for r in runners))
+
+
+def check(
+    problem: Problem, candidate: Candidate, reference: Candidate, sample: Sample
+) -> str | None:
+    """Why ``candidate`` must not be used, or None: a guard without timing."""
+    programs = _compile(problem, (reference, candidate), sample, float("inf"))
+    oracle, runner = programs
+    if isinstance(runner, Measured):
+        return runner.reason
+    if isinstance(oracle, Measured):
+        return f"cannot be checked: {oracle.reason}"
+    verdict = _verdict(problem, runner, np.asarray(oracle.run()))
+    return None if verdict is None else verdict.reason
+
+
+def compiled(problem: Problem, candidate: Candidate, sample: Sample) -> Program:
+    """The candidate as a program of no arguments."""
+    algorithm, parameters = candidate.algorithm, candidate.parameters
+    names = algorithm.views(parameters, problem.product, problem.symmetric)
+    operands = (sample.a, sample.b, *(sample.views[name] for name in names))
+
+    def body(a: jax.Array, b: jax.Array, *views: jax.Array) -> jax.Array:
+        return algorithm.apply(problem, parameters, a, b, dict(zip(names, views, strict=True)))
+
+    program = jax.jit(body).lower(*operands).compile()
+    return lambda: program(*operands)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Inside, debugging settings of the whole process do not stop measuring."""
+    with jax.disable_jit(False), jax.transfer_guard("allow"):
+        yield
+
+
+def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measured | None:
+    """What is wrong with the candidate's result, or None. This run also warms it up."""
+    try:
+        result = np.asarray(runner.run())
+    except Exception as error:
+        return _measured(runner.candidate, None, "failed", _reason(error))
+    wrong = objection(result, expected, problem.dtype, problem.precision)
+    return None if wrong is None else _measured(runner.candidate, None, "rejected", wrong)
+
+
+def _compile(
+    problem: Problem, candidates: Sequence[Candidate], sample: Sample, deadline: float
+) -> list[_Runner | Measured]:
+    """Programs in order, or how they failed: those begun before ``deadline``, two at least."""
+    made: list[_Runner | Measured] = []
+    # XLA compiles without Python's lock, so this is as parallel as the machine.
+    with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+        settings = _compat.thread_settings()
+        distinct = dict.fromkeys(candidates)  # the reference is most often a candidate too
+        pending = {c: pool.submit(_built, problem, c, sample, settings) for c in distinct}
+        for candidate in candidates:
+            if len(made) > _AT_LEAST and time.perf_counter() > deadline:
+                pool.shutdown(wait=False, cancel_futures=True)
+            if not pending[candidate].cancelled():
+                made.append(pending[candidate].result())
+    return made
+
+
+def _built(
+    problem: Problem, candidate: Candidate, sample: Sample, settings: Callable[[], Any]
+) -> _Runner | Measured:
+    try:
+        with settings(), undisturbed():
+            return _Runner(candidate, compiled(problem, candidate, sample))
+    except Exception as error:
+        return _measured(candidate, None, "failed", _reason(error))
+
+
+def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
+    """So many rounds; more while they are quick, fewer (but three) where they take long."""
+    begin = time.perf_counter()
+    for number in range(_MOST_ROUNDS):
+        spent = time.perf_counter() - begin
+        if (number >= rounds and spent > _QUICK) or (number >= 3 and spent > _LONG):
+            return
+        for runner in runners:
+            runner.once()
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _measured(
+    candidate: Candidate, seconds: float | None, verdict: str, reason: str = ""
+) -> Measured:
+    name, parameters, revision = candidate.identity
+    return Measured(name, parameters, revision, seconds, verdict, reason)  # type: ignore[arg-type]

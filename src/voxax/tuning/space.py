@@ -1,0 +1,108 @@
+"""The candidates of a problem: what the request admits, the hardware runs, and the views serve."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from voxax.algorithms import Algorithm, Parameters, Problem, lookup
+from voxax.hardware import HardwareInfo
+from voxax.tuning.choice import described
+from voxax.tuning.request import Resolved
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One algorithm with one set of parameters."""
+
+    algorithm: Algorithm
+    parameters: Parameters
+
+    @property
+    def identity(self) -> tuple[str, Parameters, int]:
+        """What a measurement is filed under within an entry."""
+        return self.algorithm.name, self.parameters, self.algorithm.revision
+
+    def __str__(self) -> str:
+        return described(self.algorithm.name, self.parameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """Candidates in the order of the request, and why other algorithms are not among them.
+
+    Attributes:
+      candidates: runnable, at least one for each algorithm that is not refused.
+      heuristics: the candidate to take unmeasured, of each algorithm in the request's order.
+      refused: ``(algorithm's name, reason)``.
+    """
+
+    candidates: tuple[Candidate, ...]
+    heuristics: tuple[Candidate, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+def space_of(
+    problem: Problem,
+    admitted: Resolved,
+    hardware: HardwareInfo,
+    available_views: Iterable[str] | None = None,
+) -> Space:
+    """See :class:`Space`. ``available_views`` None: every view can be had."""
+    candidates: list[Candidate] = []
+    heuristics: list[Candidate] = []
+    refused: list[tuple[str, str]] = []
+    at_hand = None if available_views is None else set(available_views)
+
+    def served(parameters: Parameters, algorithm: Algorithm) -> bool:
+        needed = algorithm.views(parameters, problem.product, problem.symmetric)
+        return at_hand is None or at_hand.issuperset(needed)
+
+    for name in admitted:
+        algorithm = lookup(name, problem.kind)
+        reason = refusal(algorithm, problem, hardware)
+        if reason is None:
+            found = [p for p in algorithm.space(problem, hardware) if served(p, algorithm)]
+            if not found:
+                reason = "the map came without the views it reads"
+        if reason is not None:
+            refused.append((name, reason))
+            continue
+        candidates += [Candidate(algorithm, p) for p in found]
+        first = algorithm.heuristic(problem, hardware)
+        heuristics.append(Candidate(algorithm, first if first in found else found[0]))
+    return Space(tuple(candidates), tuple(heuristics), tuple(refused))
+
+
+def refusal(algorithm: Algorithm, problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why the algorithm cannot run this problem, or None."""
+    if problem.product not in algorithm.products:
+        return f"does not compute {problem.product}"
+    if not algorithm.platforms & {"any", problem.platform}:
+        return f"does not run on {problem.platform}"
+    return algorithm.supports(problem, hardware)
+
+
+def views_of(
+    requests: Iterable[tuple[Problem, Resolved]], hardware: HardwareInfo, every: bool
+) -> tuple[str, ...]:
+    """Names of the views that the products of one layer may read, sorted.
+
+    Args:
+      requests: each product's problem, and the algorithms that are admitted.
+      hardware: that will most likely run it.
+      every: of all candidates; otherwise of those that are taken unmeasured, there or on
+        another platform.
+    """
+    names: set[str] = set()
+    for problem, admitted in requests:
+        for name in admitted:
+            algorithm = lookup(name, problem.kind)
+            if refusal(algorithm, problem, hardware) is not None:
+                continue
+            likely = (algorithm.heuristic(problem, hardware),)
+            forms = algorithm.space(problem, hardware) if every else likely
+            forms = (algorithm.forms[0], *forms)
+            for parameters in forms:
+                names.update(algorithm.views(parameters, problem.product, problem.symmetric))
+    return tuple(sorted(names))

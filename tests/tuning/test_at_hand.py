@@ -1,0 +1,145 @@
+"""Concrete maps, remembered weakly until a product on one like them is measured."""
+
+import collections
+import functools
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fake_algorithms import make_problem
+from lowered import dense_weight, small_voxels
+
+import voxax as vx
+from voxax import _compat
+from voxax.nn.functional import spatially_sparse_conv
+from voxax.tuning import at_hand, budget, record_choices, tuner
+from voxax.tuning.at_hand import find, note
+from voxax.tuning.entry import Measured
+
+PROBLEM = make_problem(density=4.0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch):
+    monkeypatch.setattr(at_hand, "_maps", collections.OrderedDict())
+
+
+def key(problem=PROBLEM):
+    p = problem
+    return at_hand.map_key(p)
+
+
+def table(value=0, make=jnp.full):
+    return make((48, 27), value, np.int32)
+
+
+def test_what_was_noted_is_found():
+    neighbors, pairs = table(1), jnp.zeros((2, 9), jnp.int32)
+    assert find(PROBLEM) is None
+    note(key(), {"neighbors": neighbors, "pairs": pairs})
+    found = find(PROBLEM)
+    assert found["neighbors"] is neighbors
+    assert found["pairs"] is pairs
+    for product in ("dgrad", "wgrad"):  # the layer's three products run on one map
+        assert find(make_problem(product, density=4.0))["neighbors"] is neighbors
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"density": None}, {"density": 8.0}, {"rows": 49}, {"spec": None}, {"level": (2, 2, 2)}],
+    ids=str,
+)
+def test_another_map_is_not(change):
+    kept = table()
+    note(key(), {"neighbors": kept})
+    assert find(make_problem(**{"density": 4.0, **change})) is None
+    del kept
+
+
+def test_the_newest_wins():
+    one, two = table(1), table(2)
+    note(key(), {"neighbors": one})
+    note(key(), {"neighbors": two})
+    assert find(PROBLEM)["neighbors"] is two
+
+
+def test_nothing_is_kept_alive():
+    neighbors = table()
+    note(key(), {"neighbors": neighbors})
+    del neighbors
+    gc.collect()
+    assert find(PROBLEM) is None
+
+
+def test_deleted_arrays_are_not_found():
+    neighbors, pairs = table(), jnp.zeros((2, 9), jnp.int32)
+    note(key(), {"neighbors": neighbors, "pairs": pairs})
+    pairs.delete()
+    assert list(find(PROBLEM)) == ["neighbors"]
+    neighbors.delete()
+    assert find(PROBLEM) is None
+
+
+def test_one_of_the_two_tables_is_enough_but_needed():
+    transposed, pairs = table(), jnp.zeros((2, 9), jnp.int32)
+    note(key(), {"transposed_neighbors": transposed, "pairs": pairs})
+    assert set(find(PROBLEM)) == {"transposed_neighbors", "pairs"}
+    note(key(), {"pairs": pairs})
+    assert find(PROBLEM) is None
+
+
+def test_maps_of_the_host_are_found_too():
+    neighbors = table(make=np.full)
+    note(key(), {"neighbors": neighbors})
+    assert find(PROBLEM)["neighbors"] is neighbors
+
+
+def test_only_the_last_ones_are_remembered():
+    kept = [table() for _ in range(at_hand._MOST_MAPS + 1)]
+    for number, neighbors in enumerate(kept):
+        note(key(make_problem(density=float(number))), {"neighbors": neighbors})
+    assert len(at_hand._maps) == at_hand._MOST_MAPS
+    assert find(make_problem(density=0.0)) is None
+    assert find(make_problem(density=1.0)) is not None
+
+
+@functools.cache
+def planned():
+    """With the map attached: on the host, in NumPy."""
+    layer = functools.partial(spatially_sparse_conv, weight=dense_weight())
+    return vx.plan(layer, jax.tree.map(np.asarray, small_voxels()))
+
+
+@pytest.mark.parametrize("how", ["eager", "closed over", "planned on the host", "argument"])
+def test_a_layer_is_measured_on_the_callers_map_where_there_is_one(how, monkeypatch, tmp_path):
+    """Of a map that is an argument of the compiled function, only the level is known."""
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(budget, "_spent", 0.0)
+
+    def measure(problem, candidates, reference, sample, budget):
+        return tuple(
+            Measured(*c.identity, 1e-3 if "im2col" in str(c) else 1.0, "ok") for c in candidates
+        )
+
+    monkeypatch.setattr(tuner, "measure", measure)
+    host, weight = planned(), dense_weight()
+    assert isinstance(host.coords, np.ndarray)
+    voxels = host if how == "planned on the host" else jax.tree.map(jnp.asarray, host)
+
+    def layer(v):
+        return spatially_sparse_conv(v, weight).features
+
+    with _compat.fresh_trace(), record_choices() as heard:
+        if how == "closed over":
+            jax.jit(lambda f: layer(voxels.replace_features(f))).lower(voxels.features)
+        elif how == "argument":
+            jax.jit(layer).lower(voxels)
+        else:
+            layer(voxels)
+    (choice,) = heard
+    assert choice.source == "measured"
+    assert choice.entry.sample == ("lidar" if how == "argument" else "caller's map")
+    assert (choice.problem.density is None) == (how == "argument")

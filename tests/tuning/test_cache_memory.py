@@ -1,0 +1,291 @@
+"""The cache in one process: memory, reset by hand, other writers, threads, names."""
+
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import threading
+import time
+
+import pytest
+from cache_entries import DEVICE, entry, measured
+
+from voxax.hardware import HardwareInfo
+from voxax.tuning import cache as cache_module
+from voxax.tuning import cache_file, lock, shipped
+from voxax.tuning.cache import TuningCache, cache_for, device_name
+from voxax.tuning.cache_format import is_device
+
+
+@pytest.fixture(autouse=True)
+def _look_always(monkeypatch):
+    monkeypatch.setattr(cache_module, "LOOK_AFTER", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "cache" / "tuning"
+
+
+@pytest.fixture
+def cache(folder):
+    return TuningCache(folder, DEVICE)
+
+
+def fresh(cache):
+    """What another process would see."""
+    return dict(TuningCache(cache.path.parent, DEVICE).items())
+
+
+def wait_until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_nothing_happens_before_the_first_put(cache, folder):
+    assert cache.get("key") is None
+    assert cache.items() == []
+    assert cache.flush()
+    cache.clear()
+    assert not folder.parent.exists()
+
+
+def test_put_is_known_at_once_and_saved_by_itself(cache):
+    cache.put("key", entry())
+    assert cache.get("key") == entry()
+    assert not cache.path.exists()
+    wait_until(cache.path.exists)
+    wait_until(lambda: fresh(cache) == {"key": entry()})
+    cache.put("later", entry())
+    wait_until(lambda: len(fresh(cache)) == 2)
+
+
+def test_entries_merge_in_memory_and_on_disk(cache):
+    for name in ("a", "b"):
+        cache.put("key", entry(measured(name)))
+    cache.flush()
+    cache.put("key", entry(measured("c")))
+    assert {c.algorithm for c in cache.get("key").measured} == {"a", "b", "c"}
+    other = TuningCache(cache.path.parent, DEVICE)
+    other.put("key", entry(measured("d")))
+    other.flush()
+    cache.flush()
+    assert {c.algorithm for c in fresh(cache)["key"].measured} == {"a", "b", "c", "d"}
+
+
+def test_what_others_write_is_seen(cache):
+    assert cache.get("key") is None
+    other = TuningCache(cache.path.parent, DEVICE)
+    other.put("key", entry())
+    other.flush()
+    assert cache.get("key") == entry()
+
+
+def test_looks_at_the_disk_are_rare(cache, monkeypatch):
+    monkeypatch.setattr(cache_module, "LOOK_AFTER", 60.0)
+    looks = []
+    stamp_of = cache_file.stamp_of
+    monkeypatch.setattr(cache_file, "stamp_of", lambda path: looks.append(path) or stamp_of(path))
+    for _ in range(100):
+        cache.get("key")
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("noticed_by", ["get", "put"])
+def test_removing_the_folder_is_a_reset(cache, folder, noticed_by):
+    cache.put("old", entry())
+    cache.flush()
+    shutil.rmtree(folder.parent)
+    if noticed_by == "get":
+        assert cache.get("old") is None
+        assert cache.items() == []
+        assert not folder.parent.exists()
+    cache.put("new", entry())
+    assert cache.flush()
+    assert cache.get("old") is None
+    assert fresh(cache) == {"new": entry()}
+
+
+def test_reset_forgets_also_what_a_new_entry_was_merged_with(cache, folder):
+    cache.put("key", entry(measured("a")))
+    cache.flush()
+    cache.put("key", entry(measured("b")))
+    shutil.rmtree(folder)
+    cache.flush()
+    assert [c.algorithm for c in fresh(cache)["key"].measured] == ["b"]
+
+
+def test_removal_in_the_middle_of_a_save(cache, folder, monkeypatch):
+    cache.put("old", entry())
+    cache.flush()
+    fsync, calls = os.fsync, []
+
+    def remove_once(descriptor):
+        fsync(descriptor)
+        if not calls:
+            calls.append(1)
+            shutil.rmtree(folder)
+
+    monkeypatch.setattr(cache_file.os, "fsync", remove_once)
+    cache.put("new", entry())
+    assert cache.flush()
+    assert fresh(cache) == {"new": entry()}
+
+
+def test_removal_of_the_file_alone_in_the_middle_of_a_save(cache, monkeypatch):
+    cache.put("old", entry())
+    cache.flush()
+    fsync = os.fsync
+    monkeypatch.setattr(
+        cache_file.os, "fsync", lambda d: (fsync(d), cache.path.unlink(missing_ok=True))
+    )
+    cache.put("new", entry())
+    cache.flush()
+    monkeypatch.undo()
+    cache.flush()
+    assert fresh(cache) == {"new": entry()}
+
+
+def test_clear(cache):
+    cache.put("saved", entry())
+    cache.flush()
+    cache.put("unsaved", entry())
+    cache.clear()
+    assert cache.items() == []
+    assert cache.flush()
+    assert not cache.path.exists()
+    cache.put("new", entry())
+    cache.flush()
+    assert fresh(cache) == {"new": entry()}
+
+
+def test_several_threads(cache):
+    def work(number):
+        for i in range(10):
+            cache.put(f"key {number} {i}", entry())
+            cache.put("shared", entry(measured(f"a{number}_{i}")))
+            assert cache.get(f"key {number} {i}") is not None
+            if i % 4 == number % 4:
+                cache.flush()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.flush()
+    assert len(fresh(cache)) == 41
+    assert len(fresh(cache)["shared"].measured) == 40
+
+
+def test_held_lock_costs_a_warning_and_is_tried_again(cache, monkeypatch, caplog):
+    monkeypatch.setattr(cache_module, "SAVE_AFTER", 0.01)
+    monkeypatch.setattr(cache_module, "RETRY_AFTER", 0.01)
+    monkeypatch.setattr(lock, "PATIENCE", 0.05)
+    cache.path.parent.mkdir(parents=True)
+    with lock.locked(cache.path.parent / f".{DEVICE}.lock", 10.0):
+        cache.put("key", entry())
+        wait_until(lambda: caplog.records)
+        assert not cache.flush()
+        assert cache.get("key") == entry()
+    wait_until(lambda: fresh(cache) == {"key": entry()})
+    assert "is locked, saving later" in caplog.records[0].message
+    assert len(caplog.records) == 1
+
+
+def unsupported(descriptor):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def test_file_system_without_locks(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_try_lock", unsupported)
+    path, held = tmp_path / "lock", tmp_path / "lock-held"
+    with lock.locked(path, 0.05):
+        assert held.exists()
+    assert not held.exists()
+    held.touch()  # by a process that lives
+    with pytest.raises(TimeoutError, match="locked by another process"), lock.locked(path, 0.05):
+        pass
+    os.utime(held, (time.time() - 100,) * 2)  # by one that died
+    with lock.locked(path, 0.05):
+        pass
+    assert not held.exists()
+
+
+def test_bad_keys_and_devices(cache, tmp_path):
+    for key in ("", "k" * 513, "new\nline", "é", None):
+        with pytest.raises(ValueError, match="512 ASCII characters"):
+            cache.put(key, entry())
+    for device in ("../other", "", "a/b", "A", ".hidden", "x" * 101, "nul.json"):
+        with pytest.raises(ValueError, match="not a device's name"):
+            TuningCache(tmp_path, device)
+
+
+def test_cache_for_follows_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "a"))
+    first = cache_for(DEVICE)
+    assert cache_for(DEVICE) is first
+    assert first.path == tmp_path / "a" / "tuning" / f"{DEVICE}.json"
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "b"))
+    assert cache_for(DEVICE).path.parent == tmp_path / "b" / "tuning"
+    assert cache_for("gpu-other") is not cache_for(DEVICE)
+    monkeypatch.setenv("VOXAX_CACHE_DIR", "~nobody-of-this-name/x")
+    nowhere = cache_for(DEVICE)
+    nowhere.put("key", entry())
+    assert not nowhere.flush()
+    assert nowhere.get("key") == entry()
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        (("cpu", "cpu", 2, "AMD EPYC 9R14"), "cpu-amd-epyc-9r14-2-cores"),
+        (("cpu", "cpu", 16, None), "cpu-16-cores"),
+        (("gpu", "NVIDIA H200", 8, None), "gpu-nvidia-h200"),
+        (("tpu", "TPU v5 lite", 8, None), "tpu-v5-lite"),
+        (("cpu", "cpu", 4, "Intel(R) Xeon(R) @ 2.20GHz"), "cpu-intel-r-xeon-r-2-20ghz-4-cores"),
+        (("", "", 1, ""), "device"),
+    ],
+)
+def test_device_name(facts, name):
+    platform, kind, cores, model = facts
+    info = HardwareInfo(platform=platform, device_kind=kind, cpu_cores=cores, model=model)
+    assert device_name(info) == name
+
+
+def test_long_device_names_stay_apart():
+    infos = [HardwareInfo("gpu", "x" * 300 + end) for end in "ab"]
+    names = [device_name(info) for info in infos]
+    assert names[0] != names[1]
+    assert all(map(is_device, names))
+
+
+def test_shipped_entries_come_after_the_users(cache, tmp_path, monkeypatch):
+    other = entry(measured(seconds=1.0), jaxlib="0.0.1")
+    source = TuningCache(tmp_path / "defaults", DEVICE)
+    source.put("key", entry(measured(seconds=2.0)))
+    source.put("old", other)
+    source.flush()
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "defaults")
+    shipped.shipped.cache_clear()
+    try:
+        known = cache.get("key")
+        assert known == dataclasses.replace(entry(measured(seconds=2.0)), source="shipped")
+        assert cache.get("old") is None
+        assert cache.items() == []
+        cache.put("key", entry(measured(seconds=3.0)))
+        assert cache.get("key") == entry(measured(seconds=3.0))
+        cache.clear()
+        assert cache.get("key") == known
+    finally:
+        shipped.shipped.cache_clear()
+
+
+def test_shipped_files_are_well_formed():
+    for path in shipped.FOLDER.glob("*.json"):
+        found = cache_file.read(path, path.stem)
+        assert (found.problem, found.reason) == (None, ""), path
+        assert json.loads(path.read_text())["device"] == path.stem

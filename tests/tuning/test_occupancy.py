@@ -1,0 +1,212 @@
+"""Representative maps: as full and as sparse as real ones, and true to their coordinates."""
+
+import importlib.resources
+import itertools
+
+import numpy as np
+import pytest
+
+from voxax.errors import InputError
+from voxax.geometry import KernelSpec
+from voxax.tuning.occupancy import KINDS, sample_map
+from voxax.tuning.recorded import TIME_STEPS, pack, recorded, unpack
+
+ONE = (1, 1, 1)
+SUBMANIFOLD = KernelSpec.make(3, 3)
+
+# Mean occupied cells of 27 at levels 1 and 4. Real LiDAR sweeps have 3 to 7 at voxels of 0.05 to
+# 0.2 m, surfaces 8 to 15.
+BANDS = {
+    "lidar": ((4.2, 5.5), (6.5, 10.0)),
+    "indoor": ((7.0, 12.0), (9.0, 15.0)),
+    "airborne": ((8.0, 11.0), (14.0, 16.0)),
+    "surface": ((11.0, 15.0), (13.0, 15.5)),
+}
+
+
+def check_against_dictionary(sample, spec, in_capacity, out_capacity):
+    """Every entry of the table, from coordinates alone."""
+    assert sample.neighbors.shape == (out_capacity, spec.num_offsets)
+    assert sample.neighbors.dtype == np.int32
+    assert sample.in_count <= in_capacity
+    assert sample.out_count <= out_capacity
+    for rows in (sample.in_rows, sample.out_rows):
+        listed = [tuple(row) for row in rows.tolist()]
+        assert listed == sorted(set(listed))
+    inputs = {tuple(row): i for i, row in enumerate(sample.in_rows.tolist())}
+    expected = np.full((out_capacity, spec.num_offsets), -1)
+    taps = [
+        tuple(o * d for o, d in zip(offset, spec.dilation, strict=True)) for offset in spec.offsets
+    ]
+    for j, (batch, *out) in enumerate(sample.out_rows.tolist()):
+        for k, tap in enumerate(taps):
+            if not spec.transposed:
+                site = [o * s + t for o, s, t in zip(out, spec.stride, tap, strict=True)]
+            else:  # out = in * stride + tap
+                steps = [o - t for o, t in zip(out, tap, strict=True)]
+                if any(n % s for n, s in zip(steps, spec.stride, strict=True)):
+                    continue
+                site = [n // s for n, s in zip(steps, spec.stride, strict=True)]
+            expected[j, k] = inputs.get((batch, *site), -1)
+    np.testing.assert_array_equal(sample.neighbors, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_are_small_sorted_and_as_sparse_as_real_scans(kind):
+    rows = recorded(kind)
+    assert rows.dtype == np.int32
+    assert 20_000 <= len(rows) <= 60_000
+    assert not rows.flags.writeable
+    steps = np.diff(np.ravel_multi_index((rows - rows.min(0)).T, np.ptp(rows, axis=0) + 1))
+    assert (steps > 0).all()
+    for level, (low, high) in zip((1, 4), BANDS[kind], strict=True):
+        sample = sample_map(kind, SUBMANIFOLD, (level,) * 3, 8192, 8192)
+        assert low < sample.density < high
+
+
+def test_records_take_little_space():
+    folder = importlib.resources.files("voxax") / "tuning" / "occupancies"
+    sizes = [len((folder / f"{kind}.npz").read_bytes()) for kind in KINDS]
+    assert max(sizes) < 60_000
+    assert sum(sizes) < 200_000
+    readme = (folder / "README.md").read_text()
+    assert all(f"**{kind}**" in readme for kind in KINDS)
+
+
+def test_pack_and_unpack_are_inverse(rng):
+    rows = np.unique(rng.integers(-900, 900, (500, 3)).astype(np.int32), axis=0)
+    packed = pack(rows[rng.permutation(len(rows))])
+    np.testing.assert_array_equal(unpack(**packed), rows)
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 7, 1000, 100_000])
+def test_fill(capacity):
+    sample = sample_map("lidar", SUBMANIFOLD, ONE, capacity, capacity)
+    assert sample.neighbors.shape == (capacity, 27)
+    assert sample.in_count == sample.out_count
+    wanted = {0: 0, 1: 1, 7: 6}.get(capacity, 0.88 * capacity)
+    assert sample.in_count == wanted
+    assert (sample.neighbors[sample.out_count :] == -1).all()
+    assert sample.neighbors.max(initial=-1) < max(sample.in_count, 1)
+    # The centre sees itself.
+    np.testing.assert_array_equal(
+        sample.neighbors[: sample.out_count, 13], np.arange(sample.out_count)
+    )
+
+
+SPECS = {
+    "submanifold": (KernelSpec.make(3, 3), 300, 300),
+    "even": (KernelSpec.make(3, 2), 300, 300),
+    "cross": (KernelSpec.make(3, 3, kernel_shape="cross"), 300, 300),
+    "custom": (KernelSpec.make(3, kernel_shape=[(2, 0, -1), (0, 0, 0), (-1, 1, 0)]), 300, 300),
+    "dilated": (KernelSpec.make(3, 3, dilation=(1, 2, 3)), 300, 300),
+    "partition": (KernelSpec.make(3, 2, 2), 300, 300),
+    "partition, little room": (KernelSpec.make(3, 2, 2), 300, 100),
+    "strided": (KernelSpec.make(3, 3, (2, 1, 2)), 300, 200),
+    "generative": (KernelSpec.make(3, 3, generative=True), 300, 600),
+    "generative, strided": (KernelSpec.make(3, 3, 2, generative=True), 300, 600),
+    "generative, custom": (
+        KernelSpec.make(3, generative=True, kernel_shape=[(2, 0, -1), (0, 3, 0)]),
+        300,
+        600,
+    ),
+    "generative, clipped": (
+        KernelSpec.make(3, 3, 2, generative=True, spatial_shape=(60, 70, 30)),
+        300,
+        300,
+    ),
+    "generative, transposed": (
+        KernelSpec.make(3, 2, 2, transposed=True, generative=True),
+        300,
+        600,
+    ),
+    "transposed": (KernelSpec.make(3, 2, 2, transposed=True), 200, 300),
+    "transposed, little room": (KernelSpec.make(3, 3, 2, transposed=True), 50, 300),
+    "transposed, stride 1": (KernelSpec.make(3, 3, transposed=True), 300, 300),
+    "onto a smaller set": (KernelSpec.make(3, 3), 300, 100),
+    "onto a larger set": (KernelSpec.make(3, 3), 100, 300),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("level", [(2, 2, 2), (64, 64, 64)], ids=["part", "repeated"])
+def test_tables_are_true_to_the_coordinates(name, level):
+    spec, in_capacity, out_capacity = SPECS[name]
+    sample = sample_map("indoor", spec, level, in_capacity, out_capacity)
+    check_against_dictionary(sample, spec, in_capacity, out_capacity)
+    fullest = max(sample.in_count / in_capacity, sample.out_count / out_capacity)
+    assert 0.78 < fullest <= 0.88
+    assert np.count_nonzero(sample.neighbors >= 0) >= sample.out_count // 4
+    # At the coarse level the whole scene is a few voxels, and is repeated.
+    assert (sample.in_rows[:, 0].max() > 0) == (level[0] == 64)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_axes(kind, ndim):
+    for spec in (KernelSpec.make(ndim, 3), KernelSpec.make(ndim, 2, 2)):
+        sample = sample_map(kind, spec, (2,) * ndim, 250, 250)
+        check_against_dictionary(sample, spec, 250, 250)
+        assert sample.in_count == 220
+        # Neighbourhoods, not scattered points.
+        assert sample.density > 1.2
+
+
+def test_time_is_the_fourth_axis():
+    sample = sample_map("lidar", KernelSpec.make(4, 3), (1, 1, 1, 1), 4096, 4096)
+    assert set(sample.in_rows[:, 4]) == set(range(TIME_STEPS))
+    assert 8 < sample.density < 20
+
+
+def test_levels_get_denser_as_networks_see_them():
+    densities = [
+        sample_map("lidar", SUBMANIFOLD, (level,) * 3, 20_000, 20_000).density
+        for level in (1, 2, 4, 8)
+    ]
+    assert densities == sorted(densities)
+
+
+def test_without_a_spec_the_number_of_taps_says_what_to_build():
+    for taps in (1, 7, 8, 9, 27):
+        sample = sample_map("surface", None, (), 500, 500, num_offsets=taps)
+        assert sample.neighbors.shape == (500, taps)
+        assert sample.in_count == sample.out_count == 440
+    cross = KernelSpec.make(3, 3, kernel_shape="cross")
+    np.testing.assert_array_equal(
+        sample_map("surface", None, ONE, 500, 500, num_offsets=7).neighbors,
+        sample_map("surface", cross, ONE, 500, 500).neighbors,
+    )
+    assert sample_map("surface", None, (1, 1), 500, 500, num_offsets=9).in_rows.shape == (440, 3)
+
+
+def test_absurd_reach_stays_inside_the_coordinate_range():
+    far = 2**28
+    for transposed, generative in itertools.product([False, True], repeat=2):
+        spec = KernelSpec.make(3, 3, far, far, transposed, generative)
+        sample = sample_map("lidar", spec, (far,) * 3, 300, 300)
+        check_against_dictionary(sample, spec, 300, 300)
+        assert np.abs(sample.out_rows[:, 1:].astype(np.int64)).max(initial=0) < 2**30
+
+
+def test_maps_are_remembered_and_cannot_be_changed():
+    sample = sample_map("lidar", SUBMANIFOLD, ONE, 100, 100)
+    assert sample_map("lidar", SUBMANIFOLD, ONE, 100, 100) is sample
+    for array in (sample.neighbors, sample.in_rows, sample.out_rows):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    sample_map.cache_clear()
+    again = sample_map("lidar", SUBMANIFOLD, ONE, 100, 100)
+    np.testing.assert_array_equal(again.neighbors, sample.neighbors)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("forest", SUBMANIFOLD, ONE, 9, 9), "unknown occupancy 'forest'; known: lidar, indoor"),
+        (("lidar", None, ONE, 9, 9), "needs spec="),
+        (("lidar", SUBMANIFOLD, (1, 1), 9, 9), r"level \(1, 1\) has 2 axes, the kernel has 3"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(InputError, match=message):
+        sample_map(*arguments)

@@ -1,0 +1,125 @@
+"""What one process measured, the next one knows; and a cache that is removed is made anew."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_algorithms import Timer, make_problem
+
+from voxax.tuning import budget, cache, choose, hardware_of
+from voxax.tuning.cache import cache_for, device_name
+
+# One training step's products over a map that is an argument.
+SCRIPT = """
+import collections, json, logging, sys
+import jax
+
+folder = sys.argv[1]
+jax.config.update("jax_compilation_cache_dir", folder)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+events = collections.Counter()
+jax.monitoring.register_event_listener(lambda event, **_: events.update([event]))
+lines = []
+handler = logging.Handler()
+handler.emit = lambda record: lines.append(record.getMessage())
+logging.getLogger("voxax.tuning").addHandler(handler)
+logging.getLogger("voxax.tuning").setLevel(logging.INFO)
+
+import jax.numpy as jnp
+import numpy as np
+from lowered import dense_weight, small_voxels
+from voxax.nn.functional import spatially_sparse_conv
+from voxax.tuning import budget, record_choices
+
+def step(weight, voxels):
+    return (spatially_sparse_conv(voxels, weight).features ** 2).sum()
+
+with record_choices() as heard:
+    loss, slope = jax.jit(jax.value_and_grad(step))(dense_weight(), small_voxels())
+print(json.dumps({
+    "spent": budget.spent(),
+    "lines": lines,
+    "choices": [[str(c), c.source, c.seconds, c.problem.product] for c in heard],
+    "hits": events["/jax/compilation_cache/cache_hits"],
+    "misses": events["/jax/compilation_cache/cache_misses"],
+    "loss": float(loss),
+    "slope": np.asarray(slope).tolist(),
+}))
+"""
+
+
+def run(folder):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder / "programs")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+            "VOXAX_AUTOTUNE": "on",
+            "VOXAX_CACHE_DIR": str(folder),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def programs(folder):
+    return sorted(path.name for path in (folder / "programs").iterdir() if "-cache" in path.name)
+
+
+def test_a_second_process_measures_and_compiles_nothing(tmp_path):
+    first = run(tmp_path)
+    assert first["spent"] > 0
+    assert len(first["lines"]) == 2
+    assert all(line.startswith("tuned ") for line in first["lines"])
+    assert [c[1] for c in first["choices"]] == ["measured", "measured"]
+    assert {c[3] for c in first["choices"]} == {"forward", "wgrad"}
+    assert first["misses"] > 0
+    known = programs(tmp_path)
+
+    second = run(tmp_path)
+    assert second["spent"] == 0
+    assert second["lines"] == []
+    assert [c[1] for c in second["choices"]] == ["cached", "cached"]
+    assert [[c[0], *c[2:]] for c in second["choices"]] == [[c[0], *c[2:]] for c in first["choices"]]
+    assert second["misses"] == 0
+    assert second["hits"] > 0
+    assert programs(tmp_path) == known
+    # The same programs: the same bits.
+    assert (second["loss"], second["slope"]) == (first["loss"], first["slope"])
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_cache_removed_by_hand_is_measured_anew(flushed, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(cache, "LOOK_AFTER", 0.0)
+    timer = Timer(monkeypatch)
+    problem, both = make_problem(), ("explicit_gemm", "implicit_gemm")
+    known = cache_for(device_name(hardware_of("cpu")[0]))
+    with caplog.at_level(logging.WARNING, "voxax.tuning"):
+        assert choose(problem, both).source == "measured"
+        assert choose(problem, both).source == "cached"
+        if flushed:
+            assert known.flush()
+            shutil.rmtree(tmp_path / "kept")
+            assert choose(problem, both).source == "measured"
+            assert len(timer.asked) == 2
+        else:  # what is not saved yet is still known, and makes the folder again
+            shutil.rmtree(tmp_path / "kept", ignore_errors=True)
+            assert choose(problem, both).source == "cached"
+        assert known.flush()
+        assert known.path.is_file()
+        time.sleep(0.01)
+        assert choose(problem, both).source == "cached"
+    assert caplog.messages == []

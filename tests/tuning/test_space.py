@@ -1,0 +1,226 @@
+"""Which candidates a problem has: the request's, that run here, on the views that came along."""
+
+import itertools
+
+import pytest
+
+from voxax.algorithms import ALGORITHMS, Problem, names
+from voxax.geometry import PAIR_ROOM, KernelSpec
+from voxax.hardware import HardwareInfo
+from voxax.tuning.key import density_bucket, key_of
+from voxax.tuning.space import Candidate, space_of, views_of
+
+CPU, GPU, TPU = (HardwareInfo(platform=p, device_kind="some") for p in ("cpu", "gpu", "tpu"))
+PRODUCTS = ("forward", "dgrad", "wgrad")
+KINDS = ("dense", "grouped", "depthwise")
+
+
+def make_problem(product="forward", kind="dense", rows=1000, out_rows=None, **changes):
+    fields = {
+        "product": product,
+        "kind": kind,
+        "in_capacity": rows,
+        "out_capacity": rows if out_rows is None else out_rows,
+        "num_offsets": 27,
+        "in_channels": 16,
+        "out_channels": 16,
+        "groups": 4 if kind == "grouped" else 1,
+        "dtype": "float32",
+        "precision": "highest",
+        "symmetric": True,
+        "platform": "cpu",
+    }
+    return Problem(**{**fields, **changes})
+
+
+def everything(problem, hardware=CPU, views=None):
+    return space_of(problem, names(problem.kind), hardware, views)
+
+
+EVERY_PROBLEM = [
+    make_problem(product, kind, rows, out_rows, platform=hardware.platform)
+    for product, kind, (rows, out_rows), hardware in itertools.product(
+        PRODUCTS,
+        KINDS,
+        ((0, 0), (1, 1), (48, 48), (1000, 7), (10**4, 10**5), (2**21, 2**21)),
+        (CPU, GPU, TPU),
+    )
+]
+
+
+def test_every_problem_has_candidates_with_parameters_in_order():
+    for problem in EVERY_PROBLEM:
+        hardware = {"cpu": CPU, "gpu": GPU, "tpu": TPU}[problem.platform]
+        space = everything(problem, hardware)
+        assert {c.algorithm.name for c in space.candidates} >= set(names(problem.kind)[:2])
+        identities = [c.identity for c in space.candidates]
+        assert len(set(identities)) == len(identities)
+        for _, parameters, _ in identities:
+            assert list(parameters) == sorted(parameters)
+            assert all(type(value) in (int, str) for _, value in parameters)
+        assert set(space.heuristics) <= set(space.candidates)
+
+
+def test_every_algorithm_that_can_run_has_one_heuristic_in_the_requests_order():
+    for request in itertools.permutations(names("dense")):
+        space = space_of(make_problem(), request, CPU)
+        runnable = [name for name in request if name != "cutlass_implicit_gemm"]
+        assert [c.algorithm.name for c in space.heuristics] == runnable
+        seen = dict.fromkeys(c.algorithm.name for c in space.candidates)
+        assert list(seen) == runnable
+
+
+def test_what_cannot_run_is_refused_with_its_reason():
+    for problem, hardware, reason in (
+        (make_problem(), CPU, "runs on NVIDIA GPUs only, not on cpu"),
+        (make_problem(platform="gpu"), GPU, "not part of this version"),
+    ):
+        space = space_of(problem, ("cutlass_implicit_gemm",), hardware)
+        assert space.candidates == space.heuristics == ()
+        ((name, why),) = space.refused
+        assert name == "cutlass_implicit_gemm"
+        assert reason in why
+    ((name, why),) = space_of(make_problem(dtype="bool"), ("implicit_gemm",), CPU).refused
+    assert "got bool" in why
+
+
+def test_depthwise_has_algorithms_of_its_own():
+    space = everything(make_problem(kind="depthwise"))
+    assert {c.algorithm.name for c in space.candidates} == {"explicit", "implicit"}
+    assert space.refused == ()
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_only_what_the_views_serve(product, symmetric):
+    problem = make_problem(product, symmetric=symmetric)
+    table = "transposed_neighbors" if product == "dgrad" and not symmetric else "neighbors"
+
+    tables = everything(problem, views=(table,))
+    assert tables.candidates
+    assert all(dict(c.parameters).get("formulation") != "pair_lists" for c in tables.candidates)
+    assert set(tables.heuristics) <= set(tables.candidates)
+
+    lists = everything(problem, views=("pairs", "pair_starts"))
+    assert {dict(c.parameters).get("formulation") for c in lists.candidates} == {"pair_lists"}
+    assert ("implicit_gemm", "the map came without the views it reads") in lists.refused
+
+    nothing = everything(problem, views=())
+    assert nothing.candidates == ()
+    assert {name for name, _ in nothing.refused} == set(names("dense"))
+
+    every = everything(problem)
+    assert every == everything(problem, views=(table, "pairs", "pair_starts", "other"))
+    assert set(every.candidates) == {*tables.candidates, *lists.candidates}
+
+
+def parameters_of(problem, name, hardware=CPU):
+    return [dict(c.parameters) for c in space_of(problem, (name,), hardware).candidates]
+
+
+@pytest.mark.parametrize("rows", [1, 48, 1000, 10**5])
+def test_explicit_gemm_has_three_formulations(rows):
+    found = parameters_of(make_problem(rows=rows, platform="gpu"), "explicit_gemm", GPU)
+    assert {p["formulation"] for p in found} == {"im2col", "output_stationary", "pair_lists"}
+    for parameters in found:
+        assert ("block" in parameters) == (parameters["formulation"] == "pair_lists")
+        assert parameters.get("block", 1) <= PAIR_ROOM, "read beyond the end of the lists"
+
+
+def test_no_list_of_pairs_is_longer_than_32_bits_count():
+    most = (2**31 - 2**15) // 27
+    for rows, there in ((most, True), (2**31 // 27, False), (2**29, False)):
+        found = parameters_of(make_problem(rows=rows), "explicit_gemm")
+        assert any(p["formulation"] == "pair_lists" for p in found) == there
+        assert any(p["formulation"] == "im2col" for p in found)
+
+
+@pytest.mark.parametrize(("hardware", "platform"), [(CPU, "cpu"), (GPU, "gpu")])
+def test_tiles_of_implicit_gemm_suit_the_rows_that_are_written(hardware, platform):
+    def tiles(product="forward", **rows):
+        problem = make_problem(product, platform=platform, **rows)
+        found = parameters_of(problem, "implicit_gemm", hardware)
+        return [p["fwd_block_size"] for p in found]
+
+    assert tiles(rows=1) == [4]
+    assert max(tiles(rows=48)) == 32
+    assert min(tiles(rows=10**6)) >= 1024, "smaller ones make a loop of thousands of steps"
+    down = {"rows": 10**6, "out_rows": 48, "symmetric": False}
+    assert tiles(**down) == tiles(rows=48)
+    assert tiles("dgrad", **down) == tiles(rows=10**6)
+
+
+def test_stripes_are_tried_where_they_can_matter():
+    problem = make_problem("wgrad")
+    assert {p["split_k_factor"] for p in parameters_of(problem, "implicit_gemm")} == {1}
+    on_gpu = parameters_of(make_problem("wgrad", platform="gpu"), "implicit_gemm", GPU)
+    assert {p["split_k_factor"] for p in on_gpu} >= {1, 2, 4}
+    assert all(set(p) == {"gemm_block_size", "split_k_factor"} for p in on_gpu)
+
+
+def test_views_of_a_layer():
+    pairs = {"pairs", "pair_starts"}
+
+    def asked(admitted, every, symmetric=True):
+        requests = [(make_problem(p, symmetric=symmetric), admitted) for p in PRODUCTS]
+        found = views_of(requests, GPU, every)
+        assert list(found) == sorted(found)
+        return set(found)
+
+    for every in (False, True):
+        assert asked(("implicit_gemm",), every) == {"neighbors"}
+        assert asked(("implicit_gemm",), every, False) == {"neighbors", "transposed_neighbors"}
+    assert asked(("explicit_gemm",), True) == {"neighbors", *pairs}
+    assert asked(("explicit_gemm",), True, False) == {"neighbors", "transposed_neighbors", *pairs}
+    assert asked(("explicit_gemm",), False) == {"neighbors"}
+
+
+def test_what_is_asked_for_serves_every_candidate():
+    for problem in EVERY_PROBLEM:
+        asked = views_of([(problem, names(problem.kind))], CPU, every=True)
+        assert everything(problem, views=asked).candidates == everything(problem).candidates
+
+
+CHANGES = {
+    "product": "dgrad",
+    "kind": "depthwise",
+    "num_offsets": 125,
+    "in_channels": 32,
+    "out_channels": 32,
+    "groups": 2,
+    "dtype": "bfloat16",
+    "precision": "default",
+    "symmetric": False,
+    "rows": 3000,
+    "out_rows": 100,
+    "spec": KernelSpec.make(3, 3),
+    "level": (2, 2, 2),
+    "density": 4.0,
+}
+
+
+def test_the_key_holds_whatever_may_change_the_choice():
+    keys = [key_of(make_problem())]
+    keys += [key_of(make_problem(**{name: value})) for name, value in CHANGES.items()]
+    keys.append(key_of(make_problem(density=8.0)))
+    assert len(set(keys)) == len(CHANGES) + 2
+    assert all(len(key) <= 512 and key.isascii() and key.isprintable() for key in keys)
+    assert key_of(make_problem(rows=600)) == keys[0], "rows count by powers of two"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "rows", "bucket"),
+    [(0, 9, 0), (9, 0, 0), (100, 100, 1), (118, 100, 1), (120, 100, 2**0.5), (2700, 100, 2**5)],
+)
+def test_densities_are_powers_of_the_square_root_of_two(pairs, rows, bucket):
+    """27 is nearer to 2**4.5 by difference, to 2**5 by ratio: ratios count."""
+    assert density_bucket(pairs, rows) == pytest.approx(bucket)
+
+
+def test_a_candidate_says_what_it_is():
+    algorithm = next(a for a in ALGORITHMS if a.name == "implicit_gemm")
+    candidate = Candidate(algorithm, (("fwd_block_size", 16),))
+    assert str(candidate) == "implicit_gemm(fwd_block_size=16)"
+    assert candidate.identity == (
+        "implicit_gemm", (("fwd_block_size", 16),), algorithm.revision,
+    )  # fmt: skip

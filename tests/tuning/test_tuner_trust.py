@@ -1,0 +1,139 @@
+"""What never wins: broken algorithms, measured or shipped or predicted."""
+
+import pytest
+from fake_algorithms import (
+    PROBLEM,
+    Timer,
+    fake,
+    nans,
+    raising,
+    registered,
+    remember,
+    start_anew,
+    wrong,
+    zeros,
+)
+
+from voxax.errors import AlgorithmError
+from voxax.tuning import cache as cache_module
+from voxax.tuning import choose, foresee, tuner
+from voxax.tuning.entry import jaxlib_version
+from voxax.tuning.key import key_of
+
+BOTH = ("explicit_gemm", "implicit_gemm")
+
+
+@pytest.fixture(autouse=True)
+def _on(monkeypatch, tmp_path):
+    start_anew(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def timer(monkeypatch):
+    return Timer(monkeypatch)
+
+
+def shipped(monkeypatch, made, problem=PROBLEM):
+    store = {(key_of(problem), jaxlib_version()): made}
+    monkeypatch.setattr(cache_module, "shipped", lambda device: store)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "reason"),
+    [
+        (wrong, "rejected", "differs from explicit_gemm"),
+        (nans, "rejected", "1 of 192 values are not finite"),
+        (zeros, "rejected", "returned zeros only"),
+        (raising, "failed", "ValueError: not on this machine"),
+    ],
+)
+def test_a_broken_algorithm_never_wins(change, verdict, reason):
+    """Measured for real, among a right one and im2col."""
+    im2col = (("formulation", "im2col"),)
+    with registered(fake("broken", change), fake("right")):
+        choice = choose(PROBLEM, ("broken", "right"))
+    assert choice.algorithm == "right"
+    (found,) = (m for m in choice.entry.measured if m.algorithm == "broken")
+    assert (found.verdict, found.seconds) == (verdict, None)
+    assert reason in found.reason
+    assert tuner.reference_of(PROBLEM).parameters == im2col
+
+
+def test_nothing_but_broken_ones_is_an_error_with_their_reasons(timer):
+    timer.seconds = {"broken": "returned zeros only", "worse": "differs from explicit_gemm"}
+    with registered(fake("broken", zeros), fake("worse", wrong)):
+        for _ in range(2):
+            with pytest.raises(AlgorithmError) as caught:
+                choose(PROBLEM, ("broken", "worse"))
+            assert "broken: rejected, returned zeros only" in str(caught.value)
+            assert "worse: rejected, differs" in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["on", "cached"])
+def test_a_shipped_choice_is_checked_first(mode, monkeypatch, timer, caplog):
+    monkeypatch.setenv("VOXAX_AUTOTUNE", mode)
+    checks = []
+
+    def check(problem, candidate, reference, sample):
+        checks.append(str(candidate))
+        return "returned zeros only" if candidate.algorithm.name == "broken" else None
+
+    monkeypatch.setattr(tuner, "check", check)
+    with registered(fake("broken", zeros), fake("right")):
+        request = ("broken", "right")
+        shipped(monkeypatch, remember(source="shipped", right=1e-3, broken=2e-3))
+        choice = choose(PROBLEM, request)
+        assert (choice.algorithm, choice.source, choice.seconds) == ("right", "shipped", 1e-3)
+        assert choose(PROBLEM, request) == choice
+        assert checks == ["right"], "checked once"
+        assert foresee(PROBLEM, request) == choice
+
+        shipped(monkeypatch, remember(source="shipped", right=1e-3, broken=1e-4))
+        timer.seconds["broken"] = "returned zeros only"
+        refused = choose(PROBLEM, request)
+        assert refused.algorithm == "right"
+        assert refused.source == {"on": "measured", "cached": "predicted"}[mode]
+    assert "shipped choice broken for forward dense" in caplog.text
+    assert "is not used: it returned zeros only" in caplog.text
+
+
+def test_the_users_own_entry_comes_before_the_shipped_one(monkeypatch, timer):
+    shipped(monkeypatch, remember(source="shipped", explicit_gemm=1e-6, implicit_gemm=1.0))
+    remember(explicit_gemm=2e-3, implicit_gemm=1e-3)
+    choice = choose(PROBLEM, BOTH)
+    assert (choice.algorithm, choice.source) == ("implicit_gemm", "cached")
+    assert timer.asked == []
+
+
+def test_a_broken_heuristic_makes_way_for_the_next(monkeypatch, caplog):
+    """Checked for real, against im2col."""
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "cached")
+    with registered(fake("broken", zeros), fake("right")):
+        choice = choose(PROBLEM, ("broken", "right"))
+        assert (choice.algorithm, choice.source) == ("right", "predicted")
+        assert "broken is not used for forward dense" in caplog.text
+        with registered(fake("worse", wrong)), pytest.raises(AlgorithmError) as caught:
+            choose(PROBLEM, ("broken", "worse"))
+    assert "broken: returned zeros only" in str(caught.value)
+    assert "worse: differs from explicit_gemm" in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["on", "cached", "off"])
+def test_a_broken_pin_is_an_error_unless_nothing_is_checked(mode, monkeypatch):
+    monkeypatch.setenv("VOXAX_AUTOTUNE", mode)
+    with registered(fake("broken", zeros)):
+        if mode == "off":
+            assert choose(PROBLEM, ("broken",)).source == "pinned"
+            return
+        with pytest.raises(AlgorithmError, match="returned zeros only"):
+            choose(PROBLEM, ("broken",))
+
+
+def test_where_nothing_can_be_measured_the_program_still_runs(timer, monkeypatch, caplog):
+    def measure(*_):
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(tuner, "measure", measure)
+    choice = choose(PROBLEM, BOTH)
+    assert (choice.algorithm, choice.source) == ("explicit_gemm", "predicted")
+    assert "RESOURCE_EXHAUSTED: out of memory" in caplog.text
