@@ -60,6 +60,14 @@ def forms():
 
 
 @pytest.fixture
+def portable(monkeypatch):
+    """Only algorithms that every machine has, as where voxax came without native kernels."""
+    from voxax.algorithms.implicit_gemm import cpu
+
+    monkeypatch.setattr(cpu, "supports", lambda problem, hardware: "not in this test")
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     """A generator with a fixed seed, fresh for each test."""
     return np.random.default_rng(0)

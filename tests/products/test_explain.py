@@ -16,6 +16,8 @@ from voxax.tuning.cache import cache_for, device_name
 from voxax.tuning.entry import Entry, Measured, utc_now
 from voxax.tuning.key import key_of
 
+pytestmark = pytest.mark.usefixtures("portable")
+
 
 @pytest.fixture(autouse=True)
 def _on(monkeypatch, tmp_path):

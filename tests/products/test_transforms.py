@@ -198,12 +198,14 @@ def product_precisions(function, *args):
     return asked, dots
 
 
+@pytest.mark.usefixtures("portable")
 def test_float32_is_never_rounded_silently():
     asked, dots = product_precisions(loss_and_gradients, *problem())
     assert asked == {"highest"}
     assert all("precision = [HIGHEST, HIGHEST]" in dot for dot in dots)
 
 
+@pytest.mark.usefixtures("portable")
 def test_default_matmul_precision_is_respected():
     with jax.default_matmul_precision("tensorfloat32"):
         asked, dots = product_precisions(loss_and_gradients, *problem())
@@ -211,6 +213,7 @@ def test_default_matmul_precision_is_respected():
     assert all("precision = [HIGH, HIGH]" in dot for dot in dots)
 
 
+@pytest.mark.usefixtures("portable")
 @pytest.mark.parametrize("precision", ["default", jax.lax.Precision.DEFAULT])
 def test_own_precision_wins(precision):
     x, w, kmap = problem()

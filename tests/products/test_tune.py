@@ -18,6 +18,8 @@ from voxax.tuning import budget, hardware_of, record_choices, tuner
 from voxax.tuning.cache import cache_for, device_name
 from voxax.tuning.entry import Measured
 
+pytestmark = pytest.mark.usefixtures("portable")
+
 
 class Quick:
     """Makes up times; im2col wins. Notes what was measured, and on what."""

@@ -108,6 +108,8 @@ class Algorithm:
       views: ``(parameters, product, symmetric)`` to the names of the map's arrays it reads.
       forms: one set of parameters for each set of views; the first runs on any platform.
       apply: the computation, in traceable JAX.
+      preferred: ``(problem, hardware)`` to whether it is taken unmeasured before algorithms that
+        come earlier in the registry or the request.
     """
 
     name: str
@@ -121,3 +123,4 @@ class Algorithm:
     views: Callable[[Parameters, Product, bool], tuple[str, ...]]
     forms: tuple[Parameters, ...]
     apply: Apply
+    preferred: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False

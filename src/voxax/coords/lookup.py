@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _native
 from voxax.coords.ordering import rows_less
 
 # Along the last axis the neighbours of a hit are adjacent rows; walking to the next
@@ -71,7 +72,20 @@ def find_neighbors(
       but the last axis (9 for a 3x3x3 kernel), then a walk over adjacent rows.
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
-    return _find_neighbors(sorted_coords, centers, valid, taps)
+    searched = functools.partial(_find_neighbors, offsets=taps)
+    if _native.unavailable() is not None:
+        return searched(sorted_coords, centers, valid)
+    merged = functools.partial(_merge_neighbors, offsets=taps)
+    return jax.lax.platform_dependent(sorted_coords, centers, valid, cpu=merged, default=searched)
+
+
+def _merge_neighbors(
+    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
+) -> jax.Array:
+    """The same by the native kernel, which walks all columns of taps through both lists."""
+    shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
+    call = jax.ffi.ffi_call("voxax_find_neighbors", shape, vmap_method="sequential")
+    return call(sorted_coords, centers, valid, jnp.asarray(offsets, jnp.int32))
 
 
 # Jitted, so that an eager call compiles one program per shape and kernel, and the runs of

@@ -33,7 +33,8 @@ class Space:
 
     Attributes:
       candidates: runnable, at least one for each algorithm that is not refused.
-      heuristics: the candidate to take unmeasured, of each algorithm in the request's order.
+      heuristics: the candidate to take unmeasured, of each algorithm: those that are preferred
+        on this hardware first, else in the request's order.
       refused: ``(algorithm's name, reason)``.
     """
 
@@ -71,6 +72,7 @@ def space_of(
         candidates += [Candidate(algorithm, p) for p in found]
         first = algorithm.heuristic(problem, hardware)
         heuristics.append(Candidate(algorithm, first if first in found else found[0]))
+    heuristics.sort(key=lambda c: not c.algorithm.preferred(problem, hardware))
     return Space(tuple(candidates), tuple(heuristics), tuple(refused))
 
 
@@ -96,13 +98,9 @@ def views_of(
     """
     names: set[str] = set()
     for problem, admitted in requests:
-        for name in admitted:
-            algorithm = lookup(name, problem.kind)
-            if refusal(algorithm, problem, hardware) is not None:
-                continue
-            likely = (algorithm.heuristic(problem, hardware),)
-            forms = algorithm.space(problem, hardware) if every else likely
-            forms = (algorithm.forms[0], *forms)
-            for parameters in forms:
-                names.update(algorithm.views(parameters, problem.product, problem.symmetric))
+        space = space_of(problem, admitted, hardware)
+        likely = space.candidates if every else space.heuristics[:1]
+        elsewhere = (Candidate(c.algorithm, c.algorithm.forms[0]) for c in space.heuristics)
+        for c in (*likely, *elsewhere):
+            names.update(c.algorithm.views(c.parameters, problem.product, problem.symmetric))
     return tuple(sorted(names))

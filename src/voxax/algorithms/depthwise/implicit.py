@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
+from voxax.algorithms.base import Algorithm
+from voxax.algorithms.implicit_gemm import xla
+from voxax.algorithms.rows import EVERY_PRODUCT
 
-from voxax.algorithms import implicit_gemm
-
-ALGORITHM = dataclasses.replace(
-    implicit_gemm.ALGORITHM, name="implicit", kinds=frozenset({"depthwise"})
+ALGORITHM = Algorithm(
+    name="implicit",
+    kinds=frozenset({"depthwise"}),
+    products=EVERY_PRODUCT,
+    platforms=frozenset({"any"}),
+    revision=1,
+    supports=xla.supports,
+    space=xla.space,
+    heuristic=xla.heuristic,
+    views=xla.views,
+    forms=((),),
+    apply=xla.apply,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voxax.algorithms.base import Algorithm
-from voxax.algorithms.implicit_gemm import xla
+from voxax.algorithms.implicit_gemm import bodies, xla
 from voxax.algorithms.rows import EVERY_PRODUCT
 
 ALGORITHM = Algorithm(
@@ -13,9 +13,10 @@ ALGORITHM = Algorithm(
     platforms=frozenset({"any"}),
     revision=1,
     supports=xla.supports,
-    space=xla.space,
-    heuristic=xla.heuristic,
-    views=xla.views,
+    space=bodies.space,
+    heuristic=bodies.heuristic,
+    views=bodies.views,
     forms=((),),
-    apply=xla.apply,
+    apply=bodies.apply,
+    preferred=bodies.preferred,
 )

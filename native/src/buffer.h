@@ -1,0 +1,37 @@
+// Aligned scratch memory without initialisation.
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+namespace voxax {
+
+template <typename T>
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t size) { Reserve(size); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { std::free(data_); }
+
+  // Room for `size` elements; what was there is lost when it grows.
+  void Reserve(size_t size) {
+    if (size <= size_) return;
+    std::free(data_);
+    size_ = 0;
+    const size_t bytes = (size * sizeof(T) + 63) / 64 * 64;
+    data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
+    if (data_ == nullptr) throw std::bad_alloc();
+    size_ = size;
+  }
+
+  T* get() const { return data_; }
+  T& operator[](size_t i) const { return data_[i]; }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace voxax

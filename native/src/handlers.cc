@@ -1,0 +1,189 @@
+// What XLA calls: checks of shapes and dtypes, then the kernels.
+#include <exception>
+#include <string>
+
+#include "kernels.h"
+#include "maps.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace voxax {
+namespace {
+
+ffi::Error Invalid(const std::string& what) {
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, "voxax: " + what);
+}
+
+bool ElementOf(ffi::DataType dtype, Element* element) {
+  switch (dtype) {
+    case ffi::DataType::F32:
+      *element = Element::kFloat32;
+      return true;
+    case ffi::DataType::F64:
+      *element = Element::kFloat64;
+      return true;
+    case ffi::DataType::BF16:
+      *element = Element::kBFloat16;
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool HasShape(ffi::AnyBuffer::Dimensions dims, std::initializer_list<int64_t> shape) {
+  return dims.size() == shape.size() && std::equal(dims.begin(), dims.end(), shape.begin());
+}
+
+template <typename Call>
+ffi::Error Guarded(ffi::ThreadPool pool, int64_t in_rows, const Call& call) {
+  try {
+    const Parallel parallel(pool.num_threads(), [&pool](std::function<void()> task) {
+      pool.Schedule(std::move(task));
+    });
+    BadRow bad{-1};
+    call(parallel, &bad);
+    if (const int64_t row = bad.load(); row != -1) {
+      return Invalid("the kernel map names input row " + std::to_string(row) + " of " +
+                     std::to_string(in_rows) + ": rows are -1 or 0 to one less");
+    }
+    return ffi::Error::Success();
+  } catch (const std::exception& error) {
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string("voxax: ") + error.what());
+  }
+}
+
+ffi::Error RunProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer w,
+                          ffi::Buffer<ffi::S32> neighbors, ffi::Result<ffi::AnyBuffer> y,
+                          int64_t groups, int64_t tile, bool transposed, bool reversed) {
+  Product p{};
+  if (!ElementOf(x.element_type(), &p.element) || w.element_type() != x.element_type() ||
+      y->element_type() != x.element_type()) {
+    return Invalid("features, weights and results are of one dtype: float32, float64 or bfloat16");
+  }
+  const auto table = neighbors.dimensions();
+  if (x.dimensions().size() != 2 || table.size() != 2 || y->dimensions().size() != 2 ||
+      groups < 1 || tile < 1 || x.dimensions()[1] % groups || y->dimensions()[1] % groups) {
+    return Invalid("features [N, C_in], map [M, K], results [M, C_out], C divisible by groups");
+  }
+  p.in_rows = x.dimensions()[0];
+  p.out_rows = table[0];
+  p.taps = table[1];
+  p.groups = groups;
+  p.depth = x.dimensions()[1] / groups;
+  p.columns = y->dimensions()[1] / groups;
+  const int64_t first = transposed ? p.columns : p.depth;
+  const int64_t second = transposed ? p.depth : p.columns;
+  if (!HasShape(w.dimensions(), {p.taps, groups, first, second}) ||
+      y->dimensions()[0] != p.out_rows) {
+    return Invalid("weights are [K, groups, C_in / groups, C_out / groups]");
+  }
+  p.x = x.untyped_data();
+  p.w = w.untyped_data();
+  p.neighbors = neighbors.typed_data();
+  p.y = y->untyped_data();
+  p.transposed = transposed;
+  p.reversed = reversed;
+  p.tile = tile;
+  return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
+    BestKernels().product(p, parallel, bad);
+  });
+}
+
+ffi::Error RunWeightProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
+                                ffi::Buffer<ffi::S32> neighbors, ffi::Result<ffi::AnyBuffer> dw,
+                                int64_t tile) {
+  WeightProduct p{};
+  if (!ElementOf(x.element_type(), &p.element) || dy.element_type() != x.element_type() ||
+      dw->element_type() != x.element_type()) {
+    return Invalid("features and gradients are of one dtype: float32, float64 or bfloat16");
+  }
+  const auto table = neighbors.dimensions();
+  const auto out = dw->dimensions();
+  if (x.dimensions().size() != 2 || dy.dimensions().size() != 2 || table.size() != 2 ||
+      out.size() != 4 || out[0] != table[1] || out[1] < 1 || tile < 1 ||
+      dy.dimensions()[0] != table[0] || x.dimensions()[1] != out[1] * out[2] ||
+      dy.dimensions()[1] != out[1] * out[3]) {
+    return Invalid("features [N, C_in], gradients [M, C_out], map [M, K], "
+                   "result [K, groups, C_in / groups, C_out / groups]");
+  }
+  p.in_rows = x.dimensions()[0];
+  p.out_rows = table[0];
+  p.taps = table[1];
+  p.groups = out[1];
+  p.depth = out[2];
+  p.columns = out[3];
+  p.x = x.untyped_data();
+  p.dy = dy.untyped_data();
+  p.neighbors = neighbors.typed_data();
+  p.dw = dw->untyped_data();
+  p.tile = tile;
+  return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
+    BestKernels().weight_product(p, parallel, bad);
+  });
+}
+
+ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sorted,
+                                ffi::Buffer<ffi::S32> centers, ffi::Buffer<ffi::PRED> valid,
+                                ffi::Buffer<ffi::S32> offsets,
+                                ffi::Result<ffi::Buffer<ffi::S32>> found) {
+  const auto list = sorted.dimensions(), taps = offsets.dimensions();
+  if (list.size() != 2 || taps.size() != 2 || centers.dimensions().size() != 2 ||
+      centers.dimensions()[1] != list[1] || taps[1] + 1 != list[1] ||
+      !HasShape(valid.dimensions(), {centers.dimensions()[0]}) ||
+      !HasShape(found->dimensions(), {centers.dimensions()[0], taps[0]})) {
+    return Invalid("coordinates [N, 1 + D] and [M, 1 + D], valid [M], offsets [K, D]");
+  }
+  const Lookup lookup{sorted.typed_data(),       centers.typed_data(), valid.typed_data(),
+                      offsets.typed_data(),      found->typed_data(),  list[0],
+                      centers.dimensions()[0],   taps[0],              list[1]};
+  bool known = true;
+  ffi::Error error = Guarded(pool, lookup.rows, [&](const Parallel& parallel, BadRow*) {
+    known = FindNeighbors(lookup, parallel);
+  });
+  return known ? error : Invalid("coordinates have 1 to 4 axes behind the batch index");
+}
+
+}  // namespace
+}  // namespace voxax
+
+#define VOXAX_EXPORT __attribute__((visibility("default")))
+
+extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_product(XLA_FFI_CallFrame*);
+extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_weight_product(XLA_FFI_CallFrame*);
+extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_find_neighbors(XLA_FFI_CallFrame*);
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_product, voxax::RunProductCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("groups")
+                                  .Attr<int64_t>("tile")
+                                  .Attr<bool>("transposed")
+                                  .Attr<bool>("reversed"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_weight_product, voxax::RunWeightProductCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("tile"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::PRED>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>());
+
+// The interface that this file was compiled against: Python registers the handlers only where the
+// installed jaxlib has the same major version and at least this minor one.
+extern "C" VOXAX_EXPORT int voxax_ffi_major() { return XLA_FFI_API_MAJOR; }
+extern "C" VOXAX_EXPORT int voxax_ffi_minor() { return XLA_FFI_API_MINOR; }

@@ -1,0 +1,18 @@
+// The kernels of one instruction set, as a table of functions.
+#pragma once
+
+#include "parallel.h"
+#include "problem.h"
+
+namespace voxax {
+
+struct Kernels {
+  const char* name;
+  void (*product)(const Product&, const Parallel&, BadRow*);
+  void (*weight_product)(const WeightProduct&, const Parallel&, BadRow*);
+};
+
+// Those of the widest vectors that this processor has and the build knows.
+const Kernels& BestKernels();
+
+}  // namespace voxax

@@ -1,0 +1,162 @@
+// Rows of `center + offset` in a sorted coordinate list: the kernel map.
+//
+// Offsets that share all but the last axis are one column: along it the neighbours of a hit are
+// adjacent rows, so one position serves them all. Centers mostly come in the order of the list, and
+// then each column's position only ever moves forward: a merge of two sorted lists, without a hash
+// table. Where a center is out of order, the position is found by binary search.
+#include <algorithm>
+#include <vector>
+
+#include "buffer.h"
+#include "maps.h"
+
+namespace voxax {
+namespace {
+
+// W coordinates as one number of the same order.
+template <int W>
+struct Key {
+  static constexpr int kWords = (W + 1) / 2;
+  uint64_t words[kWords];
+
+  static uint64_t Biased(int32_t value) { return static_cast<uint32_t>(value) ^ 0x80000000u; }
+
+  static Key Of(const int32_t* row) {
+    Key key;
+    for (int i = 0; i < kWords; ++i) {
+      const int last = W - 1 - 2 * (kWords - 1 - i);  // the last axis is in the low half
+      key.words[i] = Biased(row[last]) | (last > 0 ? Biased(row[last - 1]) << 32 : 0);
+    }
+    return key;
+  }
+
+  friend bool operator<(const Key& a, const Key& b) {
+    for (int i = 0; i < kWords - 1; ++i) {
+      if (a.words[i] != b.words[i]) return a.words[i] < b.words[i];
+    }
+    return a.words[kWords - 1] < b.words[kWords - 1];
+  }
+  friend bool operator==(const Key& a, const Key& b) {
+    for (int i = 0; i < kWords; ++i) {
+      if (a.words[i] != b.words[i]) return false;
+    }
+    return true;
+  }
+};
+
+// A column ends where the next offset is further than this: walking there could pass many rows.
+constexpr int32_t kLongestGap = 8;
+
+struct Step {
+  int32_t along;  // lattice steps behind the column's first offset
+  int32_t tap;
+};
+
+struct Column {
+  int32_t offset[5];  // 0 for the batch index, then the first offset
+  std::vector<Step> steps;
+};
+
+std::vector<Column> ColumnsOf(const int32_t* offsets, int64_t taps, int64_t axes) {
+  std::vector<int32_t> order(taps);
+  for (int64_t k = 0; k < taps; ++k) order[k] = static_cast<int32_t>(k);
+  const auto row = [&](int32_t k) { return offsets + k * axes; };
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return std::lexicographical_compare(row(a), row(a) + axes, row(b), row(b) + axes);
+  });
+  std::vector<Column> columns;
+  for (const int32_t k : order) {
+    const int32_t* offset = row(k);
+    if (columns.empty() ||
+        !std::equal(offset, offset + axes - 1, columns.back().offset + 1) ||
+        offset[axes - 1] - columns.back().offset[axes] - columns.back().steps.back().along >
+            kLongestGap) {
+      Column column{};
+      std::copy(offset, offset + axes, column.offset + 1);
+      columns.push_back(column);
+    }
+    columns.back().steps.push_back({offset[axes - 1] - columns.back().offset[axes], k});
+  }
+  return columns;
+}
+
+template <int W>
+void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& parallel) {
+  using K = Key<W>;
+  constexpr int64_t kChunk = 4096;
+  Buffer<K> keys(p.rows);
+  parallel.Run((p.rows + kChunk - 1) / kChunk, [&](int64_t c) {
+    const int64_t end = std::min(p.rows, (c + 1) * kChunk);
+    for (int64_t i = c * kChunk; i < end; ++i) keys[i] = K::Of(p.sorted + i * W);
+  });
+  const K* first = keys.get();
+  const K* last = first + p.rows;
+  const int64_t chunks = (p.centers_rows + kChunk - 1) / kChunk;
+  parallel.Run(chunks, [&](int64_t c) {
+    const int64_t end = std::min(p.centers_rows, (c + 1) * kChunk);
+    std::vector<const K*> at(columns.size(), nullptr);
+    std::vector<K> before(columns.size());
+    for (int64_t m = c * kChunk; m < end; ++m) {
+      int32_t* found = p.found + m * p.taps;
+      if (!p.valid[m]) {
+        std::fill(found, found + p.taps, -1);
+        continue;
+      }
+      for (size_t q = 0; q < columns.size(); ++q) {
+        const Column& column = columns[q];
+        int32_t query[W];
+        for (int w = 0; w < W; ++w) query[w] = p.centers[m * W + w] + column.offset[w];
+        K key = K::Of(query);
+        const K* position = at[q];
+        if (position == nullptr || key < before[q]) {
+          position = std::lower_bound(first, last, key);
+        } else {
+          int walked = 0;
+          while (position != last && *position < key) {
+            ++position;
+            if (++walked == 16) {  // a gap: search the rest
+              position = std::lower_bound(position, last, key);
+              break;
+            }
+          }
+        }
+        at[q] = position;
+        before[q] = key;
+        int32_t along = 0;
+        for (const Step step : column.steps) {
+          // The low half of the last word is the last axis.
+          key.words[K::kWords - 1] += static_cast<uint32_t>(step.along - along);
+          along = step.along;
+          while (position != last && *position < key) ++position;
+          found[step.tap] = position != last && *position == key
+                                ? static_cast<int32_t>(position - first)
+                                : -1;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+bool FindNeighbors(const Lookup& p, const Parallel& parallel) {
+  const std::vector<Column> columns = ColumnsOf(p.offsets, p.taps, p.width - 1);
+  switch (p.width) {
+    case 2:
+      Find<2>(p, columns, parallel);
+      return true;
+    case 3:
+      Find<3>(p, columns, parallel);
+      return true;
+    case 4:
+      Find<4>(p, columns, parallel);
+      return true;
+    case 5:
+      Find<5>(p, columns, parallel);
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace voxax

@@ -1,0 +1,81 @@
+// Work on the thread pool of XLA, safely from inside that pool.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace voxax {
+
+// Runs unit(0) .. unit(units - 1), each once, in any order and on any thread. An exception of one
+// unit is thrown again by Run, after the others.
+//
+// The calling thread takes units itself until none is left, so progress never depends on a free
+// thread: where the pool is busy (or the caller is its only thread) the helpers start late, find
+// nothing to do and touch nothing but their own share of the state. The caller waits only for
+// units that a helper is already running.
+class Parallel {
+ public:
+  using Schedule = std::function<void(std::function<void()>)>;
+
+  Parallel(int64_t threads, Schedule schedule)
+      : threads_(std::max<int64_t>(threads, 1)), schedule_(std::move(schedule)) {}
+
+  template <typename Unit>
+  void Run(int64_t units, const Unit& unit) const {
+    if (units <= 0) return;
+    if (units == 1 || threads_ == 1) {
+      for (int64_t i = 0; i < units; ++i) unit(i);
+      return;
+    }
+    auto state = std::make_shared<State>();
+    state->units = units;
+    // `unit` outlives every call of it: Run returns only when all units are done.
+    state->call = [&unit](int64_t i) { unit(i); };
+    for (int64_t i = 1; i < std::min(threads_, units); ++i) {
+      schedule_([state] { state->Work(); });
+    }
+    state->Work();
+    std::unique_lock<std::mutex> lock(state->mutex);
+    state->all_done.wait(lock, [&] { return state->done == state->units; });
+    if (state->thrown) std::rethrow_exception(state->thrown);
+  }
+
+ private:
+  struct State {
+    int64_t units = 0;
+    std::function<void(int64_t)> call;
+    std::atomic<int64_t> next{0};
+    std::mutex mutex;
+    std::condition_variable all_done;
+    int64_t done = 0;           // guarded by mutex
+    std::exception_ptr thrown;  // guarded by mutex
+
+    void Work() {
+      int64_t mine = 0;
+      for (int64_t i = next.fetch_add(1); i < units; i = next.fetch_add(1)) {
+        try {
+          call(i);
+        } catch (...) {
+          std::lock_guard<std::mutex> lock(mutex);
+          thrown = std::current_exception();
+        }
+        ++mine;
+      }
+      if (mine == 0) return;
+      std::lock_guard<std::mutex> lock(mutex);
+      done += mine;
+      if (done == units) all_done.notify_all();
+    }
+  };
+
+  int64_t threads_;
+  Schedule schedule_;
+};
+
+}  // namespace voxax

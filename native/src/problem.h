@@ -1,0 +1,38 @@
+// What the handlers hand to the kernels: plain structs, the same for every instruction set.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace voxax {
+
+enum class Element { kFloat32, kFloat64, kBFloat16 };
+
+// y[m] = sum over taps k of x[neighbors[m, k]] * w[k]; groups side by side.
+struct Product {
+  Element element;
+  const void* x;  // [in_rows, groups * depth]
+  const void* w;  // [taps, groups, depth, columns], or [taps, groups, columns, depth]
+  const int32_t* neighbors;  // [out_rows, taps]; -1 where there is none
+  void* y;                   // [out_rows, groups * columns]
+  int64_t in_rows, out_rows, taps, groups, depth, columns;
+  bool transposed;  // w holds columns before depth
+  bool reversed;    // tap k of the table multiplies w[taps - 1 - k]
+  int64_t tile;     // output rows whose sums are kept at hand
+};
+
+// dw[k] = sum over rows m of x[neighbors[m, k]]^T * dy[m]; groups side by side.
+struct WeightProduct {
+  Element element;
+  const void* x;   // [in_rows, groups * depth]
+  const void* dy;  // [out_rows, groups * columns]
+  const int32_t* neighbors;
+  void* dw;  // [taps, groups, depth, columns]
+  int64_t in_rows, out_rows, taps, groups, depth, columns;
+  int64_t tile;
+};
+
+// The first row found outside [-1, in_rows), or -1. Kernels treat such rows as absent.
+using BadRow = std::atomic<int64_t>;
+
+}  // namespace voxax

@@ -1,0 +1,176 @@
+// Forward and dgrad: an implicit GEMM over tiles of output rows.
+//
+// The sums of a tile stay in cache while tap after tap is added. For a tap, the rows of the tile
+// that have it are taken a few at a time: their features are read in place, the tap's weights come
+// from a packed panel, and the sums are in registers for the whole depth. Nothing is gathered and
+// no pair that does not exist is multiplied. Each row's additions have one order, whatever thread
+// computes it. The idea of output-stationary tiles over compacted rows: TorchSparse++ (Tang et
+// al., 2023); packed panels and register tiles: Goto and van de Geijn, 2008.
+#pragma once
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "elements.h"
+#include "kernels.h"
+#include "tile.h"
+
+namespace voxax::VOXAX_ISA {
+
+// sums[r] += x[r] * w, for rows r < R; w: [depth, V * lanes].
+template <typename T, int V, int R>
+void AddRows(const T* const* x, const T* w, int64_t depth, T* const* sums) {
+  using S = Simd<T>;
+  typename S::Vec total[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) total[r][v] = S::Load(sums[r] + v * S::kLanes);
+  }
+  for (int64_t d = 0; d < depth; ++d) {
+    typename S::Vec weights[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) weights[v] = S::Load(w + (d * V + v) * S::kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const T value = x[r][d];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) total[r][v] += value * weights[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) S::Store(sums[r] + v * S::kLanes, total[r][v]);
+  }
+}
+
+template <typename T>
+using AddRowsFn = void (*)(const T* const*, const T*, int64_t, T* const*);
+
+// AddRows for 1 .. RowsFor(V) rows; the first entry is unused.
+template <typename T, int V>
+struct AddRowsTable {
+  template <int... R>
+  static const AddRowsFn<T>* Make(std::integer_sequence<int, R...>) {
+    static constexpr AddRowsFn<T> table[] = {nullptr, AddRows<T, V, R + 1>...};
+    return table;
+  }
+  static const AddRowsFn<T>* Get() {
+    return Make(std::make_integer_sequence<int, RowsFor(V)>());
+  }
+};
+
+template <typename T>
+const AddRowsFn<T>* AddRowsFor(int vectors) {
+  if constexpr (kMostVectors >= 4) {
+    if (vectors == 4) return AddRowsTable<T, 4>::Get();
+  }
+  return vectors == 2 ? AddRowsTable<T, 2>::Get() : AddRowsTable<T, 1>::Get();
+}
+
+// A panel's weights for so many rows of depth stay in the first-level cache beside the features.
+inline constexpr int64_t kDepth = 128;
+inline constexpr int kMostRows = 16;
+
+template <typename Stored>
+void PackWeights(const Product& p, int64_t tap, int64_t group, const std::vector<Panel>& panels,
+                 typename SumOf<Stored>::type* to) {
+  using T = typename SumOf<Stored>::type;
+  const Stored* from =
+      static_cast<const Stored*>(p.w) + (tap * p.groups + group) * p.depth * p.columns;
+  for (const Panel& panel : panels) {
+    const int64_t width = panel.vectors * Simd<T>::kLanes;
+    for (int64_t d = 0; d < p.depth; ++d, to += width) {
+      for (int64_t n = 0; n < panel.width; ++n) {
+        const int64_t c = panel.begin + n;
+        to[n] = Widen(p.transposed ? from[c * p.depth + d] : from[d * p.columns + c]);
+      }
+      for (int64_t n = panel.width; n < width; ++n) to[n] = T(0);
+    }
+  }
+}
+
+template <typename Stored>
+void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
+  using T = typename SumOf<Stored>::type;
+  constexpr int64_t lanes = Simd<T>::kLanes;
+  std::vector<Panel> panels(SplitColumns<T>(p.columns, nullptr));
+  SplitColumns<T>(p.columns, panels.data());
+  int64_t padded = 0;
+  for (const Panel& panel : panels) padded += panel.vectors * lanes;
+
+  Buffer<T> packed(p.taps * p.groups * p.depth * padded);
+  parallel.Run(p.taps * p.groups, [&](int64_t i) {
+    PackWeights<Stored>(p, i / p.groups, i % p.groups, panels,
+                        packed.get() + i * p.depth * padded);
+  });
+
+  const Stored* x = static_cast<const Stored*>(p.x);
+  Stored* y = static_cast<Stored*>(p.y);
+  const int64_t x_stride = p.groups * p.depth, y_stride = p.groups * p.columns;
+  const int64_t tiles = (p.out_rows + p.tile - 1) / p.tile;
+
+  parallel.Run(tiles, [&](int64_t t) {
+    const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
+    thread_local Buffer<T> sums, staged;
+    Tile tile(rows, p.taps);
+    tile.Read(p.neighbors + first * p.taps, rows, p.in_rows, bad);
+    sums.Reserve(rows * padded * p.groups);
+    std::memset(sums.get(), 0, rows * padded * p.groups * sizeof(T));
+    staged.Reserve(kMostRows * kDepth);
+
+    const T* from[kMostRows];
+    T* to[kMostRows];
+    for (int64_t k = 0; k < p.taps; ++k) {
+      const int64_t count = tile.count(k);
+      const Pair* pairs = tile.pairs(k);
+      if (count == 0) continue;
+      const int64_t weight_tap = p.reversed ? p.taps - 1 - k : k;
+      for (int64_t g = 0; g < p.groups; ++g) {
+        const T* weights = packed.get() + (weight_tap * p.groups + g) * p.depth * padded;
+        T* group_sums = sums.get() + g * rows * padded;
+        for (const Panel& panel : panels) {
+          const int64_t width = panel.vectors * lanes;
+          const int at_once = RowsFor(panel.vectors);
+          const AddRowsFn<T>* add = AddRowsFor<T>(panel.vectors);
+          for (int64_t d = 0; d < p.depth; d += kDepth) {
+            const int64_t depth = std::min(kDepth, p.depth - d);
+            for (int64_t j = 0; j < count; j += at_once) {
+              const int taken = static_cast<int>(std::min<int64_t>(at_once, count - j));
+              for (int r = 0; r < taken; ++r) {
+                const Pair pair = pairs[j + r];
+                const Stored* row = x + pair.in * x_stride + g * p.depth + d;
+                to[r] = group_sums + pair.row * width;
+                if constexpr (std::is_same_v<T, Stored>) {
+                  from[r] = row;
+                } else {
+                  T* wide = staged.get() + r * kDepth;
+                  for (int64_t c = 0; c < depth; ++c) wide[c] = Widen(row[c]);
+                  from[r] = wide;
+                }
+              }
+              add[taken](from, weights + d * width, depth, to);
+            }
+          }
+          weights += p.depth * width;
+          group_sums += rows * width;
+        }
+      }
+    }
+
+    const T* source = sums.get();
+    for (int64_t g = 0; g < p.groups; ++g) {
+      for (const Panel& panel : panels) {
+        Stored* target = y + first * y_stride + g * p.columns + panel.begin;
+        for (int64_t m = 0; m < rows; ++m, target += y_stride) {
+          for (int64_t n = 0; n < panel.width; ++n) Narrow(source[n], target + n);
+          source += panel.vectors * lanes;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace voxax::VOXAX_ISA

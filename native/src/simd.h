@@ -1,0 +1,47 @@
+// Short vectors of the width that this translation unit is compiled for.
+//
+// Each *_kernels.cc is compiled once for every instruction set (see CMakeLists.txt); VOXAX_ISA
+// names the namespace, so that no symbol of one set can be linked in place of another's.
+#pragma once
+
+#include <cstring>
+
+#ifndef VOXAX_ISA
+#error "compile with -DVOXAX_ISA=<name>"
+#endif
+
+namespace voxax::VOXAX_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kBytes = 64, kRegisters = 32;
+#elif defined(__AVX__)
+inline constexpr int kBytes = 32, kRegisters = 16;
+#elif defined(__aarch64__)
+inline constexpr int kBytes = 16, kRegisters = 32;
+#else
+inline constexpr int kBytes = 16, kRegisters = 16;
+#endif
+
+template <typename T>
+struct Simd {
+  // GCC's and Clang's vectors: arithmetic is elementwise, a scalar operand is broadcast.
+  typedef T Vec __attribute__((vector_size(kBytes)));
+  static constexpr int kLanes = kBytes / sizeof(T);
+
+  static Vec Load(const T* from) {
+    Vec value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  static void Store(T* to, Vec value) { std::memcpy(to, &value, sizeof value); }
+};
+
+// Vectors of a panel of columns, at most; and the rows whose sums stay in registers beside them.
+// What is left holds the panel's weights and one broadcast value.
+inline constexpr int kMostVectors = kRegisters == 32 ? 4 : 2;
+constexpr int RowsFor(int vectors) {
+  if (kRegisters == 16) return vectors == 2 ? 6 : 12;
+  return vectors == 4 ? 6 : vectors == 2 ? 12 : 16;
+}
+
+}  // namespace voxax::VOXAX_ISA

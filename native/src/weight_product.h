@@ -1,0 +1,206 @@
+// wgrad: sums of outer products, over stripes of rows that are added at the end.
+//
+// A unit of work is one stripe of output rows and one panel of columns. Its block of dw is added
+// to in the order of the rows; stripes are added in their order. How many there are follows from
+// the shapes alone, so the bits do not depend on the number of threads.
+#pragma once
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "elements.h"
+#include "kernels.h"
+#include "tile.h"
+
+namespace voxax::VOXAX_ISA {
+
+// dw[c] += sum over pairs of x[pair][c] * dy[pair], for channels c < C.
+// x: [pairs, C], dy: [pairs, V * lanes], dw: [C, V * lanes], all packed.
+template <typename T, int V, int C>
+void AddOuter(const T* x, const T* dy, int64_t pairs, T* dw) {
+  using S = Simd<T>;
+  typename S::Vec total[C][V];
+#pragma GCC unroll 16
+  for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) total[c][v] = S::Load(dw + (c * V + v) * S::kLanes);
+  }
+  for (int64_t p = 0; p < pairs; ++p, x += C, dy += V * S::kLanes) {
+    typename S::Vec g[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) g[v] = S::Load(dy + v * S::kLanes);
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) {
+      const T value = x[c];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) total[c][v] += value * g[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) S::Store(dw + (c * V + v) * S::kLanes, total[c][v]);
+  }
+}
+
+template <typename T>
+using AddOuterFn = void (*)(const T*, const T*, int64_t, T*);
+
+// AddOuter for 1 .. RowsFor(V) channels; the first entry is unused.
+template <typename T, int V>
+struct AddOuterTable {
+  template <int... C>
+  static const AddOuterFn<T>* Make(std::integer_sequence<int, C...>) {
+    static constexpr AddOuterFn<T> table[] = {nullptr, AddOuter<T, V, C + 1>...};
+    return table;
+  }
+  static const AddOuterFn<T>* Get() {
+    return Make(std::make_integer_sequence<int, RowsFor(V)>());
+  }
+};
+
+template <typename T>
+const AddOuterFn<T>* AddOuterFor(int vectors) {
+  if constexpr (kMostVectors >= 4) {
+    if (vectors == 4) return AddOuterTable<T, 4>::Get();
+  }
+  return vectors == 2 ? AddOuterTable<T, 2>::Get() : AddOuterTable<T, 1>::Get();
+}
+
+// Rows of the pairs of one tap, side by side: [blocks of channels][pairs][channels of a block].
+// Read in place, rows of a power of two would all fall into the same few sets of the cache.
+template <int Block, typename Stored, typename T>
+void PackBlocks(const Stored* x, int64_t stride, const Pair* pairs, int64_t count,
+                int64_t channels, T* to) {
+  for (int64_t j = 0; j < count; ++j) {
+    const Stored* row = x + pairs[j].in * stride;
+    int64_t c = 0;
+    for (; c + Block <= channels; c += Block) {
+      T* target = to + c * count + j * Block;
+      for (int i = 0; i < Block; ++i) target[i] = Widen(row[c + i]);
+    }
+    T* target = to + c * count + j * (channels - c);
+    for (int64_t i = 0; c + i < channels; ++i) target[i] = Widen(row[c + i]);
+  }
+}
+
+template <typename Stored, typename T>
+void PackChannels(const Stored* x, int64_t stride, const Pair* pairs, int64_t count,
+                  int64_t channels, int vectors, T* to) {
+  switch (RowsFor(vectors)) {
+    case 6:
+      return PackBlocks<6>(x, stride, pairs, count, channels, to);
+    case 12:
+      return PackBlocks<12>(x, stride, pairs, count, channels, to);
+    default:
+      static_assert(RowsFor(1) == 12 || RowsFor(1) == 16, "a height without its own loop");
+      return PackBlocks<16>(x, stride, pairs, count, channels, to);
+  }
+}
+
+// One panel of the gradients of the same pairs: [pairs, width].
+template <typename Stored, typename T>
+void PackPanel(const Stored* dy, int64_t stride, const Pair* pairs, int64_t count,
+               const Panel& panel, int64_t width, T* to) {
+  for (int64_t j = 0; j < count; ++j, to += width) {
+    const Stored* row = dy + pairs[j].row * stride + panel.begin;
+    for (int64_t n = 0; n < panel.width; ++n) to[n] = Widen(row[n]);
+    for (int64_t n = panel.width; n < width; ++n) to[n] = T(0);
+  }
+}
+
+// Stripes: enough for many cores, few enough that their weights stay small.
+inline constexpr int64_t kMostStripes = 32, kStripeBytes = 16 << 20;
+// Columns of a unit of work: with more, the features are packed less often; with fewer, there are
+// more units.
+inline constexpr int64_t kUnitColumns = 128;
+
+template <typename Stored>
+void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* bad) {
+  using T = typename SumOf<Stored>::type;
+  constexpr int64_t lanes = Simd<T>::kLanes;
+  std::vector<Panel> panels(SplitColumns<T>(p.columns, nullptr));
+  SplitColumns<T>(p.columns, panels.data());
+  std::vector<int64_t> offsets;
+  std::vector<size_t> units;  // the first panel of each
+  int64_t padded = 0;
+  for (const Panel& panel : panels) {
+    if (panel.begin % kUnitColumns == 0) units.push_back(offsets.size());
+    offsets.push_back(padded);
+    padded += panel.vectors * lanes;
+  }
+  const int64_t tiles = (p.out_rows + p.tile - 1) / p.tile;
+  const int64_t weights = p.taps * p.groups * p.depth * padded;
+  const int64_t affordable = kStripeBytes / std::max<int64_t>(weights * sizeof(T), 1);
+  const int64_t stripes =
+      std::max<int64_t>(1, std::min({kMostStripes, affordable, (tiles + 1) / 2}));
+  const int64_t tiles_each = (tiles + stripes - 1) / stripes;
+
+  // [stripe, group, panel, tap, depth, width of the panel]
+  Buffer<T> parts(stripes * weights);
+  const Stored* x = static_cast<const Stored*>(p.x);
+  const Stored* dy = static_cast<const Stored*>(p.dy);
+  const int64_t x_stride = p.groups * p.depth, dy_stride = p.groups * p.columns;
+  const int64_t count = static_cast<int64_t>(panels.size());
+  const int64_t block = p.taps * p.depth;
+  const int64_t each = static_cast<int64_t>(units.size());
+  units.push_back(panels.size());
+
+  parallel.Run(stripes * p.groups * each, [&](int64_t unit) {
+    const int64_t stripe = unit / (p.groups * each), g = unit / each % p.groups;
+    const size_t begin = units[unit % each], end = units[unit % each + 1];
+    T* part = parts.get() + stripe * weights + g * padded * block;
+    for (size_t q = begin; q < end; ++q) {
+      std::memset(part + offsets[q] * block, 0, block * panels[q].vectors * lanes * sizeof(T));
+    }
+    // Panels of one unit differ in width only at the end; all take blocks of the same height.
+    const int at_once = RowsFor(panels[begin].vectors);
+    thread_local Buffer<T> packed_x, packed_dy;
+    packed_x.Reserve(p.tile * p.depth);
+    packed_dy.Reserve(p.tile * kMostVectors * lanes);
+    Tile tile(p.tile, p.taps);
+    for (int64_t t = stripe * tiles_each; t < std::min(tiles, (stripe + 1) * tiles_each); ++t) {
+      const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
+      tile.Read(p.neighbors + first * p.taps, rows, p.in_rows, bad);
+      for (int64_t k = 0; k < p.taps; ++k) {
+        const int64_t pairs = tile.count(k);
+        if (pairs == 0) continue;
+        PackChannels(x + g * p.depth, x_stride, tile.pairs(k), pairs, p.depth,
+                     panels[begin].vectors, packed_x.get());
+        for (size_t q = begin; q < end; ++q) {
+          const Panel& panel = panels[q];
+          const int64_t width = panel.vectors * lanes;
+          PackPanel(dy + first * dy_stride + g * p.columns, dy_stride, tile.pairs(k), pairs, panel,
+                    width, packed_dy.get());
+          const AddOuterFn<T>* add = AddOuterFor<T>(panel.vectors);
+          T* dw = part + offsets[q] * block + k * p.depth * width;
+          for (int64_t c = 0; c < p.depth; c += at_once) {
+            const int taken = static_cast<int>(std::min<int64_t>(at_once, p.depth - c));
+            add[taken](packed_x.get() + c * pairs, packed_dy.get(), pairs, dw + c * width);
+          }
+        }
+      }
+    }
+  });
+
+  Stored* dw = static_cast<Stored*>(p.dw);
+  parallel.Run(p.taps * p.groups, [&](int64_t i) {
+    const int64_t k = i / p.groups, g = i % p.groups;
+    for (int64_t q = 0; q < count; ++q) {
+      const Panel& panel = panels[q];
+      const int64_t width = panel.vectors * lanes;
+      const T* from = parts.get() + (g * padded + offsets[q]) * block + k * p.depth * width;
+      for (int64_t d = 0; d < p.depth; ++d, from += width) {
+        Stored* to = dw + (i * p.depth + d) * p.columns + panel.begin;
+        for (int64_t n = 0; n < panel.width; ++n) {
+          T sum = from[n];
+          for (int64_t s = 1; s < stripes; ++s) sum += from[s * weights + n];
+          Narrow(sum, to + n);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace voxax::VOXAX_ISA

@@ -1,0 +1,86 @@
+"""The native library: kernels for CPUs, called through XLA's foreign function interface.
+
+It is optional. Where it was not built, cannot be loaded, or was built for another interface than
+the installed jaxlib has, :func:`unavailable` says so and everything runs on XLA alone.
+Nothing is loaded or registered before it is asked for. ``VOXAX_NATIVE=off`` keeps it that way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+from pathlib import Path
+
+import jax
+
+_TARGETS = ("voxax_product", "voxax_weight_product", "voxax_find_neighbors")
+_LIBRARIES = ("libvoxax_native.so", "libvoxax_native.dylib", "voxax_native.dll")
+
+
+def unavailable() -> str | None:
+    """Why the native kernels cannot be used in this process, or None."""
+    return _loaded()[1]
+
+
+def simd() -> str | None:
+    """The instruction set that the kernels use (``avx512``, ``avx2``, ``portable``), or None."""
+    library, _ = _loaded()
+    return None if library is None else library.voxax_simd().decode()
+
+
+def use_simd(name: str | None) -> bool:
+    """Use another instruction set, None for the best again. False where this CPU lacks it."""
+    library, _ = _loaded()
+    return library is not None and bool(library.voxax_use_simd(name and name.encode()))
+
+
+@functools.cache
+def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
+    """The library with its targets registered, or why not."""
+    if os.environ.get("VOXAX_NATIVE", "on").strip().lower() in ("off", "0", "false", "no"):
+        return None, "the native kernels are switched off by VOXAX_NATIVE"
+    path = _path()
+    if path is None:
+        return None, "voxax was installed without its native kernels"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return None, f"the native kernels do not load: {error}"
+    library.voxax_simd.restype = ctypes.c_char_p
+    library.voxax_use_simd.argtypes = [ctypes.c_char_p]
+    built = library.voxax_ffi_major(), library.voxax_ffi_minor()
+    installed = _interface()
+    # Registering a handler of a newer interface would stop the whole CPU backend.
+    if installed is None or built[0] != installed[0] or built[1] > installed[1]:
+        found = "unknown" if installed is None else "{}.{}".format(*installed)
+        return None, (
+            f"the native kernels were built for XLA's foreign function interface {built[0]}."
+            f"{built[1]}, and that of the installed jaxlib is {found}"
+        )
+    for name in _TARGETS:
+        capsule = jax.ffi.pycapsule(getattr(library, name))
+        jax.ffi.register_ffi_target(name, capsule, platform="cpu")
+    return library, None
+
+
+def _path() -> Path | None:
+    """Where the library is. An editable install keeps it beside a folder of its own."""
+    for folder in __path__:
+        for name in _LIBRARIES:
+            if (path := Path(folder) / name).is_file():
+                return path
+    return None
+
+
+def _interface() -> tuple[int, int] | None:
+    """Major and minor version of the interface that the installed jaxlib speaks."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    try:
+        text = header.read_text()
+    except OSError:
+        return None
+    numbers = re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", text)
+    found = {name: int(number) for name, number in numbers}
+    return (found["MAJOR"], found["MINOR"]) if len(found) == 2 else None

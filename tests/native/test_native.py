@@ -1,0 +1,271 @@
+"""The native kernels: every instruction set of this machine against sums in float64."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from voxax import _native
+from voxax.algorithms import Problem
+from voxax.algorithms.implicit_gemm import cpu
+from voxax.algorithms.rows import table_views
+from voxax.coords import find_neighbors
+from voxax.hardware import HardwareInfo
+
+native = pytest.mark.skipif(
+    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
+)
+TOLERANCE = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 4e-3}
+HARDWARE = HardwareInfo(platform="cpu", device_kind="any")
+SIMD = ("portable", "avx2", "avx512")
+
+
+@pytest.fixture(params=SIMD)
+def simd(request):
+    if not _native.use_simd(request.param):
+        pytest.skip(f"this CPU or this build has no {request.param}")
+    jax.clear_caches()
+    yield request.param
+    _native.use_simd(None)
+
+
+def make_problem(product, table, inputs, c_in, c_out, groups=1, dtype="float32", symmetric=False):
+    return Problem(
+        product,
+        "dense" if groups == 1 else "grouped",
+        inputs,
+        len(table),
+        table.shape[1],
+        c_in,
+        c_out,
+        groups,
+        dtype,
+        "highest",
+        symmetric,
+        "cpu",
+    )
+
+
+def random_table(rng, inputs, outputs, taps, present):
+    """Within a tap no input twice, as in every kernel map."""
+    table = np.full((outputs, taps), -1, np.int32)
+    for tap in range(taps):
+        out = np.flatnonzero(rng.random(outputs) < present)[:inputs]
+        table[out, tap] = rng.permutation(inputs)[: len(out)]
+    return table
+
+
+def inverted(table, inputs):
+    result = np.full((inputs, table.shape[1]), -1, np.int32)
+    out, tap = np.nonzero((table >= 0) & (table < inputs))
+    result[table[out, tap], tap] = out
+    return result
+
+
+def draw(rng, problem):
+    """``x, dy, w`` in the problem's dtype, and the same in float64."""
+    shapes = (
+        (problem.in_capacity, problem.in_channels),
+        (problem.out_capacity, problem.out_channels),
+        problem.weight_shape,
+    )
+    given = [jnp.asarray(rng.normal(size=shape), problem.dtype) for shape in shapes]
+    return given, [np.asarray(value, np.float64) for value in given]
+
+
+def expected(problem, table, x, dy, w):
+    g = problem.groups
+    w = w.reshape(problem.num_offsets, g, w.shape[-2], w.shape[-1])
+    xs = x.reshape(len(x), g, problem.in_channels // g)
+    gs = dy.reshape(len(dy), g, problem.out_channels // g)
+    y, dx, dw = np.zeros_like(gs), np.zeros_like(xs), np.zeros_like(w)
+    for tap in range(problem.num_offsets):
+        out = np.flatnonzero(table[:, tap] >= 0)
+        rows = table[out, tap]
+        y[out] += np.einsum("rgi,gio->rgo", xs[rows], w[tap])
+        np.add.at(dx, rows, np.einsum("rgo,gio->rgi", gs[out], w[tap]))
+        dw[tap] = np.einsum("rgi,rgo->gio", xs[rows], gs[out])
+    return {
+        "forward": y.reshape(dy.shape),
+        "dgrad": dx.reshape(x.shape),
+        "wgrad": dw.reshape(problem.weight_shape),
+    }[problem.product]
+
+
+def run(problem, parameters, table, x, dy, w):
+    views = {
+        "neighbors": jnp.asarray(table),
+        "transposed_neighbors": jnp.asarray(inverted(table, problem.in_capacity)),
+    }
+    a, b = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[problem.product]
+    apply = jax.jit(lambda a, b, views: cpu.apply(problem, parameters, a, b, views))
+    return apply(a, b, {name: views[name] for name in table_views(problem.product, False)})
+
+
+def check(rng, problem, table, parameters=None):
+    given, wide = draw(rng, problem)
+    for chosen in (parameters,) if parameters else cpu.space(problem, HARDWARE):
+        found = np.asarray(run(problem, chosen, table, *given), np.float64)
+        wanted = expected(problem, table, *wide)
+        scale = np.sqrt(np.mean(wanted**2)) + 1e-30 if wanted.size else 1.0
+        assert np.abs(found - wanted).max(initial=0) < 20 * TOLERANCE[problem.dtype] * scale
+
+
+@native
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_every_number_of_channels(simd, product, dtype, rng):
+    with jax.enable_x64(dtype == "float64"):
+        for c_in, c_out in ((1, 1), (3, 5), (16, 16), (17, 33), (64, 48), (130, 70), (40, 144)):
+            table = random_table(rng, 90, 70, 4, 0.4)
+            check(rng, make_problem(product, table, 90, c_in, c_out, dtype=dtype), table)
+
+
+@native
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+def test_groups(simd, product, rng):
+    for groups, c_in, c_out in ((2, 6, 10), (4, 64, 128), (3, 3, 3)):
+        table = random_table(rng, 60, 80, 3, 0.5)
+        check(rng, make_problem(product, table, 60, c_in, c_out, groups), table)
+
+
+@native
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "taps", "present"),
+    [(0, 5, 3, 0.5), (5, 0, 3, 0.5), (1, 1, 1, 1.0), (30, 30, 27, 0.0), (700, 700, 2, 1.0)],
+)
+def test_sizes(product, inputs, outputs, taps, present, rng):
+    table = random_table(rng, inputs, outputs, taps, present)
+    check(rng, make_problem(product, table, inputs, 5, 7), table)
+
+
+@native
+@pytest.mark.parametrize("product", ["forward", "wgrad"])
+def test_many_tiles_and_stripes(product, rng):
+    table = random_table(rng, 6000, 6000, 5, 0.3)
+    check(rng, make_problem(product, table, 6000, 20, 20), table)
+
+
+@native
+def test_all_rows_to_one(rng):
+    """Not a kernel map, yet a table: every output reads the same input."""
+    table = np.full((500, 3), 2, np.int32)
+    for product in ("forward", "wgrad"):
+        check(rng, make_problem(product, table, 4, 8, 8), table)
+
+
+@native
+@pytest.mark.parametrize("product", ["forward", "wgrad"])
+@pytest.mark.parametrize("row", [7, 2**31 - 1, -2, -(2**31)])
+def test_rows_out_of_range_are_an_error(product, row, rng):
+    table = random_table(rng, 7, 300, 3, 0.5)
+    table[211, 1] = row
+    problem = make_problem(product, table, 7, 4, 4)
+    given, _ = draw(rng, problem)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"names input row {row} of 7"):
+        jax.block_until_ready(run(problem, cpu.space(problem, HARDWARE)[0], table, *given))
+
+
+@native
+def test_rows_without_pairs_are_not_read(rng):
+    table = np.full((40, 2), -1, np.int32)
+    table[:20, 0] = np.arange(20)
+    x = np.full((40, 6), np.nan, np.float32)
+    x[:20] = rng.normal(size=(20, 6))
+    dy = np.full((40, 6), np.nan, np.float32)
+    dy[:20] = rng.normal(size=(20, 6))
+    w = jnp.ones((2, 6, 6), jnp.float32)
+    for product in ("forward", "dgrad", "wgrad"):
+        problem = make_problem(product, table, 40, 6, 6)
+        chosen = cpu.space(problem, HARDWARE)[0]
+        assert np.isfinite(run(problem, chosen, table, jnp.asarray(x), jnp.asarray(dy), w)).all()
+
+
+@native
+@pytest.mark.parametrize("ndim", [1, 2, 3, 4])
+@pytest.mark.parametrize("sorted_centers", [True, False])
+def test_neighbors(ndim, sorted_centers, rng):
+    rows = np.unique(
+        np.concatenate(
+            [rng.integers(0, 2, (600, 1)), rng.integers(-9, 9, (600, ndim))], axis=1
+        ).astype(np.int32),
+        axis=0,
+    )
+    rows[-1, 1:] = 2**30 - 1
+    rows = rows[np.lexsort(rows.T[::-1])]
+    padded = np.concatenate([rows, np.full((7, 1 + ndim), 2**31 - 1, np.int32)])
+    centers = padded if sorted_centers else rng.permutation(padded)
+    valid = centers[:, 0] < 2**31 - 1
+    offsets = np.array(
+        [[*(v - 1 for v in np.unravel_index(i, (3,) * ndim))] for i in range(3**ndim)]
+    )
+    offsets = np.concatenate([offsets, [[0] * (ndim - 1) + [40]], [[0] * (ndim - 1) + [-17]]])
+    known = {tuple(row): i for i, row in enumerate(rows.tolist())}
+    wanted = [
+        [known.get((c[0], *(np.array(c[1:]) + o)), -1) if ok else -1 for o in offsets]
+        for c, ok in zip(centers.tolist(), valid, strict=True)
+    ]
+    found = find_neighbors(jnp.asarray(padded), jnp.asarray(centers), jnp.asarray(valid), offsets)
+    np.testing.assert_array_equal(found, wanted)
+
+
+BITS = """
+import os, sys
+if sys.argv[1] == "one":
+    os.sched_setaffinity(0, {next(iter(os.sched_getaffinity(0)))})
+import hashlib, jax, numpy as np, jax.numpy as jnp
+from voxax.algorithms.implicit_gemm import cpu
+sys.path.insert(0, sys.argv[2])
+import test_native as t
+digest = hashlib.sha256()
+for product in ("forward", "dgrad", "wgrad"):
+    rng = np.random.default_rng(0)
+    table = t.random_table(rng, 9000, 9000, 9, 0.3)
+    problem = t.make_problem(product, table, 9000, 24, 40)
+    given, _ = t.draw(rng, problem)
+    for parameters in cpu.space(problem, None):
+        digest.update(np.asarray(t.run(problem, parameters, table, *given)).tobytes())
+print(digest.hexdigest())
+"""
+
+
+@native
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity here")
+def test_the_same_bits_for_any_number_of_threads():
+    here = os.path.dirname(__file__)
+    bits = {
+        subprocess.run(
+            [sys.executable, "-c", BITS, number, here],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout
+        for number in ("one", "all")
+    }
+    assert len(bits) == 1
+
+
+def test_switched_off_it_says_so_and_everything_runs():
+    script = (
+        "import jax, numpy as np, voxax as vx\n"
+        "from voxax import _native\n"
+        "from voxax.nn.functional import spatially_sparse_conv\n"
+        "assert 'VOXAX_NATIVE' in _native.unavailable() and _native.simd() is None\n"
+        "v = vx.voxelize(np.random.rand(50, 3).astype('f'), np.ones((50, 2), 'f'), 0.2)\n"
+        "y = spatially_sparse_conv(v, np.ones((27, 2, 3), 'f'), 3, fwd_algo='implicit_gemm')\n"
+        "print(np.isfinite(y.features).all())\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "VOXAX_NATIVE": "off"},
+    )
+    assert result.stdout.strip() == "True", result.stderr

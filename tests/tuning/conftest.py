@@ -1,0 +1,8 @@
+"""What is admitted and measured is tested on algorithms that every machine has."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _portable(portable):
+    """Some of these tests name candidates and count them."""
