@@ -62,9 +62,9 @@ def forms():
 @pytest.fixture
 def portable(monkeypatch):
     """Only algorithms that every machine has, as where voxax came without native kernels."""
-    from voxax.algorithms.implicit_gemm import cpu
+    from voxax.algorithms import native
 
-    monkeypatch.setattr(cpu, "supports", lambda problem, hardware: "not in this test")
+    monkeypatch.setattr(native, "refusal", lambda problem: "not in this test")
 
 
 @pytest.fixture

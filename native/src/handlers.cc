@@ -123,6 +123,41 @@ ffi::Error RunWeightProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Any
   });
 }
 
+// Forward and dgrad, where `weights` are [K, C]; wgrad, where they are dy [M, C].
+ffi::Error RunDepthwiseCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weights,
+                            ffi::Buffer<ffi::S32> neighbors, ffi::Result<ffi::AnyBuffer> y,
+                            int64_t tile, bool wgrad, bool reversed) {
+  Depthwise p{};
+  if (!ElementOf(x.element_type(), &p.element) || weights.element_type() != x.element_type() ||
+      y->element_type() != x.element_type()) {
+    return Invalid("features, weights and results are of one dtype: float32, float64 or bfloat16");
+  }
+  const auto table = neighbors.dimensions();
+  if (x.dimensions().size() != 2 || table.size() != 2 || tile < 1) {
+    return Invalid("features [N, C], map [M, K]");
+  }
+  p.in_rows = x.dimensions()[0];
+  p.channels = x.dimensions()[1];
+  p.out_rows = table[0];
+  p.taps = table[1];
+  const int64_t weight_rows = wgrad ? p.out_rows : p.taps;
+  const int64_t result_rows = wgrad ? p.taps : p.out_rows;
+  if (!HasShape(weights.dimensions(), {weight_rows, p.channels}) ||
+      !HasShape(y->dimensions(), {result_rows, p.channels})) {
+    return Invalid("weights [K, C], gradients and results [M, C]");
+  }
+  p.x = x.untyped_data();
+  p.w = weights.untyped_data();
+  p.neighbors = neighbors.typed_data();
+  p.y = y->untyped_data();
+  p.reversed = reversed;
+  p.tile = tile;
+  return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
+    const Kernels& kernels = BestKernels();
+    (wgrad ? kernels.depthwise_weight : kernels.depthwise)(p, parallel, bad);
+  });
+}
+
 ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sorted,
                                 ffi::Buffer<ffi::S32> centers, ffi::Buffer<ffi::PRED> valid,
                                 ffi::Buffer<ffi::S32> offsets,
@@ -151,6 +186,7 @@ ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sort
 
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_product(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_weight_product(XLA_FFI_CallFrame*);
+extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_depthwise(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_find_neighbors(XLA_FFI_CallFrame*);
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_product, voxax::RunProductCall,
@@ -173,6 +209,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_weight_product, voxax::RunWeightProductCall,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<int64_t>("tile"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_depthwise, voxax::RunDepthwiseCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("tile")
+                                  .Attr<bool>("wgrad")
+                                  .Attr<bool>("reversed"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                               ffi::Ffi::Bind()

@@ -1,6 +1,7 @@
 // Compiled once for every instruction set, with -DVOXAX_ISA=<name>.
 #include "kernels.h"
 
+#include "depthwise.h"
 #include "product.h"
 #include "weight_product.h"
 
@@ -10,31 +11,28 @@
 namespace voxax::VOXAX_ISA {
 namespace {
 
-void ProductOf(const Product& p, const Parallel& parallel, BadRow* bad) {
-  switch (p.element) {
-    case Element::kFloat32:
-      return RunProduct<float>(p, parallel, bad);
-    case Element::kFloat64:
-      return RunProduct<double>(p, parallel, bad);
-    case Element::kBFloat16:
-      return RunProduct<BFloat16>(p, parallel, bad);
+// Calls RUN<Stored> for the problem's element.
+#define VOXAX_FOR_ELEMENT(NAME, PROBLEM, RUN)                              \
+  void NAME(const PROBLEM& p, const Parallel& parallel, BadRow* bad) {     \
+    switch (p.element) {                                                   \
+      case Element::kFloat32:                                              \
+        return RUN<float>(p, parallel, bad);                               \
+      case Element::kFloat64:                                              \
+        return RUN<double>(p, parallel, bad);                              \
+      case Element::kBFloat16:                                             \
+        return RUN<BFloat16>(p, parallel, bad);                            \
+    }                                                                      \
   }
-}
 
-void WeightProductOf(const WeightProduct& p, const Parallel& parallel, BadRow* bad) {
-  switch (p.element) {
-    case Element::kFloat32:
-      return RunWeightProduct<float>(p, parallel, bad);
-    case Element::kFloat64:
-      return RunWeightProduct<double>(p, parallel, bad);
-    case Element::kBFloat16:
-      return RunWeightProduct<BFloat16>(p, parallel, bad);
-  }
-}
+VOXAX_FOR_ELEMENT(ProductOf, Product, RunProduct)
+VOXAX_FOR_ELEMENT(WeightProductOf, WeightProduct, RunWeightProduct)
+VOXAX_FOR_ELEMENT(DepthwiseOf, Depthwise, RunDepthwise)
+VOXAX_FOR_ELEMENT(DepthwiseWeightOf, Depthwise, RunDepthwiseWeight)
 
 }  // namespace
 
 extern const Kernels kKernels;
-const Kernels kKernels = {VOXAX_TEXT(VOXAX_ISA), ProductOf, WeightProductOf};
+const Kernels kKernels = {VOXAX_TEXT(VOXAX_ISA), ProductOf, WeightProductOf, DepthwiseOf,
+                          DepthwiseWeightOf};
 
 }  // namespace voxax::VOXAX_ISA

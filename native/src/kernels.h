@@ -10,6 +10,8 @@ struct Kernels {
   const char* name;
   void (*product)(const Product&, const Parallel&, BadRow*);
   void (*weight_product)(const WeightProduct&, const Parallel&, BadRow*);
+  void (*depthwise)(const Depthwise&, const Parallel&, BadRow*);
+  void (*depthwise_weight)(const Depthwise&, const Parallel&, BadRow*);
 };
 
 // Those of the widest vectors that this processor has and the build knows.

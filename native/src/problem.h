@@ -32,6 +32,19 @@ struct WeightProduct {
   int64_t tile;
 };
 
+// y[m, c] = sum over taps k of x[neighbors[m, k], c] * w[k, c]. For wgrad w is dy [out_rows,
+// channels] and y is dw [taps, channels].
+struct Depthwise {
+  Element element;
+  const void* x;  // [in_rows, channels]
+  const void* w;  // [taps, channels]
+  const int32_t* neighbors;
+  void* y;
+  int64_t in_rows, out_rows, taps, channels;
+  bool reversed;
+  int64_t tile;
+};
+
 // The first row found outside [-1, in_rows), or -1. Kernels treat such rows as absent.
 using BadRow = std::atomic<int64_t>;
 

@@ -162,7 +162,7 @@ def test_pair_lists_in_blocks_of_any_size(block):
 
 
 @pytest.mark.parametrize(
-    "form", [slow_unless(form in ("pair_lists_4", "tiles_256"), form) for form in FORMS]
+    "form", [slow_unless(form in ("pair_lists_4", "tiles_256", "native_4"), form) for form in FORMS]
 )
 def test_half_precision_accumulates_in_float32(form):
     """Counting to 1000 in steps of one, over taps and over rows: bfloat16 would stop at 256."""

@@ -6,10 +6,12 @@ take their names then, and no program of one is ever used for another.
 """
 
 import contextlib
+import dataclasses
 
-from voxax.algorithms import Algorithm, registry
+from voxax.algorithms import Algorithm, native, registry
+from voxax.algorithms.depthwise import implicit as depthwise_implicit
 from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.implicit_gemm import xla
+from voxax.algorithms.implicit_gemm import bodies, xla
 from voxax.algorithms.rows import EVERY_PRODUCT
 
 
@@ -48,6 +50,29 @@ def implicit(name, rows, wgrad_rows, splits):
     )
 
 
+def natively(name, rows):
+    """In tiles of so many rows by the native kernels; in XLA where those do not run."""
+
+    def parameters(problem, hardware):
+        del hardware
+        wgrad = problem.product == "wgrad"
+        if native.refusal(problem) is None:
+            return native.parameters(**{BLOCK[wgrad]: rows})
+        return ((BLOCK[True], rows), ("split_k_factor", 1)) if wgrad else ((BLOCK[False], rows),)
+
+    def apply(problem, *rest):
+        body = depthwise_implicit if problem.kind == "depthwise" else bodies
+        return body.apply(problem, *rest)
+
+    return dataclasses.replace(
+        make_form(name, xla, ()),
+        space=lambda problem, hardware: (parameters(problem, hardware),),
+        heuristic=parameters,
+        apply=apply,
+    )
+
+
+BLOCK = {False: "fwd_block_size", True: "gemm_block_size"}
 FORMS = {
     form.name: form
     for form in (
@@ -59,6 +84,7 @@ FORMS = {
         # Many tiles; and one that is larger than the map, with stripes for wgrad.
         implicit("tiles_4", 4, 4, 1),
         implicit("tiles_256", 256, 16, 4),
+        natively("native_4", 4),
     )
 }
 

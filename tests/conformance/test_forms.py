@@ -7,8 +7,18 @@ import pytest
 from conformance.cases import as_function, make_inputs, run
 from conformance.catalogue import OPERATORS
 from conformance.forms import FORMS
-from voxax.algorithms import ALGORITHMS
+from voxax.algorithms import ALGORITHMS, Problem
+from voxax.hardware import HardwareInfo
 from voxax.tuning import record_choices
+from voxax.tuning.space import refusal
+
+PRODUCTS = ("forward", "dgrad", "wgrad")
+KINDS = ("dense", "grouped", "depthwise")
+
+
+def make_problem(product, kind):
+    return Problem(product, kind, 999, 999, 27, 8, 8, 1, "float32", "highest", True, "cpu")
+
 
 pytestmark = pytest.mark.usefixtures("forms")
 
@@ -41,8 +51,20 @@ def test_no_eager_program_is_used_for_another_form():
         assert {choice.algorithm for choice in choices} <= {form}
 
 
-def test_every_algorithm_has_forms():
-    """A new algorithm is missing here until it has."""
-    without_kernels = {"cutlass_implicit_gemm"}
-    computes = {a.apply for a in ALGORITHMS if a.name not in without_kernels}
-    assert {form.apply for form in FORMS.values()} == computes
+def variant(parameters):
+    """What an algorithm branches on: the parameters' names, and those that are names themselves."""
+    return tuple((name, value if isinstance(value, str) else None) for name, value in parameters)
+
+
+def test_every_variant_of_every_algorithm_has_a_form():
+    """A new algorithm or body is missing here until it has."""
+    problems = [make_problem(product, kind) for product in PRODUCTS for kind in KINDS]
+    cpu, other = (HardwareInfo(platform=p, device_kind="some") for p in ("cpu", "any"))
+    there = {variant(f.heuristic(p, cpu)) for f in FORMS.values() for p in problems}
+    for algorithm in ALGORITHMS:
+        for problem in problems:
+            if problem.kind not in algorithm.kinds or refusal(algorithm, problem, cpu):
+                continue
+            for hardware in (cpu, other):
+                found = set(map(variant, algorithm.space(problem, hardware)))
+                assert found - there == set(), algorithm.name

@@ -31,6 +31,7 @@ def hunt(name, tests, cache):
     environment = {
         **os.environ,
         "VOXAX_TEST_FAULT": name,
+        "VOXAX_NATIVE": "off",  # faults are planted in Python; the native kernels would stand in
         "VOXAX_TEST_COMPILE_CACHE": cache,
         "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
     }

@@ -11,16 +11,15 @@ import pytest
 
 from voxax import _native
 from voxax.algorithms import Problem
+from voxax.algorithms.depthwise import cpu as depthwise
 from voxax.algorithms.implicit_gemm import cpu
 from voxax.algorithms.rows import table_views
 from voxax.coords import find_neighbors
-from voxax.hardware import HardwareInfo
 
 native = pytest.mark.skipif(
     _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
 )
 TOLERANCE = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 4e-3}
-HARDWARE = HardwareInfo(platform="cpu", device_kind="any")
 SIMD = ("portable", "avx2", "avx512")
 
 
@@ -33,10 +32,18 @@ def simd(request):
     _native.use_simd(None)
 
 
-def make_problem(product, table, inputs, c_in, c_out, groups=1, dtype="float32", symmetric=False):
+def body_of(problem):
+    return depthwise if problem.kind == "depthwise" else cpu
+
+
+def space_of(problem):
+    return body_of(problem).space(problem)
+
+
+def make_problem(product, table, inputs, c_in, c_out, groups=1, dtype="float32", kind=None):
     return Problem(
         product,
-        "dense" if groups == 1 else "grouped",
+        kind or ("dense" if groups == 1 else "grouped"),
         inputs,
         len(table),
         table.shape[1],
@@ -45,7 +52,7 @@ def make_problem(product, table, inputs, c_in, c_out, groups=1, dtype="float32",
         groups,
         dtype,
         "highest",
-        symmetric,
+        False,
         "cpu",
     )
 
@@ -78,8 +85,9 @@ def draw(rng, problem):
 
 
 def expected(problem, table, x, dy, w):
-    g = problem.groups
-    w = w.reshape(problem.num_offsets, g, w.shape[-2], w.shape[-1])
+    depth = problem.kind == "depthwise"
+    g = problem.in_channels if depth else problem.groups
+    w = w.reshape(problem.num_offsets, g, problem.in_channels // g, problem.out_channels // g)
     xs = x.reshape(len(x), g, problem.in_channels // g)
     gs = dy.reshape(len(dy), g, problem.out_channels // g)
     y, dx, dw = np.zeros_like(gs), np.zeros_like(xs), np.zeros_like(w)
@@ -102,13 +110,13 @@ def run(problem, parameters, table, x, dy, w):
         "transposed_neighbors": jnp.asarray(inverted(table, problem.in_capacity)),
     }
     a, b = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[problem.product]
-    apply = jax.jit(lambda a, b, views: cpu.apply(problem, parameters, a, b, views))
+    apply = jax.jit(lambda a, b, views: body_of(problem).apply(problem, parameters, a, b, views))
     return apply(a, b, {name: views[name] for name in table_views(problem.product, False)})
 
 
 def check(rng, problem, table, parameters=None):
     given, wide = draw(rng, problem)
-    for chosen in (parameters,) if parameters else cpu.space(problem, HARDWARE):
+    for chosen in (parameters,) if parameters else space_of(problem):
         found = np.asarray(run(problem, chosen, table, *given), np.float64)
         wanted = expected(problem, table, *wide)
         scale = np.sqrt(np.mean(wanted**2)) + 1e-30 if wanted.size else 1.0
@@ -123,6 +131,19 @@ def test_every_number_of_channels(simd, product, dtype, rng):
         for c_in, c_out in ((1, 1), (3, 5), (16, 16), (17, 33), (64, 48), (130, 70), (40, 144)):
             table = random_table(rng, 90, 70, 4, 0.4)
             check(rng, make_problem(product, table, 90, c_in, c_out, dtype=dtype), table)
+
+
+@native
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_depthwise(simd, product, dtype, rng):
+    with jax.enable_x64(dtype == "float64"):
+        for channels, rows in ((1, 40), (3, 900), (32, 70), (65, 70), (200, 300)):
+            table = random_table(rng, 90, rows, 5, 0.4)
+            problem = make_problem(
+                product, table, 90, channels, channels, dtype=dtype, kind="depthwise"
+            )
+            check(rng, problem, table)
 
 
 @native
@@ -168,7 +189,7 @@ def test_rows_out_of_range_are_an_error(product, row, rng):
     problem = make_problem(product, table, 7, 4, 4)
     given, _ = draw(rng, problem)
     with pytest.raises(jax.errors.JaxRuntimeError, match=f"names input row {row} of 7"):
-        jax.block_until_ready(run(problem, cpu.space(problem, HARDWARE)[0], table, *given))
+        jax.block_until_ready(run(problem, space_of(problem)[0], table, *given))
 
 
 @native
@@ -182,7 +203,7 @@ def test_rows_without_pairs_are_not_read(rng):
     w = jnp.ones((2, 6, 6), jnp.float32)
     for product in ("forward", "dgrad", "wgrad"):
         problem = make_problem(product, table, 40, 6, 6)
-        chosen = cpu.space(problem, HARDWARE)[0]
+        chosen = space_of(problem)[0]
         assert np.isfinite(run(problem, chosen, table, jnp.asarray(x), jnp.asarray(dy), w)).all()
 
 
@@ -228,7 +249,7 @@ for product in ("forward", "dgrad", "wgrad"):
     table = t.random_table(rng, 9000, 9000, 9, 0.3)
     problem = t.make_problem(product, table, 9000, 24, 40)
     given, _ = t.draw(rng, problem)
-    for parameters in cpu.space(problem, None):
+    for parameters in t.space_of(problem):
         digest.update(np.asarray(t.run(problem, parameters, table, *given)).tobytes())
 print(digest.hexdigest())
 """
@@ -260,6 +281,8 @@ def test_switched_off_it_says_so_and_everything_runs():
         "v = vx.voxelize(np.random.rand(50, 3).astype('f'), np.ones((50, 2), 'f'), 0.2)\n"
         "y = spatially_sparse_conv(v, np.ones((27, 2, 3), 'f'), 3, fwd_algo='implicit_gemm')\n"
         "print(np.isfinite(y.features).all())\n"
+        "print(vx.explain(lambda w: spatially_sparse_conv(v, w).features, np.ones((27, 2, 3), 'f')))\n"
+        "print(vx.hardware.describe().native_kernels)\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", script],
@@ -268,4 +291,6 @@ def test_switched_off_it_says_so_and_everything_runs():
         timeout=300,
         env={**os.environ, "VOXAX_NATIVE": "off"},
     )
-    assert result.stdout.strip() == "True", result.stderr
+    assert result.stdout.startswith("True\n"), result.stderr
+    reason = "the native kernels are switched off by VOXAX_NATIVE"
+    assert result.stdout.endswith(f"on XLA alone: {reason}\nnone: {reason}\n")

@@ -15,7 +15,12 @@ from pathlib import Path
 
 import jax
 
-_TARGETS = ("voxax_product", "voxax_weight_product", "voxax_find_neighbors")
+_TARGETS = (
+    "voxax_product",
+    "voxax_weight_product",
+    "voxax_depthwise",
+    "voxax_find_neighbors",
+)
 _LIBRARIES = ("libvoxax_native.so", "libvoxax_native.dylib", "voxax_native.dll")
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import jax
 
+from voxax import _native
 from voxax.errors import InputError
 from voxax.hardware import probe as probing
 from voxax.hardware.cuda_driver import CudaAttributes
 from voxax.hardware.defaults import default_facts
-from voxax.hardware.fact import Facts, first_known
+from voxax.hardware.fact import Facts, first_known, told
 from voxax.hardware.info import HardwareInfo
 from voxax.hardware.runtime_cpu import cpu_device_facts, host_facts
 from voxax.hardware.runtime_device import device_facts, process_facts
@@ -98,12 +99,18 @@ def remeasure(device: Any = None) -> HardwareInfo:
 
 def _of_platform(platform: str, device: Any, runtime: Runtime) -> Facts:
     if platform == "cpu":
-        return cpu_device_facts(runtime.root)
+        return first_known([cpu_device_facts(runtime.root), _native_facts()])
     if platform in ("gpu", "cuda", "rocm"):
         return gpu_facts(device, runtime.nvml, runtime.cuda)
     if platform == "tpu":
         return tpu_facts(device)
     return {}
+
+
+def _native_facts() -> Facts:
+    reason = _native.unavailable()
+    kernels = _native.simd() if reason is None else f"none: {reason}"
+    return told("voxax", native_kernels=kernels)
 
 
 def _local(index: int) -> Any:

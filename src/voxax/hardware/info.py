@@ -63,6 +63,8 @@ class HardwareInfo:
       host_memory_bytes: memory of the host, or of the container.
       host_memory_in_use: bytes of it in use by all processes.
       vector_extensions: of the host's CPU.
+      native_kernels: on a CPU, the vector instructions that voxax's own kernels use there, or
+        ``none`` and the reason; everything runs on XLA alone then.
     """
 
     platform: str
@@ -102,6 +104,7 @@ class HardwareInfo:
     host_memory_bytes: int | None = None
     host_memory_in_use: int | None = None
     vector_extensions: tuple[str, ...] | None = None
+    native_kernels: str | None = None
     sources: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from voxax import _native
 from voxax.products.report import Explained, Report
 from voxax.products.survey import survey
 from voxax.tuning import foresee
@@ -32,4 +33,7 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
       AlgorithmError: no admitted algorithm can run one of its products.
     """
     calls = survey(fn, args, platform or jax.default_backend())
-    return Report(tuple(Explained(c.scope, foresee(c.problem, c.admitted)) for c in calls))
+    rows = tuple(Explained(c.scope, foresee(c.problem, c.admitted)) for c in calls)
+    reason = _native.unavailable()
+    on_cpu = any(c.problem.platform == "cpu" for c in calls)
+    return Report(rows, notes=(f"on XLA alone: {reason}",) if on_cpu and reason else ())

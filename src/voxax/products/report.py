@@ -79,10 +79,12 @@ class Report:
     Attributes:
       rows: one for each product.
       seconds: spent on measuring; 0 for ``vx.explain``.
+      notes: what else to know, a line each.
     """
 
     rows: tuple[Explained, ...]
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Explained]:
         return iter(self.rows)
@@ -126,6 +128,7 @@ class Report:
             yield f"  {source}: {_WHY[source]}"
         if self.seconds:
             yield f"{self.seconds:.1f} s of measuring"
+        yield from self.notes
 
     def _problems(self) -> Iterator[str]:
         for key, rows in self._by_problem().items():

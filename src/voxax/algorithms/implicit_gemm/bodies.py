@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 
+from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem, Product
 from voxax.algorithms.implicit_gemm import cpu, xla
 from voxax.hardware import HardwareInfo
@@ -15,13 +16,13 @@ def preferred(problem: Problem, hardware: HardwareInfo) -> bool:
     On 2 cores of an AMD EPYC (AVX2) they took 0.2 to 0.9 times the pair lists of explicit_gemm in
     all products of a LiDAR sweep, 16 to 256 channels.
     """
-    return cpu.supports(problem, hardware) is None
+    del hardware
+    return native.refusal(problem) is None
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """The native kernels' parameters where they run: tiles in XLA are slower there."""
-    native = cpu.supports(problem, hardware) is None
-    return cpu.space(problem, hardware) if native else xla.space(problem, hardware)
+    return xla.space(problem, hardware) if native.refusal(problem) else cpu.space(problem)
 
 
 def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
@@ -42,5 +43,5 @@ def apply(
     views: dict[str, jax.Array],
 ) -> jax.Array:
     """Run the body that ``parameters`` name."""
-    body = cpu if dict(parameters).get("body") == "native" else xla
+    body = cpu if native.is_native(parameters) else xla
     return body.apply(problem, parameters, a, b, views)

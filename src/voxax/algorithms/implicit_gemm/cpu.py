@@ -10,39 +10,20 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from voxax import _native
+from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem
 from voxax.algorithms.rows import table_views
-from voxax.hardware import HardwareInfo
 
-_DTYPES = ("float32", "float64", "bfloat16")
 # Rows of a tile. The first are taken unmeasured.
 _FORWARD_TILES = (256, 64)
 _WGRAD_TILES = (512, 2048)
 
 
-def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Real floating-point numbers on a CPU, where the native library is there."""
-    del hardware
-    if problem.platform != "cpu":
-        return f"the native kernels do not run on {problem.platform}"
-    if problem.kind == "depthwise":
-        return "the native kernels multiply matrices, not one filter per channel"
-    if problem.dtype not in _DTYPES:
-        return f"the native kernels multiply {', '.join(_DTYPES)}, got {problem.dtype}"
-    return _native.unavailable()
-
-
-def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """One tile size for each trade of cached sums against cached weights."""
-    del hardware
+def space(problem: Problem) -> tuple[Parameters, ...]:
+    """Tile sizes: larger ones read the weights less often, smaller ones keep sums closer."""
     if problem.product == "wgrad":
-        return tuple(_parameters(gemm_block_size=size) for size in _WGRAD_TILES)
-    return tuple(_parameters(fwd_block_size=size) for size in _FORWARD_TILES)
-
-
-def _parameters(**sizes: int) -> Parameters:
-    return (("body", "native"), *sizes.items())
+        return tuple(native.parameters(gemm_block_size=size) for size in _WGRAD_TILES)
+    return tuple(native.parameters(fwd_block_size=size) for size in _FORWARD_TILES)
 
 
 def apply(

@@ -1,0 +1,224 @@
+"""How far are the native CPU kernels from the machine's limit, and from XLA's best?
+
+    python benchmarks/native.py [--data FOLDER] [--rounds 15]
+
+One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad. The
+floor is the arithmetic of the pairs that exist over this machine's own best rate of a dense matrix
+product, which is measured in the same run. All candidates take turns. Also the kernel map, native
+and by XLA's searches. Results go to results/native.md and .json.
+
+glibc is told to keep its heap, as the command line does: fresh pages would be half of small times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tuning import DATA, RESULTS, SCANS
+
+_KEEP_HEAP = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
+
+
+def interleaved(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each, after two rounds that do not count."""
+    import jax
+
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 2):
+        for name in list(runs)[:: 1 if number % 2 else -1]:
+            begin = time.perf_counter()
+            jax.block_until_ready(runs[name]())
+            if number >= 2:
+                times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def matrix_rates() -> dict[str, Callable[[], Any]]:
+    """Programs of one 4096 x 512 x 512 product, of XLA and of NumPy."""
+    import jax
+    import jax.numpy as jnp
+
+    a, b = np.ones((4096, 512), np.float32), np.ones((512, 512), np.float32)
+    product = jax.jit(lambda a, b: jnp.matmul(a, b, precision="highest"))
+    x, y = jnp.asarray(a), jnp.asarray(b)
+    return {"sgemm, XLA": lambda: product(x, y), "sgemm, NumPy": lambda: a @ b}
+
+
+def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
+    """All three products of one layer, and the floor."""
+    import jax
+    import jax.numpy as jnp
+
+    import voxax as vx
+    from voxax.algorithms import Problem
+    from voxax.algorithms.explicit_gemm import formulations
+    from voxax.algorithms.implicit_gemm import cpu
+    from voxax.hardware import describe
+    from voxax.tuning.measure import compiled
+    from voxax.tuning.sample import sample_of
+    from voxax.tuning.space import Candidate, lookup
+
+    voxels = scene(scan, folder)
+    kernel_map = vx.kernel_map(voxels, 3)
+    pairs = int((np.asarray(kernel_map.neighbors) >= 0).sum())
+    runs = matrix_rates()
+    for product in ("forward", "dgrad", "wgrad"):
+        problem = Problem(
+            product,
+            "dense",
+            kernel_map.in_capacity,
+            kernel_map.out_capacity,
+            27,
+            channels,
+            channels,
+            1,
+            "float32",
+            "highest",
+            True,
+            "cpu",
+            kernel_map.spec,
+            voxels.geometry.stride,
+        )
+        hardware = describe()
+        explicit, implicit = lookup("explicit_gemm"), lookup("implicit_gemm")
+        candidates = [Candidate(implicit, p) for p in cpu.space(problem)]
+        candidates += [
+            Candidate(explicit, p)
+            for p in formulations.space(problem, hardware)
+            if channels < 256 or p != formulations.IM2COL
+        ]
+        names = {
+            v
+            for c in candidates
+            for v in c.algorithm.views(c.parameters, problem.product, problem.symmetric)
+        }
+        sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, sorted(names))
+        runs |= {f"{product}, {c}": compiled(problem, c, sample) for c in candidates}
+    seconds = interleaved(runs, rounds)
+    rate = 2 * 4096 * 512 * 512 / min(seconds.pop(f"sgemm, {by}") for by in ("XLA", "NumPy"))
+    rows = {}
+    for product in ("forward", "dgrad", "wgrad"):
+        own = {k: v for k, v in seconds.items() if k.startswith(product)}
+        rows[product] = {
+            "native": min(v for k, v in own.items() if "native" in k),
+            "xla": min(v for k, v in own.items() if "native" not in k),
+        }
+    return {
+        "scan": scan,
+        "channels": channels,
+        "voxels": int(voxels.count),
+        "pairs": pairs,
+        "rate": rate,
+        "floor": 2 * pairs * channels**2 / rate,
+        **rows,
+    }
+
+
+def scene(scan: str, folder: Path) -> Any:
+    from tuning import voxels_of
+
+    return voxels_of(folder, scan)
+
+
+def kernel_maps(scan: str, folder: Path, rounds: int) -> dict[str, Any]:
+    import jax
+
+    from voxax.coords import is_valid, lookup
+    from voxax.geometry import KernelSpec
+
+    geometry = scene(scan, folder).geometry
+    offsets = tuple(map(tuple, KernelSpec.make(3, 3).dilated_offsets.tolist()))
+    valid = is_valid(geometry.coords)
+
+    def by(find: Callable[..., Any]) -> Callable[[], Any]:
+        program = jax.jit(lambda coords, valid: find(coords, coords, valid, offsets))
+        return lambda: program(geometry.coords, valid)
+
+    return {
+        "scan": scan,
+        "voxels": int(geometry.count),
+        **interleaved(
+            {"native": by(lookup._merge_neighbors), "xla": by(lookup._find_neighbors)}, rounds
+        ),
+    }
+
+
+def to_markdown(report: dict[str, Any]) -> str:
+    lines = [
+        "# The native CPU kernels",
+        "",
+        f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, float32, one 3x3x3 "
+        f"submanifold layer, medians of {report['rounds']} rounds in turn, ms; in brackets the "
+        "ratio to the floor (arithmetic of the pairs over the rate of the best dense product of "
+        "the same run). XLA: the best candidate of explicit_gemm.",
+        "",
+        "| scan | C | pairs / 1000 | GFLOP/s | floor | forward | XLA | dgrad | XLA | wgrad | XLA |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in report["layers"]:
+        cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
+        cells.append(f"{1e3 * r['floor']:.2f}")
+        for product in ("forward", "dgrad", "wgrad"):
+            for by in ("native", "xla"):
+                seconds = r[product][by]
+                cells.append(f"{1e3 * seconds:.2f} ({seconds / r['floor']:.2f})")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += [
+        "",
+        "## Kernel map, 3x3x3",
+        "",
+        "| scan | voxels | native | XLA |",
+        "|---|---:|---:|---:|",
+    ]
+    for r in report["maps"]:
+        native, xla = 1e3 * r["native"], 1e3 * r["xla"]
+        lines.append(f"| {r['scan']} | {r['voxels']} | {native:.2f} | {xla:.1f} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if any(os.environ.get(name) != value for name, value in _KEEP_HEAP.items()):
+        os.environ.update(_KEEP_HEAP)
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # glibc reads them at the start
+    import jax
+
+    from voxax import _native
+    from voxax.hardware import describe
+
+    if (reason := _native.unavailable()) is not None:
+        parser.error(reason)
+    folder, info = Path(options.data), describe()
+    layers = []
+    for scan in ("lidar", "indoor"):
+        for channels in (16, 32, 64, 128, 256):
+            layers.append(layer(scan, folder, channels, options.rounds))
+            print(json.dumps(layers[-1]), flush=True)
+    report = {
+        "device": f"{info.model or info.device_kind}, {info.cpu_cores} cores",
+        "simd": _native.simd(),
+        "jax": jax.__version__,
+        "rounds": options.rounds,
+        "layers": layers,
+        "maps": [kernel_maps(scan, folder, options.rounds) for scan in SCANS],
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "native.json").write_text(json.dumps(report, indent=1) + "\n")
+    (options.out / "native.md").write_text(to_markdown(report))
+
+
+if __name__ == "__main__":
+    main()
