@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from tuning import DATA, RESULTS, SCANS
 
 _KEEP_HEAP = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
@@ -55,8 +56,6 @@ def matrix_rates() -> dict[str, Callable[[], Any]]:
 
 def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
     """All three products of one layer, and the floor."""
-    import jax
-    import jax.numpy as jnp
 
     import voxax as vx
     from voxax.algorithms import Problem

@@ -281,7 +281,8 @@ def test_switched_off_it_says_so_and_everything_runs():
         "v = vx.voxelize(np.random.rand(50, 3).astype('f'), np.ones((50, 2), 'f'), 0.2)\n"
         "y = spatially_sparse_conv(v, np.ones((27, 2, 3), 'f'), 3, fwd_algo='implicit_gemm')\n"
         "print(np.isfinite(y.features).all())\n"
-        "print(vx.explain(lambda w: spatially_sparse_conv(v, w).features, np.ones((27, 2, 3), 'f')))\n"
+        "layer = lambda w: spatially_sparse_conv(v, w).features\n"
+        "print(vx.explain(layer, np.ones((27, 2, 3), 'f')))\n"
         "print(vx.hardware.describe().native_kernels)\n"
     )
     result = subprocess.run(
