@@ -29,12 +29,12 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Candidates in the order of the request, and why other algorithms are not among them.
+    """Candidates, the promising ones first, and why other algorithms are not among them.
 
     Attributes:
-      candidates: runnable, at least one for each algorithm that is not refused.
-      heuristics: the candidate to take unmeasured, of each algorithm: those that are preferred
-        on this hardware first, else in the request's order.
+      candidates: runnable, at least one for each algorithm that is not refused. Algorithms that
+        are preferred on this hardware come first, the others in the request's order.
+      heuristics: the candidate to take unmeasured, of each algorithm in the same order.
       refused: ``(algorithm's name, reason)``.
     """
 
@@ -59,9 +59,10 @@ def space_of(
         needed = algorithm.views(parameters, problem.product, problem.symmetric)
         return at_hand is None or at_hand.issuperset(needed)
 
-    for name in admitted:
-        algorithm = lookup(name, problem.kind)
-        reason = refusal(algorithm, problem, hardware)
+    algorithms = [lookup(name, problem.kind) for name in admitted]
+    algorithms.sort(key=lambda algorithm: not algorithm.preferred(problem, hardware))
+    for algorithm in algorithms:
+        name, reason = algorithm.name, refusal(algorithm, problem, hardware)
         if reason is None:
             found = [p for p in algorithm.space(problem, hardware) if served(p, algorithm)]
             if not found:
@@ -72,7 +73,6 @@ def space_of(
         candidates += [Candidate(algorithm, p) for p in found]
         first = algorithm.heuristic(problem, hardware)
         heuristics.append(Candidate(algorithm, first if first in found else found[0]))
-    heuristics.sort(key=lambda c: not c.algorithm.preferred(problem, hardware))
     return Space(tuple(candidates), tuple(heuristics), tuple(refused))
 
 

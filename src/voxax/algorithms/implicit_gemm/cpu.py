@@ -16,7 +16,7 @@ from voxax.algorithms.rows import table_views
 
 # Rows of a tile. The first are taken unmeasured.
 _FORWARD_TILES = (256, 64)
-_WGRAD_TILES = (512, 2048)
+_WGRAD_TILES = (2048, 512)
 
 
 def space(problem: Problem) -> tuple[Parameters, ...]:
