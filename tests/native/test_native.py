@@ -20,6 +20,11 @@ native = pytest.mark.skipif(
     _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
 )
 TOLERANCE = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 4e-3}
+# Many tiles of few rows, besides the usual ones.
+SMALL = {
+    wgrad: (("body", "native"), ("gemm_block_size" if wgrad else "fwd_block_size", 16))
+    for wgrad in (False, True)
+}
 SIMD = ("portable", "avx2", "avx512")
 
 
@@ -114,9 +119,9 @@ def run(problem, parameters, table, x, dy, w):
     return apply(a, b, {name: views[name] for name in table_views(problem.product, False)})
 
 
-def check(rng, problem, table, parameters=None):
+def check(rng, problem, table):
     given, wide = draw(rng, problem)
-    for chosen in (parameters,) if parameters else space_of(problem):
+    for chosen in (*space_of(problem), SMALL[problem.product == "wgrad"]):
         found = np.asarray(run(problem, chosen, table, *given), np.float64)
         wanted = expected(problem, table, *wide)
         scale = np.sqrt(np.mean(wanted**2)) + 1e-30 if wanted.size else 1.0
