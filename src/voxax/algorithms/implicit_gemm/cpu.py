@@ -14,9 +14,10 @@ from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem
 from voxax.algorithms.rows import table_views
 
-# Rows of a tile. Between 64 and 256 rows forward and dgrad did not differ beyond the noise, 16 to 128
-# channels of a LiDAR sweep; in 9 workloads of benchmarks/tuning.py wgrad in tiles of 2048 was within
-# 4 % of the better of 512 and 2048 (2 cores of an AMD EPYC, Zen 3). So there is nothing to measure.
+# Rows of a tile. For 16 to 128 channels of a LiDAR sweep, forward and dgrad in tiles of 64, 128 and
+# 256 rows did not differ beyond the noise; in 9 workloads of benchmarks/tuning.py, wgrad in tiles
+# of 2048 was within 4 % of the better of 512 and 2048 (2 cores of an AMD EPYC, Zen 3). So there is
+# nothing to measure.
 _FORWARD_TILE, _WGRAD_TILE = 128, 2048
 
 
