@@ -4,7 +4,11 @@
 #include <cstdlib>
 #include <new>
 
-namespace voxax {
+#ifndef VOXAX_ISA
+#define VOXAX_ISA baseline
+#endif
+
+namespace voxax::VOXAX_ISA {
 
 template <typename T>
 class Buffer {
@@ -34,4 +38,4 @@ class Buffer {
   size_t size_ = 0;
 };
 
-}  // namespace voxax
+}  // namespace voxax::VOXAX_ISA

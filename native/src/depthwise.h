@@ -2,8 +2,6 @@
 // read where they are, and sums of a block of channels stay in registers.
 #pragma once
 
-#include <cstring>
-
 #include "elements.h"
 #include "kernels.h"
 #include "tile.h"
@@ -75,13 +73,14 @@ void RunDepthwiseWeight(const Depthwise& p, const Parallel& parallel, BadRow* ba
   const Stored* x = static_cast<const Stored*>(p.x);
   const Stored* dy = static_cast<const Stored*>(p.w);
   const int64_t weights = p.taps * p.channels;
-  const int64_t stripes =
-      std::max<int64_t>(1, std::min(kStripes, (p.out_rows + p.tile - 1) / p.tile));
+  const int64_t affordable = kStripeBytes / std::max<int64_t>(weights * sizeof(T), 1);
+  const int64_t stripes = std::max<int64_t>(
+      1, std::min({kStripes, affordable, (p.out_rows + p.tile - 1) / p.tile}));
   const int64_t each = (p.out_rows + stripes - 1) / stripes;
   Buffer<T> parts(stripes * weights);
   parallel.Run(stripes, [&](int64_t s) {
     T* part = parts.get() + s * weights;
-    std::memset(part, 0, weights * sizeof(T));
+    std::fill(part, part + weights, T(0));
     Buffer<T> wide(p.channels);
     for (int64_t m = s * each; m < std::min(p.out_rows, (s + 1) * each); ++m) {
       bool widened = false;

@@ -1,5 +1,9 @@
 // What XLA calls: checks of shapes and dtypes, then the kernels.
+#include <algorithm>
+#include <cstdint>
 #include <exception>
+#include <functional>
+#include <initializer_list>
 #include <string>
 
 #include "kernels.h"
@@ -35,6 +39,13 @@ bool HasShape(ffi::AnyBuffer::Dimensions dims, std::initializer_list<int64_t> sh
   return dims.size() == shape.size() && std::equal(dims.begin(), dims.end(), shape.begin());
 }
 
+// Rows are numbered in 32 bits.
+bool Countable(std::initializer_list<int64_t> rows) {
+  return std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n <= INT32_MAX; });
+}
+
+ffi::Error TooManyRows() { return Invalid("at most 2^31 - 1 rows"); }
+
 template <typename Call>
 ffi::Error Guarded(ffi::ThreadPool pool, int64_t in_rows, const Call& call) {
   try {
@@ -66,6 +77,7 @@ ffi::Error RunProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
       groups < 1 || tile < 1 || x.dimensions()[1] % groups || y->dimensions()[1] % groups) {
     return Invalid("features [N, C_in], map [M, K], results [M, C_out], C divisible by groups");
   }
+  if (!Countable({x.dimensions()[0], table[0]})) return TooManyRows();
   p.in_rows = x.dimensions()[0];
   p.out_rows = table[0];
   p.taps = table[1];
@@ -107,6 +119,7 @@ ffi::Error RunWeightProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Any
     return Invalid("features [N, C_in], gradients [M, C_out], map [M, K], "
                    "result [K, groups, C_in / groups, C_out / groups]");
   }
+  if (!Countable({x.dimensions()[0], table[0]})) return TooManyRows();
   p.in_rows = x.dimensions()[0];
   p.out_rows = table[0];
   p.taps = table[1];
@@ -136,6 +149,7 @@ ffi::Error RunDepthwiseCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   if (x.dimensions().size() != 2 || table.size() != 2 || tile < 1) {
     return Invalid("features [N, C], map [M, K]");
   }
+  if (!Countable({x.dimensions()[0], table[0]})) return TooManyRows();
   p.in_rows = x.dimensions()[0];
   p.channels = x.dimensions()[1];
   p.out_rows = table[0];
@@ -169,6 +183,7 @@ ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sort
       !HasShape(found->dimensions(), {centers.dimensions()[0], taps[0]})) {
     return Invalid("coordinates [N, 1 + D] and [M, 1 + D], valid [M], offsets [K, D]");
   }
+  if (!Countable({list[0], centers.dimensions()[0]})) return TooManyRows();
   const Lookup lookup{sorted.typed_data(),       centers.typed_data(), valid.typed_data(),
                       offsets.typed_data(),      found->typed_data(),  list[0],
                       centers.dimensions()[0],   taps[0],              list[1]};
@@ -232,5 +247,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
 
 // The interface that this file was compiled against: Python registers the handlers only where the
 // installed jaxlib has the same major version and at least this minor one.
+// VOXAX_ABI counts the changes of what Python and this library expect of each other.
+extern "C" VOXAX_EXPORT int voxax_abi() { return 1; }
 extern "C" VOXAX_EXPORT int voxax_ffi_major() { return XLA_FFI_API_MAJOR; }
 extern "C" VOXAX_EXPORT int voxax_ffi_minor() { return XLA_FFI_API_MINOR; }

@@ -13,6 +13,8 @@
 namespace voxax {
 namespace {
 
+using baseline::Buffer;
+
 // W coordinates as one number of the same order.
 template <int W>
 struct Key {
@@ -140,6 +142,7 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
 }  // namespace
 
 bool FindNeighbors(const Lookup& p, const Parallel& parallel) {
+  if (p.width < 2 || p.width > 5) return false;  // a column has room for 1 to 4 axes
   const std::vector<Column> columns = ColumnsOf(p.offsets, p.taps, p.width - 1);
   switch (p.width) {
     case 2:

@@ -37,8 +37,12 @@ class Parallel {
     state->units = units;
     // `unit` outlives every call of it: Run returns only when all units are done.
     state->call = [&unit](int64_t i) { unit(i); };
-    for (int64_t i = 1; i < std::min(threads_, units); ++i) {
-      schedule_([state] { state->Work(); });
+    try {
+      for (int64_t i = 1; i < std::min(threads_, units); ++i) {
+        schedule_([state] { state->Work(); });
+      }
+    } catch (...) {
+      // Out of memory: there are fewer helpers, and this thread takes the rest.
     }
     state->Work();
     std::unique_lock<std::mutex> lock(state->mutex);

@@ -45,7 +45,7 @@ struct Depthwise {
   int64_t tile;
 };
 
-// The first row found outside [-1, in_rows), or -1. Kernels treat such rows as absent.
+// A row outside [-1, in_rows), or -1. Kernels treat such rows as absent.
 using BadRow = std::atomic<int64_t>;
 
 }  // namespace voxax

@@ -8,7 +8,6 @@
 // al., 2023); packed panels and register tiles: Goto and van de Geijn, 2008.
 #pragma once
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -118,7 +117,7 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
     Tile tile(rows, p.taps);
     tile.Read(p.neighbors + first * p.taps, rows, p.in_rows, bad);
     sums.Reserve(rows * padded * p.groups);
-    std::memset(sums.get(), 0, rows * padded * p.groups * sizeof(T));
+    std::fill(sums.get(), sums.get() + rows * padded * p.groups, T(0));
     staged.Reserve(kMostRows * kDepth);
 
     const T* from[kMostRows];

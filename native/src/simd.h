@@ -1,7 +1,7 @@
 // Short vectors of the width that this translation unit is compiled for.
 //
-// Each *_kernels.cc is compiled once for every instruction set (see CMakeLists.txt); VOXAX_ISA
-// names the namespace, so that no symbol of one set can be linked in place of another's.
+// kernels.cc is compiled once for every instruction set (see CMakeLists.txt). VOXAX_ISA names the
+// namespace, so that no function of ours of one set can be linked in place of another's.
 #pragma once
 
 #include <cstring>

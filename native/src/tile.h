@@ -10,6 +10,9 @@
 
 namespace voxax::VOXAX_ISA {
 
+// Memory that partial sums of wgrad may take, unless one copy of the weight is more.
+inline constexpr int64_t kStripeBytes = 16 << 20;
+
 struct Pair {
   int32_t row;  // of the tile
   int32_t in;

@@ -5,7 +5,6 @@
 // the shapes alone, so the bits do not depend on the number of threads.
 #pragma once
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -111,10 +110,11 @@ void PackPanel(const Stored* dy, int64_t stride, const Pair* pairs, int64_t coun
 }
 
 // Stripes: enough for many cores, few enough that their weights stay small.
-inline constexpr int64_t kMostStripes = 32, kStripeBytes = 16 << 20;
+inline constexpr int64_t kMostStripes = 32;
 // Columns of a unit of work: with more, the features are packed less often; with fewer, there are
-// more units.
-inline constexpr int64_t kUnitColumns = 128;
+// more units. Where these and the stripes make few units, taps are split too: each cut reads the
+// table again, and sums stay as they are.
+inline constexpr int64_t kUnitColumns = 128, kEnoughUnits = 16;
 
 template <typename Stored>
 void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* bad) {
@@ -147,12 +147,19 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
   const int64_t each = static_cast<int64_t>(units.size());
   units.push_back(panels.size());
 
-  parallel.Run(stripes * p.groups * each, [&](int64_t unit) {
+  const int64_t base = std::max<int64_t>(stripes * p.groups * each, 1);
+  const int64_t cuts =
+      std::max<int64_t>(1, std::min((kEnoughUnits + base - 1) / base, p.taps));
+  parallel.Run(stripes * p.groups * each * cuts, [&](int64_t job) {
+    const int64_t unit = job / cuts, cut = job % cuts;
+    const int64_t first_tap = cut * p.taps / cuts, end_tap = (cut + 1) * p.taps / cuts;
     const int64_t stripe = unit / (p.groups * each), g = unit / each % p.groups;
     const size_t begin = units[unit % each], end = units[unit % each + 1];
     T* part = parts.get() + stripe * weights + g * padded * block;
     for (size_t q = begin; q < end; ++q) {
-      std::memset(part + offsets[q] * block, 0, block * panels[q].vectors * lanes * sizeof(T));
+      const int64_t tap_size = p.depth * panels[q].vectors * lanes;
+      T* sums = part + offsets[q] * block;
+      std::fill(sums + first_tap * tap_size, sums + end_tap * tap_size, T(0));
     }
     // Panels of one unit differ in width only at the end; all take blocks of the same height.
     const int at_once = RowsFor(panels[begin].vectors);
@@ -163,7 +170,7 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
     for (int64_t t = stripe * tiles_each; t < std::min(tiles, (stripe + 1) * tiles_each); ++t) {
       const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
       tile.Read(p.neighbors + first * p.taps, rows, p.in_rows, bad);
-      for (int64_t k = 0; k < p.taps; ++k) {
+      for (int64_t k = first_tap; k < end_tap; ++k) {
         const int64_t pairs = tile.count(k);
         if (pairs == 0) continue;
         PackChannels(x + g * p.depth, x_stride, tile.pairs(k), pairs, p.depth,

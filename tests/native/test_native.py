@@ -167,7 +167,15 @@ def test_groups(simd, product, rng):
 )
 def test_sizes(product, inputs, outputs, taps, present, rng):
     table = random_table(rng, inputs, outputs, taps, present)
-    check(rng, make_problem(product, table, inputs, 5, 7), table)
+    for c_in, c_out in ((5, 7), (0, 7), (5, 0)):
+        check(rng, make_problem(product, table, inputs, c_in, c_out), table)
+
+
+@native
+def test_taps_are_shared_out_where_weights_are_large(rng):
+    """1.8 million weights: two stripes of rows, and so few columns that taps are split as well."""
+    table = random_table(rng, 2500, 2500, 27, 0.02)
+    check(rng, make_problem("wgrad", table, 2500, 520, 130), table)
 
 
 @native
@@ -187,11 +195,12 @@ def test_all_rows_to_one(rng):
 
 @native
 @pytest.mark.parametrize("product", ["forward", "wgrad"])
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
 @pytest.mark.parametrize("row", [7, 2**31 - 1, -2, -(2**31)])
-def test_rows_out_of_range_are_an_error(product, row, rng):
+def test_rows_out_of_range_are_an_error(product, kind, row, rng):
     table = random_table(rng, 7, 300, 3, 0.5)
     table[211, 1] = row
-    problem = make_problem(product, table, 7, 4, 4)
+    problem = make_problem(product, table, 7, 4, 4, kind=kind)
     given, _ = draw(rng, problem)
     with pytest.raises(jax.errors.JaxRuntimeError, match=f"names input row {row} of 7"):
         jax.block_until_ready(run(problem, space_of(problem)[0], table, *given))
@@ -213,7 +222,7 @@ def test_rows_without_pairs_are_not_read(rng):
 
 
 @native
-@pytest.mark.parametrize("ndim", [1, 2, 3, 4])
+@pytest.mark.parametrize("ndim", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("sorted_centers", [True, False])
 def test_neighbors(ndim, sorted_centers, rng):
     rows = np.unique(

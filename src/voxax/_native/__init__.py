@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 import re
+import sys
 from pathlib import Path
 
 import jax
@@ -21,7 +22,7 @@ _TARGETS = (
     "voxax_depthwise",
     "voxax_find_neighbors",
 )
-_LIBRARIES = ("libvoxax_native.so", "libvoxax_native.dylib", "voxax_native.dll")
+_ABI = 1  # of handlers.cc
 
 
 def unavailable() -> str | None:
@@ -50,9 +51,15 @@ def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
     if path is None:
         return None, "voxax was installed without its native kernels"
     try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
+        return _registered(path)
+    except Exception as error:  # of another system, an older one, or damaged
         return None, f"the native kernels do not load: {error}"
+
+
+def _registered(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
+    library = ctypes.CDLL(str(path))
+    if library.voxax_abi() != _ABI:
+        return None, "the native kernels are of another version of voxax: install voxax again"
     library.voxax_simd.restype = ctypes.c_char_p
     library.voxax_use_simd.argtypes = [ctypes.c_char_p]
     built = library.voxax_ffi_major(), library.voxax_ffi_minor()
@@ -64,19 +71,17 @@ def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
             f"the native kernels were built for XLA's foreign function interface {built[0]}."
             f"{built[1]}, and that of the installed jaxlib is {found}"
         )
-    for name in _TARGETS:
-        capsule = jax.ffi.pycapsule(getattr(library, name))
+    capsules = [(name, jax.ffi.pycapsule(getattr(library, name))) for name in _TARGETS]
+    for name, capsule in capsules:
         jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     return library, None
 
 
 def _path() -> Path | None:
     """Where the library is. An editable install keeps it beside a folder of its own."""
-    for folder in __path__:
-        for name in _LIBRARIES:
-            if (path := Path(folder) / name).is_file():
-                return path
-    return None
+    name = "libvoxax_native.dylib" if sys.platform == "darwin" else "libvoxax_native.so"
+    paths = (Path(folder) / name for folder in __path__)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _interface() -> tuple[int, int] | None:

@@ -20,6 +20,9 @@ from voxax.coords.ordering import rows_less
 # offset costs one comparison per lattice step, a new search about log2(rows) of them.
 _LONGEST_WALK = 8
 
+# Columns of coordinates that the native kernel takes: the batch index and four axes.
+_WIDEST = 5
+
 Offsets = tuple[tuple[int, ...], ...]
 
 
@@ -72,10 +75,18 @@ def find_neighbors(
       but the last axis (9 for a 3x3x3 kernel), then a walk over adjacent rows.
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
-    searched = functools.partial(_find_neighbors, offsets=taps)
-    if _native.unavailable() is not None:
-        return searched(sorted_coords, centers, valid)
-    merged = functools.partial(_merge_neighbors, offsets=taps)
+    if _native.unavailable() is not None or not 2 <= centers.shape[1] <= _WIDEST:
+        return _find_neighbors(sorted_coords, centers, valid, taps)
+    return _find_natively(sorted_coords, centers, valid, taps)
+
+
+# Jitted, so that the platform is that of the arguments.
+@functools.partial(jax.jit, static_argnames="offsets")
+def _find_natively(
+    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
+) -> jax.Array:
+    merged = functools.partial(_merge_neighbors, offsets=offsets)
+    searched = functools.partial(_find_neighbors, offsets=offsets)
     return jax.lax.platform_dependent(sorted_coords, centers, valid, cpu=merged, default=searched)
 
 
