@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 
 from voxax.algorithms import Algorithm, native, registry
-from voxax.algorithms.depthwise import implicit as depthwise_implicit
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.algorithms.implicit_gemm import bodies, xla
 from voxax.algorithms.rows import EVERY_PRODUCT
@@ -60,15 +59,11 @@ def natively(name, rows):
             return native.parameters(**{BLOCK[wgrad]: rows})
         return ((BLOCK[True], rows), ("split_k_factor", 1)) if wgrad else ((BLOCK[False], rows),)
 
-    def apply(problem, *rest):
-        body = depthwise_implicit if problem.kind == "depthwise" else bodies
-        return body.apply(problem, *rest)
-
     return dataclasses.replace(
         make_form(name, xla, ()),
         space=lambda problem, hardware: (parameters(problem, hardware),),
         heuristic=parameters,
-        apply=apply,
+        apply=bodies.apply,
     )
 
 

@@ -1,59 +1,11 @@
-"""implicit: one filter per channel, rows read where they are; natively on CPUs, else in XLA.
-
-In XLA these are the tiles of implicit_gemm, which take any kind of weight.
-"""
+"""implicit: implicit_gemm with one filter per channel. Its bodies take any kind of weight."""
 
 from __future__ import annotations
 
-import jax
+import dataclasses
 
-from voxax.algorithms import native
-from voxax.algorithms.base import Algorithm, Parameters, Problem
-from voxax.algorithms.depthwise import cpu
-from voxax.algorithms.implicit_gemm import xla
-from voxax.algorithms.rows import EVERY_PRODUCT
-from voxax.hardware import HardwareInfo
+from voxax.algorithms import implicit_gemm
 
-
-def preferred(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Where the native kernels run they are taken unmeasured."""
-    del hardware
-    return native.refusal(problem) is None
-
-
-def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """The native kernels' parameters where they run, else the tiles of XLA."""
-    return xla.space(problem, hardware) if native.refusal(problem) else cpu.space(problem)
-
-
-def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
-    """The first of the space."""
-    return space(problem, hardware)[0]
-
-
-def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
-) -> jax.Array:
-    """Run the body that ``parameters`` name."""
-    body = cpu if native.is_native(parameters) else xla
-    return body.apply(problem, parameters, a, b, views)
-
-
-ALGORITHM = Algorithm(
-    name="implicit",
-    kinds=frozenset({"depthwise"}),
-    products=EVERY_PRODUCT,
-    platforms=frozenset({"any"}),
-    revision=1,
-    supports=xla.supports,
-    space=space,
-    heuristic=heuristic,
-    views=xla.views,
-    forms=((),),
-    apply=apply,
-    preferred=preferred,
+ALGORITHM = dataclasses.replace(
+    implicit_gemm.ALGORITHM, name="implicit", kinds=frozenset({"depthwise"})
 )
