@@ -4,7 +4,7 @@
 
 Compiling is what a case costs, and layouts share programs: every operator gets one number of
 axes in float32 with three layouts, taking turns; every fourth one another dtype besides. Every
-third one that takes an algorithm runs in one of its forms too, taking turns. The record changes
+other one that takes an algorithm runs in one of its forms too, taking turns. The record changes
 only when somebody runs this.
 """
 
@@ -31,14 +31,14 @@ def chosen():
             yield operator.name, ndim, "float32", layout, None
         if number % 4 == 0 and (dtype := next(half)) in operator.dtypes:
             yield operator.name, ndim, dtype, layouts[0], None
+    for number, ((name, ndim), cases) in enumerate(by_operator.items()):
         # Not in float64, which shares no program with the cases above.
-        cases = by_operator.get((operator.name, ndim), ())
         cases = [case for case in cases if case[0] != "float64"]
         there = {case[-1] for case in cases}
         form = next((f for f in forms if f in there), None)
-        if form and number % 3 == 0:
+        if form and number % 2 == 0:
             forms.append(forms.pop(forms.index(form)))  # the longest unused comes next
-            yield from ((operator.name, ndim, *case) for case in cases if case[-1] == form)
+            yield from ((name, ndim, *case) for case in cases if case[-1] == form)
 
 
 def main():

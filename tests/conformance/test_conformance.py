@@ -61,9 +61,9 @@ def form_cases():
     program is used for two layouts.
     """
     cases = {}
-    # Seven, so that a form does not always meet the same one.
+    # Eight, so that a form does not always meet the same one.
     dtypes = itertools.cycle(
-        ("float32", "bfloat16", "float32", "float64", "float32", "float16", "float64")
+        ("float32", "bfloat16", "float32", "float64", "float32", "float16", "float64", "float32")
     )
     turn = itertools.count()
     taking = [operator for operator in OPERATORS.values() if operator.takes_algorithm]
