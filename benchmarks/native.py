@@ -158,7 +158,8 @@ def to_markdown(report: dict[str, Any]) -> str:
         f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, float32, one 3x3x3 "
         f"submanifold layer, medians of {report['rounds']} rounds in turn, ms; in brackets the "
         "ratio to the floor (arithmetic of the pairs over the rate of the best dense product of "
-        "the same run). XLA: the best candidate of explicit_gemm.",
+        "the same run). XLA: the best candidate of explicit_gemm, at 256 channels without im2col, "
+        "which took three times the best and more in tuning.md.",
         "",
         "| scan | C | pairs / 1000 | GFLOP/s | floor | forward | XLA | dgrad | XLA | wgrad | XLA |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",

@@ -245,9 +245,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::S32>>());
 
+// Counts the changes of what Python (_ABI in voxax/_native) and this library expect of each other.
+extern "C" VOXAX_EXPORT int voxax_abi() { return 1; }
+
 // The interface that this file was compiled against: Python registers the handlers only where the
 // installed jaxlib has the same major version and at least this minor one.
-// VOXAX_ABI counts the changes of what Python and this library expect of each other.
-extern "C" VOXAX_EXPORT int voxax_abi() { return 1; }
 extern "C" VOXAX_EXPORT int voxax_ffi_major() { return XLA_FFI_API_MAJOR; }
 extern "C" VOXAX_EXPORT int voxax_ffi_minor() { return XLA_FFI_API_MINOR; }

@@ -5,11 +5,11 @@ the admitted candidates                 choice
 ======================================  ===================================================
 none can run                            :class:`AlgorithmError` with every reason
 one                                     that one
-several, ``VOXAX_AUTOTUNE=off``         the first algorithm's heuristic
+several, ``VOXAX_AUTOTUNE=off``         the heuristic of the first algorithm of the space
 several, the cache knows them           the fastest it knows
 several, this platform is at hand       the fastest now; as many are measured as the time
                                         allows, and all are remembered, also as skipped
-several, another platform,              the first algorithm's heuristic, checked against
+several, another platform,              the same heuristic, checked against
 ``VOXAX_AUTOTUNE=cached``, no time      explicit_gemm where it can be
 left, or measuring failed
 ======================================  ===================================================

@@ -37,24 +37,18 @@ def apply(
 ) -> jax.Array:
     """Run a product with tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     values = dict(parameters)
-    groups, c_in, c_out = (
-        problem.groups,
-        problem.in_channels // problem.groups,
-        problem.out_channels // problem.groups,
-    )
+    groups = problem.groups
+    c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
     if problem.product == "wgrad":
         shape = (problem.num_offsets, groups, c_in, c_out)
         call = jax.ffi.ffi_call("voxax_weight_product", jax.ShapeDtypeStruct(shape, a.dtype))
         dw = call(a, b, views["neighbors"], tile=np.int64(values["gemm_block_size"]))
         return dw.reshape(problem.weight_shape)
     backward = problem.product == "dgrad"
-    rows, channels = (
-        (problem.in_capacity, problem.in_channels)
-        if backward
-        else (problem.out_capacity, problem.out_channels)
-    )
+    channels = problem.in_channels if backward else problem.out_channels
     name = table_views(problem.product, problem.symmetric)[0]
-    call = jax.ffi.ffi_call("voxax_product", jax.ShapeDtypeStruct((rows, channels), a.dtype))
+    shape = (problem.out_rows, channels)
+    call = jax.ffi.ffi_call("voxax_product", jax.ShapeDtypeStruct(shape, a.dtype))
     return call(
         a,
         b.reshape(problem.num_offsets, groups, c_in, c_out),
