@@ -2,31 +2,60 @@
 // read where they are, and sums of a block of channels stay in registers.
 #pragma once
 
+#include <type_traits>
+
 #include "elements.h"
 #include "kernels.h"
 #include "tile.h"
 
 namespace voxax::VOXAX_ISA {
 
-// total[c] += x[c] * w[c], for channels c < Count; values are widened on the way.
-template <int Count, typename Stored, typename T>
-inline void AddScaled(const Stored* x, const T* w, T* total) {
-  for (int c = 0; c < Count; ++c) total[c] += Widen(x[c]) * w[c];
-}
-
+// An input row that an output row has, and the filter of its tap.
 template <typename Stored, typename T>
-inline void AddScaled(const Stored* x, const T* w, T* total, int64_t count) {
-  for (int64_t c = 0; c < count; ++c) total[c] += Widen(x[c]) * w[c];
+struct Tap {
+  const Stored* x;
+  const T* w;
+};
+
+// The values from `from` on, in the type of the sums.
+template <typename Stored, typename T>
+inline typename Simd<T>::Vec LoadWide(const Stored* from) {
+  if constexpr (std::is_same_v<Stored, T>) {
+    return Simd<T>::Load(from);
+  } else {
+    T wide[Simd<T>::kLanes];
+    for (int i = 0; i < Simd<T>::kLanes; ++i) wide[i] = Widen(from[i]);
+    return Simd<T>::Load(wide);
+  }
 }
 
-// Channels whose sums are kept in registers at a time.
-template <typename T>
-inline constexpr int kBlock = 4 * Simd<T>::kLanes;
+// y[c .. c + V * lanes] = the sum over taps of x * w there.
+template <int V, typename Stored, typename T>
+inline void SumTaps(const Tap<Stored, T>* taps, int64_t count, int64_t c, Stored* y) {
+  using S = Simd<T>;
+  typename S::Vec total[V] = {};
+  for (int64_t j = 0; j < count; ++j) {
+    const Stored* x = taps[j].x + c;
+    const T* w = taps[j].w + c;
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      total[v] += LoadWide<Stored, T>(x + v * S::kLanes) * S::Load(w + v * S::kLanes);
+    }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) {
+    if constexpr (std::is_same_v<Stored, T>) {
+      S::Store(y + c + v * S::kLanes, total[v]);
+    } else {
+      for (int i = 0; i < S::kLanes; ++i) Narrow(total[v][i], y + c + v * S::kLanes + i);
+    }
+  }
+}
 
 template <typename Stored>
 void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
   using T = typename SumOf<Stored>::type;
-  constexpr int block = kBlock<T>;
+  constexpr int64_t lanes = Simd<T>::kLanes;
   const Stored* x = static_cast<const Stored*>(p.x);
   const Stored* given = static_cast<const Stored*>(p.w);
   Stored* y = static_cast<Stored*>(p.y);
@@ -36,32 +65,37 @@ void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
   const int64_t tiles = (p.out_rows + p.tile - 1) / p.tile;
   parallel.Run(tiles, [&](int64_t t) {
     const int64_t end = std::min(p.out_rows, (t + 1) * p.tile);
-    Buffer<const Stored*> rows(p.taps);
-    Buffer<const T*> filters(p.taps);
+    Buffer<Tap<Stored, T>> taps(p.taps);
     for (int64_t m = t * p.tile; m < end; ++m) {
+      const int32_t* row = p.neighbors + m * p.taps;
       int64_t count = 0;
-      for (int64_t k = 0; k < p.taps; ++k) {
-        const int32_t in = p.neighbors[m * p.taps + k];
-        if (in < 0 || in >= p.in_rows) {
-          if (in != -1) bad->store(in);
-          continue;
-        }
-        rows[count] = x + in * p.channels;
-        filters[count++] = w.get() + (p.reversed ? p.taps - 1 - k : k) * p.channels;
-      }
-      Stored* target = y + m * p.channels;
-      for (int64_t c = 0; c < p.channels; c += block) {
-        T total[block] = {};
-        const int64_t width = std::min<int64_t>(block, p.channels - c);
-        if (width == block) {
-          for (int64_t j = 0; j < count; ++j) AddScaled<block>(rows[j] + c, filters[j] + c, total);
-        } else {
-          for (int64_t j = 0; j < count; ++j) AddScaled(rows[j] + c, filters[j] + c, total, width);
-        }
-        for (int64_t i = 0; i < width; ++i) Narrow(total[i], target + c + i);
+      ForPresent(row, p.taps, p.in_rows, bad, [&](int64_t k) {
+        taps[count++] = {x + row[k] * p.channels,
+                         w.get() + (p.reversed ? p.taps - 1 - k : k) * p.channels};
+      });
+      Stored* to = y + m * p.channels;
+      int64_t c = 0;
+      for (; c + 8 * lanes <= p.channels; c += 8 * lanes) SumTaps<8>(taps.get(), count, c, to);
+      for (; c + 2 * lanes <= p.channels; c += 2 * lanes) SumTaps<2>(taps.get(), count, c, to);
+      for (; c + lanes <= p.channels; c += lanes) SumTaps<1>(taps.get(), count, c, to);
+      for (; c < p.channels; ++c) {
+        T total = 0;
+        for (int64_t j = 0; j < count; ++j) total += Widen(taps[j].x[c]) * taps[j].w[c];
+        Narrow(total, to + c);
       }
     }
   });
+}
+
+// total[c] += x[c] * dy[c], for channels c < count.
+template <typename Stored, typename T>
+inline void AddScaled(const Stored* x, const T* dy, T* total, int64_t count) {
+  using S = Simd<T>;
+  int64_t c = 0;
+  for (; c + S::kLanes <= count; c += S::kLanes) {
+    S::Store(total + c, S::Load(total + c) + LoadWide<Stored, T>(x + c) * S::Load(dy + c));
+  }
+  for (; c < count; ++c) total[c] += Widen(x[c]) * dy[c];
 }
 
 // dw[k, c] = sum over rows m of x[neighbors[m, k], c] * dy[m, c], in stripes of rows whose number
@@ -83,19 +117,15 @@ void RunDepthwiseWeight(const Depthwise& p, const Parallel& parallel, BadRow* ba
     std::fill(part, part + weights, T(0));
     Buffer<T> wide(p.channels);
     for (int64_t m = s * each; m < std::min(p.out_rows, (s + 1) * each); ++m) {
+      const int32_t* row = p.neighbors + m * p.taps;
       bool widened = false;
-      for (int64_t k = 0; k < p.taps; ++k) {
-        const int32_t in = p.neighbors[m * p.taps + k];
-        if (in < 0 || in >= p.in_rows) {
-          if (in != -1) bad->store(in);
-          continue;
-        }
+      ForPresent(row, p.taps, p.in_rows, bad, [&](int64_t k) {
         if (!widened) {  // rows without pairs may hold anything
           for (int64_t c = 0; c < p.channels; ++c) wide[c] = Widen(dy[m * p.channels + c]);
           widened = true;
         }
-        AddScaled(x + in * p.channels, wide.get(), part + k * p.channels, p.channels);
-      }
+        AddScaled(x + row[k] * p.channels, wide.get(), part + k * p.channels, p.channels);
+      });
     }
   });
   Stored* dw = static_cast<Stored*>(p.y);

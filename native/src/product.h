@@ -17,38 +17,48 @@
 
 namespace voxax::VOXAX_ISA {
 
-// sums[r] += x[r] * w, for rows r < R; w: [depth, V * lanes].
+// sums[pair.row] += x[pair.in] * w, for so many groups of R pairs; w: [depth, V * lanes], sums:
+// [rows, V * lanes]. No row of sums occurs twice among R pairs.
 template <typename T, int V, int R>
-void AddRows(const T* const* x, const T* w, int64_t depth, T* const* sums) {
+void AddRows(const T* x, int64_t x_stride, const Pair* pairs, int64_t groups, const T* w,
+             int64_t depth, T* sums) {
   using S = Simd<T>;
-  typename S::Vec total[R][V];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) total[r][v] = S::Load(sums[r] + v * S::kLanes);
-  }
-  for (int64_t d = 0; d < depth; ++d) {
-    typename S::Vec weights[V];
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) weights[v] = S::Load(w + (d * V + v) * S::kLanes);
+  constexpr int64_t kWidth = V * S::kLanes;
+  for (const Pair* end = pairs + groups * R; pairs != end; pairs += R) {
+    const T* from[R];
+    T* to[R];
+    typename S::Vec total[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const T value = x[r][d];
+      from[r] = x + pairs[r].in * x_stride;
+      to[r] = sums + pairs[r].row * kWidth;
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) total[r][v] += value * weights[v];
+      for (int v = 0; v < V; ++v) total[r][v] = S::Load(to[r] + v * S::kLanes);
     }
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
+    const T* weight = w;
+    for (int64_t d = 0; d < depth; ++d, weight += kWidth) {
+      typename S::Vec weights[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) S::Store(sums[r] + v * S::kLanes, total[r][v]);
+      for (int v = 0; v < V; ++v) weights[v] = S::Load(weight + v * S::kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const T value = from[r][d];
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) total[r][v] += value * weights[v];
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) S::Store(to[r] + v * S::kLanes, total[r][v]);
+    }
   }
 }
 
 template <typename T>
-using AddRowsFn = void (*)(const T* const*, const T*, int64_t, T* const*);
+using AddRowsFn = void (*)(const T*, int64_t, const Pair*, int64_t, const T*, int64_t, T*);
 
-// AddRows for 1 .. RowsFor(V) rows; the first entry is unused.
+// AddRows for 1 .. RowsFor(V) rows at a time; the first entry is unused.
 template <typename T, int V>
 struct AddRowsTable {
   template <int... R>
@@ -115,13 +125,11 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
     const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
     thread_local Buffer<T> sums, staged;
     Tile tile(rows, p.taps);
-    tile.Read(p.neighbors + first * p.taps, rows, p.in_rows, bad);
+    tile.Read(p.neighbors + first * p.taps, p.taps, rows, p.in_rows, bad);
     sums.Reserve(rows * padded * p.groups);
     std::fill(sums.get(), sums.get() + rows * padded * p.groups, T(0));
     staged.Reserve(kMostRows * kDepth);
 
-    const T* from[kMostRows];
-    T* to[kMostRows];
     for (int64_t k = 0; k < p.taps; ++k) {
       const int64_t count = tile.count(k);
       const Pair* pairs = tile.pairs(k);
@@ -136,21 +144,26 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
           const AddRowsFn<T>* add = AddRowsFor<T>(panel.vectors);
           for (int64_t d = 0; d < p.depth; d += kDepth) {
             const int64_t depth = std::min(kDepth, p.depth - d);
-            for (int64_t j = 0; j < count; j += at_once) {
-              const int taken = static_cast<int>(std::min<int64_t>(at_once, count - j));
-              for (int r = 0; r < taken; ++r) {
-                const Pair pair = pairs[j + r];
-                const Stored* row = x + pair.in * x_stride + g * p.depth + d;
-                to[r] = group_sums + pair.row * width;
-                if constexpr (std::is_same_v<T, Stored>) {
-                  from[r] = row;
-                } else {
-                  T* wide = staged.get() + r * kDepth;
-                  for (int64_t c = 0; c < depth; ++c) wide[c] = Widen(row[c]);
-                  from[r] = wide;
-                }
+            const Stored* part = x + g * p.depth + d;
+            if constexpr (std::is_same_v<T, Stored>) {
+              const int64_t whole = count / at_once, left = count % at_once;
+              add[at_once](part, x_stride, pairs, whole, weights + d * width, depth, group_sums);
+              if (left > 0) {
+                add[left](part, x_stride, pairs + whole * at_once, 1, weights + d * width, depth,
+                          group_sums);
               }
-              add[taken](from, weights + d * width, depth, to);
+            } else {
+              for (int64_t j = 0; j < count; j += at_once) {
+                const int taken = static_cast<int>(std::min<int64_t>(at_once, count - j));
+                Pair wide[kMostRows];
+                for (int r = 0; r < taken; ++r) {
+                  const Stored* row = part + pairs[j + r].in * x_stride;
+                  T* to = staged.get() + r * kDepth;
+                  for (int64_t c = 0; c < depth; ++c) to[c] = Widen(row[c]);
+                  wide[r] = {pairs[j + r].row, r};
+                }
+                add[taken](staged.get(), kDepth, wide, 1, weights + d * width, depth, group_sums);
+              }
             }
           }
           weights += p.depth * width;

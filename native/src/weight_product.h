@@ -15,9 +15,9 @@
 namespace voxax::VOXAX_ISA {
 
 // dw[c] += sum over pairs of x[pair][c] * dy[pair], for channels c < C.
-// x: [pairs, C], dy: [pairs, V * lanes], dw: [C, V * lanes], all packed.
+// x: rows of x_stride values, dy: [pairs, V * lanes], dw: [C, V * lanes].
 template <typename T, int V, int C>
-void AddOuter(const T* x, const T* dy, int64_t pairs, T* dw) {
+void AddOuter(const T* x, int64_t x_stride, const T* dy, int64_t pairs, T* dw) {
   using S = Simd<T>;
   typename S::Vec total[C][V];
 #pragma GCC unroll 16
@@ -25,7 +25,7 @@ void AddOuter(const T* x, const T* dy, int64_t pairs, T* dw) {
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) total[c][v] = S::Load(dw + (c * V + v) * S::kLanes);
   }
-  for (int64_t p = 0; p < pairs; ++p, x += C, dy += V * S::kLanes) {
+  do {
     typename S::Vec g[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) g[v] = S::Load(dy + v * S::kLanes);
@@ -35,7 +35,9 @@ void AddOuter(const T* x, const T* dy, int64_t pairs, T* dw) {
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) total[c][v] += value * g[v];
     }
-  }
+    x += x_stride;
+    dy += V * S::kLanes;
+  } while (--pairs > 0);
 #pragma GCC unroll 16
   for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 4
@@ -44,7 +46,7 @@ void AddOuter(const T* x, const T* dy, int64_t pairs, T* dw) {
 }
 
 template <typename T>
-using AddOuterFn = void (*)(const T*, const T*, int64_t, T*);
+using AddOuterFn = void (*)(const T*, int64_t, const T*, int64_t, T*);
 
 // AddOuter for 1 .. RowsFor(V) channels; the first entry is unused.
 template <typename T, int V>
@@ -67,47 +69,21 @@ const AddOuterFn<T>* AddOuterFor(int vectors) {
   return vectors == 2 ? AddOuterTable<T, 2>::Get() : AddOuterTable<T, 1>::Get();
 }
 
-// Rows of the pairs of one tap, side by side: [blocks of channels][pairs][channels of a block].
-// Read in place, rows of a power of two would all fall into the same few sets of the cache.
-template <int Block, typename Stored, typename T>
-void PackBlocks(const Stored* x, int64_t stride, const Pair* pairs, int64_t count,
-                int64_t channels, T* to) {
-  for (int64_t j = 0; j < count; ++j) {
-    const Stored* row = x + pairs[j].in * stride;
-    int64_t c = 0;
-    for (; c + Block <= channels; c += Block) {
-      T* target = to + c * count + j * Block;
-      for (int i = 0; i < Block; ++i) target[i] = Widen(row[c + i]);
+template <typename Stored, typename T>
+inline void Copy(const Stored* from, int64_t count, T* to) {
+  int64_t i = 0;
+  if constexpr (std::is_same_v<Stored, T>) {
+    for (; i + Simd<T>::kLanes <= count; i += Simd<T>::kLanes) {
+      Simd<T>::Store(to + i, Simd<T>::Load(from + i));
     }
-    T* target = to + c * count + j * (channels - c);
-    for (int64_t i = 0; c + i < channels; ++i) target[i] = Widen(row[c + i]);
   }
+  for (; i < count; ++i) to[i] = Widen(from[i]);
 }
 
-template <typename Stored, typename T>
-void PackChannels(const Stored* x, int64_t stride, const Pair* pairs, int64_t count,
-                  int64_t channels, int vectors, T* to) {
-  switch (RowsFor(vectors)) {
-    case 6:
-      return PackBlocks<6>(x, stride, pairs, count, channels, to);
-    case 12:
-      return PackBlocks<12>(x, stride, pairs, count, channels, to);
-    default:
-      static_assert(RowsFor(1) == 12 || RowsFor(1) == 16, "a height without its own loop");
-      return PackBlocks<16>(x, stride, pairs, count, channels, to);
-  }
-}
-
-// One panel of the gradients of the same pairs: [pairs, width].
-template <typename Stored, typename T>
-void PackPanel(const Stored* dy, int64_t stride, const Pair* pairs, int64_t count,
-               const Panel& panel, int64_t width, T* to) {
-  for (int64_t j = 0; j < count; ++j, to += width) {
-    const Stored* row = dy + pairs[j].row * stride + panel.begin;
-    for (int64_t n = 0; n < panel.width; ++n) to[n] = Widen(row[n]);
-    for (int64_t n = panel.width; n < width; ++n) to[n] = T(0);
-  }
-}
+// Pairs and channels that are worked on at a time: their features and one panel of gradients stay
+// in the first-level cache, side by side. Read in place, rows of a power of two would all fall
+// into the same few sets of it.
+inline constexpr int64_t kPairs = 64, kChannels = 64;
 
 // Stripes: enough for many cores, few enough that their weights stay small.
 inline constexpr int64_t kMostStripes = 32;
@@ -142,7 +118,7 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
   const Stored* x = static_cast<const Stored*>(p.x);
   const Stored* dy = static_cast<const Stored*>(p.dy);
   const int64_t x_stride = p.groups * p.depth, dy_stride = p.groups * p.columns;
-  const int64_t count = static_cast<int64_t>(panels.size());
+  const int64_t panel_count = static_cast<int64_t>(panels.size());
   const int64_t block = p.taps * p.depth;
   const int64_t each = static_cast<int64_t>(units.size());
   units.push_back(panels.size());
@@ -161,30 +137,46 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
       T* sums = part + offsets[q] * block;
       std::fill(sums + first_tap * tap_size, sums + end_tap * tap_size, T(0));
     }
-    // Panels of one unit differ in width only at the end; all take blocks of the same height.
-    const int at_once = RowsFor(panels[begin].vectors);
     thread_local Buffer<T> packed_x, packed_dy;
-    packed_x.Reserve(p.tile * p.depth);
-    packed_dy.Reserve(p.tile * kMostVectors * lanes);
-    Tile tile(p.tile, p.taps);
+    packed_x.Reserve(kPairs * kChannels);
+    packed_dy.Reserve(kPairs * (kUnitColumns + kMostVectors * lanes));
+    Tile tile(p.tile, end_tap - first_tap);
     for (int64_t t = stripe * tiles_each; t < std::min(tiles, (stripe + 1) * tiles_each); ++t) {
       const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
-      tile.Read(p.neighbors + first * p.taps, rows, p.in_rows, bad);
+      tile.Read(p.neighbors + first * p.taps + first_tap, p.taps, rows, p.in_rows, bad);
       for (int64_t k = first_tap; k < end_tap; ++k) {
-        const int64_t pairs = tile.count(k);
-        if (pairs == 0) continue;
-        PackChannels(x + g * p.depth, x_stride, tile.pairs(k), pairs, p.depth,
-                     panels[begin].vectors, packed_x.get());
-        for (size_t q = begin; q < end; ++q) {
-          const Panel& panel = panels[q];
-          const int64_t width = panel.vectors * lanes;
-          PackPanel(dy + first * dy_stride + g * p.columns, dy_stride, tile.pairs(k), pairs, panel,
-                    width, packed_dy.get());
-          const AddOuterFn<T>* add = AddOuterFor<T>(panel.vectors);
-          T* dw = part + offsets[q] * block + k * p.depth * width;
-          for (int64_t c = 0; c < p.depth; c += at_once) {
-            const int taken = static_cast<int>(std::min<int64_t>(at_once, p.depth - c));
-            add[taken](packed_x.get() + c * pairs, packed_dy.get(), pairs, dw + c * width);
+        const int64_t count = tile.count(k - first_tap);
+        for (int64_t j = 0; j < count; j += kPairs) {
+          const Pair* pairs = tile.pairs(k - first_tap) + j;
+          const int64_t taken = std::min(kPairs, count - j);
+          T* to = packed_dy.get();
+          for (size_t q = begin; q < end; ++q) {
+            const Panel& panel = panels[q];
+            const int64_t width = panel.vectors * lanes;
+            const Stored* from = dy + first * dy_stride + g * p.columns + panel.begin;
+            for (int64_t i = 0; i < taken; ++i, to += width) {
+              Copy(from + pairs[i].row * dy_stride, panel.width, to);
+              for (int64_t n = panel.width; n < width; ++n) to[n] = T(0);
+            }
+          }
+          for (int64_t c = 0; c < p.depth; c += kChannels) {
+            const int64_t channels = std::min(kChannels, p.depth - c);
+            for (int64_t i = 0; i < taken; ++i) {
+              Copy(x + pairs[i].in * x_stride + g * p.depth + c, channels,
+                   packed_x.get() + i * channels);
+            }
+            const T* panel_dy = packed_dy.get();
+            for (size_t q = begin; q < end; ++q) {
+              const int64_t width = panels[q].vectors * lanes;
+              const int at_once = RowsFor(panels[q].vectors);
+              const AddOuterFn<T>* add = AddOuterFor<T>(panels[q].vectors);
+              T* dw = part + offsets[q] * block + (k * p.depth + c) * width;
+              for (int64_t i = 0; i < channels; i += at_once) {
+                const int height = static_cast<int>(std::min<int64_t>(at_once, channels - i));
+                add[height](packed_x.get() + i, channels, panel_dy, taken, dw + i * width);
+              }
+              panel_dy += taken * width;
+            }
           }
         }
       }
@@ -194,7 +186,7 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
   Stored* dw = static_cast<Stored*>(p.dw);
   parallel.Run(p.taps * p.groups, [&](int64_t i) {
     const int64_t k = i / p.groups, g = i % p.groups;
-    for (int64_t q = 0; q < count; ++q) {
+    for (int64_t q = 0; q < panel_count; ++q) {
       const Panel& panel = panels[q];
       const int64_t width = panel.vectors * lanes;
       const T* from = parts.get() + (g * padded + offsets[q]) * block + k * p.depth * width;
