@@ -107,10 +107,15 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
       }
       for (size_t q = 0; q < columns.size(); ++q) {
         const Column& column = columns[q];
+        // Beyond 32 bits there are no voxels. Along the last axis only some of a column may be there.
+        const int32_t* center = p.centers + m * W;
+        const int64_t start = int64_t{center[W - 1]} + column.offset[W - 1];
+        int64_t last_axis = std::clamp<int64_t>(start, INT32_MIN, INT32_MAX);
         int32_t query[W];
-        bool outside = false;  // beyond 32 bits there are no voxels
-        for (int w = 0; w < W; ++w) {
-          outside |= __builtin_add_overflow(p.centers[m * W + w], column.offset[w], &query[w]);
+        query[W - 1] = static_cast<int32_t>(last_axis);
+        bool outside = false;
+        for (int w = 0; w < W - 1; ++w) {
+          outside |= __builtin_add_overflow(center[w], column.offset[w], &query[w]);
         }
         if (outside) {
           for (const Step step : column.steps) found[step.tap] = -1;
@@ -132,15 +137,15 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
         }
         at[q] = position;
         before[q] = key;
-        int64_t along = 0;
         for (const Step step : column.steps) {
-          if (query[W - 1] + step.along > INT32_MAX) {
+          const int64_t there = start + step.along;
+          if (there < INT32_MIN || there > INT32_MAX) {
             found[step.tap] = -1;
             continue;
           }
           // The low half of the last word is the last axis.
-          key.words[K::kWords - 1] += static_cast<uint32_t>(step.along - along);
-          along = step.along;
+          key.words[K::kWords - 1] += static_cast<uint32_t>(there - last_axis);
+          last_axis = there;
           while (position != last && *position < key) ++position;
           found[step.tap] = position != last && *position == key
                                 ? static_cast<int32_t>(position - first)
