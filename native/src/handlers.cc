@@ -44,6 +44,11 @@ bool Countable(std::initializer_list<int64_t> rows) {
   return std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n <= INT32_MAX; });
 }
 
+// A tile with more rows than there are would only cost memory.
+int64_t RowsOfTile(int64_t asked, int64_t rows) {
+  return std::min(asked, std::max<int64_t>(rows, 1));
+}
+
 ffi::Error TooManyRows() { return Invalid("at most 2^31 - 1 rows"); }
 
 template <typename Call>
@@ -96,7 +101,7 @@ ffi::Error RunProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
   p.y = y->untyped_data();
   p.transposed = transposed;
   p.reversed = reversed;
-  p.tile = tile;
+  p.tile = RowsOfTile(tile, p.out_rows);
   return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
     BestKernels().product(p, parallel, bad);
   });
@@ -130,7 +135,7 @@ ffi::Error RunWeightProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Any
   p.dy = dy.untyped_data();
   p.neighbors = neighbors.typed_data();
   p.dw = dw->untyped_data();
-  p.tile = tile;
+  p.tile = RowsOfTile(tile, p.out_rows);
   return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
     BestKernels().weight_product(p, parallel, bad);
   });
@@ -165,7 +170,7 @@ ffi::Error RunDepthwiseCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   p.neighbors = neighbors.typed_data();
   p.y = y->untyped_data();
   p.reversed = reversed;
-  p.tile = tile;
+  p.tile = RowsOfTile(tile, p.out_rows);
   return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
     const Kernels& kernels = BestKernels();
     (wgrad ? kernels.depthwise_weight : kernels.depthwise)(p, parallel, bad);
@@ -183,7 +188,7 @@ ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sort
       !HasShape(found->dimensions(), {centers.dimensions()[0], taps[0]})) {
     return Invalid("coordinates [N, 1 + D] and [M, 1 + D], valid [M], offsets [K, D]");
   }
-  if (!Countable({list[0], centers.dimensions()[0]})) return TooManyRows();
+  if (!Countable({list[0], centers.dimensions()[0], taps[0]})) return TooManyRows();
   const Lookup lookup{sorted.typed_data(),       centers.typed_data(), valid.typed_data(),
                       offsets.typed_data(),      found->typed_data(),  list[0],
                       centers.dimensions()[0],   taps[0],              list[1]};

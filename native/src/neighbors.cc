@@ -50,7 +50,7 @@ struct Key {
 constexpr int32_t kLongestGap = 8;
 
 struct Step {
-  int32_t along;  // lattice steps behind the column's first offset
+  int64_t along;  // lattice steps behind the column's first offset
   int32_t tap;
 };
 
@@ -69,15 +69,16 @@ std::vector<Column> ColumnsOf(const int32_t* offsets, int64_t taps, int64_t axes
   std::vector<Column> columns;
   for (const int32_t k : order) {
     const int32_t* offset = row(k);
+    // In 64 bits: offsets may be as far apart as 32 bits allow.
+    const auto along = [&] { return int64_t{offset[axes - 1]} - columns.back().offset[axes]; };
     if (columns.empty() ||
         !std::equal(offset, offset + axes - 1, columns.back().offset + 1) ||
-        offset[axes - 1] - columns.back().offset[axes] - columns.back().steps.back().along >
-            kLongestGap) {
+        along() - columns.back().steps.back().along > kLongestGap) {
       Column column{};
       std::copy(offset, offset + axes, column.offset + 1);
       columns.push_back(column);
     }
-    columns.back().steps.push_back({offset[axes - 1] - columns.back().offset[axes], k});
+    columns.back().steps.push_back({along(), k});
   }
   return columns;
 }
@@ -106,8 +107,20 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
       }
       for (size_t q = 0; q < columns.size(); ++q) {
         const Column& column = columns[q];
+        // Beyond 32 bits there are no voxels. Along the last axis only some of a column may be there.
+        const int32_t* center = p.centers + m * W;
+        const int64_t start = int64_t{center[W - 1]} + column.offset[W - 1];
+        int64_t last_axis = std::clamp<int64_t>(start, INT32_MIN, INT32_MAX);
         int32_t query[W];
-        for (int w = 0; w < W; ++w) query[w] = p.centers[m * W + w] + column.offset[w];
+        query[W - 1] = static_cast<int32_t>(last_axis);
+        bool outside = false;
+        for (int w = 0; w < W - 1; ++w) {
+          outside |= __builtin_add_overflow(center[w], column.offset[w], &query[w]);
+        }
+        if (outside) {
+          for (const Step step : column.steps) found[step.tap] = -1;
+          continue;
+        }
         K key = K::Of(query);
         const K* position = at[q];
         if (position == nullptr || key < before[q]) {
@@ -124,11 +137,15 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
         }
         at[q] = position;
         before[q] = key;
-        int32_t along = 0;
         for (const Step step : column.steps) {
+          const int64_t there = start + step.along;
+          if (there < INT32_MIN || there > INT32_MAX) {
+            found[step.tap] = -1;
+            continue;
+          }
           // The low half of the last word is the last axis.
-          key.words[K::kWords - 1] += static_cast<uint32_t>(step.along - along);
-          along = step.along;
+          key.words[K::kWords - 1] += static_cast<uint32_t>(there - last_axis);
+          last_axis = there;
           while (position != last && *position < key) ++position;
           found[step.tap] = position != last && *position == key
                                 ? static_cast<int32_t>(position - first)

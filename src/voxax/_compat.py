@@ -159,16 +159,7 @@ def bilinear_primitive(
             return jitted(tuple(sorted(params.items())))(*args)
 
     def abstract_eval(*avals: Any, **params: Any) -> Any:
-        out = output_shape(*avals, **params)
-        if not _varying(avals[0]):
-            return jax.core.ShapedArray(out.shape, out.dtype)
-        unsharded = jax.sharding.PartitionSpec(*(None,) * len(out.shape))
-        return jax.core.ShapedArray(
-            out.shape,
-            out.dtype,
-            sharding=jax.sharding.NamedSharding(avals[0].sharding.mesh, unsharded),
-            manual_axis_type=avals[0].manual_axis_type,  # pyright: ignore[reportCallIssue]
-        )
+        return alike(output_shape(*avals, **params), avals[0])
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         a, b, *views = primals
@@ -187,12 +178,52 @@ def bilinear_primitive(
     primitive.def_abstract_eval(abstract_eval)
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batch
+    register_batching(primitive, batch)
     for platform in (None, *_PLATFORMS):
-        body = functools.partial(implementation, _PLATFORMS.get(platform or "", "any"))
-        rule = mlir.lower_fun(body, multiple_results=False)
-        mlir.register_lowering(primitive, rule, platform=platform)
+        known = _PLATFORMS.get(platform or "", "any")
+        # An exported program must not call the native kernels, which are for "cpu" alone.
+        names = known, "any" if known == "cpu" else known
+        register_lowering(
+            primitive, platform, *(functools.partial(implementation, name) for name in names)
+        )
     return primitive
+
+
+def register_batching(primitive: Primitive, rule: Callable[..., tuple[Any, Any]]) -> None:
+    """``rule``: ``(args, dims, **params) -> (out, out_dim)``, or lists of these."""
+    batching.primitive_batchers[primitive] = rule
+
+
+def register_lowering(
+    primitive: Primitive, platform: str | None, here: Callable, exported: Callable
+) -> None:
+    """Lower to ``here`` for ``platform``, but to ``exported`` in programs of ``jax.export``.
+
+    Args:
+      primitive: ``multiple_results`` of it says whether the bodies return a tuple or one array.
+      platform: JAX's name for it; None is every platform without a rule of its own.
+      here, exported: ``(*arrays, **params)`` in ordinary JAX.
+    """
+    rules = [mlir.lower_fun(body, primitive.multiple_results) for body in (here, exported)]
+
+    def rule(ctx: Any, *args: Any, **params: Any) -> Any:
+        exporting = ctx.module_context.lowering_parameters.for_export
+        return rules[bool(exporting)](ctx, *args, **params)
+
+    mlir.register_lowering(primitive, rule, platform=platform)
+
+
+def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
+    """The abstract value of an output that varies over the same mesh axes as ``operand``."""
+    if not _varying(operand):
+        return jax.core.ShapedArray(out.shape, out.dtype)
+    unsharded = jax.sharding.PartitionSpec(*(None,) * len(out.shape))
+    return jax.core.ShapedArray(
+        out.shape,
+        out.dtype,
+        sharding=jax.sharding.NamedSharding(operand.sharding.mesh, unsharded),
+        manual_axis_type=operand.manual_axis_type,  # pyright: ignore[reportCallIssue]
+    )
 
 
 JAX_VERSION = jax.__version__

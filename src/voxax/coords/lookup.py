@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _native
+from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords.ordering import rows_less
 
 # Along the last axis the neighbours of a hit are adjacent rows; walking to the next
@@ -77,26 +78,7 @@ def find_neighbors(
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
     if _native.unavailable() is not None or not 2 <= centers.shape[1] <= _WIDEST:
         return _find_neighbors(sorted_coords, centers, valid, taps)
-    return _find_natively(sorted_coords, centers, valid, taps)
-
-
-# Jitted, so that the platform is that of the arguments.
-@functools.partial(jax.jit, static_argnames="offsets")
-def _find_natively(
-    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
-) -> jax.Array:
-    merged = functools.partial(_merge_neighbors, offsets=offsets)
-    searched = functools.partial(_find_neighbors, offsets=offsets)
-    return jax.lax.platform_dependent(sorted_coords, centers, valid, cpu=merged, default=searched)
-
-
-def _merge_neighbors(
-    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
-) -> jax.Array:
-    """The same by the native kernel, which walks all columns of taps through both lists."""
-    shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
-    call = jax.ffi.ffi_call("voxax_find_neighbors", shape, vmap_method="sequential")
-    return call(sorted_coords, centers, valid, jnp.asarray(offsets, jnp.int32))
+    return _find_natively(sorted_coords, centers, valid, offsets=taps)[0]
 
 
 # Jitted, so that an eager call compiles one program per shape and kernel, and the runs of
@@ -161,3 +143,21 @@ def _runs(offsets: Offsets) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
             steps = tuple(last - walk[0] for last in walk)
             runs.setdefault(steps, []).append((*prefix, walk[0]))
     return runs
+
+
+def _merge_neighbors(
+    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
+) -> tuple[jax.Array]:
+    """The same by the native kernel, which walks all columns of taps through both lists."""
+    shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
+    call = jax.ffi.ffi_call("voxax_find_neighbors", shape, vmap_method="sequential")
+    return (call(sorted_coords, centers, valid, jnp.asarray(offsets, jnp.int32)),)
+
+
+def _search_neighbors(
+    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
+) -> tuple[jax.Array]:
+    return (_find_neighbors(sorted_coords, centers, valid, offsets),)
+
+
+_find_natively = natively_on_cpu("find_neighbors", _merge_neighbors, _search_neighbors)

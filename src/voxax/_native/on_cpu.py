@@ -1,0 +1,67 @@
+"""Functions with a native body on CPUs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from voxax import _compat
+
+Body = Callable[..., tuple[jax.Array, ...]]
+
+
+def natively_on_cpu(name: str, native: Body, portable: Body) -> Body:
+    """A function that is ``native`` on CPUs, and ``portable`` on every other platform.
+
+    Programs that ``jax.export`` makes get the portable body for CPUs too: where they are called,
+    voxax need not be there. The function is not differentiable.
+
+    Args:
+      name: of the primitive, as it appears in a jaxpr.
+      native, portable: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
+        shapes and dtypes; ``static`` is hashable. Under ``vmap`` the body that runs is mapped.
+    """
+    primitive = _compat.Primitive(name)
+    primitive.multiple_results = True
+
+    def mapped(body: Body, axes: tuple, static: tuple) -> Body:
+        function = functools.partial(body, **dict(static))
+        for in_axes in axes:
+            function = jax.vmap(function, in_axes=in_axes)
+        return function
+
+    # Eager calls: one program for each set of parameters.
+    @functools.lru_cache(maxsize=1024)
+    def jitted(axes: tuple, static: tuple) -> Callable:
+        return jax.jit(functools.partial(primitive.bind, axes=axes, static=static))
+
+    @primitive.def_impl
+    def _(*args: Any, axes: tuple, static: tuple) -> Any:
+        with jax.disable_jit(False):
+            return jitted(axes, static)(*args)
+
+    @primitive.def_abstract_eval
+    def _(*avals: Any, axes: tuple, static: tuple) -> list[Any]:
+        shapes = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+        outs = jax.eval_shape(mapped(portable, axes, static), *shapes)
+        return [_compat.alike(out, avals[0]) for out in outs]
+
+    def batch(args: Any, dims: Any, *, axes: tuple, static: tuple) -> tuple[Any, tuple]:
+        outs = primitive.bind(*args, axes=(*axes, tuple(dims)), static=static)
+        return outs, (0,) * len(outs)
+
+    def lowered(body: Body) -> Body:
+        return lambda *args, axes, static: mapped(body, axes, static)(*args)
+
+    _compat.register_batching(primitive, batch)
+    _compat.register_lowering(primitive, "cpu", lowered(native), lowered(portable))
+    _compat.register_lowering(primitive, None, lowered(portable), lowered(portable))
+
+    def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
+        same = _compat.vary_alike(*args)
+        return tuple(primitive.bind(*same, axes=(), static=tuple(sorted(static.items()))))
+
+    return call

@@ -1,0 +1,479 @@
+// Every native kernel against plain loops, without Python and XLA: for sanitizers, which then see
+// this code alone.
+//
+// Values are small multiples of 1/4, so that sums are exact in every dtype and order: results must
+// be equal to the last bit, for every instruction set and whatever the threads do. Maps are random
+// and adversarial, and arrays end where their memory ends.
+//
+// Usage: voxax_driver [rounds [seed]]. Prints what failed; exits with 0 where nothing did.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels.h"
+#include "maps.h"
+
+extern "C" const char* voxax_simd();
+extern "C" int voxax_use_simd(const char* name);
+
+namespace voxax {
+namespace {
+
+using Random = std::mt19937_64;
+
+int64_t Draw(Random& random, int64_t low, int64_t high) {  // both ends included
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+std::atomic<int64_t> failures{0}, checks{0};
+
+void Expect(bool good, const std::string& what) {
+  ++checks;
+  if (good) return;
+  if (++failures <= 20) std::printf("FAILED: %s\n", what.c_str());
+}
+
+// ---- threads
+
+class Pool {
+ public:
+  explicit Pool(int threads) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+  }
+  ~Pool() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closing_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void Schedule(std::function<void()> task) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    wake_.notify_one();
+  }
+
+ private:
+  void Work() {
+    for (;;) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait(lock, [this] { return closing_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  std::vector<std::thread> threads_;
+  bool closing_ = false;
+};
+
+// The ways in which a pool may treat the helpers that it is given.
+constexpr int kWays = 4;
+
+template <typename Call>
+void Scheduled(int way, Pool& pool, const Call& call) {
+  const auto onto_pool = [&pool](std::function<void()> task) { pool.Schedule(std::move(task)); };
+  if (way == 0) return call(Parallel(1, onto_pool));
+  if (way == 1) return call(Parallel(8, onto_pool));
+  if (way == 2) {  // a busy pool: helpers start when everything is over
+    std::vector<std::function<void()>> late;
+    call(Parallel(4, [&late](std::function<void()> task) { late.push_back(std::move(task)); }));
+    for (const auto& task : late) task();
+    return;
+  }
+  int taken = 0;  // out of memory after the first
+  call(Parallel(4, [&](std::function<void()> task) {
+    if (taken++) throw std::bad_alloc();
+    onto_pool(std::move(task));
+  }));
+}
+
+void TestParallel(Pool& pool) {
+  for (int way = 0; way < kWays; ++way) {
+    for (const int64_t units : {0, 1, 2, 7, 1000}) {
+      std::vector<int> runs(units, 0);  // each by one thread only, and seen here afterwards
+      Scheduled(way, pool, [&](const Parallel& p) { p.Run(units, [&](int64_t i) { ++runs[i]; }); });
+      Expect(runs == std::vector<int>(units, 1), "each unit runs once, way " + std::to_string(way));
+    }
+    std::atomic<int> ran{0};
+    bool thrown = false;
+    try {
+      Scheduled(way, pool, [&](const Parallel& p) {
+        p.Run(50, [&](int64_t i) {
+          ++ran;
+          if (i == 49) throw std::runtime_error("the last unit");
+        });
+      });
+    } catch (const std::runtime_error&) {
+      thrown = true;
+    }
+    Expect(thrown && ran == 50, "an exception is thrown again, after all units");
+  }
+}
+
+// ---- values
+
+constexpr Element kElements[] = {Element::kFloat32, Element::kFloat64, Element::kBFloat16};
+
+// The nearest value of the element, ties to even.
+double Rounded(Element element, double value) {
+  if (element == Element::kFloat64) return value;
+  if (element == Element::kFloat32) return static_cast<float>(value);
+  int exponent;
+  const double mantissa = std::frexp(value, &exponent);  // 8 significant bits
+  return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
+}
+
+// An array of elements. The memory ends where the last one does; the first is aligned to its size
+// and not more.
+class Values {
+ public:
+  Values(Element element, int64_t size, double fill)
+      : element_(element), size_(size), bytes_(new char[(size + 1) * Width()]) {
+    for (int64_t i = 0; i < size; ++i) Set(i, fill);
+  }
+  static Values Small(Element element, int64_t size, Random& random) {
+    Values values(element, size, 0);
+    for (int64_t i = 0; i < size; ++i) values.Set(i, Draw(random, -15, 15) / 4.0);
+    return values;
+  }
+  int64_t size() const { return size_; }
+  char* data() const { return bytes_.get() + Width(); }
+  int64_t Width() const {
+    return element_ == Element::kFloat64 ? 8 : element_ == Element::kFloat32 ? 4 : 2;
+  }
+  double operator[](int64_t i) const {
+    const char* at = data() + i * Width();
+    if (element_ == Element::kFloat64) return Read<double>(at);
+    if (element_ == Element::kFloat32) return Read<float>(at);
+    const uint32_t bits = uint32_t{Read<uint16_t>(at)} << 16;
+    return Read<float>(reinterpret_cast<const char*>(&bits));
+  }
+  void Set(int64_t i, double value) {
+    char* at = data() + i * Width();
+    const float narrow = static_cast<float>(value);
+    if (element_ == Element::kFloat64) {
+      std::memcpy(at, &value, 8);
+    } else if (element_ == Element::kFloat32) {
+      std::memcpy(at, &narrow, 4);
+    } else {
+      std::memcpy(at, reinterpret_cast<const char*>(&narrow) + 2, 2);  // little endian
+    }
+  }
+
+ private:
+  template <typename T>
+  static T Read(const char* from) {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+
+  Element element_;
+  int64_t size_;
+  std::unique_ptr<char[]> bytes_;
+};
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// ---- maps
+
+enum MapKind { kRandom, kNone, kToOne, kFull, kSomeBad, kAllBad, kMapKinds };
+
+struct Map {
+  std::vector<int32_t> rows;  // [out_rows, taps]
+  int64_t in_rows;
+
+  bool Has(int64_t i) const { return rows[i] >= 0 && rows[i] < in_rows; }
+  bool IsBad(int64_t row) const { return row < -1 || row >= in_rows; }
+};
+
+Map MakeMap(MapKind kind, int64_t in_rows, int64_t out_rows, int64_t taps, Random& random) {
+  Map map{std::vector<int32_t>(out_rows * taps, -1), in_rows};
+  map.rows.shrink_to_fit();
+  const int64_t same = Draw(random, 0, std::max<int64_t>(in_rows - 1, 0));
+  for (int32_t& row : map.rows) {
+    const bool there = in_rows > 0 && (kind == kFull || Draw(random, 0, 9) < 3);
+    if (kind == kToOne && in_rows > 0) row = static_cast<int32_t>(same);
+    if (kind != kToOne && kind != kNone && there) {
+      row = static_cast<int32_t>(Draw(random, 0, in_rows - 1));
+    }
+    if (kind == kAllBad || (kind == kSomeBad && Draw(random, 0, 99) == 0)) {
+      const int64_t bad[] = {in_rows, INT32_MAX, INT32_MIN, -2};
+      row = static_cast<int32_t>(bad[Draw(random, 0, 3)]);
+    }
+  }
+  return map;
+}
+
+// ---- products
+
+struct Shape {
+  int64_t in_rows, out_rows, taps, groups, depth, columns;
+};
+
+std::string Text(const char* kernel, const Shape& s, Element element, int64_t tile, int kind) {
+  return std::string(kernel) + " " + voxax_simd() + " element " +
+         std::to_string(static_cast<int>(element)) + " rows " + std::to_string(s.in_rows) + " to " +
+         std::to_string(s.out_rows) + " taps " + std::to_string(s.taps) + " groups " +
+         std::to_string(s.groups) + " channels " + std::to_string(s.depth) + " to " +
+         std::to_string(s.columns) + " tile " + std::to_string(tile) + " map " +
+         std::to_string(kind);
+}
+
+// Calls `kernel` in every way, and compares what it writes and reports.
+template <typename Problem, typename Kernel>
+void Compare(Problem problem, void* Problem::*result, int64_t size, const Map& map,
+             const std::vector<double>& wanted, Pool& pool, const Kernel& kernel,
+             const std::string& what) {
+  const bool any_bad = std::any_of(map.rows.begin(), map.rows.end(),
+                                   [&](int64_t row) { return map.IsBad(row); });
+  for (int way = 0; way < kWays; ++way) {
+    const Values found(problem.element, size, kNan);
+    problem.*result = found.data();
+    BadRow bad{-1};
+    Scheduled(way, pool, [&](const Parallel& parallel) { kernel(problem, parallel, &bad); });
+    const int64_t row = bad.load();
+    const bool named = map.IsBad(row) && std::count(map.rows.begin(), map.rows.end(), row);
+    // Where nothing is to be written, nothing needs to read the map.
+    Expect(any_bad ? named || size == 0 : row == -1, what + ": reports row " + std::to_string(row));
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      wrong += !(found[i] == Rounded(problem.element, wanted[i]));
+    }
+    Expect(wrong == 0, what + ", way " + std::to_string(way) + ": " + std::to_string(wrong) +
+                           " of " + std::to_string(size) + " values");
+  }
+}
+
+void TestProduct(const Shape& s, Element element, MapKind kind, Random& random, Pool& pool) {
+  const Map map = MakeMap(kind, s.in_rows, s.out_rows, s.taps, random);
+  const int64_t in_width = s.groups * s.depth, out_width = s.groups * s.columns;
+  const Values x = Values::Small(element, s.in_rows * in_width, random);
+  const Values w = Values::Small(element, s.taps * s.groups * s.depth * s.columns, random);
+  Product p{};
+  p.element = element, p.x = x.data(), p.w = w.data(), p.neighbors = map.rows.data();
+  p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps;
+  p.groups = s.groups, p.depth = s.depth, p.columns = s.columns;
+  p.transposed = Draw(random, 0, 1), p.reversed = Draw(random, 0, 1);
+  p.tile = Draw(random, 1, 2) == 1 ? 128 : Draw(random, 1, 40);
+  std::vector<double> wanted(s.out_rows * out_width, 0);
+  for (int64_t i = 0; i < s.out_rows * s.taps; ++i) {
+    if (!map.Has(i)) continue;
+    const int64_t m = i / s.taps, k = p.reversed ? s.taps - 1 - i % s.taps : i % s.taps;
+    for (int64_t g = 0; g < s.groups; ++g) {
+      for (int64_t d = 0; d < s.depth; ++d) {
+        const double value = x[map.rows[i] * in_width + g * s.depth + d];
+        for (int64_t c = 0; c < s.columns; ++c) {
+          const int64_t inner = p.transposed ? c * s.depth + d : d * s.columns + c;
+          wanted[m * out_width + g * s.columns + c] +=
+              value * w[(k * s.groups + g) * s.depth * s.columns + inner];
+        }
+      }
+    }
+  }
+  Compare(p, &Product::y, s.out_rows * out_width, map, wanted, pool, BestKernels().product,
+          Text("product", s, element, p.tile, kind));
+}
+
+void TestWeightProduct(const Shape& s, Element element, MapKind kind, Random& random, Pool& pool) {
+  const Map map = MakeMap(kind, s.in_rows, s.out_rows, s.taps, random);
+  const int64_t in_width = s.groups * s.depth, out_width = s.groups * s.columns;
+  const Values x = Values::Small(element, s.in_rows * in_width, random);
+  const Values dy = Values::Small(element, s.out_rows * out_width, random);
+  WeightProduct p{};
+  p.element = element, p.x = x.data(), p.dy = dy.data(), p.neighbors = map.rows.data();
+  p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps;
+  p.groups = s.groups, p.depth = s.depth, p.columns = s.columns;
+  p.tile = Draw(random, 1, 2) == 1 ? 128 : Draw(random, 1, 40);
+  std::vector<double> wanted(s.taps * s.groups * s.depth * s.columns, 0);
+  for (int64_t i = 0; i < s.out_rows * s.taps; ++i) {
+    if (!map.Has(i)) continue;
+    const int64_t m = i / s.taps, k = i % s.taps;
+    for (int64_t g = 0; g < s.groups; ++g) {
+      for (int64_t d = 0; d < s.depth; ++d) {
+        const double value = x[map.rows[i] * in_width + g * s.depth + d];
+        for (int64_t c = 0; c < s.columns; ++c) {
+          wanted[((k * s.groups + g) * s.depth + d) * s.columns + c] +=
+              value * dy[m * out_width + g * s.columns + c];
+        }
+      }
+    }
+  }
+  Compare(p, &WeightProduct::dw, wanted.size(), map, wanted, pool, BestKernels().weight_product,
+          Text("weight product", s, element, p.tile, kind));
+}
+
+void TestDepthwise(const Shape& s, Element element, MapKind kind, bool wgrad, Random& random,
+                   Pool& pool) {
+  const Map map = MakeMap(kind, s.in_rows, s.out_rows, s.taps, random);
+  const int64_t channels = s.columns;
+  const Values x = Values::Small(element, s.in_rows * channels, random);
+  const Values w = Values::Small(element, (wgrad ? s.out_rows : s.taps) * channels, random);
+  Depthwise p{};
+  p.element = element, p.x = x.data(), p.w = w.data(), p.neighbors = map.rows.data();
+  p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps, p.channels = channels;
+  p.reversed = !wgrad && Draw(random, 0, 1);
+  p.tile = Draw(random, 1, 2) == 1 ? 256 : Draw(random, 1, 40);
+  std::vector<double> wanted((wgrad ? s.taps : s.out_rows) * channels, 0);
+  for (int64_t i = 0; i < s.out_rows * s.taps; ++i) {
+    if (!map.Has(i)) continue;
+    const int64_t m = i / s.taps, k = i % s.taps, tap = p.reversed ? s.taps - 1 - k : k;
+    for (int64_t c = 0; c < channels; ++c) {
+      wanted[(wgrad ? k : m) * channels + c] +=
+          x[map.rows[i] * channels + c] * w[(wgrad ? m : tap) * channels + c];
+    }
+  }
+  const Kernels& kernels = BestKernels();
+  Compare(p, &Depthwise::y, wanted.size(), map, wanted, pool,
+          wgrad ? kernels.depthwise_weight : kernels.depthwise,
+          Text(wgrad ? "depthwise wgrad" : "depthwise", s, element, p.tile, kind));
+}
+
+// ---- neighbours
+
+using Coordinates = std::vector<int32_t>;  // [rows, width]
+
+int32_t DrawCoordinate(Random& random, bool extreme) {
+  if (!extreme || Draw(random, 0, 3)) return static_cast<int32_t>(Draw(random, -4, 4));
+  return static_cast<int32_t>(Draw(random, 0, 1) ? INT32_MAX - Draw(random, 0, 3)
+                                                 : INT32_MIN + Draw(random, 0, 3));
+}
+
+Coordinates DrawRows(int64_t rows, int64_t width, bool extreme, bool sort, Random& random) {
+  std::vector<Coordinates> list(rows, Coordinates(width));
+  for (Coordinates& row : list) {
+    for (int32_t& value : row) value = DrawCoordinate(random, extreme);
+    if (!extreme) row[0] = static_cast<int32_t>(Draw(random, 0, 1));
+  }
+  if (sort) std::sort(list.begin(), list.end());
+  Coordinates flat;
+  for (const Coordinates& row : list) flat.insert(flat.end(), row.begin(), row.end());
+  flat.shrink_to_fit();
+  return flat;
+}
+
+void TestNeighbors(int64_t width, Random& random, Pool& pool) {
+  const bool extreme = Draw(random, 0, 1), sorted = Draw(random, 0, 3) > 0;
+  const int64_t rows = Draw(random, 0, 3) ? Draw(random, 0, 500) : Draw(random, 0, 9000);
+  const int64_t centers_rows = Draw(random, 0, 2) ? Draw(random, 0, 300) : Draw(random, 0, 9000);
+  const int64_t taps = Draw(random, 0, 30);
+  const Coordinates list = DrawRows(rows, width, extreme, sorted, random);
+  const Coordinates centers = DrawRows(centers_rows, width, extreme, Draw(random, 0, 1), random);
+  const std::unique_ptr<bool[]> valid(new bool[centers_rows]);
+  for (int64_t m = 0; m < centers_rows; ++m) valid[m] = Draw(random, 0, 9) > 0;
+  Coordinates offsets = DrawRows(taps, width - 1, extreme && Draw(random, 0, 1), false, random);
+
+  std::map<Coordinates, int32_t> known;  // the first of equal rows
+  const auto row_of = [&](int64_t i) {
+    return Coordinates(list.begin() + i * width, list.begin() + (i + 1) * width);
+  };
+  for (int64_t i = 0; i < rows; ++i) known.emplace(row_of(i), static_cast<int32_t>(i));
+
+  std::vector<int32_t> found(centers_rows * taps, -99);
+  found.shrink_to_fit();
+  const Lookup lookup{list.data(),  centers.data(), valid.get(), offsets.data(), found.data(),
+                      rows,         centers_rows,   taps,        width};
+  bool answered = true;
+  Scheduled(static_cast<int>(Draw(random, 0, kWays - 1)), pool,
+            [&](const Parallel& parallel) { answered = FindNeighbors(lookup, parallel); });
+  int64_t wrong = answered != (width <= 5);
+  for (int64_t i = 0; answered && i < centers_rows * taps; ++i) {
+    const int64_t m = i / taps, k = i % taps;
+    Coordinates query(width);
+    bool inside = valid[m];
+    for (int64_t d = 0; d < width; ++d) {
+      const int64_t offset = d == 0 ? 0 : offsets[k * (width - 1) + d - 1];
+      const int64_t value = centers[m * width + d] + offset;
+      inside = inside && value >= INT32_MIN && value <= INT32_MAX;
+      query[d] = static_cast<int32_t>(value);
+    }
+    const auto hit = known.find(query);
+    const int32_t wanted = inside && hit != known.end() ? hit->second : -1;
+    // A list out of order has no wrong rows, but some may be missed.
+    const bool excused = !sorted && (found[i] == -1 || (inside && row_of(found[i]) == query));
+    wrong += found[i] != wanted && !excused;
+  }
+  Expect(wrong == 0, "neighbors, width " + std::to_string(width) + " rows " + std::to_string(rows) +
+                         " centers " + std::to_string(centers_rows) + " taps " +
+                         std::to_string(taps) + ": " + std::to_string(wrong) + " wrong");
+}
+
+// ---- all of it
+
+const Shape kShapes[] = {
+    {0, 5, 3, 1, 4, 4},     {5, 0, 3, 1, 4, 4},     {5, 5, 0, 1, 4, 4},      {5, 5, 3, 1, 0, 4},
+    {5, 5, 3, 1, 4, 0},     {0, 0, 0, 1, 0, 0},     {1, 1, 1, 1, 1, 1},      {7, 300, 27, 1, 17, 33},
+    {64, 64, 27, 2, 16, 48}, {300, 260, 5, 1, 130, 70}, {90, 90, 3, 1, 40, 144}, {900, 600, 3, 5, 3, 2},
+};
+
+Shape DrawShape(Random& random) {
+  return {Draw(random, 0, 200), Draw(random, 0, 300), Draw(random, 0, 9),
+          Draw(random, 1, 3),   Draw(random, 0, 40),  Draw(random, 0, 90)};
+}
+
+void TestAll(const Shape& shape, MapKind kind, Random& random, Pool& pool) {
+  const Element element = kElements[Draw(random, 0, 2)];
+  TestProduct(shape, element, kind, random, pool);
+  TestWeightProduct(shape, element, kind, random, pool);
+  TestDepthwise(shape, element, kind, false, random, pool);
+  TestDepthwise(shape, element, kind, true, random, pool);
+}
+
+int Main(int rounds, uint64_t seed) {
+  Pool pool(7);
+  TestParallel(pool);
+  for (const char* simd : {"portable", "avx2", "avx512"}) {
+    if (!voxax_use_simd(simd)) {
+      std::printf("%s: not on this processor\n", simd);
+      continue;
+    }
+    for (int round = 0; round < rounds; ++round) {
+      // Callers that share the pool, as programs of XLA do.
+      std::vector<std::thread> callers;
+      for (int caller = 0; caller < 3; ++caller) {
+        callers.emplace_back([&, caller] {
+          Random random(seed + 1000 * round + caller);
+          for (size_t i = caller; i < std::size(kShapes); i += 3) {
+            TestAll(kShapes[i], static_cast<MapKind>(Draw(random, 0, kMapKinds - 1)), random, pool);
+          }
+          for (int kind = 0; kind < kMapKinds; ++kind) {
+            TestAll(DrawShape(random), static_cast<MapKind>(kind), random, pool);
+          }
+          for (int64_t i = 0; i < 60; ++i) TestNeighbors(2 + i % 5, random, pool);
+        });
+      }
+      for (std::thread& caller : callers) caller.join();
+    }
+    std::printf("%s: done\n", simd);
+  }
+  std::printf("%lld checks, %lld failed\n", static_cast<long long>(checks.load()),
+              static_cast<long long>(failures.load()));
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace voxax
+
+int main(int count, char** arguments) {
+  const int rounds = count > 1 ? std::atoi(arguments[1]) : 3;
+  return voxax::Main(rounds, count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 0);
+}

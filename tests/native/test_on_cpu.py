@@ -1,0 +1,70 @@
+"""A native body that stands in for a portable one, under the transformations of JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax._native.on_cpu import natively_on_cpu
+from voxax.coords import find_neighbors
+
+# A body for CPUs that differs, so that one sees which of the two has run.
+scaled = natively_on_cpu(
+    "scaled",
+    lambda x, y, by: (x * y * by, x + y),
+    lambda x, y, by: (-x * y * by, x + y),
+)
+
+
+def test_on_a_cpu_the_native_body_runs():
+    x, y = jnp.arange(3.0), jnp.full(3, 2.0)
+    for call in (scaled, jax.jit(scaled, static_argnames="by")):
+        product, total = call(x, y, by=5.0)
+        np.testing.assert_array_equal(product, [0, 10, 20])
+        np.testing.assert_array_equal(total, [2, 3, 4])
+    with jax.disable_jit():
+        np.testing.assert_array_equal(scaled(x, y, by=5.0)[0], [0, 10, 20])
+
+
+def test_static_values_are_told_apart():
+    x = jnp.ones(2)
+    assert [float(scaled(x, x, by=by)[0][0]) for by in (1.0, 2.0, 1.0)] == [1, 2, 1]
+
+
+def test_nested_vmap_over_different_axes(rng):
+    x = rng.normal(size=(2, 3, 4)).astype(np.float32)
+    y = rng.normal(size=(3, 2)).astype(np.float32)
+    inner = jax.vmap(lambda x, y: scaled(x, y, by=2.0)[0], in_axes=(1, None))
+    found = jax.jit(jax.vmap(inner, in_axes=(0, 1)))(x, y)
+    np.testing.assert_allclose(found, 2 * np.einsum("irj,ri->ijr", x, y), rtol=1e-6)
+
+
+def test_neighbors_of_a_batch_of_scenes(rng):
+    """Both lists batched, then the centers alone."""
+    scenes = [np.unique(rng.integers(0, 5, (30, 4)), axis=0)[:15] for _ in range(3)]
+    lists = jnp.asarray(np.stack(scenes), jnp.int32)
+    offsets = np.array([[0, 0, -1], [0, 0, 0], [1, 0, 2]])
+    valid = jnp.arange(15) < 13
+
+    def find(rows, centers):
+        return find_neighbors(rows, centers, valid, offsets)
+
+    each = [find(rows, rows) for rows in lists]
+    np.testing.assert_array_equal(jax.vmap(find)(lists, lists), each)
+    crossed = jax.vmap(jax.vmap(find, (None, 0)), (0, None))(lists, lists)
+    expected = [[find(rows, centers) for centers in lists] for rows in lists]
+    np.testing.assert_array_equal(crossed, expected)
+
+
+def test_inside_shard_map_and_loops(rng):
+    rows = jnp.asarray(np.unique(rng.integers(0, 4, (40, 3)), axis=0)[:20], jnp.int32)
+    offsets = np.array([[0, -1], [0, 1]])
+    wanted = find_neighbors(rows, rows, jnp.ones(20, bool), offsets)
+    mesh = jax.make_mesh((1,), ("part",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("part")
+
+    def shard(centers):
+        return find_neighbors(rows, centers, jnp.ones(len(centers), bool), offsets)
+
+    sharded = jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=spec, out_specs=spec))
+    np.testing.assert_array_equal(sharded(rows), wanted)
+    np.testing.assert_array_equal(jax.lax.map(shard, rows[:, None])[:, 0], wanted)
