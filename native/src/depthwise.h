@@ -2,8 +2,6 @@
 // read where they are, and sums of a block of channels stay in registers.
 #pragma once
 
-#include <type_traits>
-
 #include "elements.h"
 #include "kernels.h"
 #include "tile.h"
@@ -16,18 +14,6 @@ struct Tap {
   const Stored* x;
   const T* w;
 };
-
-// The values from `from` on, in the type of the sums.
-template <typename Stored, typename T>
-inline typename Simd<T>::Vec LoadWide(const Stored* from) {
-  if constexpr (std::is_same_v<Stored, T>) {
-    return Simd<T>::Load(from);
-  } else {
-    T wide[Simd<T>::kLanes];
-    for (int i = 0; i < Simd<T>::kLanes; ++i) wide[i] = Widen(from[i]);
-    return Simd<T>::Load(wide);
-  }
-}
 
 // y[c .. c + V * lanes] = the sum over taps of x * w there.
 template <int V, typename Stored, typename T>

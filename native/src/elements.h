@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "simd.h"
 
@@ -29,6 +30,18 @@ inline float Widen(BFloat16 value) {
 }
 inline float Widen(float value) { return value; }
 inline double Widen(double value) { return value; }
+
+// The values from `from` on, in the type of the sums.
+template <typename Stored, typename T>
+inline typename Simd<T>::Vec LoadWide(const Stored* from) {
+  if constexpr (std::is_same_v<Stored, T>) {
+    return Simd<T>::Load(from);
+  } else {
+    T wide[Simd<T>::kLanes];
+    for (int i = 0; i < Simd<T>::kLanes; ++i) wide[i] = Widen(from[i]);
+    return Simd<T>::Load(wide);
+  }
+}
 
 inline void Narrow(float value, BFloat16* to) {
   uint32_t bits;

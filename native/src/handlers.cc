@@ -177,6 +177,34 @@ ffi::Error RunDepthwiseCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   });
 }
 
+ffi::Error RunExtremeRowsCall(ffi::ThreadPool pool, ffi::AnyBuffer x,
+                              ffi::Buffer<ffi::S32> neighbors,
+                              ffi::Result<ffi::Buffer<ffi::S32>> found, int64_t tile,
+                              bool largest) {
+  Extremes p{};
+  const auto table = neighbors.dimensions();
+  if (!ElementOf(x.element_type(), &p.element)) {
+    return Invalid("features are float32, float64 or bfloat16");
+  }
+  if (x.dimensions().size() != 2 || table.size() != 2 || tile < 1 ||
+      !HasShape(found->dimensions(), {table[0], x.dimensions()[1]})) {
+    return Invalid("features [N, C], map [M, K], result [M, C]");
+  }
+  if (!Countable({x.dimensions()[0], table[0]})) return TooManyRows();
+  p.x = x.untyped_data();
+  p.neighbors = neighbors.typed_data();
+  p.found = found->typed_data();
+  p.in_rows = x.dimensions()[0];
+  p.out_rows = table[0];
+  p.taps = table[1];
+  p.channels = x.dimensions()[1];
+  p.largest = largest;
+  p.tile = tile;
+  return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
+    BestKernels().extremes(p, parallel, bad);
+  });
+}
+
 ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sorted,
                                 ffi::Buffer<ffi::S32> centers, ffi::Buffer<ffi::PRED> valid,
                                 ffi::Buffer<ffi::S32> offsets,
@@ -207,6 +235,7 @@ ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sort
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_product(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_weight_product(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_depthwise(XLA_FFI_CallFrame*);
+extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_extreme_rows(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_find_neighbors(XLA_FFI_CallFrame*);
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_product, voxax::RunProductCall,
@@ -241,6 +270,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_depthwise, voxax::RunDepthwiseCall,
                                   .Attr<bool>("wgrad")
                                   .Attr<bool>("reversed"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_extreme_rows, voxax::RunExtremeRowsCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Attr<int64_t>("tile")
+                                  .Attr<bool>("largest"));
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
@@ -251,7 +289,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                                   .Ret<ffi::Buffer<ffi::S32>>());
 
 // Counts the changes of what Python (_ABI in voxax/_native) and this library expect of each other.
-extern "C" VOXAX_EXPORT int voxax_abi() { return 1; }
+extern "C" VOXAX_EXPORT int voxax_abi() { return 2; }
 
 // The interface that this file was compiled against: Python registers the handlers only where the
 // installed jaxlib has the same major version and at least this minor one.

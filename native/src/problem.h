@@ -45,6 +45,17 @@ struct Depthwise {
   int64_t tile;
 };
 
+// found[m, c] = the row among neighbors[m] whose x[row, c] is the largest or smallest, or -1.
+struct Extremes {
+  Element element;
+  const void* x;  // [in_rows, channels]
+  const int32_t* neighbors;
+  int32_t* found;  // [out_rows, channels]
+  int64_t in_rows, out_rows, taps, channels;
+  bool largest;
+  int64_t tile;
+};
+
 // A row outside [-1, in_rows), or -1. Kernels treat such rows as absent.
 using BadRow = std::atomic<int64_t>;
 

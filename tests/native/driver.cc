@@ -348,6 +348,37 @@ void TestDepthwise(const Shape& s, Element element, MapKind kind, bool wgrad, Ra
           Text(wgrad ? "depthwise wgrad" : "depthwise", s, element, p.tile, kind));
 }
 
+void TestExtremes(const Shape& s, Element element, MapKind kind, Random& random, Pool& pool) {
+  const Map map = MakeMap(kind, s.in_rows, s.out_rows, s.taps, random);
+  const int64_t channels = s.columns;
+  const Values x = Values::Small(element, s.in_rows * channels, random);
+  Extremes p{};
+  p.element = element, p.x = x.data(), p.neighbors = map.rows.data();
+  p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps, p.channels = channels;
+  p.largest = Draw(random, 0, 1), p.tile = Draw(random, 1, 40);
+  std::vector<int32_t> wanted(s.out_rows * channels, -1);
+  for (int64_t i = 0; i < s.out_rows * s.taps; ++i) {
+    if (!map.Has(i)) continue;
+    for (int64_t c = 0; c < channels; ++c) {
+      int32_t& best = wanted[i / s.taps * channels + c];
+      const double value = x[map.rows[i] * channels + c];
+      const double old = best < 0 ? 0 : x[best * channels + c];
+      if (best < 0 || (p.largest ? value > old : value < old)) {
+        best = static_cast<int32_t>(map.rows[i]);
+      }
+    }
+  }
+  for (int way = 0; way < kWays; ++way) {
+    std::vector<int32_t> found(wanted.size(), -99);
+    p.found = found.data();
+    BadRow bad{-1};
+    Scheduled(way, pool, [&](const Parallel& parallel) {
+      BestKernels().extremes(p, parallel, &bad);
+    });
+    Expect(found == wanted, Text("extremes", s, element, p.tile, kind));
+  }
+}
+
 // ---- neighbours
 
 using Coordinates = std::vector<int32_t>;  // [rows, width]
@@ -436,6 +467,7 @@ void TestAll(const Shape& shape, MapKind kind, Random& random, Pool& pool) {
   TestWeightProduct(shape, element, kind, random, pool);
   TestDepthwise(shape, element, kind, false, random, pool);
   TestDepthwise(shape, element, kind, true, random, pool);
+  TestExtremes(shape, element, kind, random, pool);
 }
 
 int Main(int rounds, uint64_t seed) {

@@ -20,9 +20,10 @@ _TARGETS = (
     "voxax_product",
     "voxax_weight_product",
     "voxax_depthwise",
+    "voxax_extreme_rows",
     "voxax_find_neighbors",
 )
-_ABI = 1  # of handlers.cc
+_ABI = 2  # of handlers.cc
 
 
 def unavailable() -> str | None:

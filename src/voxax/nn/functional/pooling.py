@@ -9,7 +9,10 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from voxax import _native
+from voxax._native.on_cpu import natively_on_cpu
 from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
 from voxax.geometry.dtypes import accumulator, mean_of
 from voxax.nn.functional.checks import request_map
@@ -164,6 +167,22 @@ def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) ->
       ``[M, K, C]`` is never held.
     """
     features = jax.lax.stop_gradient(features)
+    native = _native.unavailable() is None and features.dtype in _NATIVE_DTYPES
+    find = _find_natively if native else _scan_taps
+    return find(features, neighbors, largest=largest)[0]
+
+
+_NATIVE_DTYPES = (jnp.float32, jnp.float64, jnp.bfloat16)
+_TILE = 256  # output rows of a unit of work
+
+
+def _visit_tiles(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> tuple[jax.Array]:
+    shape = jax.ShapeDtypeStruct((neighbors.shape[0], features.shape[1]), jnp.int32)
+    call = jax.ffi.ffi_call("voxax_extreme_rows", shape, vmap_method="sequential")
+    return (call(features, neighbors, largest=largest, tile=np.int64(_TILE)),)
+
+
+def _scan_taps(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> tuple[jax.Array]:
     shape = (neighbors.shape[0], features.shape[1])
 
     def visit(found: tuple[jax.Array, jax.Array], rows: jax.Array) -> tuple[Any, None]:
@@ -176,7 +195,10 @@ def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) ->
 
     start = (jnp.zeros(shape, features.dtype), jnp.full(shape, -1, jnp.int32))
     (_, row), _ = jax.lax.scan(visit, start, neighbors.T)
-    return row
+    return (row,)
+
+
+_find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps)
 
 
 def take_rows(features: jax.Array, indices: jax.Array) -> jax.Array:
