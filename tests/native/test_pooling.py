@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from test_native import native, random_table, simd  # noqa: F401
+
 from voxax.nn.functional.pooling import _find_natively, _scan_taps, extreme_rows
 
 pytestmark = native
@@ -37,7 +37,7 @@ def test_rows_of_extremes(simd, dtype, channels, largest, rng):  # noqa: F811
         np.testing.assert_array_equal(found, expected(x, table, largest))
 
 
-@pytest.mark.parametrize("rows, taps", [(0, 27), (5, 0), (1, 1), (300, 125)])
+@pytest.mark.parametrize(("rows", "taps"), [(0, 27), (5, 0), (1, 1), (300, 125)])
 def test_sizes(rows, taps, rng):
     x = rng.normal(size=(40, 9)).astype(np.float32)
     table = random_table(rng, 40, rows, taps, 0.5)
