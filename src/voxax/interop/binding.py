@@ -26,7 +26,9 @@ def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
     return groups
 
 
-def peer_names(layers: list[Layer], names: Names) -> list[str]:
+def peer_names(
+    layers: list[Layer], names: Mapping[str, str] | Callable[[str], str] | None
+) -> list[str]:
     """The peer's name of each layer.
 
     Raises:
@@ -59,7 +61,9 @@ def bind(
     Raises:
       InputError: as :func:`peer_names`; a layer without a group, a group without a layer.
     """
-    if names == "order":
+    if isinstance(names, str):
+        if names != "order":
+            raise InputError(f'names={names!r} must be None, a dict, a function, or "order"')
         prefixes = _in_order(layers, groups, peer)
     else:
         wanted = peer_names(layers, names)

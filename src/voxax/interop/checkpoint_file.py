@@ -27,7 +27,7 @@ def read_checkpoint(path: str | os.PathLike[str], key: str | None = None) -> dic
       FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
     """
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError as error:
         raise MissingExtraError(
             'reading PyTorch checkpoints needs torch: pip install "voxax[torch]"'

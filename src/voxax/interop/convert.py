@@ -14,7 +14,7 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.interop.binding import Names, bind, groups_of, peer_names
 from voxax.interop.checkpoint_file import read_checkpoint
-from voxax.interop.forms import Form, Peer, forms_of
+from voxax.interop.forms import Form, Peer
 from voxax.interop.layers import Layer, Role, find_layers
 from voxax.interop.tensors import as_numpy
 
@@ -49,11 +49,11 @@ def dump(
     layers = find_layers(model)
     written: dict[str, np.ndarray] = {}
     if like is None:
-        if names == "order":
-            raise InputError('names="order" needs the names to write: give like=peer.state_dict()')
+        if isinstance(names, str):
+            raise InputError(f"names={names!r} has no names to write: give like=peer.state_dict()")
         for layer, name in zip(layers, peer_names(layers, names), strict=True):
             prefix = ".".join(filter(None, [name, peer.wrapper_of(layer)]))
-            for role, (form, *_) in forms_of(peer, layer).items():
+            for role, (form, *_) in peer.forms(layer).items():
                 tensor = ".".join(filter(None, [prefix, form.member]))
                 written[tensor] = _on_host(layer, role, form)
         return written
@@ -77,7 +77,7 @@ def _choose(
       InputError: an array that is not stored, a tensor that no array takes, another shape.
     """
     chosen: dict[Role, Form] = {}
-    for role, forms in forms_of(peer, layer).items():
+    for role, forms in peer.forms(layer).items():
         known = [form for form in forms if form.member in members]
         if not known:
             raise InputError(

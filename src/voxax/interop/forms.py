@@ -43,8 +43,8 @@ class Peer(Protocol):
         """The inner module that holds this layer's tensors, or the empty string."""
         ...
 
-    def weight_forms(self, layer: Layer) -> list[Form]:
-        """The ways to store a layer's weight; the first is the one to write unless told.
+    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+        """The ways to store each array of a layer; the first is the one to write unless told.
 
         Raises:
           InputError: the peer has no such layer.
@@ -57,19 +57,22 @@ def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
     return Form(member, shape, lambda x: x.reshape(own), lambda x: x.reshape(shape))
 
 
-def forms_of(peer: Peer, layer: Layer) -> dict[Role, list[Form]]:
-    """The ways in which ``peer`` may store each array of ``layer``; the one to write is first."""
-    return {
-        role: peer.weight_forms(layer)
-        if role == "weight" and layer.kind != "norm"
-        else _vector_forms(layer, role)
-        for role in layer.arrays
-    }
+def linear_form(own: tuple[int, ...]) -> Form:
+    """PyTorch's linear layer: ``[out, in]`` for our ``[in, out]`` or ``[1, in, out]``."""
+    matrix = own[-2:]
+    return Form(
+        "weight",
+        matrix[::-1],
+        lambda x: x.transpose().reshape(own),
+        lambda x: x.reshape(matrix).transpose(),
+    )
 
 
-def matrix_form(shape: tuple[int, int]) -> Form:
-    """PyTorch's linear layer: ``[out, in]`` for our ``[in, out]``."""
-    return Form("weight", shape[::-1], np.transpose, np.transpose)
+def vector_forms(layer: Layer, role: Role, *, as_row: bool = False) -> list[Form]:
+    """One number for each channel: ``[C]`` or ``[1, C]``; ``as_row`` puts the latter first."""
+    own = layer.shape(role)
+    shapes = [own, (1, *own)]
+    return [reshaped(_MEMBERS[role], shape, own) for shape in shapes[:: -1 if as_row else 1]]
 
 
 _MEMBERS: dict[Role, str] = {
@@ -78,9 +81,3 @@ _MEMBERS: dict[Role, str] = {
     "mean": "running_mean",
     "var": "running_var",
 }
-
-
-def _vector_forms(layer: Layer, role: Role) -> list[Form]:
-    """One number for each channel: ``[C]``, or ``[1, C]`` as MinkowskiEngine's biases."""
-    own = layer.shape(role)
-    return [reshaped(_MEMBERS[role], shape, own) for shape in (own, (1, *own))]

@@ -31,21 +31,15 @@ def peer_offsets(spec: KernelSpec, axes: tuple[int, ...]) -> np.ndarray:
     return np.asarray(spec.offsets)[:, np.argsort(axes)]
 
 
-def box_size(offsets: np.ndarray) -> tuple[int, ...] | None:
-    """Extent of the box that the offsets fill; None where they leave gaps."""
-    size = np.ptp(offsets, axis=0) + 1
-    return tuple(size.tolist()) if np.prod(size) == len(offsets) else None
+def grid_size(offsets: np.ndarray) -> tuple[int, ...] | None:
+    """Distinct offsets along each axis, where they are all of a grid's; None where some lack."""
+    size = [len(set(column)) for column in offsets.T.tolist()]
+    return tuple(size) if np.prod(size) == len(offsets) else None
 
 
 def last_axis_fastest(offsets: np.ndarray) -> np.ndarray:
     """``int[K]``: at place i, the number of the tap that is i-th in lexicographic order."""
     return np.lexsort(offsets.T[::-1])
-
-
-def first_axis_fastest(offsets: np.ndarray) -> np.ndarray:
-    """``int[K]``: at place i, the number of the tap that is i-th where the first axis is the
-    fastest."""
-    return np.lexsort(offsets.T)
 
 
 def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
@@ -54,3 +48,9 @@ def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
     number = {tuple(row): i for i, row in enumerate(offsets.tolist())}
     rows = [tuple(row) for row in wanted.tolist()]
     return np.asarray([number[r] for r in rows]) if set(rows) == set(number) else None
+
+
+def named_ranges(offsets: np.ndarray) -> str:
+    """``-1..1 x 0..1``, for messages."""
+    ends = zip(offsets.min(0), offsets.max(0), strict=True)
+    return " x ".join(f"{low}..{high}" for low, high in ends)

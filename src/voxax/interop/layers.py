@@ -39,6 +39,7 @@ class Layer:
       kind: what it computes.
       arrays: its variables by role, those that it has.
       spec: the relation of a convolution; None for others.
+      is_cross: a convolution with ``kernel_shape="cross"``.
       in_order: its attributes are in the order in which its constructor made them.
     """
 
@@ -46,7 +47,19 @@ class Layer:
     kind: Literal["conv", "depthwise", "linear", "norm"]
     arrays: dict[Role, nnx.Variable]
     spec: KernelSpec | None
+    is_cross: bool
     in_order: bool
+
+    @property
+    def is_product(self) -> bool:
+        """One tap at offset 0 and no stride: the product of each row with a matrix."""
+        spec = self.spec
+        return self.kind == "linear" or (
+            self.kind == "conv"
+            and spec is not None
+            and spec.offsets == ((0,) * spec.ndim,)
+            and all(s == 1 for s in spec.stride)
+        )
 
     def shape(self, role: Role) -> tuple[int, ...]:
         return tuple(self.arrays[role][...].shape)
@@ -89,10 +102,11 @@ def _walk(node: Any, path: tuple[str, ...], seen: set[int]) -> Iterator[Layer]:
 
 
 def _layer(node: Any, path: str) -> Layer | None:
-    spec = None
+    spec, is_cross = None, False
     if isinstance(node, SpatiallySparseConv | SpatiallySparseDepthwiseConv):
         kind = "depthwise" if isinstance(node, SpatiallySparseDepthwiseConv) else "conv"
         spec = KernelSpec.make(node.ndim, **node.relation)
+        is_cross = node.relation["kernel_shape"] == "cross"
         roles, holder = _CONV_ROLES, node
         groups = node.options.get("groups", 1)
         if groups > 1:
@@ -107,9 +121,11 @@ def _layer(node: Any, path: str) -> Layer | None:
         kind, roles, holder = "norm", _NORM_ROLES, node
     else:
         return None
-    values = {role: getattr(holder, name, None) for role, name in roles.items()}
-    arrays = {role: value for role, value in values.items() if value is not None}
+    arrays: dict[Role, nnx.Variable] = {}
+    for role, name in roles.items():
+        if (value := getattr(holder, name, None)) is not None:
+            arrays[role] = value
     # nnx.merge and nnx.clone put attributes in alphabetical order: the bias then comes first.
     attributes = [name for name in vars(holder) if name in roles.values()]
     in_order = attributes == [name for name in roles.values() if name in attributes]
-    return Layer(path, kind, arrays, spec, in_order)
+    return Layer(path, kind, arrays, spec, is_cross, in_order)

@@ -8,6 +8,7 @@ for the same offset as the convolution that they undo. Batch norm and linear lay
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -16,11 +17,13 @@ import numpy as np
 from flax import nnx
 
 from voxax.errors import InputError
+from voxax.geometry import KernelSpec
+from voxax.geometry.kernel_spec import per_axis
 from voxax.interop.binding import Names
 from voxax.interop.convert import dump, load
-from voxax.interop.forms import Form, matrix_form
-from voxax.interop.kernel_order import box_size, check_axes, last_axis_fastest, peer_offsets
-from voxax.interop.layers import Layer
+from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
+from voxax.interop.kernel_order import check_axes, grid_size, last_axis_fastest, peer_offsets
+from voxax.interop.layers import Layer, Role
 
 Layout = Literal["KRSC", "RSKC", "RSCK"]
 """K output channels, RS kernel axes, C input channels, in the words of spconv."""
@@ -87,6 +90,34 @@ def to_spconv(
     return dump(model, _Spconv(axes, layout), names, like)
 
 
+def spconv_offsets(
+    kernel_size: int | Sequence[int],
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    *,
+    ndim: int = 3,
+) -> tuple[tuple[int, ...], ...]:
+    """The offsets that a strided spconv layer reads, for ``kernel_shape=`` of ours.
+
+    A ``SparseConv`` reads the input at ``out * stride - padding + tap * dilation``. Without
+    ``kernel_shape``, layers here are those with ``padding = dilation * ((kernel_size - 1) // 2)``,
+    or 0 where stride and kernel size are equal. Give the layer no ``dilation`` beside these.
+
+    Args:
+      kernel_size, padding, dilation: integers, or one per axis.
+      ndim: spatial axes.
+
+    Returns:
+      ``K`` offsets of ``ndim`` integers.
+    """
+    size, spread = per_axis(kernel_size, ndim, "kernel_size"), per_axis(dilation, ndim, "dilation")
+    low = (padding,) * ndim if isinstance(padding, int) else tuple(padding)
+    if len(low) != ndim or min(low) < 0:
+        raise InputError(f"padding={padding} must be at least 0 along each of the {ndim} axes")
+    ranges = [range(-p, -p + k * d, d) for k, p, d in zip(size, low, spread, strict=True)]
+    return tuple(itertools.product(*ranges))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Spconv:
     axes: Sequence[int] | None
@@ -102,7 +133,14 @@ class _Spconv:
         del layer
         return ""
 
-    def weight_forms(self, layer: Layer) -> list[Form]:
+    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+        found: dict[Role, list[Form]]
+        found = {role: vector_forms(layer, role) for role in layer.arrays}
+        if layer.kind != "norm":
+            found["weight"] = self._weight(layer)
+        return found
+
+    def _weight(self, layer: Layer) -> list[Form]:
         own = layer.shape("weight")
         if layer.kind == "depthwise":
             raise InputError(
@@ -110,37 +148,21 @@ class _Spconv:
                 "the layer out"
             )
         if layer.spec is None:
-            matrix = (own[0], own[1])
-            ones = [self._single_tap(own, (1,) * ndim) for ndim in (3, 2, 1, 4)]
-            return [matrix_form(matrix), *ones]
-        if len(layer.spec.offsets) == 1 and all(s == 1 for s in layer.spec.stride):
-            matrix = (own[1], own[2])
-            linear = matrix_form(matrix)
-            return [
-                self._single_tap(own, (1,) * layer.spec.ndim),
-                dataclasses.replace(
-                    linear, read=lambda x: np.transpose(x)[None], write=lambda x: np.transpose(x[0])
-                ),
-            ]
-        return [self._box(layer)]
+            return [linear_form(own), *(self._single_tap(own, ndim) for ndim in (3, 2, 1, 4))]
+        if layer.is_product:
+            return [self._single_tap(own, layer.spec.ndim), linear_form(own)]
+        return [self._box(layer, layer.spec)]
 
-    def _single_tap(self, own: tuple[int, ...], ones: tuple[int, ...]) -> Form:
-        """A kernel of one tap without stride is a product with the matrix ``[in, out]`` that lies
-        in the weight's memory, whatever its layout says (``torch.mm`` in spconv's conv.py)."""
-        c_in, c_out = own[-2:]
-        shape = self._shape(ones, c_in, c_out)
-        return Form("weight", shape, lambda x: x.reshape(own), lambda x: x.reshape(shape))
+    def _single_tap(self, own: tuple[int, ...], ndim: int) -> Form:
+        """Where a kernel has one tap and no stride, spconv multiplies by the matrix ``[in, out]``
+        that lies in the weight's memory, whatever its layout says."""
+        return reshaped("weight", self._shape((1,) * ndim, *own[-2:]), own)
 
-    def _box(self, layer: Layer) -> Form:
-        spec = layer.spec
-        assert spec is not None
+    def _box(self, layer: Layer, spec: KernelSpec) -> Form:
         offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
-        size = box_size(offsets)
+        size = grid_size(offsets)
         if size is None:
-            raise InputError(
-                f"{layer} has {len(offsets)} taps in a box of "
-                f"{'x'.join(map(str, np.ptp(offsets, axis=0) + 1))}: spconv has box kernels only"
-            )
+            raise InputError(f"{layer} has the kernel {spec}: spconv has box kernels only")
         if spec.keeps_coords and not all(n % 2 for n in size):
             raise InputError(
                 f"{layer} keeps its voxels with a kernel of {'x'.join(map(str, size))}: spconv's "
@@ -148,8 +170,7 @@ class _Spconv:
             )
         c_in, c_out = layer.shape("weight")[1:]
         order = last_axis_fastest(offsets)
-        back = np.argsort(order)
-        ndim = spec.ndim
+        back, ndim = np.argsort(order), spec.ndim
         # Axes of the peer's tensor, in the order (taps..., in, out).
         taps_in_out = {
             "KRSC": (*range(1, ndim + 1), ndim + 1, 0),
