@@ -5,8 +5,8 @@ SubMConv pads by ``dilation * (size // 2)``. Where there is one tap and no strid
 weight is the matrix ``[in, out]``.
 
 MinkowskiEngine 0.5.4 (``kernel_region.hpp``): the number of a box's tap is taken apart by
-remainders, first axis first; even sizes begin at offset 0, odd ones at ``-(size // 2)``. A cross has its centre
-first, then each axis with 1 to r and -r to -1.
+remainders, first axis first; even sizes begin at offset 0, odd ones at ``-(size // 2)``. A cross
+has its centre first, then each axis with 1 to r and -r to -1.
 """
 
 import itertools
