@@ -60,7 +60,7 @@ class Runs:
 def test_files_that_would_run_code_are_refused(torch, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"weight": Runs()}, tmp_path / "model.pt")
-    (tmp_path / "old.pt").write_bytes(pickle.dumps(Runs()))
+    (tmp_path / "old.pt").write_bytes(pickle.dumps(Runs(), protocol=2))
     (tmp_path / "text.pt").write_text("no checkpoint")
     for name in ("model.pt", "old.pt", "text.pt"):
         with pytest.raises(vx.FileFormatError, match=r"no PyTorch file of tensors alone"):
