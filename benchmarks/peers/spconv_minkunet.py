@@ -17,9 +17,10 @@ every call of the model, as spconv does, and shared by the layers of a level.
 Backward passes run on CPU too: ``run(model, ...).sum().backward()``.
 
 On CPU spconv 2.3.8 is right with one thread only (``torch.set_num_threads(1)``). With two, a few
-rows of each convolution are wrong and differ from run to run: 4 to 10 of 616 rows of a SubMConv3d,
-by up to the size of the values (AMD EPYC, PyTorch 2.13; also reported to the project as issue 679).
-So results are compared with one thread; a time taken with more is that of a wrong result.
+rows of the outputs of SubMConv3d and SparseInverseConv3d and of the gradients of features are
+wrong, others in every run: 3 to 10 of 616 rows of a SubMConv3d, by up to the size of the values
+(AMD EPYC, PyTorch 2.13; its users report the same). So results are compared with one thread; a time
+taken with more is that of a wrong result.
 
 Where spconv and voxax differ, and what is done about it:
 
