@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "voxax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Rooms that import the house, and that the house never imports.
-SIDE_DOORS = ("cli", "plot", "check", "torch", "io")
+SIDE_DOORS = ("cli", "plot", "check", "torch", "interop", "io")
 # Semi-public parts of JAX, which change between releases: `_compat.py` alone may touch them.
 PRIVATE_JAX = ("jax.extend", "jax.interpreters", "jax._src", "jax.core")
 # Too slow or too optional to come with `import voxax`.

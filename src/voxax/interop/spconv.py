@@ -1,0 +1,195 @@
+"""Weights from and to spconv.
+
+Read off spconv 2.3.8 and compared with it on CPU: a kernel is counted in the order of its axes,
+last fastest, and not flipped, as here; ``SparseInverseConv`` and ``SparseConvTranspose`` use tap k
+for the same offset as the convolution that they undo. Batch norm and linear layers are PyTorch's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry import KernelSpec
+from voxax.geometry.kernel_spec import per_axis
+from voxax.interop.binding import Names
+from voxax.interop.convert import dump, load
+from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
+from voxax.interop.kernel_order import check_axes, grid_size, last_axis_fastest, peer_offsets
+from voxax.interop.layers import Layer, Role
+
+Layout = Literal["KRSC", "RSKC", "RSCK"]
+"""K output channels, RS kernel axes, C input channels, in the words of spconv."""
+
+
+def from_spconv(
+    state_dict: Mapping[str, Any] | str | os.PathLike[str],
+    model: nnx.Module,
+    *,
+    names: Names = None,
+    axes: Sequence[int] | None = None,
+    layout: Layout = "KRSC",
+) -> dict[str, str]:
+    """Set all parameters and statistics of ``model`` to those of an spconv model.
+
+    A state dict has neither strides nor paddings: that the layers are the same is up to the
+    caller; see the page on other libraries. Nothing is changed unless everything fits. The
+    model's arrays take the dtypes of the tensors.
+
+    Args:
+      state_dict: arrays or PyTorch tensors by name, or the path of a file that holds them
+        (:func:`read_checkpoint`).
+      model: of convolutions, linear layers and normalisations; changed in place.
+      names: which tensors belong to which layer. None: the peer's module has the layer's path
+        in ``model``. A dict from paths (of layers, or of what contains them) to the peer's
+        names, or a function from one to the other. ``"order"``: the layers in their order of
+        definition, for a model as its constructor left it.
+      axes: the peer's spatial axis for each axis of the model: ``(2, 1, 0)`` where voxels here
+        are x, y, z and the peer was given z, y, x. None is the same order.
+      layout: of convolution weights: ``"KRSC"`` in spconv 2.2 and later and in 2.0 and 2.1 with
+        implicit gemm; ``"RSKC"`` there with the native algorithm; ``"RSCK"`` in 1.x.
+
+    Returns:
+      The peer's name by the path of each layer.
+
+    Raises:
+      InputError: a layer without tensors, tensors without a layer, another shape, a layer that
+        spconv does not have.
+    """
+    return load(state_dict, model, _Spconv(axes, layout), names)
+
+
+def to_spconv(
+    model: nnx.Module,
+    *,
+    names: Names = None,
+    axes: Sequence[int] | None = None,
+    layout: Layout = "KRSC",
+    like: Mapping[str, Any] | None = None,
+) -> dict[str, np.ndarray]:
+    """The parameters and statistics of ``model`` as an spconv state dict of NumPy arrays.
+
+    ``peer.load_state_dict({k: torch.from_numpy(v) for k, v in result.items()})`` takes it.
+
+    Args:
+      model, names, axes, layout: as in :func:`from_spconv`.
+      like: the peer's own state dict: its names must be served, and its shapes decide where
+        there are several ways to store a layer, such as a linear layer as a 1x1x1
+        convolution. ``names="order"`` needs it.
+
+    Raises:
+      InputError: as :func:`from_spconv`.
+    """
+    return dump(model, _Spconv(axes, layout), names, like)
+
+
+def spconv_offsets(
+    kernel_size: int | Sequence[int],
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    *,
+    ndim: int = 3,
+) -> tuple[tuple[int, ...], ...]:
+    """The offsets that a strided spconv layer reads, for ``kernel_shape=`` of ours.
+
+    A ``SparseConv`` reads the input at ``out * stride - padding + tap * dilation``. Without
+    ``kernel_shape``, layers here are those with ``padding = dilation * ((kernel_size - 1) // 2)``,
+    or 0 where stride and kernel size are equal. Give the layer no ``dilation`` beside these.
+
+    Args:
+      kernel_size, padding, dilation: integers, or one per axis.
+      ndim: spatial axes.
+
+    Returns:
+      ``K`` offsets of ``ndim`` integers.
+    """
+    size, spread = per_axis(kernel_size, ndim, "kernel_size"), per_axis(dilation, ndim, "dilation")
+    low = (padding,) * ndim if isinstance(padding, int) else tuple(padding)
+    if len(low) != ndim or min(low) < 0:
+        raise InputError(f"padding={padding} must be at least 0 along each of the {ndim} axes")
+    ranges = [range(-p, -p + k * d, d) for k, p, d in zip(size, low, spread, strict=True)]
+    return tuple(itertools.product(*ranges))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spconv:
+    axes: Sequence[int] | None
+    layout: Layout
+    name: str = "spconv"
+    wrappers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("KRSC", "RSKC", "RSCK"):
+            raise InputError(f"unknown layout {self.layout!r}; known: KRSC, RSKC, RSCK")
+
+    def wrapper_of(self, layer: Layer) -> str:
+        del layer
+        return ""
+
+    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+        found: dict[Role, list[Form]]
+        found = {role: vector_forms(layer, role) for role in layer.arrays}
+        if layer.kind != "norm":
+            found["weight"] = self._weight(layer)
+        return found
+
+    def _weight(self, layer: Layer) -> list[Form]:
+        own = layer.shape("weight")
+        if layer.kind == "depthwise":
+            raise InputError(
+                f"{layer}: spconv has no depthwise convolution; use SpatiallySparseConv, or leave "
+                "the layer out"
+            )
+        if layer.spec is None:
+            return [linear_form(own), *(self._single_tap(own, ndim) for ndim in (3, 2, 1, 4))]
+        if layer.is_product:
+            return [self._single_tap(own, layer.spec.ndim), linear_form(own)]
+        return [self._box(layer, layer.spec)]
+
+    def _single_tap(self, own: tuple[int, ...], ndim: int) -> Form:
+        """Where a kernel has one tap and no stride, spconv multiplies by the matrix ``[in, out]``
+        that lies in the weight's memory, whatever its layout says."""
+        return reshaped("weight", self._shape((1,) * ndim, *own[-2:]), own)
+
+    def _box(self, layer: Layer, spec: KernelSpec) -> Form:
+        offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
+        size = grid_size(offsets)
+        if size is None:
+            raise InputError(f"{layer} has the kernel {spec}: spconv has box kernels only")
+        if spec.keeps_coords and not all(n % 2 for n in size):
+            raise InputError(
+                f"{layer} keeps its voxels with a kernel of {'x'.join(map(str, size))}: spconv's "
+                "SubMConv has odd sizes only; generative=True is its SparseConv"
+            )
+        c_in, c_out = layer.shape("weight")[1:]
+        order = last_axis_fastest(offsets)
+        back, ndim = np.argsort(order), spec.ndim
+        # Axes of the peer's tensor, in the order (taps..., in, out).
+        taps_in_out = {
+            "KRSC": (*range(1, ndim + 1), ndim + 1, 0),
+            "RSKC": (*range(ndim), ndim + 1, ndim),
+            "RSCK": tuple(range(ndim + 2)),
+        }[self.layout]
+
+        def read(tensor: np.ndarray) -> np.ndarray:
+            return tensor.transpose(taps_in_out).reshape(-1, c_in, c_out)[back]
+
+        def write(weight: np.ndarray) -> np.ndarray:
+            boxed = weight[order].reshape(*size, c_in, c_out)
+            return boxed.transpose(np.argsort(taps_in_out))
+
+        return Form("weight", self._shape(size, c_in, c_out), read, write)
+
+    def _shape(self, size: tuple[int, ...], c_in: int, c_out: int) -> tuple[int, ...]:
+        return {
+            "KRSC": (c_out, *size, c_in),
+            "RSKC": (*size, c_out, c_in),
+            "RSCK": (*size, c_in, c_out),
+        }[self.layout]
