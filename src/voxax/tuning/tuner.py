@@ -124,12 +124,13 @@ def foresee(problem: Problem, admitted: Resolved) -> Choice:
     space = space_of(problem, admitted, hardware)
     if not space.candidates:
         raise AlgorithmError(nothing_left(problem, space, None))
-    if len(space.candidates) == 1:
-        return _choice(problem, space, space.candidates[0], "pinned")
     mode, entry = autotune_mode(), None
     if mode != "off":
         entry = cache_for(device_name(hardware)).get(key_of(problem))
     best = None if entry is None else _best(space, entry)
+    if len(space.candidates) == 1:
+        seconds = None if best is None else best[1]
+        return _choice(problem, space, space.candidates[0], "pinned", seconds, entry)
     measures = mode == "on" and device is not None
     if best is None or entry is None or (measures and _unknown(space, entry)):
         return _choice(problem, space, space.heuristics[0], "predicted", None, entry)
