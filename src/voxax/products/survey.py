@@ -37,6 +37,13 @@ class Call:
     views: Mapping[str, jax.Array] | None = None
 
 
+def is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether all arguments, and the parameters of a module, have values."""
+    leaves = jax.tree.leaves((args, functional(fn)[1]))
+    shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    return not shapes and not _compat.is_traced(leaves)
+
+
 def survey(
     fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str, *, maps: bool = False
 ) -> list[Call]:

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax.products.explain import is_concrete, report_of
+from voxax.products.account import report_of
 from voxax.products.report import Report
-from voxax.products.survey import survey
+from voxax.products.survey import is_concrete, survey
 from voxax.tuning import tune as tune_problem
 from voxax.tuning.environment import next_epoch
 from voxax.tuning.key import density_bucket

@@ -124,18 +124,30 @@ def foresee(problem: Problem, admitted: Resolved) -> Choice:
     space = space_of(problem, admitted, hardware)
     if not space.candidates:
         raise AlgorithmError(nothing_left(problem, space, None))
+    if len(space.candidates) == 1:
+        return _choice(problem, space, space.candidates[0], "pinned")
     mode, entry = autotune_mode(), None
     if mode != "off":
         entry = cache_for(device_name(hardware)).get(key_of(problem))
     best = None if entry is None else _best(space, entry)
-    if len(space.candidates) == 1:
-        seconds = None if best is None else best[1]
-        return _choice(problem, space, space.candidates[0], "pinned", seconds, entry)
     measures = mode == "on" and device is not None
     if best is None or entry is None or (measures and _unknown(space, entry)):
         return _choice(problem, space, space.heuristics[0], "predicted", None, entry)
     source: Source = "shipped" if entry.source == "shipped" else "cached"
     return _choice(problem, space, best[0], source, best[1], entry)
+
+
+def with_known_time(choice: Choice) -> Choice:
+    """A pinned choice, which asks no cache, with the time that the user's cache has of it."""
+    if choice.source != "pinned" or autotune_mode() == "off":
+        return choice
+    hardware, _ = hardware_of(choice.problem.platform)
+    entry = cache_for(device_name(hardware)).get(key_of(choice.problem))
+    if entry is None or entry.source == "shipped":
+        return choice
+    identity = choice.algorithm, choice.parameters, choice.implementation.revision
+    known = [m.seconds for m in entry.measured if m.candidate == identity and m.seconds is not None]
+    return dataclasses.replace(choice, seconds=known[0], entry=entry) if known else choice
 
 
 @functools.lru_cache(maxsize=64)
