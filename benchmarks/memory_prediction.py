@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from own_process import in_own_process
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -126,24 +125,6 @@ def suggestion(width: float, count: int) -> dict[str, Any]:
     }
 
 
-def in_own_process(name: str, *arguments: Any) -> dict[str, Any]:
-    script = (
-        "import json, memory_prediction as m\n"
-        f"print(json.dumps(m.{name}(*json.loads({json.dumps(json.dumps(arguments))}))))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        cwd=Path(__file__).parent,
-    )
-    if result.returncode:
-        raise RuntimeError(result.stderr)
-    return json.loads(result.stdout.strip().splitlines()[-1])
-
-
 def to_markdown(result: dict[str, Any]) -> str:
     lines = [
         "# Predicted and measured peak memory",
@@ -183,9 +164,9 @@ def main() -> None:
     sizes = SIZES[: parser.parse_args().sizes]
     runs = []
     for size in sizes:
-        runs.append(in_own_process("one", *size))
+        runs.append(in_own_process("memory_prediction", "one", *size))
         print(json.dumps(runs[-1]), flush=True)
-    write(runs, in_own_process("suggestion", 0.5, 100_000))
+    write(runs, in_own_process("memory_prediction", "suggestion", 0.5, 100_000))
 
 
 def write(runs: list[dict[str, Any]], suggested: dict[str, Any]) -> None:

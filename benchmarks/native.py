@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from own_process import KEEP_HEAP
 
 from tuning import DATA, RESULTS, SCANS
-
-_KEEP_HEAP = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
 
 
 def interleaved(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -191,8 +190,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    if any(os.environ.get(name) != value for name, value in _KEEP_HEAP.items()):
-        os.environ.update(_KEEP_HEAP)
+    if any(os.environ.get(name) != value for name, value in KEEP_HEAP.items()):
+        os.environ.update(KEEP_HEAP)
         os.execv(sys.executable, [sys.executable, *sys.argv])  # glibc reads them at the start
     import jax
 

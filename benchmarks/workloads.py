@@ -93,6 +93,29 @@ def scan(folder: Path, size: int | None = None, voxel_size: float = 0.2) -> np.n
     return _shuffled(rng, np.column_stack([np.zeros(len(rows), int), rows]))
 
 
+def lidar_tiles(size: int) -> np.ndarray:
+    """``size`` voxels of one scene, as dense at any size: the recorded LiDAR sweep, side by side in
+    a square grid, the last one as a sector."""
+    from voxax.tuning.recorded import scene_rows
+
+    sweep = scene_rows("lidar", (1, 1, 1), None)  # prefixes are sectors
+    tiles = -(-size // len(sweep))
+    columns = max(1, round(tiles**0.5))
+    pitch = np.ptp(sweep[:, 1:3], axis=0) + 8  # no voxel has neighbours in another tile
+    number = np.arange(tiles, dtype=np.int32)
+    place = np.stack([number // columns, number % columns], axis=1) * pitch
+    rows = np.tile(sweep, (tiles, 1))
+    rows[:, 1:3] += np.repeat(place, len(sweep), axis=0).astype(np.int32)
+    return rows[:size]
+
+
+def solid_block(size: int) -> np.ndarray:
+    """About ``size`` voxels without a gap: a cube."""
+    edge = max(1, round(size ** (1 / 3)))
+    rows = np.stack(np.meshgrid(*[np.arange(edge)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    return np.column_stack([np.zeros(len(rows), int), rows]).astype(np.int32)
+
+
 def _shuffled(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
     rows = np.unique(rows, axis=0).astype(np.int32)
     return rows[rng.permutation(len(rows))]

@@ -306,41 +306,49 @@ def scope_of(equation: Any) -> str:
 # Their bodies run several times, or on a part of the operands.
 _NOT_ENTERED = ("while", "scan", "cond", "shard_map", "xla_pmap")
 
+Place = tuple[int, ...]
+"""Where in a jaxpr an equation is: its number, after those of the equations it is inside of."""
 
-def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any, str]]:
-    """Every equation of a closed jaxpr that applies one of ``primitives``, with its scope.
 
-    Functions and loops inside are entered, each once. Order is that of the program.
+def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any, str, Place]]:
+    """Every equation of a closed jaxpr that applies one of ``primitives``.
+
+    Functions and loops inside are entered, each once.
+
+    Returns:
+      ``[(equation, its scope, its place)]`` in the order of the program.
     """
-    found: list[tuple[Any, str]] = []
+    found: list[tuple[Any, str, Place]] = []
 
-    def visit(jaxpr: Any, outer: str) -> None:
-        for equation in jaxpr.eqns:
+    def visit(jaxpr: Any, outer: str, above: Place) -> None:
+        for number, equation in enumerate(jaxpr.eqns):
             scope = "/".join(part for part in (outer, scope_of(equation)) if part)
+            place = (*above, number)
             if equation.primitive in primitives:
-                found.append((equation, scope))
+                found.append((equation, scope, place))
             for value in equation.params.values():
                 for inner in value if isinstance(value, tuple | list) else (value,):
                     body = getattr(inner, "jaxpr", inner)
                     if hasattr(body, "eqns"):
-                        visit(body, scope)
+                        visit(body, scope, place)
 
-    visit(closed.jaxpr, "")
+    visit(closed.jaxpr, "", ())
     return found
 
 
 def watch(
     closed: Any, arguments: Sequence[Any], *primitives: Primitive
-) -> list[tuple[Any, tuple[Any, ...]]]:
+) -> list[tuple[Any, tuple[Any, ...], Place]]:
     """Evaluate a closed jaxpr, and note each application of one of ``primitives``.
 
     Functions called inside (jit, remat, custom derivatives) are entered; loops and functions
     over shards are not.
 
     Returns:
-      ``[(equation, its operands)]`` in order.
+      ``[(equation, its operands, its place)]`` in order; places are those of
+      :func:`applications`.
     """
-    found: list[tuple[Any, tuple[Any, ...]]] = []
+    found: list[tuple[Any, tuple[Any, ...], Place]] = []
 
     def holds(jaxpr: Any) -> bool:
         inner = (getattr(p, "jaxpr", p) for e in jaxpr.eqns for p in e.params.values())
@@ -348,16 +356,17 @@ def watch(
             holds(j) for j in inner if hasattr(j, "eqns")
         )
 
-    def run(jaxpr: Any, consts: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    def run(jaxpr: Any, consts: Sequence[Any], values: Sequence[Any], above: Place) -> list[Any]:
         known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
 
         def read(variable: Any) -> Any:
             return variable.val if hasattr(variable, "val") else known[variable]
 
-        for equation in jaxpr.eqns:
+        for number, equation in enumerate(jaxpr.eqns):
             operands = tuple(read(v) for v in equation.invars)
+            place = (*above, number)
             if equation.primitive in primitives:
-                found.append((equation, operands))
+                found.append((equation, operands, place))
             inner = next(
                 (p for p in equation.params.values() if hasattr(getattr(p, "jaxpr", p), "eqns")),
                 None,
@@ -365,7 +374,7 @@ def watch(
             body = getattr(inner, "jaxpr", inner)
             enter = body is not None and len(body.invars) == len(operands) and holds(body)
             if enter and equation.primitive.name not in _NOT_ENTERED:
-                outs = run(body, getattr(inner, "consts", ()), operands)
+                outs = run(body, getattr(inner, "consts", ()), operands, place)
             else:
                 parameters = equation.primitive.get_bind_params(equation.params)
                 outs = equation.primitive.bind(*operands, **parameters)
@@ -373,8 +382,29 @@ def watch(
             known.update(zip(equation.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    run(closed.jaxpr, closed.consts, arguments)
+    run(closed.jaxpr, closed.consts, arguments, ())
     return found
+
+
+def only_results(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """``function`` compiled, without the equations that its results do not depend on.
+
+    ``jax.jit`` alone would keep those with side effects, such as ``jax.debug.callback``.
+    """
+
+    def run(*arguments: Any) -> list[Any]:
+        closed = jax.make_jaxpr(function)(*arguments)
+        jaxpr, kept = closed.jaxpr, []
+        needed = {id(v) for v in jaxpr.outvars}
+        for equation in reversed(jaxpr.eqns):
+            if any(id(v) in needed for v in equation.outvars):
+                kept.append(equation)
+                needed.update(id(v) for v in equation.invars)
+        effects = frozenset().union(*(equation.effects for equation in kept))
+        jaxpr = jaxpr.replace(eqns=kept[::-1], effects=effects)
+        return jax.jit(_extend_core.jaxpr_as_fun(closed.replace(jaxpr=jaxpr)))(*arguments)
+
+    return run
 
 
 def coordinator() -> tuple[Any, str] | None:

@@ -27,6 +27,7 @@ def test_measured_once_then_remembered(quick):
     assert first.fact("memory_bandwidth").source == "probe"
     assert first.memory_bandwidth > 0
     assert first.peak_rate("float32") > 0
+    assert first.peak_rate("float64") > 0
     assert describe().memory_bandwidth == first.memory_bandwidth
     assert describe(probe=True).peak_rates == first.peak_rates
     (file,) = files(quick)
@@ -34,6 +35,15 @@ def test_measured_once_then_remembered(quick):
     again = remeasure()
     assert again.memory_bandwidth != first.memory_bandwidth
     assert files(quick) == [file]
+
+
+def test_a_cpus_rate_is_the_best_of_xla_and_numpy(quick, monkeypatch):
+    monkeypatch.setattr(probe, "_matrix_rate", lambda device, size, dtype: 2.0)
+    monkeypatch.setattr(
+        probe, "_numpy_rate", lambda size, dtype: 3.0 if dtype == "float32" else 1.0
+    )
+    rates = dict(describe(probe=True).peak_rates)
+    assert (rates["float32"], rates["float64"], rates["bfloat16"]) == (3.0, 2.0, 2.0)
 
 
 def test_kinds_of_devices_are_kept_apart(quick, tmp_path):

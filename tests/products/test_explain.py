@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from test_survey import conv, loss, voxels, weight
 
@@ -11,6 +12,8 @@ import voxax as vx
 from voxax import _compat
 from voxax.algorithms import lookup
 from voxax.errors import AlgorithmError, InputError
+from voxax.hardware import Fact, HardwareInfo
+from voxax.products import account
 from voxax.tuning import budget, hardware_of, record_choices, tuner
 from voxax.tuning.cache import cache_for, device_name
 from voxax.tuning.entry import Entry, Measured, utc_now
@@ -120,6 +123,87 @@ def test_nothing_is_computed():
     abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (weight(), voxels()))
     assert len(vx.explain(fn, *abstract)) == 1
     assert budget.spent() == 0
+
+
+def rates(monkeypatch, **values):
+    """The machine has these rates, by a probe."""
+    facts = {name: Fact(value, "probe") for name, value in values.items()}
+    base = {"platform": Fact("cpu", "jax"), "device_kind": Fact("cpu", "jax")}
+    info = HardwareInfo.from_facts({**base, **facts})
+    monkeypatch.setattr(account, "describe", lambda device: info)
+
+
+KNOWN = {"peak_rates": (("float32", 1e9),), "memory_bandwidth": 1e9}
+
+
+def test_pairs_are_those_of_the_map(monkeypatch):
+    rates(monkeypatch, **KNOWN)
+    pairs = int((np.asarray(vx.kernel_map(voxels(), 3).neighbors) >= 0).sum())
+    report = vx.explain(jax.grad(loss), weight(), voxels())
+    assert [(r.pairs, r.counted) for r in report] == [(pairs, True)] * 2
+    for row in report:
+        assert row.floor.operations == 2 * pairs * 3 * 3
+        assert row.floor.seconds == max(row.floor.operations, row.floor.bytes) / 1e9
+        assert row.ratio is None
+    assert report.total is None
+    assert report.notes[0] == (
+        "floors at float32 1 Gop/s (source: probe) and 1 GB/s (source: probe)"
+    )
+
+
+@pytest.mark.parametrize("closed_over", [True, False])
+def test_without_values_pairs_are_estimated(monkeypatch, closed_over):
+    """On the map that is closed over, else on a recorded scene."""
+    rates(monkeypatch, **KNOWN)
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (weight(), voxels()))
+    (row,) = vx.explain(loss, *(shapes[:1] if closed_over else shapes))
+    assert not row.counted
+    (real,) = vx.explain(loss, weight(), voxels())
+    if closed_over:
+        assert row.pairs == real.pairs
+    else:
+        assert 48 * 0.8 < row.pairs < 48 * 27
+    assert "~" in str(vx.explain(loss, *shapes))
+
+
+def test_time_and_ratio_of_what_the_cache_knows(monkeypatch):
+    rates(monkeypatch, **KNOWN)
+    (row,) = vx.explain(loss, weight())
+    remember(
+        row.choice.problem,
+        Measured("explicit_gemm", (("formulation", "im2col"),), 1, 2e-3, "ok"),
+        Measured("explicit_gemm", (("block", 256), ("formulation", "pair_lists")), 1, 9e-3, "slow"),
+        Measured("implicit_gemm", (("fwd_block_size", 32),), 1, 5e-3, "ok"),
+    )
+    report = vx.explain(loss, weight())
+    (row,) = report
+    assert row.ratio == pytest.approx(2e-3 / row.floor.seconds)
+    assert report.total.seconds == 2e-3
+
+
+def test_a_pinned_choice_has_the_time_that_the_cache_knows():
+    pinned = functools.partial(loss, fwd_algo="implicit_gemm")
+    (row,) = vx.explain(pinned, weight())
+    assert (row.choice.source, row.choice.seconds) == ("pinned", None)
+    revision = row.choice.implementation.revision
+    measured = Measured("implicit_gemm", row.choice.parameters, revision, 5e-3, "ok")
+    remember(row.choice.problem, measured)
+    report = vx.explain(pinned, weight())
+    (row,) = report
+    assert (row.choice.source, row.choice.seconds) == ("pinned", 5e-3)
+    assert "only candidate" in report.details()
+
+
+def test_unknown_rates_say_how_to_measure_them(monkeypatch):
+    rates(monkeypatch)
+    report = vx.explain(loss, weight())
+    assert [row.floor.seconds for row in report] == [None]
+    assert report.notes[0] == (
+        "no floor: unknown is the matrix rate of float32, the memory bandwidth; "
+        "`voxax hardware --probe` measures"
+    )
+    (note, *_) = vx.explain(loss, weight(), platform="tpu").notes
+    assert note == "no floor: there is no tpu here, its rates are unknown"
 
 
 def test_a_function_without_convolutions_is_an_error():

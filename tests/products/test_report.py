@@ -1,8 +1,11 @@
 """How `vx.tune` and `vx.explain` print."""
 
+import dataclasses
+
 import pytest
 
 from voxax.algorithms import Problem
+from voxax.products.floor import Floor
 from voxax.products.report import Explained, Report
 from voxax.tuning.choice import Choice
 from voxax.tuning.entry import Entry, Measured
@@ -50,9 +53,9 @@ def test_table():
     assert lines[0].split()[:3] == ["layer", "product", "rows"]
     assert " ".join(lines[1].split()) == (
         "0 net forward 4096 -> 1024 27 16 -> 32 float32 explicit_gemm(formulation=im2col) "
-        "3 ms cached"
+        "- - 3 ms - cached"
     )
-    assert lines[3].endswith("-  predicted")
+    assert lines[3].endswith("-      -  predicted")
     assert len(lines) == 4
     for name, cell in (("rows", "4096"), ("choice", "explicit_gemm"), ("source", "cached")):
         assert lines[0].index(name) == lines[1].index(cell)
@@ -61,6 +64,53 @@ def test_table():
         "  cached: the fastest measured before on this device",
         "  predicted: not measured: the default",
     ]
+
+
+FLOOR = Floor(10**6, 10**5, 2e-3, "compute")
+
+
+def with_floor(floor=FLOOR, counted=True, **more):
+    return dataclasses.replace(row(**more), pairs=100, counted=counted, floor=floor)
+
+
+def test_floor_ratio_and_total():
+    fast = with_floor(dataclasses.replace(FLOOR, seconds=1e-3, bound="memory"), seconds=4e-3)
+    report = Report((with_floor(), fast))
+    assert [r.ratio for r in report] == pytest.approx([1.5, 4.0])
+    assert report.total.products == 2
+    assert (report.total.floor, report.total.seconds) == pytest.approx((3e-3, 7e-3))
+    assert report.total.ratio == pytest.approx(7 / 3)
+    lines = str(report).splitlines()
+    ends = [" ".join(line.split()).partition("im2col) ")[2] for line in lines[1:3]]
+    assert ends == ["2 ms compute 3 ms 1.50 cached", "1 ms memory 4 ms 4.00 cached"]
+    assert lines[3].split() == ["total", "3", "ms", "7", "ms", "2.33"]
+    for name in ("floor", "ratio"):
+        end = lines[0].index(name) + len(name)
+        assert all(line[:end].rstrip() == line[:end] for line in lines[1:4])
+    assert "one map of the problem's bucket" in str(report)
+    assert "~" not in str(report)
+
+
+def test_what_is_unknown_has_no_ratio():
+    blank = Floor(10**6, 10**5, None, None)
+    for unknown_ratio in (
+        row(),
+        with_floor(blank),
+        with_floor(source="predicted", seconds=None),
+        with_floor(source="shipped"),
+    ):
+        assert unknown_ratio.ratio is None
+        assert Report((unknown_ratio,)).total is None
+        assert "total" not in str(Report((unknown_ratio,)))
+    report = Report((with_floor(), with_floor(blank)))
+    assert report.total.products == 1
+    assert "total of 1" in str(report)
+
+
+def test_estimated_pairs_are_marked():
+    text = str(Report((with_floor(counted=False),)))
+    assert "~2 ms" in text
+    assert "~ pairs were not counted" in text
 
 
 def test_seconds_of_measuring():

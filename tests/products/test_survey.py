@@ -15,7 +15,7 @@ from samples import make_voxels, make_weight
 from voxax.errors import AlgorithmError, InputError
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.modules import SpatiallySparseConv
-from voxax.products.survey import real_maps, survey
+from voxax.products.survey import survey
 
 
 @functools.cache
@@ -110,19 +110,48 @@ SLOW = {"jit", "twice", "jvp", "remat", "custom_vjp", "vmap", "grad of scan"}
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in FUNCTIONS]
 )
 def test_maps_outside_of_loops_are_the_real_ones(name):
-    function, _, number = FUNCTIONS[name]
-    found = real_maps(function, (weight(),), "cpu")
+    function, products, number = FUNCTIONS[name]
+    calls = survey(function, (weight(),), "cpu", maps=True)
+    assert [c.problem.product for c in calls] == products
+    found = [(c, c.views) for c in calls if c.views is not None]
     assert len(found) == number
     for call, views in found:
         assert set(views) == set(call.layer.view_names)
         np.testing.assert_array_equal(views["neighbors"], vx.kernel_map(voxels(), 3).neighbors)
 
 
+def test_each_product_has_its_own_map():
+    """Also where a compiled function is called in a loop first, and on another map then."""
+    inner = jax.jit(loss)
+    other = voxels().replace_features(voxels().features)
+    other = vx.Voxels.from_coords(
+        other.valid_coords()[:7], other.valid_features()[:7], batch_size=2, capacity=48
+    )
+
+    def function(w, v, other):
+        looped = jax.lax.scan(lambda c, _: (c + inner(w, v), None), 0.0, None, length=2)[0]
+        return looped + inner(w, v) + inner(w, other)
+
+    looped, first, second = survey(function, (weight(), voxels(), other), "cpu", maps=True)
+    assert looped.views is None
+    for call, own in ((first, voxels()), (second, other)):
+        np.testing.assert_array_equal(call.views["neighbors"], vx.kernel_map(own, 3).neighbors)
+
+
+def test_only_maps_are_computed():
+    def function(w, v):
+        jax.debug.callback(lambda: pytest.fail("this ran"))
+        return loss(w, v)
+
+    (call,) = survey(function, (weight(), voxels()), "cpu", maps=True)
+    assert call.views is not None
+
+
 def test_shards():
     """A shard's map is not the whole one."""
-    (call,) = survey(sharded, (weight(),), "cpu")
+    (call,) = survey(sharded, (weight(),), "cpu", maps=True)
     assert call.problem.product == "forward"
-    assert real_maps(sharded, (weight(),), "cpu") == []
+    assert call.views is None
 
 
 def test_the_scope_names_the_layer():

@@ -19,13 +19,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
 from voxax.hardware.cache_dir import cache_dir
 from voxax.hardware.fact import Facts, told
 
 SOURCE = "probe"
-_DTYPES = ("float32", "bfloat16", "float16", "int8")
+_DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
+_OF_NUMPY = ("float32", "float64")
 _SECONDS = 0.25  # of repetitions for each quantity
 _PASSES = 8
 _CPU = {"bytes": 1 << 28, "size": 1024}
@@ -84,10 +86,16 @@ def _measured(device: Any) -> dict[str, Any]:
     scale = _CPU if device.platform == "cpu" else _OTHER
     rates = {}
     for dtype in _DTYPES:
+        if dtype == "float64" and device.platform == "tpu":
+            continue  # emulated: minutes
         try:
             rates[dtype] = _matrix_rate(device, scale["size"], dtype)
         except Exception:  # the compiler does not take the dtype
             continue
+    if device.platform == "cpu":
+        # On some CPUs NumPy's library is the faster one, and the rate is the machine's best.
+        for dtype in _OF_NUMPY:
+            rates[dtype] = max(rates.get(dtype, 0.0), _numpy_rate(scale["size"], dtype))
     return {"memory_bandwidth": _bandwidth(device, scale["bytes"]), "peak_rates": rates}
 
 
@@ -111,18 +119,24 @@ def _bandwidth(device: Any, size: int) -> float:
 
 def _matrix_rate(device: Any, size: int, dtype: str) -> float:
     """Operations (a multiplication or an addition) per second."""
-    with jax.default_device(device):
+    out = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
+    with jax.default_device(device), jax.enable_x64(dtype == "float64"):
         a = jnp.ones((size, size), dtype)
-    out = "int32" if dtype == "int8" else "float32"
-    return 2 * size**3 / _seconds(lambda: _product(a, a, out))
+        return 2 * size**3 / _seconds(lambda: _product(a, a, out))
 
 
-def _seconds(run: Callable[[], jax.Array]) -> float:
+def _numpy_rate(size: int, dtype: str) -> float:
+    """The same by NumPy, on the host."""
+    a = np.ones((size, size), dtype)
+    return 2 * size**3 / _seconds(lambda: a @ a)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
     """The quickest of the runs that fit into a quarter of a second, at least three."""
-    run().block_until_ready()
+    jax.block_until_ready(run())
     best, begin, runs = float("inf"), time.perf_counter(), 0
     while runs < 3 or time.perf_counter() - begin < _SECONDS:
         start = time.perf_counter()
-        run().block_until_ready()
+        jax.block_until_ready(run())
         best, runs = min(best, time.perf_counter() - start), runs + 1
     return best

@@ -7,22 +7,24 @@ from typing import Any
 
 import jax
 
-from voxax import _native
-from voxax.products.report import Explained, Report
-from voxax.products.survey import survey
-from voxax.tuning import foresee
+from voxax.products.account import report_of
+from voxax.products.report import Report
+from voxax.products.survey import is_concrete, survey
 
 
 def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
-    """Which algorithm and parameters each product of ``fn(*args)`` would use, and why.
+    """Which algorithm and parameters each product of ``fn(*args)`` would use, and why; how long
+    it takes, and how long it would take at best.
 
-    Nothing is computed or measured: choices come from the request, the user's cache, what was
-    shipped with voxax, or the default. For the backward products give a function that computes
+    Nothing is measured: choices and times come from the request, the user's cache, what was
+    shipped with voxax, or the default. Nothing is computed but kernel maps, where ``args`` are
+    concrete, to count their pairs. For the backward products give a function that computes
     gradients.
 
     Args:
       fn: any traceable function; a flax.nnx module too.
-      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place.
+      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place: pairs are then those of
+        a recorded scene.
       platform: ``cpu``, ``gpu`` or ``tpu``; None is JAX's default backend.
 
     Returns:
@@ -32,8 +34,5 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
       InputError: ``fn`` has no sparse convolution.
       AlgorithmError: no admitted algorithm can run one of its products.
     """
-    calls = survey(fn, args, platform or jax.default_backend())
-    rows = tuple(Explained(c.scope, foresee(c.problem, c.admitted)) for c in calls)
-    reason = _native.unavailable()
-    on_cpu = any(c.problem.platform == "cpu" for c in calls)
-    return Report(rows, notes=(f"on XLA alone: {reason}",) if on_cpu and reason else ())
+    platform = platform or jax.default_backend()
+    return report_of(survey(fn, args, platform, maps=is_concrete(fn, args)), platform)

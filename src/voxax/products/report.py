@@ -1,4 +1,4 @@
-"""What ``vx.tune`` and ``vx.explain`` answer: the choice for each product, and why."""
+"""What ``vx.tune`` and ``vx.explain`` answer: each product's choice and why, floor and time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
+from voxax.products.floor import Floor
 from voxax.tuning.choice import Choice, described
 from voxax.tuning.key import key_of
 
@@ -16,8 +17,18 @@ _WHY = {
     "predicted": "not measured: the default",
     "pinned": "the only candidate that the request admits and that can run",
 }
-_COLUMNS = ("", "layer", "product", "rows", "taps", "channels", "dtype", "choice", "time", "source")
-_RIGHT = frozenset({"", "taps", "time"})
+_COLUMNS = (
+    *("", "layer", "product", "rows", "taps", "channels", "dtype", "choice"),
+    *("floor", "bound", "time", "ratio", "source"),
+)
+_RIGHT = frozenset({"", "taps", "floor", "time", "ratio"})
+# Times of another machine say nothing about the floors of this one.
+_OWN_TIMES = frozenset({"measured", "cached", "pinned"})
+_TIMES = (
+    "times, and so ratios, are of one map of the problem's bucket: its rows may differ by a factor "
+    "of 2"
+)
+_ESTIMATED = "~ pairs were not counted: those of a map at hand or of a recorded scene"
 # What differentiation and batching write around the name of a scope.
 _WRAPPER = re.compile(r"\b(?:transpose|jvp|vmap)\(")
 
@@ -28,11 +39,29 @@ class Explained:
 
     Attributes:
       scope: where in the function: the ``jax.named_scope`` path.
-      choice: what runs, and where the decision comes from.
+      choice: what runs, and where the decision comes from; ``choice.seconds`` is its time, as
+        the tuner measured it on a map with the same key, which may have up to twice as many rows
+        or half of them.
+      pairs: of an input and an output that the map has.
+      counted: whether ``pairs`` are those of the product's own map; else they are of a map like
+        it that was at hand, or of a recorded scene.
+      floor: what it has to do, and the least time that the hardware allows.
     """
 
     scope: str
     choice: Choice
+    pairs: int | None = None
+    counted: bool = False
+    floor: Floor | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Time over floor: 1 is as good as it gets. None where one of them is unknown, and where
+        the time was measured on another machine."""
+        seconds, floor = self.choice.seconds, self.floor
+        if seconds is None or floor is None or not floor.seconds:
+            return None
+        return seconds / floor.seconds if self.choice.source in _OWN_TIMES else None
 
     @property
     def why(self) -> str:
@@ -73,6 +102,26 @@ class Explained:
 
 
 @dataclasses.dataclass(frozen=True)
+class Total:
+    """Sums over the products whose ratio is known.
+
+    Attributes:
+      products: how many these are.
+      floor: seconds.
+      seconds: measured.
+    """
+
+    products: int
+    floor: float
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """``seconds / floor``."""
+        return self.seconds / self.floor
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """The choices for all products of a function, in the program's order; prints as a table.
 
@@ -92,6 +141,16 @@ class Report:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def total(self) -> Total | None:
+        """Sums over the products whose ratio is known; None where there is none."""
+        floors = [(r.floor.seconds, r.choice.seconds) for r in self.rows if r.floor and r.ratio]
+        if not floors:
+            return None
+        return Total(
+            len(floors), sum(floor or 0.0 for floor, _ in floors), sum(s or 0.0 for _, s in floors)
+        )
+
     def __str__(self) -> str:
         return "\n".join(self._table())
 
@@ -104,17 +163,20 @@ class Report:
 
     def _table(self) -> Iterator[str]:
         layers = _layers([row.scope for row in self.rows])
-        cells = [
-            (
-                str(number),
-                layer,
-                *row._problem(),
-                str(row.choice),
-                _milliseconds(row.choice.seconds),
-                row.choice.source,
-            )
+        cells: list[tuple[str, ...]] = [
+            (str(number), layer, *row._problem(), str(row.choice), *_times(row), row.choice.source)
             for number, (layer, row) in enumerate(zip(layers, self.rows, strict=True))
         ]
+        total = self.total
+        if total is not None:
+            what = "total" if total.products == len(cells) else f"total of {total.products}"
+            known = {
+                "layer": what,
+                "floor": _milliseconds(total.floor),
+                "time": _milliseconds(total.seconds),
+                "ratio": f"{total.ratio:.2f}",
+            }
+            cells.append(tuple(known.get(name, "") for name in _COLUMNS))
         yield from _aligned((_COLUMNS, *cells), [name in _RIGHT for name in _COLUMNS])
         problems = self._by_problem()
         sources = [rows[0][1].choice.source for rows in problems.values()]
@@ -128,6 +190,10 @@ class Report:
             yield f"  {source}: {_WHY[source]}"
         if self.seconds:
             yield f"{self.seconds:.1f} s of measuring"
+        if any(row.floor and row.floor.seconds and not row.counted for row in self.rows):
+            yield _ESTIMATED
+        if total is not None:
+            yield _TIMES
         yield from self.notes
 
     def _problems(self) -> Iterator[str]:
@@ -148,6 +214,16 @@ class Report:
         return found
 
 
+def _times(row: Explained) -> tuple[str, str, str, str]:
+    """Floor, bound, time, ratio."""
+    floor, bound = "-", "-"
+    if row.floor is not None and row.floor.seconds is not None:
+        floor, bound = _milliseconds(row.floor.seconds), str(row.floor.bound)
+        floor = floor if row.counted else f"~{floor}"
+    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+    return floor, bound, _milliseconds(row.choice.seconds), ratio
+
+
 def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
     """``(time, ratio, candidate, verdict)``, what was chosen marked."""
     chosen, candidates = str(row.choice), list(row.candidates())
@@ -165,8 +241,9 @@ def _provenance(row: Explained) -> str:
     entry = row.choice.entry
     if entry is None:
         return _WHY[row.choice.source]
+    pinned = f"{_WHY['pinned']}; " if row.choice.source == "pinned" else ""
     return (
-        f"measured on {entry.sample} in {entry.seconds_spent:.1f} s, {entry.when[:10]}, "
+        f"{pinned}measured on {entry.sample} in {entry.seconds_spent:.1f} s, {entry.when[:10]}, "
         f"jaxlib {entry.jaxlib}"
     )
 

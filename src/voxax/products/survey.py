@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from voxax.tuning import Resolved, unmeasured
 _PRODUCTS: dict[Any, Product] = {forward_p: "forward", dgrad_p: "dgrad", wgrad_p: "wgrad"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Call:
     """One product in a function.
 
@@ -27,79 +27,84 @@ class Call:
       problem: what it computes.
       admitted: the algorithms that its request admits.
       layer: the layer it belongs to.
+      views: the arrays of the map that it runs on, by name; None where they were not computed.
     """
 
     scope: str
     problem: Problem
     admitted: Resolved
     layer: Layer
+    views: Mapping[str, jax.Array] | None = None
 
 
-def survey(fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str) -> list[Call]:
-    """The products of ``fn(*arguments)`` in the order of the program; nothing is computed.
+def is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether all arguments, and the parameters of a module, have values."""
+    leaves = jax.tree.leaves((args, functional(fn)[1]))
+    shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    return not shapes and not _compat.is_traced(leaves)
+
+
+def survey(
+    fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str, *, maps: bool = False
+) -> list[Call]:
+    """The products of ``fn(*arguments)`` in the order of the program.
+
+    Args:
+      fn: any traceable function.
+      arguments: its arguments, or ``jax.ShapeDtypeStruct``s in their place.
+      platform: that the products are to run on.
+      maps: compute the maps of all products outside of loops, in one program; arguments must be
+        concrete. Of the function only that is computed which the maps depend on. Without maps,
+        nothing is computed.
 
     Raises:
-      InputError: there is none.
-    """
-    call, state = functional(fn)
-    with _compat.fresh_trace():
-        closed = jax.make_jaxpr(call)(state, *arguments)
-    calls = [
-        _call(equation, scope, platform)
-        for equation, scope in _compat.applications(closed, tuple(_PRODUCTS))
-    ]
-    if not calls:
-        raise InputError(
-            f"{getattr(fn, '__name__', fn)} computes no sparse convolution with these arguments: "
-            "there is nothing to tune or to explain"
-        )
-    return calls
-
-
-def real_maps(
-    fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str
-) -> list[tuple[Call, dict[str, jax.Array]]]:
-    """The products outside of loops, each with the arrays of the map that it runs on.
-
-    Only the maps are computed, in one program: convolutions whose results decide about no map
-    are dropped by the compiler.
+      InputError: there is no product.
     """
     call_fn, state = functional(fn)
     leaves, tree = jax.tree.flatten((state, *arguments))
-    found: list[tuple[Call, list[int]]] = []
 
     def flat(*values: Any) -> list[Any]:
         return jax.tree.leaves(call_fn(*jax.tree.unflatten(tree, values)))
 
     with _compat.fresh_trace():
         closed = jax.make_jaxpr(flat)(*leaves)
+    found = _compat.applications(closed, tuple(_PRODUCTS))
+    if not found:
+        raise InputError(
+            f"{getattr(fn, '__name__', fn)} computes no sparse convolution with these arguments: "
+            "there is nothing to tune or to explain"
+        )
+    views = _views(closed, leaves) if maps else {}
+    return [_call(equation, scope, platform, views.get(place)) for equation, scope, place in found]
+
+
+def _views(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
+    """The arrays of the maps, in the order of the layers' view names, by the product's place."""
+    indices: dict[_compat.Place, list[int]] = {}
 
     def maps(*values: Any) -> list[Any]:
-        found.clear()
+        indices.clear()
         # Each map once: jit would return a copy for every product that reads it.
         places: dict[int, int] = {}
         distinct: list[Any] = []
-        for equation, (_, _, *views) in _compat.watch(closed, values, *_PRODUCTS):
+        for _, (_, _, *views), place in _compat.watch(closed, values, *_PRODUCTS):
             for view in views:
                 if id(view) not in places:
                     places[id(view)] = len(distinct)
                     distinct.append(view)
-            call = _call(equation, _compat.scope_of(equation), platform)
-            found.append((call, [places[id(view)] for view in views]))
+            indices[place] = [places[id(view)] for view in views]
         return distinct
 
-    # Any choice will do for what is dropped; nothing is to be measured on its account.
+    # Where a convolution decides about a map, any choice will do; nothing is to be measured.
     with unmeasured():
-        arrays = jax.jit(maps)(*leaves)
-    return [
-        (call, dict(zip(call.layer.view_names, (arrays[i] for i in indices), strict=True)))
-        for call, indices in found
-    ]
+        arrays = _compat.only_results(maps)(*leaves)
+    return {place: [arrays[i] for i in own] for place, own in indices.items()}
 
 
-def _call(equation: Any, scope: str, platform: str) -> Call:
+def _call(equation: Any, scope: str, platform: str, views: list[jax.Array] | None) -> Call:
     product = _PRODUCTS[equation.primitive]
     layer: Layer = equation.params["layer"]
     a, b, *_ = (variable.aval for variable in equation.invars)
     problem = problem_of(product, platform, a, b, layer)
-    return Call(scope, problem, dict(layer.requests)[product], layer)
+    named = None if views is None else dict(zip(layer.view_names, views, strict=True))
+    return Call(scope, problem, dict(layer.requests)[product], layer, named)

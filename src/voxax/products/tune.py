@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from voxax import _compat
-from voxax.geometry.functional import functional
-from voxax.products.report import Explained, Report
-from voxax.products.survey import real_maps, survey
-from voxax.tuning import foresee
+from voxax.products.account import report_of
+from voxax.products.report import Report
+from voxax.products.survey import is_concrete, survey
 from voxax.tuning import tune as tune_problem
 from voxax.tuning.environment import next_epoch
 from voxax.tuning.key import density_bucket
@@ -43,30 +41,25 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
     """
     begin = time.perf_counter()
     platform = jax.default_backend()
-    calls = survey(fn, args, platform)
-    leaves = jax.tree.leaves((args, functional(fn)[1]))
-    abstract = _compat.is_traced(args) or any(
-        isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves
-    )
+    calls = survey(fn, args, platform, maps=is_concrete(fn, args))
     next_epoch()
     done = set()
-    for call, views in () if abstract else real_maps(fn, args, platform):
-        if (call.problem, call.admitted) in done:
+    for call in calls:
+        if call.views is None or (call.problem, call.admitted) in done:
             continue
         done.add((call.problem, call.admitted))
         # What an eager call on the same map will ask for.
-        dense = dataclasses.replace(call.problem, density=_density(views))
+        dense = dataclasses.replace(call.problem, density=_density(call.views))
         also = () if dense == call.problem else (dense,)
-        tune_problem(call.problem, call.admitted, views, also=also, anew=anew)
+        tune_problem(call.problem, call.admitted, call.views, also=also, anew=anew)
     for call in calls:
         if (call.problem, call.admitted) not in done:
             done.add((call.problem, call.admitted))
             tune_problem(call.problem, call.admitted, anew=anew)
-    rows = tuple(Explained(c.scope, foresee(c.problem, c.admitted)) for c in calls)
-    return Report(rows, time.perf_counter() - begin)
+    return report_of(calls, platform, time.perf_counter() - begin)
 
 
-def _density(views: dict[str, jax.Array]) -> float | None:
+def _density(views: Mapping[str, jax.Array]) -> float | None:
     """Bucketed pairs per output row that has any, from the map's arrays."""
     if "neighbors" not in views:
         return None

@@ -1,27 +1,23 @@
 """Layer by layer: the time the hardware allows at best, and the time it took.
 
-Floor of a layer: the greater of its useful operations over the matrix rate and of its bytes
-over the memory bandwidth (the roofline of Williams, Waterman, Patterson, "Roofline: an
-insightful visual performance model", CACM 2009). Useful operations are those of pairs that
-exist: padding and missing neighbours count for nothing. Bytes are those of the arrays at their
-full capacity, so a layer that is mostly padding and skips it may beat a floor set by bandwidth.
+Floors are those of :mod:`voxax.products.floor`; times are measured here, layer by layer.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 
 from voxax import _compat
 from voxax.geometry import Voxels
 from voxax.hardware import HardwareInfo
-from voxax.products.primitives import forward_p
+from voxax.products.floor import floor_of
+from voxax.products.pairs import PairCounter
+from voxax.products.primitives import forward_p, problem_of
 from voxax.sizing.step import step_of
 
 _REPEATS = 5
@@ -36,7 +32,7 @@ class LayerRoofline:
       shape: rows, taps and channels, in words.
       flops: useful floating-point operations.
       bytes: features, weights, results and the map, once each.
-      floor: seconds; None where the hardware's rate and bandwidth are unknown.
+      floor: seconds; None unless the hardware's matrix rate and bandwidth are known.
       bound: ``compute`` or ``memory``, whichever gives the floor.
       seconds: measured, the quickest of five.
     """
@@ -89,7 +85,7 @@ def roofline(model: Callable[[Voxels], Any], voxels: Voxels, info: HardwareInfo)
     def watched(*values: Any) -> list[Any]:
         equations.clear()
         found: list[Any] = []
-        for equation, operands in _compat.watch(jaxpr, values, forward_p):
+        for equation, operands, _ in _compat.watch(jaxpr, values, forward_p):
             equations.append(equation)
             found.append(operands)
         return found
@@ -107,40 +103,19 @@ def _layer(index: int, equation: Any, operands: Any, info: HardwareInfo) -> Laye
     features, weight, *views = operands
     out = equation.outvars[0].aval
     taps, (c_in, c_out) = layer.num_offsets, (features.shape[1], out.shape[1])
-    pairs = _pairs(layer, dict(zip(layer.view_names, views, strict=True)))
-    channels = c_in if layer.kind == "depthwise" else c_in * c_out // layer.groups
-    flops = 2 * pairs * channels
-    moved = [features, weight, out, *views[:1]]
-    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in moved)
-    floor, bound = _floor(flops, size, features.dtype, info)
+    problem = problem_of("forward", info.platform, features, weight, layer)
+    pairs = PairCounter().count(dict(zip(layer.view_names, views, strict=True)))
+    floor = floor_of(problem, pairs, info)
     run = jax.jit(lambda *values: forward_p.bind(*values, layer=layer))
     return LayerRoofline(
         f"{index} {_compat.scope_of(equation)}".strip(),
         f"{layer.in_capacity} -> {layer.out_capacity} rows, {taps} taps, {c_in} -> {c_out}",
-        flops,
-        size,
-        floor,
-        bound,
+        floor.operations,
+        floor.bytes,
+        floor.seconds,
+        floor.bound or "unknown",
         _seconds(run, operands),
     )
-
-
-def _pairs(layer: Any, views: dict[str, Any]) -> int:
-    """Pairs of an input and an output that a tap joins."""
-    for name in ("neighbors", "transposed_neighbors"):
-        if name in views:
-            return int((np.asarray(views[name]) >= 0).sum())
-    return layer.out_capacity * layer.num_offsets
-
-
-def _floor(flops: int, size: int, dtype: Any, info: HardwareInfo) -> tuple[float | None, str]:
-    rate, bandwidth = info.peak_rate(dtype), info.memory_bandwidth
-    times = []
-    if rate:
-        times.append((flops / rate, "compute"))
-    if bandwidth:
-        times.append((size / bandwidth, "memory"))
-    return max(times) if times else (None, "unknown")
 
 
 def _seconds(run: Callable[..., Any], operands: Any) -> float:

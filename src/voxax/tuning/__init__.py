@@ -14,3 +14,4 @@ from voxax.tuning.tuner import foresee as foresee
 from voxax.tuning.tuner import hardware_of as hardware_of
 from voxax.tuning.tuner import tune as tune
 from voxax.tuning.tuner import unmeasured as unmeasured
+from voxax.tuning.tuner import with_known_time as with_known_time

@@ -1,0 +1,150 @@
+"""How much memory do forward and backward of a layer take beyond their inputs and outputs?
+
+    python benchmarks/memory.py
+
+One 3x3x3 submanifold layer, 32 channels, float32, in one program: forward, dgrad and wgrad. Two
+numbers of voxels, each as LiDAR sweeps (5 of 27 neighbours) and as a solid block (nearly all).
+Every row is a process of its own: its size is read before and, at its largest, during the first
+run. Beside it, what the compiler says its temporary arrays take; kernels may allocate more. Linux.
+Results go to results/memory.md and .json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from own_process import in_own_process, peak_added_by
+from workloads import lidar_tiles, solid_block
+
+RESULTS = Path(__file__).parent / "results"
+CHANNELS = 32
+VOXELS = (50_000, 200_000)
+OCCUPANCIES = {"lidar": lidar_tiles, "block": solid_block}
+# Part of the candidate's name, by what the table calls it.
+CANDIDATES = {
+    "native": "body=native",
+    "XLA, pair lists": "formulation=pair_lists",
+    "XLA, im2col": "formulation=im2col",
+}
+
+
+def one(voxels: int, occupancy: str, candidate: str) -> dict[str, Any]:
+    """One row of the table."""
+    import jax
+
+    import voxax as vx
+    from voxax.algorithms import Problem, names
+    from voxax.hardware import describe
+    from voxax.tuning.sample import sample_of
+    from voxax.tuning.space import Candidate, space_of
+
+    coords = OCCUPANCIES[occupancy](voxels)
+    geometry = vx.Voxels.from_coords(
+        coords, np.ones((len(coords), 1), np.float32), batch_size=1, capacity=len(coords)
+    )
+    kernel_map = vx.kernel_map(geometry, 3)
+    neighbors = np.asarray(kernel_map.neighbors)
+    hardware = describe()
+
+    def problem(product: Any) -> Problem:
+        sizes = (kernel_map.in_capacity, kernel_map.out_capacity, 27, CHANNELS, CHANNELS, 1)
+        how = ("float32", "highest", True, "cpu", kernel_map.spec)
+        return Problem(product, "dense", *sizes, *how)
+
+    def chosen(product: Any) -> Candidate:
+        space = space_of(problem(product), names("dense"), hardware)
+        return next(c for c in space.candidates if CANDIDATES[candidate] in str(c))
+
+    products = {p: (problem(p), chosen(p)) for p in ("forward", "dgrad", "wgrad")}
+    needed = {
+        view
+        for p, c in products.values()
+        for view in c.algorithm.views(c.parameters, p.product, p.symmetric)
+    }
+    operands = {
+        p: sample_of(products[p][0], {"neighbors": neighbors}, ()) for p in ("forward", "wgrad")
+    }
+    views = sample_of(products["forward"][0], {"neighbors": neighbors}, sorted(needed)).views
+    x, w, dy = operands["forward"].a, operands["forward"].b, operands["wgrad"].b
+    del operands, geometry
+
+    def step(x: Any, w: Any, dy: Any, views: Any) -> list[Any]:
+        pairs = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}
+        return [
+            c.algorithm.apply(p, c.parameters, *pairs[name], views)
+            for name, (p, c) in products.items()
+        ]
+
+    program = jax.jit(step).lower(x, w, dy, views).compile()
+    account = program.memory_analysis()
+    added = peak_added_by(lambda: program(x, w, dy, views))
+    return {
+        "voxels": len(coords),
+        "occupancy": occupancy,
+        "candidate": candidate,
+        "pairs": int((neighbors >= 0).sum()),
+        "pair_rows_bytes": int((neighbors >= 0).sum()) * CHANNELS * 4,
+        "input_bytes": account.argument_size_in_bytes,
+        "output_bytes": account.output_size_in_bytes,
+        "compiler_temporary_bytes": account.temp_size_in_bytes,
+        "measured_temporary_bytes": added - account.output_size_in_bytes,
+    }
+
+
+def to_markdown(report: dict[str, Any]) -> str:
+    lines = [
+        "# Memory of forward and backward",
+        "",
+        f"{report['device']}, JAX {report['jax']}. One 3x3x3 submanifold layer, "
+        f"{CHANNELS} channels, float32: forward, dgrad and wgrad in one program, which starts in a "
+        "process of its own. MiB. Inputs: features, gradients, weights and the map; outputs: "
+        "results and both gradients. Temporary: what the process grew by at its peak beyond the "
+        "outputs, and in brackets what the compiler plans. Rows of pairs: what a copy of the "
+        "features of every pair would take.",
+        "",
+        "| voxels | occupancy | pairs/voxel | candidate | rows of pairs | inputs | outputs "
+        "| temporary | (compiler) |",
+        "|---:|---|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for r in report["rows"]:
+        kinds = ("pair_rows", "input", "output", "measured_temporary", "compiler_temporary")
+        mib = [f"{r[f'{kind}_bytes'] / 2**20:.1f}" for kind in kinds]
+        mib[-1] = f"({mib[-1]})"
+        cells = [
+            f"{r['voxels']:,}",
+            r["occupancy"],
+            f"{r['pairs'] / r['voxels']:.1f}",
+            r["candidate"],
+        ]
+        lines.append(f"| {' | '.join([*cells, *mib])} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    rows = []
+    for voxels in VOXELS:
+        for occupancy in OCCUPANCIES:
+            for candidate in CANDIDATES:
+                rows.append(in_own_process("memory", "one", voxels, occupancy, candidate))
+                print(json.dumps(rows[-1]), flush=True)
+    write(rows)
+
+
+def write(rows: list[dict[str, Any]]) -> None:
+    import jax
+
+    from voxax.hardware import describe
+
+    info = describe()
+    device = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
+    report = {"device": device, "jax": jax.__version__, "channels": CHANNELS, "rows": rows}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "memory.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / "memory.md").write_text(to_markdown(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What a product has to do, counted by hand, and the time that takes at best."""
+
+import dataclasses
+
+import pytest
+
+from voxax.algorithms import Problem
+from voxax.hardware import HardwareInfo
+from voxax.products.floor import floor_of, matrix_rate
+
+INFO = HardwareInfo("cpu", "cpu", peak_rates=(("float32", 1e9),), memory_bandwidth=1e8)
+
+
+def problem(product="forward", kind="dense", groups=1, dtype="float32", symmetric=False):
+    return Problem(product, kind, 100, 40, 8, 6, 12, groups, dtype, "highest", symmetric, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("product", "symmetric", "table"),
+    [("forward", False, 40), ("dgrad", False, 100), ("dgrad", True, 40), ("wgrad", False, 40)],
+)
+def test_work(product, symmetric, table):
+    floor = floor_of(problem(product, symmetric=symmetric), 70, INFO)
+    assert floor.operations == 2 * 70 * 6 * 12
+    assert floor.bytes == 4 * (100 * 6 + 40 * 12 + 8 * 6 * 12 + 8 * table)
+
+
+def test_work_of_groups_channels_and_narrow_dtypes():
+    assert floor_of(problem(kind="grouped", groups=3), 70, INFO).operations == 2 * 70 * 3 * 2 * 4
+    grouped = floor_of(problem(kind="grouped", groups=3), 70, INFO)
+    assert grouped.bytes == 4 * (100 * 6 + 40 * 12 + 8 * 3 * 2 * 4 + 8 * 40)
+    depthwise = dataclasses.replace(problem(kind="depthwise"), out_channels=6)
+    assert floor_of(depthwise, 70, INFO).operations == 2 * 70 * 6
+    assert floor_of(depthwise, 70, INFO).bytes == 4 * (100 * 6 + 40 * 6 + 8 * 6 + 8 * 40)
+    half = floor_of(problem(dtype="bfloat16"), 70, INFO)
+    assert half.bytes == 2 * (100 * 6 + 40 * 12 + 8 * 6 * 12) + 4 * 8 * 40
+    # Products of int8 are int32.
+    small = floor_of(problem(dtype="int8"), 70, INFO)
+    assert small.bytes == 100 * 6 + 8 * 6 * 12 + 4 * (40 * 12 + 8 * 40)
+
+
+def test_the_slower_of_arithmetic_and_memory():
+    few, many = floor_of(problem(), 1, INFO), floor_of(problem(), 10**4, INFO)
+    assert (few.seconds, few.bound) == (pytest.approx(few.bytes / 1e8), "memory")
+    assert (many.seconds, many.bound) == (pytest.approx(many.operations / 1e9), "compute")
+
+
+@pytest.mark.parametrize("missing", [{"peak_rates": None}, {"memory_bandwidth": None}])
+def test_unknown_rates(missing):
+    floor = floor_of(problem(), 70, dataclasses.replace(INFO, **missing))
+    assert (floor.seconds, floor.bound) == (None, None)
+    assert floor.operations > 0
+    assert floor_of(problem(), 70, None) == floor
+    assert floor_of(problem(dtype="float64"), 70, INFO).seconds is None
+
+
+def test_half_precision_is_float32_too():
+    slow = dataclasses.replace(INFO, peak_rates=(("float32", 1e9), ("bfloat16", 5e8)))
+    fast = dataclasses.replace(INFO, peak_rates=(("float32", 1e9), ("bfloat16", 4e9)))
+    assert matrix_rate("bfloat16", slow) == matrix_rate("float16", slow) == 1e9
+    assert matrix_rate("bfloat16", fast) == 4e9
+    assert matrix_rate("int8", fast) is None
