@@ -46,11 +46,16 @@ struct Key {
   }
 };
 
+// What lies outside the coordinate range finds nothing, so it does not matter where it wraps to.
+int32_t Wrapped(int32_t center, int32_t offset) {
+  return static_cast<int32_t>(static_cast<uint32_t>(center) + static_cast<uint32_t>(offset));
+}
+
 // A column ends where the next offset is further than this: walking there could pass many rows.
-constexpr int32_t kLongestGap = 8;
+constexpr int64_t kLongestGap = 8;
 
 struct Step {
-  int32_t along;  // lattice steps behind the column's first offset
+  uint32_t along;  // lattice steps behind the column's first offset
   int32_t tap;
 };
 
@@ -58,6 +63,11 @@ struct Column {
   int32_t offset[5];  // 0 for the batch index, then the first offset
   std::vector<Step> steps;
 };
+
+// Lattice steps from the column's first offset to this one, which is not before it.
+int64_t Along(const int32_t* offset, const Column& column, int64_t axes) {
+  return int64_t{offset[axes - 1]} - column.offset[axes];
+}
 
 std::vector<Column> ColumnsOf(const int32_t* offsets, int64_t taps, int64_t axes) {
   std::vector<int32_t> order(taps);
@@ -71,13 +81,13 @@ std::vector<Column> ColumnsOf(const int32_t* offsets, int64_t taps, int64_t axes
     const int32_t* offset = row(k);
     if (columns.empty() ||
         !std::equal(offset, offset + axes - 1, columns.back().offset + 1) ||
-        offset[axes - 1] - columns.back().offset[axes] - columns.back().steps.back().along >
-            kLongestGap) {
+        Along(offset, columns.back(), axes) - columns.back().steps.back().along > kLongestGap) {
       Column column{};
       std::copy(offset, offset + axes, column.offset + 1);
       columns.push_back(column);
     }
-    columns.back().steps.push_back({offset[axes - 1] - columns.back().offset[axes], k});
+    const int64_t along = Along(offset, columns.back(), axes);
+    columns.back().steps.push_back({static_cast<uint32_t>(along), k});
   }
   return columns;
 }
@@ -100,14 +110,14 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
     std::vector<K> before(columns.size());
     for (int64_t m = c * kChunk; m < end; ++m) {
       int32_t* found = p.found + m * p.taps;
-      if (!p.valid[m]) {
+      if (p.valid != nullptr && !p.valid[m]) {
         std::fill(found, found + p.taps, -1);
         continue;
       }
       for (size_t q = 0; q < columns.size(); ++q) {
         const Column& column = columns[q];
         int32_t query[W];
-        for (int w = 0; w < W; ++w) query[w] = p.centers[m * W + w] + column.offset[w];
+        for (int w = 0; w < W; ++w) query[w] = Wrapped(p.centers[m * W + w], column.offset[w]);
         K key = K::Of(query);
         const K* position = at[q];
         if (position == nullptr || key < before[q]) {
@@ -124,10 +134,10 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
         }
         at[q] = position;
         before[q] = key;
-        int32_t along = 0;
+        uint32_t along = 0;
         for (const Step step : column.steps) {
           // The low half of the last word is the last axis.
-          key.words[K::kWords - 1] += static_cast<uint32_t>(step.along - along);
+          key.words[K::kWords - 1] += step.along - along;
           along = step.along;
           while (position != last && *position < key) ++position;
           found[step.tap] = position != last && *position == key

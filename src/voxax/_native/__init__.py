@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import re
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import jax
+
+from voxax._native.library import library
 
 _TARGETS = (
     "voxax_product",
     "voxax_weight_product",
     "voxax_depthwise",
     "voxax_find_neighbors",
+    "voxax_sort_rows",
+    "voxax_unique_rows",
+    "voxax_invert_table",
+    "voxax_list_pairs",
 )
-_ABI = 1  # of handlers.cc
+_Result = TypeVar("_Result")
 
 
 def unavailable() -> str | None:
@@ -42,24 +48,36 @@ def use_simd(name: str | None) -> bool:
     return library is not None and bool(library.voxax_use_simd(name and name.encode()))
 
 
+def on_cpu(
+    native: Callable[..., _Result], portable: Callable[..., _Result], *arguments: jax.Array
+) -> _Result:
+    """``native(*arguments)`` where the program runs on a CPU and has the library, else `portable`.
+
+    Call it under ``jax.jit``, so that the platform is that of the arguments.
+    """
+    if unavailable() is not None:
+        return portable(*arguments)
+    return jax.lax.platform_dependent(*arguments, cpu=native, default=portable)
+
+
+def call(target: str, results: Any, *arguments: jax.Array) -> Any:
+    """A function of the library inside a CPU program; ``vmap`` calls it for one after the other."""
+    return jax.ffi.ffi_call(target, results, vmap_method="sequential")(*arguments)
+
+
 @functools.cache
 def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
     """The library with its targets registered, or why not."""
-    if os.environ.get("VOXAX_NATIVE", "on").strip().lower() in ("off", "0", "false", "no"):
-        return None, "the native kernels are switched off by VOXAX_NATIVE"
-    path = _path()
-    if path is None:
-        return None, "voxax was installed without its native kernels"
+    found, reason = library()
+    if found is None:
+        return None, reason
     try:
-        return _registered(path)
-    except Exception as error:  # of another system, an older one, or damaged
+        return _registered(found)
+    except Exception as error:
         return None, f"the native kernels do not load: {error}"
 
 
-def _registered(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
-    library = ctypes.CDLL(str(path))
-    if library.voxax_abi() != _ABI:
-        return None, "the native kernels are of another version of voxax: install voxax again"
+def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
     library.voxax_simd.restype = ctypes.c_char_p
     library.voxax_use_simd.argtypes = [ctypes.c_char_p]
     built = library.voxax_ffi_major(), library.voxax_ffi_minor()
@@ -75,13 +93,6 @@ def _registered(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
     for name, capsule in capsules:
         jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     return library, None
-
-
-def _path() -> Path | None:
-    """Where the library is. An editable install keeps it beside a folder of its own."""
-    name = "libvoxax_native.dylib" if sys.platform == "darwin" else "libvoxax_native.so"
-    paths = (Path(folder) / name for folder in __path__)
-    return next((path for path in paths if path.is_file()), None)
 
 
 def _interface() -> tuple[int, int] | None:

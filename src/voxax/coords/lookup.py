@@ -14,14 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _native
-from voxax.coords.ordering import rows_less
+from voxax.coords.ordering import WIDEST, rows_less
 
 # Along the last axis the neighbours of a hit are adjacent rows; walking to the next
 # offset costs one comparison per lattice step, a new search about log2(rows) of them.
 _LONGEST_WALK = 8
-
-# Columns of coordinates that the native kernel takes: the batch index and four axes.
-_WIDEST = 5
 
 Offsets = tuple[tuple[int, ...], ...]
 
@@ -55,8 +52,21 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     """Row of each query, or -1. Shapes as in :func:`lower_bound`."""
+    if queries.ndim != 2 or not 2 <= queries.shape[1] <= WIDEST:
+        return _find_rows(sorted_coords, queries)
+    return _native.on_cpu(_merge_rows, _find_rows, sorted_coords, queries)
+
+
+def _find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     position = lower_bound(sorted_coords, queries)
     return jnp.where(_matches(sorted_coords, position, queries), position, -1)
+
+
+def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
+    """The same as the native neighbours of one tap, the centre itself."""
+    centre = ((0,) * (queries.shape[1] - 1),)
+    valid = jnp.ones(queries.shape[:1], bool)
+    return _merge_neighbors(sorted_coords, queries, valid, centre)[:, 0]
 
 
 def find_neighbors(
@@ -75,7 +85,7 @@ def find_neighbors(
       but the last axis (9 for a 3x3x3 kernel), then a walk over adjacent rows.
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
-    if _native.unavailable() is not None or not 2 <= centers.shape[1] <= _WIDEST:
+    if not 2 <= centers.shape[1] <= WIDEST:
         return _find_neighbors(sorted_coords, centers, valid, taps)
     return _find_natively(sorted_coords, centers, valid, taps)
 
@@ -87,7 +97,7 @@ def _find_natively(
 ) -> jax.Array:
     merged = functools.partial(_merge_neighbors, offsets=offsets)
     searched = functools.partial(_find_neighbors, offsets=offsets)
-    return jax.lax.platform_dependent(sorted_coords, centers, valid, cpu=merged, default=searched)
+    return _native.on_cpu(merged, searched, sorted_coords, centers, valid)
 
 
 def _merge_neighbors(
@@ -95,8 +105,8 @@ def _merge_neighbors(
 ) -> jax.Array:
     """The same by the native kernel, which walks all columns of taps through both lists."""
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
-    call = jax.ffi.ffi_call("voxax_find_neighbors", shape, vmap_method="sequential")
-    return call(sorted_coords, centers, valid, jnp.asarray(offsets, jnp.int32))
+    taps = jnp.asarray(offsets, jnp.int32)
+    return _native.call("voxax_find_neighbors", shape, sorted_coords, centers, valid, taps)
 
 
 # Jitted, so that an eager call compiles one program per shape and kernel, and the runs of

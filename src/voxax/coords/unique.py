@@ -8,8 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from voxax import _native
 from voxax.coords.constants import PAD
-from voxax.coords.ordering import is_valid, sort_rows
+from voxax.coords.ordering import WIDEST, is_valid, sort_rows
 
 
 class UniqueRows(NamedTuple):
@@ -36,6 +37,14 @@ def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     When more than ``capacity`` distinct rows exist, the lexicographically first
     ones are kept and the rest is counted in ``num_dropped``.
     """
+    portable = functools.partial(_unique_rows, capacity=capacity)
+    if not 1 <= coords.shape[1] <= WIDEST:
+        return portable(coords)
+    native = functools.partial(_unique_rows_natively, capacity=capacity)
+    return _native.on_cpu(native, portable, coords)
+
+
+def _unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     sorted_coords, order = sort_rows(coords)
     valid = is_valid(sorted_coords)
     differs = jnp.any(sorted_coords[1:] != sorted_coords[:-1], axis=1)
@@ -50,3 +59,11 @@ def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     inverse = inverse.at[order].set(jnp.where(kept, rank, -1), unique_indices=True)
     count = jnp.minimum(total, capacity)
     return UniqueRows(out, count, total - count, inverse)
+
+
+def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
+    """The same in one call; see ``native/src/unique.cc``."""
+    rows, width = coords.shape
+    shapes = UniqueRows((capacity, width), (), (), (rows,))  # type: ignore[arg-type]
+    results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
+    return UniqueRows(*_native.call("voxax_unique_rows", results, coords))
