@@ -1,10 +1,10 @@
 """What do coordinates cost on CPU? Voxels, kernel maps and plans, native and without.
 
-    python benchmarks/coordinates.py [--data FOLDER] [--rounds 7] [--only TEXT]
+    python benchmarks/coordinates.py [--data FOLDER] [--rounds 7] [--only SCAN]
 
-Compiled programs: voxelization, and each kind of map that MinkUNet18 asks for on the first two
-levels. NumPy: the same cloud through `Plan.attach`, as a worker process of an input pipeline does.
-Each column is a process of its own, since VOXAX_NATIVE is read once; medians of all rounds.
+Programs under jax.jit: voxelization, maps by kind, sets, and all maps of MinkUNet18. In NumPy: the
+same cloud voxelized and planned, as a worker process of an input pipeline does it. With the native
+library and with VOXAX_NATIVE=off, each in a process of its own.
 Results go to results/coordinates.md and .json.
 
 glibc is told to keep its heap, as the command line does: fresh pages would be half of small times.
@@ -13,9 +13,12 @@ glibc is told to keep its heap, as the command line does: fresh pages would be h
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +26,17 @@ from typing import Any
 
 import numpy as np
 
-from tuning import DATA
+from native import _KEEP_HEAP
+from tuning import DATA, RESULTS
 
 SCANS = {
     "semantickitti": ("nc/semantickitti_00_000000.bin", 0.05),
     "os0": ("lidar_os0_128.npz", 0.1),
     "lone_star": ("tls_lone_star.npz", 0.1),
 }
+
+_TABLES = {"neighbors", "transposed_neighbors"}
+_PAIRS = {"pairs", "pair_starts"}
 
 
 def median_ms(run: Callable[[], Any], rounds: int) -> float:
@@ -51,121 +58,94 @@ def compiled(positions: np.ndarray, size: float, rounds: int) -> dict[str, float
     import jax.numpy as jnp
 
     import voxax as vx
+    from voxax.coords import sort_by_curve
+    from voxax.geometry import inject
 
     features = jnp.ones((len(positions), 4), jnp.float32)
     fine = vx.voxelize(positions, features, voxel_size=size)
     coarse = vx.voxelize(positions, features, voxel_size=2 * size)
+    size_of_coarse = coarse.capacity
     coarse = vx.Voxels.from_coords(
         coarse.valid_coords(), coarse.valid_features(), stride=2, voxel_size=size
     )
 
-    def same_coords(voxels: Any) -> Any:
-        """A geometry without a memo, so that each run builds."""
-        leaves, tree = jax.tree.flatten(voxels)
-        return jax.tree.unflatten(tree, leaves)
+    def down(v: Any, kernel: int) -> Any:
+        return vx.kernel_map(v, kernel, 2, capacity=size_of_coarse)
 
-    def down(voxels: Any) -> Any:
-        return vx.kernel_map(same_coords(voxels), 2, 2, capacity=coarse.capacity)
+    def up(v: Any, target: Any) -> Any:
+        return vx.kernel_map(v, 2, 2, transposed=True, out_voxels=target).neighbors
 
-    def down_and_up(voxels: Any) -> Any:
-        fine = same_coords(voxels)
-        kernel_map = vx.kernel_map(fine, 2, 2, capacity=coarse.capacity)
-        return kernel_map.neighbors, kernel_map.view("transposed_neighbors")
-
-    def up_alone(voxels: Any, target: Any) -> Any:
-        return vx.kernel_map(
-            same_coords(voxels), 2, 2, transposed=True, out_voxels=same_coords(target)
-        ).neighbors
-
+    shifted = fine.valid_coords() + np.array([0, 1, 0, 0], np.int32)
+    other = vx.Voxels.from_coords(shifted, fine.valid_features(), voxel_size=size)
     runs = {
         "voxelize": (
             lambda p, f: vx.voxelize(p, f, voxel_size=size, capacity=fine.capacity),
             jnp.asarray(positions),
             features,
         ),
-        "3x3x3": (lambda v: vx.kernel_map(same_coords(v), 3).neighbors, fine),
-        "5x5x5": (lambda v: vx.kernel_map(same_coords(v), 5).neighbors, fine),
-        "2x2x2 stride 2": (lambda v: down(v).neighbors, fine),
-        "2x2x2 stride 2, both ways": (down_and_up, fine),
-        "2x2x2 transposed alone": (up_alone, coarse, fine),
-        "3x3x3 stride 2": (
-            lambda v: vx.kernel_map(same_coords(v), 3, 2, capacity=coarse.capacity).neighbors,
+        "map 3x3x3": (lambda v: vx.kernel_map(v, 3).neighbors, fine),
+        "map 5x5x5": (lambda v: vx.kernel_map(v, 5).neighbors, fine),
+        "map 2x2x2, stride 2, with its voxels": (lambda v: down(v, 2), fine),
+        "the same and its transpose": (
+            lambda v: (lambda m: (m, m.view("transposed_neighbors")))(down(v, 2)),
             fine,
         ),
-        "union": (lambda a, b: vx.union(a, b, capacity=2 * fine.capacity), fine, same_coords(fine)),
-        "inject": (lambda a, b: _inject(a, b), fine, same_coords(fine)),
+        "map 3x3x3, stride 2, with its voxels": (lambda v: down(v, 3), fine),
+        "map 2x2x2 transposed, onto given voxels": (up, coarse, fine),
+        "pair lists of 3x3x3": (lambda v: vx.kernel_map(v, 3).view("pairs"), fine),
+        "union with itself, shifted": (
+            lambda a, b: vx.union(a, b, capacity=2 * fine.capacity),
+            fine,
+            other,
+        ),
+        "inject": (inject, fine, other),
+        "order along Hilbert's curve": (lambda c: sort_by_curve(c, "hilbert"), fine.coords),
     }
-    found = {}
+    found = {"points": len(positions), "voxels": int(fine.count)}
     for name, (function, *arguments) in runs.items():
         program = jax.jit(function)
         found[name] = median_ms(lambda p=program, a=arguments: p(*a), rounds)
-    return found | {"voxels": int(fine.count), "points": len(positions)}
+    return found
 
 
-def _inject(a: Any, b: Any) -> Any:
-    from voxax.geometry import inject
-
-    return inject(a, b)
-
-
-def network(size: float, positions: np.ndarray) -> tuple[Any, Any, Any]:
-    """MinkUNet18, its plan, and the cloud as NumPy Voxels."""
+def all_maps(positions: np.ndarray, size: float, rounds: int) -> dict[str, float]:
+    """Every map of MinkUNet18 in one program, and in NumPy as a worker process makes them."""
+    import jax
     from flax import nnx
 
     import voxax as vx
     from voxax.geometry import host
+    from voxax.geometry.build import kernel_map_of
     from voxax.models import MinkUNet18
 
     features = np.ones((len(positions), 4), np.float32)
     voxels, _ = host.voxelize(positions, features, size)
-    model = MinkUNet18(4, 8, rngs=nnx.Rngs(0))
-    return model, vx.Plan.record(model, voxels).fitted([voxels]), voxels
-
-
-def all_maps(size: float, positions: np.ndarray, rounds: int) -> dict[str, float]:
-    """Every map of MinkUNet18: compiled in one program, and in NumPy; then each by itself."""
-    import jax
-
-    from voxax.geometry import host
-    from voxax.geometry.build import kernel_map_of
-
-    features = np.ones((len(positions), 4), np.float32)
-    _, plan, voxels = network(size, positions)
-    sized = plan.attach(voxels, maps=False)
-
-    def views(v: Any) -> Any:
-        levels, found = {0: v.geometry}, []
-        for record in plan.records:
-            source = levels[record.in_level]
-            known = levels.get(record.out_level)
-            kernel_map = kernel_map_of(source, record.spec, known)
-            levels.setdefault(record.out_level, kernel_map.out_geometry)
-            found.append([kernel_map.view(name) for name in record.views])
-        return found
-
-    program, given = jax.jit(views), jax.device_put(sized)
+    recorded = vx.Plan.record(MinkUNet18(4, 8, rngs=nnx.Rngs(0)), voxels).fitted([voxels])
     found = {
-        "MinkUNet18, all maps": median_ms(lambda: program(given), rounds),
-        "NumPy: voxelize": median_ms(lambda: host.voxelize(positions, features, size)[1], rounds),
-        "NumPy: plan.attach, MinkUNet18": median_ms(
-            lambda: plan.attach(voxels).geometry.coords, rounds
-        ),
+        "NumPy: voxelize": median_ms(lambda: host.voxelize(positions, features, size)[1], rounds)
     }
-    levels = plan.level_rows(host_rows(voxels))
-    capacities = plan.capacities(voxels.capacity)
-    for index, (parent, spec) in enumerate(plan.parents, 1):
-        found[f"NumPy: level {index} from {len(levels[parent])} rows"] = median_ms(
-            lambda p=parent, s=spec: host.output_rows(levels[p], s), rounds
+    for label, kept in {"neighbour tables": _TABLES, "and pair lists": _TABLES | _PAIRS}.items():
+        records = tuple(
+            dataclasses.replace(r, views=tuple(sorted(kept & (set(r.views) | _PAIRS))))
+            for r in recorded.records
         )
-    for record in plan.records:
-        found[f"NumPy: {record.spec} at level {record.in_level}, {len(record.views)} views"] = (
-            median_ms(lambda r=record: plan._views(r, levels, capacities), rounds)
+        plan = dataclasses.replace(recorded, records=records)
+
+        def views(v: Any, plan: Any = plan) -> Any:
+            levels, built = {0: v.geometry}, []
+            for record in plan.records:
+                source, known = levels[record.in_level], levels.get(record.out_level)
+                kernel_map = kernel_map_of(source, record.spec, known)
+                levels.setdefault(record.out_level, kernel_map.out_geometry)
+                built.append([kernel_map.view(name) for name in record.views])
+            return built
+
+        program, given = jax.jit(views), jax.device_put(plan.attach(voxels, maps=False))
+        found[f"MinkUNet18, {label}"] = median_ms(lambda p=program, g=given: p(g), rounds)
+        found[f"NumPy: MinkUNet18, {label}"] = median_ms(
+            lambda p=plan: p.attach(voxels).geometry.coords, rounds
         )
     return found
-
-
-def host_rows(voxels: Any) -> np.ndarray:
-    return voxels.geometry.coords[: int(voxels.geometry.count)]
 
 
 def measure(scan: str, folder: Path, rounds: int) -> dict[str, float]:
@@ -175,17 +155,72 @@ def measure(scan: str, folder: Path, rounds: int) -> dict[str, float]:
     file, size = SCANS[scan]
     positions = np.asarray(io.read(folder / file).positions, np.float32)
     positions = positions[np.isfinite(positions).all(1)]
-    return compiled(positions, size, rounds) | all_maps(size, positions, rounds)
+    return compiled(positions, size, rounds) | all_maps(positions, size, rounds)
+
+
+def both(scan: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """The figures with the native library and without, each in a process of its own."""
+    command = [sys.executable, __file__, "--worker", scan, "--data", str(options.data)]
+    command += ["--rounds", str(options.rounds)]
+    found = {}
+    for mode in ("on", "off"):
+        environment = os.environ | _KEEP_HEAP | {"VOXAX_NATIVE": mode}
+        printed = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+        found[mode] = json.loads(printed)
+    return found
+
+
+def to_markdown(report: dict[str, Any]) -> str:
+    lines = [
+        "# Coordinates on CPUs",
+        "",
+        f"{report['device']}, JAX {report['jax']}, medians of {report['rounds']} rounds, ms: with "
+        "the native library / without. Rows named NumPy are what a worker process does, on one "
+        "thread; the others are programs under jax.jit.",
+        "",
+    ]
+    scans = report["scans"]
+    heads = [
+        f"{scan}, {1e2 * SCANS[scan][1]:.0f} cm: {r['on']['points']} points, "
+        f"{r['on']['voxels']} voxels"
+        for scan, r in scans.items()
+    ]
+    lines += [f"| | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for name in next(iter(scans.values()))["on"]:
+        if name not in ("points", "voxels"):
+            cells = [f"{r['on'][name]:.1f} / {r['off'][name]:.1f}" for r in scans.values()]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", default="", help="scans whose name has this in it")
+    parser.add_argument("--only", choices=SCANS, help="one scan; the others keep their figures")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    print(json.dumps(measure(options.worker, Path(options.data), options.rounds)))
+    if options.worker:
+        print(json.dumps(measure(options.worker, Path(options.data), options.rounds)))
+        return
+    import jax
+
+    from voxax.hardware import describe
+
+    info = describe()
+    file = options.out / "coordinates.json"
+    known = json.loads(file.read_text())["scans"] if options.only and file.exists() else {}
+    fresh = {scan: both(scan, options) for scan in SCANS if options.only in (None, scan)}
+    report = {
+        "device": f"{info.model or info.device_kind}, {info.cpu_cores} cores",
+        "jax": jax.__version__,
+        "rounds": options.rounds,
+        "scans": {scan: (known | fresh)[scan] for scan in SCANS if scan in known | fresh},
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(report, indent=1) + "\n")
+    (options.out / "coordinates.md").write_text(to_markdown(report))
 
 
 if __name__ == "__main__":

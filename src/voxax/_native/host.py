@@ -96,18 +96,15 @@ def _call(name: str, *arguments: Any) -> int:
         raise RuntimeError(reason)
     function = getattr(found, f"voxax_host_{name}")
     function.restype = ctypes.c_int64
-    result = function(
-        *(
-            ctypes.c_int64(value)
-            if isinstance(value, int)
-            else value
-            if value is None
-            else value.ctypes.data_as(ctypes.c_void_p)
-            for value in arguments
-        )
-    )
+    result = function(*map(_argument, arguments))
     if result == -1:
         raise MemoryError(f"no memory left in the native {name}")
     if result < 0:
         raise ValueError(f"the native {name} numbers rows in 32 bits: the arrays are larger")
     return result
+
+
+def _argument(value: np.ndarray | int | None) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data_as(ctypes.c_void_p)
+    return None if value is None else ctypes.c_int64(value)
