@@ -12,6 +12,11 @@ WIDEST = 5
 """Columns that the native functions take: the batch index and four axes."""
 
 
+def sorts_natively(rows: jax.Array) -> bool:
+    """Whether the native sort takes rows of this dtype and width."""
+    return rows.dtype == jnp.int32 and 1 <= rows.shape[1] <= WIDEST
+
+
 def is_valid(coords: jax.Array) -> jax.Array:
     """``bool[N]``: rows that are not padding. ``coords``: ``int32[N, 1 + D]``."""
     return coords[:, 0] != PAD
@@ -36,7 +41,7 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
       ``(sorted_coords int32[N, W], order int32[N])`` with
       ``sorted_coords == coords[order]``.
     """
-    if not 1 <= coords.shape[1] <= WIDEST:
+    if not sorts_natively(coords):
         return _sort_rows(coords)
     return _native.on_cpu(_sort_rows_natively, _sort_rows, coords)
 

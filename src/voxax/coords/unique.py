@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from voxax import _native
 from voxax.coords.constants import PAD
-from voxax.coords.ordering import WIDEST, is_valid, sort_rows
+from voxax.coords.ordering import is_valid, sort_rows, sorts_natively
 
 
 class UniqueRows(NamedTuple):
@@ -38,7 +38,7 @@ def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     ones are kept and the rest is counted in ``num_dropped``.
     """
     portable = functools.partial(_unique_rows, capacity=capacity)
-    if not 1 <= coords.shape[1] <= WIDEST:
+    if not sorts_natively(coords):
         return portable(coords)
     native = functools.partial(_unique_rows_natively, capacity=capacity)
     return _native.on_cpu(native, portable, coords)
