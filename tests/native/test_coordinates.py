@@ -199,6 +199,24 @@ def test_under_vmap_and_scan(rng):
 
 
 @native
+def test_inside_shard_map(rng):
+    mesh = jax.make_mesh((1,), ("scenes",))
+    split = jax.sharding.PartitionSpec("scenes")
+    rows = draw(rng, 300, 4, -4, 4, "some")
+    given = jax.device_put(rows, jax.sharding.NamedSharding(mesh, split))
+
+    def each(rows):
+        found = device.unique_rows(rows, 64)
+        return found.coords, found.inverse, device.sort_rows(rows)[1], found.count[None]
+
+    wanted = device.unique_rows(rows, 64)
+    found = jax.jit(jax.shard_map(each, mesh=mesh, in_specs=split, out_specs=split))(given)
+    expected = wanted.coords, wanted.inverse, lexicographic(rows), wanted.count[None]
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@native
 @pytest.mark.parametrize("curve", device.CURVES)
 def test_curves_are_sorted_by_it_too(curve, rng):
     rows = draw(rng, 3000, 4, -LIMIT, LIMIT, "some")

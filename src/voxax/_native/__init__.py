@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from voxax import _compat
 from voxax._native.library import library
 
 _TARGETS = (
@@ -62,7 +63,11 @@ def on_cpu(
 
 def call(target: str, results: Any, *arguments: jax.Array) -> Any:
     """A function of the library inside a CPU program; ``vmap`` calls it for one after the other."""
-    return jax.ffi.ffi_call(target, results, vmap_method="sequential")(*arguments)
+    arguments = _compat.vary_alike(*arguments)
+    found = jax.ffi.ffi_call(target, results, vmap_method="sequential")(*arguments)
+    # JAX takes the results of a call for the same in all shards of a shard_map.
+    leaves, tree = jax.tree.flatten(found)
+    return jax.tree.unflatten(tree, _compat.vary_alike(*arguments, *leaves)[len(arguments) :])
 
 
 @functools.cache
