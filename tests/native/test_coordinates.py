@@ -123,6 +123,16 @@ def test_lookups_are_those_of_numpy(ndim, far, rng, monkeypatch):
 
 
 @native
+@pytest.mark.parametrize(
+    ("width", "offset", "rows"), [(3, (0, 0, 1), 9), (4, (0, 1), 9), (4, (0, 0, 1), 7)]
+)
+def test_lookups_of_other_shapes_are_an_error(width, offset, rows):
+    table, centers = np.zeros((5, 4), np.int32), np.zeros((8, width), np.int32)
+    with pytest.raises(ValueError, match=f"{rows} rows for centers \\(8, {width}\\)"):
+        host.find_neighbors(table, centers, np.asarray([offset]), rows)
+
+
+@native
 def test_rows_are_found_as_by_xla(rng):
     by_xla = jax.jit(lookup._find_rows)
     for width in (2, 3, 4, 5):

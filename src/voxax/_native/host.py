@@ -49,7 +49,17 @@ def takes_offsets(sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndar
 def find_neighbors(
     sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray, rows: int
 ) -> np.ndarray:
-    """``int32[rows, K]``: see :func:`voxax.coords.host.find_neighbors`."""
+    """``int32[rows, K]``: see :func:`voxax.coords.host.find_neighbors`.
+
+    Raises:
+      ValueError: arrays of other shapes, or fewer rows than centers.
+    """
+    width = sorted_rows.shape[1]
+    if centers.shape[1:] != (width,) or offsets.shape[1:] != (width - 1,) or rows < len(centers):
+        raise ValueError(
+            f"{rows} rows for centers {centers.shape}, offsets {offsets.shape} and sorted rows "
+            f"{sorted_rows.shape}: they are [M, 1 + D], [K, D] and [N, 1 + D], for M rows or more"
+        )
     # Beyond this, center + offset would wrap around to other places.
     limit = _INT32_MAX - int(np.abs(offsets).max(initial=0))
     valid = None
