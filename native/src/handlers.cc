@@ -1,23 +1,13 @@
 // What XLA calls: checks of shapes and dtypes, then the kernels.
-#include <algorithm>
 #include <cstdint>
-#include <exception>
-#include <functional>
-#include <initializer_list>
 #include <string>
 
+#include "handler.h"
 #include "kernels.h"
 #include "maps.h"
-#include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
 
 namespace voxax {
 namespace {
-
-ffi::Error Invalid(const std::string& what) {
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument, "voxax: " + what);
-}
 
 bool ElementOf(ffi::DataType dtype, Element* element) {
   switch (dtype) {
@@ -35,38 +25,21 @@ bool ElementOf(ffi::DataType dtype, Element* element) {
   }
 }
 
-bool HasShape(ffi::AnyBuffer::Dimensions dims, std::initializer_list<int64_t> shape) {
-  return dims.size() == shape.size() && std::equal(dims.begin(), dims.end(), shape.begin());
-}
-
-// Rows are numbered in 32 bits.
-bool Countable(std::initializer_list<int64_t> rows) {
-  return std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n <= INT32_MAX; });
-}
-
 // A tile with more rows than there are would only cost memory.
 int64_t RowsOfTile(int64_t asked, int64_t rows) {
   return std::min(asked, std::max<int64_t>(rows, 1));
 }
 
-ffi::Error TooManyRows() { return Invalid("at most 2^31 - 1 rows"); }
-
 template <typename Call>
 ffi::Error Guarded(ffi::ThreadPool pool, int64_t in_rows, const Call& call) {
-  try {
-    const Parallel parallel(pool.num_threads(), [&pool](std::function<void()> task) {
-      pool.Schedule(std::move(task));
-    });
-    BadRow bad{-1};
-    call(parallel, &bad);
-    if (const int64_t row = bad.load(); row != -1) {
-      return Invalid("the kernel map names input row " + std::to_string(row) + " of " +
-                     std::to_string(in_rows) + ": rows are -1 or 0 to one less");
-    }
-    return ffi::Error::Success();
-  } catch (const std::exception& error) {
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string("voxax: ") + error.what());
+  BadRow bad{-1};
+  ffi::Error error =
+      OnPool(pool, [&](const Parallel& parallel) { call(parallel, &bad); });
+  if (const int64_t row = bad.load(); error.success() && row != -1) {
+    return Invalid("the kernel map names input row " + std::to_string(row) + " of " +
+                   std::to_string(in_rows) + ": rows are -1 or 0 to one less");
   }
+  return error;
 }
 
 ffi::Error RunProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer w,
@@ -199,7 +172,7 @@ ffi::Error RunExtremeRowsCall(ffi::ThreadPool pool, ffi::AnyBuffer x,
   p.taps = table[1];
   p.channels = x.dimensions()[1];
   p.largest = largest;
-  p.tile = tile;
+  p.tile = RowsOfTile(tile, p.out_rows);
   return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
     BestKernels().extremes(p, parallel, bad);
   });
@@ -229,8 +202,6 @@ ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sort
 
 }  // namespace
 }  // namespace voxax
-
-#define VOXAX_EXPORT __attribute__((visibility("default")))
 
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_product(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_weight_product(XLA_FFI_CallFrame*);
@@ -289,7 +260,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                                   .Ret<ffi::Buffer<ffi::S32>>());
 
 // Counts the changes of what Python (_ABI in voxax/_native) and this library expect of each other.
-extern "C" VOXAX_EXPORT int voxax_abi() { return 2; }
+extern "C" VOXAX_EXPORT int voxax_abi() { return 3; }
 
 // The interface that this file was compiled against: Python registers the handlers only where the
 // installed jaxlib has the same major version and at least this minor one.

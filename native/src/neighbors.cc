@@ -47,7 +47,7 @@ struct Key {
 };
 
 // A column ends where the next offset is further than this: walking there could pass many rows.
-constexpr int32_t kLongestGap = 8;
+constexpr int64_t kLongestGap = 8;
 
 struct Step {
   int64_t along;  // lattice steps behind the column's first offset
@@ -101,7 +101,7 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
     std::vector<K> before(columns.size());
     for (int64_t m = c * kChunk; m < end; ++m) {
       int32_t* found = p.found + m * p.taps;
-      if (!p.valid[m]) {
+      if (p.valid != nullptr && !p.valid[m]) {
         std::fill(found, found + p.taps, -1);
         continue;
       }

@@ -26,6 +26,8 @@ class Parallel {
   Parallel(int64_t threads, Schedule schedule)
       : threads_(std::max<int64_t>(threads, 1)), schedule_(std::move(schedule)) {}
 
+  int64_t threads() const { return threads_; }
+
   template <typename Unit>
   void Run(int64_t units, const Unit& unit) const {
     if (units <= 0) return;

@@ -7,6 +7,7 @@ from benchmarks.workloads import WORKLOADS, lidar_like, random_cube
 
 from oracle import PAD, box_offsets, coarse_rows, neighbor_dictionary, sorted_rows
 from voxax import coords as device
+from voxax._native import host as native_host
 from voxax.coords import host
 
 
@@ -41,10 +42,20 @@ GRIDS = {
 }
 
 
+@pytest.fixture(params=["library", "numpy"])
+def on_host(request, monkeypatch):
+    """What runs on the host: the native library where it is there, or NumPy."""
+    if request.param == "numpy":
+        monkeypatch.setattr(native_host, "available", lambda: False)
+    elif not native_host.available():
+        pytest.skip("the native library was not built")
+
+
 def padded(rows, extra=3):
     return host.pad_rows(rows, len(rows) + extra)
 
 
+@pytest.mark.usefixtures("on_host")
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("offsets", ["box", "sparse taps"])
 def test_neighbors_on_device_and_host_equal_a_dictionary(grid, offsets):
@@ -63,6 +74,7 @@ def test_neighbors_on_device_and_host_equal_a_dictionary(grid, offsets):
     np.testing.assert_array_equal(host.find_neighbors(rows, rows, taps), expected)
 
 
+@pytest.mark.usefixtures("on_host")
 def test_neighbors_of_other_centers_far_outside_the_box(rng):
     rows = GRIDS["random"]()
     centers = np.concatenate(
@@ -76,6 +88,7 @@ def test_neighbors_of_other_centers_far_outside_the_box(rng):
     np.testing.assert_array_equal(host.find_neighbors(rows, centers, np.asarray(taps)), expected)
 
 
+@pytest.mark.usefixtures("on_host")
 @pytest.mark.parametrize("grid", GRIDS)
 def test_unique_on_device_and_host(grid, rng):
     rows = GRIDS[grid]()

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import re
-import sys
 from pathlib import Path
 
 import jax
+
+from voxax._native.library import library
 
 _TARGETS = (
     "voxax_product",
@@ -22,8 +22,11 @@ _TARGETS = (
     "voxax_depthwise",
     "voxax_extreme_rows",
     "voxax_find_neighbors",
+    "voxax_sort_rows",
+    "voxax_unique_rows",
+    "voxax_invert_table",
+    "voxax_list_pairs",
 )
-_ABI = 2  # of handlers.cc
 
 
 def unavailable() -> str | None:
@@ -46,21 +49,16 @@ def use_simd(name: str | None) -> bool:
 @functools.cache
 def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
     """The library with its targets registered, or why not."""
-    if os.environ.get("VOXAX_NATIVE", "on").strip().lower() in ("off", "0", "false", "no"):
-        return None, "the native kernels are switched off by VOXAX_NATIVE"
-    path = _path()
-    if path is None:
-        return None, "voxax was installed without its native kernels"
+    found, reason = library()
+    if found is None:
+        return None, reason
     try:
-        return _registered(path)
-    except Exception as error:  # of another system, an older one, or damaged
+        return _registered(found)
+    except Exception as error:
         return None, f"the native kernels do not load: {error}"
 
 
-def _registered(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
-    library = ctypes.CDLL(str(path))
-    if library.voxax_abi() != _ABI:
-        return None, "the native kernels are of another version of voxax: install voxax again"
+def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
     library.voxax_simd.restype = ctypes.c_char_p
     library.voxax_use_simd.argtypes = [ctypes.c_char_p]
     built = library.voxax_ffi_major(), library.voxax_ffi_minor()
@@ -76,13 +74,6 @@ def _registered(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
     for name, capsule in capsules:
         jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     return library, None
-
-
-def _path() -> Path | None:
-    """Where the library is. An editable install keeps it beside a folder of its own."""
-    name = "libvoxax_native.dylib" if sys.platform == "darwin" else "libvoxax_native.so"
-    paths = (Path(folder) / name for folder in __path__)
-    return next((path for path in paths if path.is_file()), None)
 
 
 def _interface() -> tuple[int, int] | None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
-from voxax import _compat
+from voxax import _compat, _native
 
 Body = Callable[..., tuple[jax.Array, ...]]
 
 
 def natively_on_cpu(name: str, native: Body, portable: Body) -> Body:
-    """A function that is ``native`` on CPUs, and ``portable`` on every other platform.
+    """A function that is ``native`` on CPUs with the library, and ``portable`` everywhere else.
 
     Programs that ``jax.export`` makes get the portable body for CPUs too: where they are called,
     voxax need not be there. The function is not differentiable.
@@ -61,7 +61,15 @@ def natively_on_cpu(name: str, native: Body, portable: Body) -> Body:
     _compat.register_lowering(primitive, None, lowered(portable), lowered(portable))
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
+        if _native.unavailable() is not None:
+            return portable(*args, **static)
         same = _compat.vary_alike(*args)
         return tuple(primitive.bind(*same, axes=(), static=tuple(sorted(static.items()))))
 
     return call
+
+
+def library_call(target: str, results: Any, *arrays: jax.Array, **attributes: Any) -> Any:
+    """A function of the library, in a native body. Under ``vmap`` one call follows the other."""
+    call = jax.ffi.ffi_call(target, results, vmap_method="sequential")
+    return call(*arrays, **attributes)

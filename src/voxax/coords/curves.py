@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax.coords.constants import COORD_LIMIT
+from voxax.coords.ordering import sort_rows
 
 Curve = Literal["lexicographic", "morton", "hilbert"]
 CURVES = ("lexicographic", "morton", "hilbert")
@@ -84,12 +85,11 @@ def sort_by_curve(coords: jax.Array, curve: Curve) -> jax.Array:
       ``int32[N]``, a permutation: ``coords[order]`` follows the curve.
     """
     if curve == "lexicographic":
-        keys = coords[:, 1:]
-    else:
-        keys = morton_keys(coords) if curve == "morton" else hilbert_keys(coords)
-    words = (coords[:, 0], *(keys[:, word] for word in range(keys.shape[1])))
-    rows = jnp.arange(coords.shape[0], dtype=jnp.int32)
-    return jax.lax.sort((*words, rows), num_keys=len(words), is_stable=True)[-1]
+        return sort_rows(coords)[1]
+    keys = morton_keys(coords) if curve == "morton" else hilbert_keys(coords)
+    # Signed integers in the order of the unsigned keys.
+    signed = jax.lax.bitcast_convert_type(keys ^ jnp.uint32(1 << 31), jnp.int32)
+    return sort_rows(jnp.concatenate([coords[:, :1], signed], axis=1))[1]
 
 
 def _unsigned_axes(coords: jax.Array) -> _Axes:

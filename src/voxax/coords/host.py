@@ -1,7 +1,8 @@
 """The same functions in NumPy, for worker processes that must not touch a device.
 
-Written independently of the JAX versions (one 64-bit key per row instead of a
-lexicographic search), so the tests use each as the other's oracle.
+Where the native library is there, it does the work. What stands here in NumPy was written
+independently of it and of the JAX versions (one 64-bit key per row instead of a lexicographic
+search), so the tests use each as the other's oracle.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from voxax._native import host as native
 from voxax.coords.constants import PAD
 
 
@@ -68,6 +70,8 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Returns:
       ``(unique int32[M, W], inverse int32[N])``.
     """
+    if native.takes_rows(rows):
+        return native.unique_rows(rows)
     keys = RowKeys(rows)
     if not keys.fits:
         unique, inverse = np.unique(rows, axis=0, return_inverse=True)
@@ -76,14 +80,28 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows[first].astype(np.int32), inverse.reshape(-1).astype(np.int32)
 
 
-def find_neighbors(sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Row of ``center + offset``, or -1: ``int32[M, K]``. No padding in the arguments.
+def find_neighbors(
+    sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray, rows: int | None = None
+) -> np.ndarray:
+    """Row of ``center + offset``, or -1: ``int32[rows, K]``. No padding in the arguments.
 
     Args:
       sorted_rows: ``int32[N, 1 + D]`` in canonical order.
       centers: ``int32[M, 1 + D]``.
       offsets: ``int[K, D]`` in lexicographic order.
+      rows: of the result, M or more, -1 behind row M; None is M.
     """
+    rows = len(centers) if rows is None else rows
+    if native.takes_offsets(sorted_rows, centers, offsets):
+        return native.find_neighbors(sorted_rows, centers, offsets, rows)
+    found = np.full((rows, len(offsets)), -1, np.int32)
+    found[: len(centers)] = _find_neighbors(sorted_rows, centers, offsets)
+    return found
+
+
+def _find_neighbors(
+    sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
+) -> np.ndarray:
     found = np.full((len(centers), len(offsets)), -1, np.int32)
     if not len(sorted_rows) or not len(centers):
         return found

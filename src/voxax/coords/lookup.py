@@ -13,16 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _native
-from voxax._native.on_cpu import natively_on_cpu
-from voxax.coords.ordering import rows_less
+from voxax._native.on_cpu import library_call, natively_on_cpu
+from voxax.coords.ordering import WIDEST, rows_less
 
 # Along the last axis the neighbours of a hit are adjacent rows; walking to the next
 # offset costs one comparison per lattice step, a new search about log2(rows) of them.
 _LONGEST_WALK = 8
-
-# Columns of coordinates that the native kernel takes: the batch index and four axes.
-_WIDEST = 5
 
 Offsets = tuple[tuple[int, ...], ...]
 
@@ -56,8 +52,24 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     """Row of each query, or -1. Shapes as in :func:`lower_bound`."""
+    if queries.ndim != 2 or not 2 <= queries.shape[1] <= WIDEST:
+        return _search_rows(sorted_coords, queries)[0]
+    return _find_rows(sorted_coords, queries)[0]
+
+
+def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
     position = lower_bound(sorted_coords, queries)
-    return jnp.where(_matches(sorted_coords, position, queries), position, -1)
+    return (jnp.where(_matches(sorted_coords, position, queries), position, -1),)
+
+
+def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
+    """The same as the native neighbours of one tap, the centre itself."""
+    centre = ((0,) * (queries.shape[1] - 1),)
+    valid = jnp.ones(queries.shape[:1], bool)
+    return (_merge_neighbors(sorted_coords, queries, valid, centre)[0][:, 0],)
+
+
+_find_rows = natively_on_cpu("find_rows", _merge_rows, _search_rows)
 
 
 def find_neighbors(
@@ -76,7 +88,7 @@ def find_neighbors(
       but the last axis (9 for a 3x3x3 kernel), then a walk over adjacent rows.
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
-    if _native.unavailable() is not None or not 2 <= centers.shape[1] <= _WIDEST:
+    if not 2 <= centers.shape[1] <= WIDEST:
         return _find_neighbors(sorted_coords, centers, valid, taps)
     return _find_natively(sorted_coords, centers, valid, offsets=taps)[0]
 
@@ -150,8 +162,8 @@ def _merge_neighbors(
 ) -> tuple[jax.Array]:
     """The same by the native kernel, which walks all columns of taps through both lists."""
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
-    call = jax.ffi.ffi_call("voxax_find_neighbors", shape, vmap_method="sequential")
-    return (call(sorted_coords, centers, valid, jnp.asarray(offsets, jnp.int32)),)
+    taps = jnp.asarray(offsets, jnp.int32)
+    return (library_call("voxax_find_neighbors", shape, sorted_coords, centers, valid, taps),)
 
 
 def _search_neighbors(

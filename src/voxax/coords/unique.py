@@ -8,8 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.constants import PAD
-from voxax.coords.ordering import is_valid, sort_rows
+from voxax.coords.ordering import is_valid, sort_rows, sorts_natively
 
 
 class UniqueRows(NamedTuple):
@@ -36,6 +37,11 @@ def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     When more than ``capacity`` distinct rows exist, the lexicographically first
     ones are kept and the rest is counted in ``num_dropped``.
     """
+    find = _find_unique if sorts_natively(coords) else _unique_rows
+    return UniqueRows(*find(coords, capacity=capacity))
+
+
+def _unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     sorted_coords, order = sort_rows(coords)
     valid = is_valid(sorted_coords)
     differs = jnp.any(sorted_coords[1:] != sorted_coords[:-1], axis=1)
@@ -50,3 +56,14 @@ def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     inverse = inverse.at[order].set(jnp.where(kept, rank, -1), unique_indices=True)
     count = jnp.minimum(total, capacity)
     return UniqueRows(out, count, total - count, inverse)
+
+
+def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
+    """The same in one call; see ``native/src/unique.cc``."""
+    rows, width = coords.shape
+    shapes = UniqueRows((capacity, width), (), (), (rows,))  # type: ignore[arg-type]
+    results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
+    return UniqueRows(*library_call("voxax_unique_rows", results, coords))
+
+
+_find_unique = natively_on_cpu("unique_rows", _unique_rows_natively, _unique_rows)

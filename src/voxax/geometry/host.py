@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from voxax._native import host as native
 from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.checks import check_voxel_size
@@ -137,17 +138,19 @@ def neighbor_table(
     source: np.ndarray, out: np.ndarray, spec: KernelSpec, in_capacity: int, out_capacity: int
 ) -> np.ndarray:
     """``int32[out_capacity, K]``: the map's ``neighbors`` view from rows without padding."""
-    scale = np.asarray([1, *spec.stride], np.int64)
-    table = np.full((out_capacity, spec.num_offsets), -1, np.int32)
+    centers = source if spec.transposed else out
+    if max(spec.stride) > 1:
+        centers = centers * np.asarray([1, *spec.stride], np.int64)
     if spec.transposed:
-        reached = host.find_neighbors(out, source * scale, spec.dilated_offsets)
+        reached = host.find_neighbors(out, centers, spec.dilated_offsets)
         return invert_table(reached, out_capacity)
-    table[: len(out)] = host.find_neighbors(source, out * scale, spec.dilated_offsets)
-    return table
+    return host.find_neighbors(source, centers, spec.dilated_offsets, out_capacity)
 
 
 def invert_table(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
     """``int32[in_capacity, K]``: see :func:`voxax.geometry.views.invert_neighbors`."""
+    if native.takes_table(neighbors):
+        return native.invert_table(neighbors, in_capacity)
     table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
     out, tap = np.nonzero(neighbors >= 0)
     table[neighbors[out, tap], tap] = out
@@ -157,6 +160,8 @@ def invert_table(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
 def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``(pairs, starts)``: see :func:`voxax.geometry.views.list_pairs`."""
     rows, taps = neighbors.shape
+    if native.takes_table(neighbors):
+        return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)
     tap, out = np.nonzero(neighbors.T >= 0)
     pairs = np.full((2, rows * taps + PAIR_ROOM), -1, np.int32)
     pairs[0, : len(out)] = neighbors[out, tap]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from voxax._native.on_cpu import library_call, natively_on_cpu
+
 if TYPE_CHECKING:
     from voxax.geometry.kernel_map import KernelMap
 
@@ -25,12 +27,24 @@ def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
     Returns:
       ``int32[in_capacity, K]``, output row or -1.
     """
+    return _invert(neighbors, in_capacity=in_capacity)[0]
+
+
+def _invert_neighbors(neighbors: jax.Array, in_capacity: int) -> tuple[jax.Array]:
     out_capacity, taps = neighbors.shape
     rows = jnp.broadcast_to(jnp.arange(out_capacity, dtype=jnp.int32)[:, None], neighbors.shape)
     tap = jnp.broadcast_to(jnp.arange(taps, dtype=jnp.int32)[None, :], neighbors.shape)
     target = jnp.where(neighbors < 0, in_capacity, neighbors)
     empty = jnp.full((in_capacity, taps), -1, jnp.int32)
-    return empty.at[target, tap].set(rows, mode="drop")
+    return (empty.at[target, tap].set(rows, mode="drop"),)
+
+
+def _invert_natively(neighbors: jax.Array, in_capacity: int) -> tuple[jax.Array]:
+    shape = jax.ShapeDtypeStruct((in_capacity, neighbors.shape[1]), jnp.int32)
+    return (library_call("voxax_invert_table", shape, neighbors),)
+
+
+_invert = natively_on_cpu("invert_neighbors", _invert_natively, _invert_neighbors)
 
 
 def _transposed_neighbors(kernel_map: KernelMap) -> jax.Array:
@@ -56,6 +70,11 @@ def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
       the last pair; ``starts int32[K + 1]``: where each tap's pairs begin, and their number.
       Where the rows of both sides are in canonical order, each tap's input rows ascend too.
     """
+    pairs, starts = _list(neighbors)
+    return pairs, starts
+
+
+def _list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows, taps = neighbors.shape
     places = rows * taps + PAIR_ROOM
     found = neighbors.T >= 0
@@ -70,6 +89,17 @@ def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
         return empty.at[target].set(values.reshape(-1), mode="drop")
 
     return jnp.stack([placed(neighbors.T), placed(out)]), starts
+
+
+def _list_pairs_natively(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
+    rows, taps = neighbors.shape
+    shapes = (2, rows * taps + PAIR_ROOM), (taps + 1,)
+    results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)
+    pairs, starts = library_call("voxax_list_pairs", results, neighbors)
+    return pairs, starts
+
+
+_list = natively_on_cpu("list_pairs", _list_pairs_natively, _list_pairs)
 
 
 def _pair_lists(kernel_map: KernelMap) -> tuple[jax.Array, jax.Array]:

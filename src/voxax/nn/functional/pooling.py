@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _native
-from voxax._native.on_cpu import natively_on_cpu
+from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
 from voxax.geometry.dtypes import accumulator, mean_of
 from voxax.nn.functional.checks import request_map
@@ -167,8 +166,7 @@ def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) ->
       ``[M, K, C]`` is never held.
     """
     features = jax.lax.stop_gradient(features)
-    native = _native.unavailable() is None and features.dtype in _NATIVE_DTYPES
-    find = _find_natively if native else _scan_taps
+    find = _find_natively if features.dtype in _NATIVE_DTYPES else _scan_taps
     return find(features, neighbors, largest=largest)[0]
 
 
@@ -178,8 +176,8 @@ _TILE = 256  # output rows of a unit of work
 
 def _visit_tiles(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> tuple[jax.Array]:
     shape = jax.ShapeDtypeStruct((neighbors.shape[0], features.shape[1]), jnp.int32)
-    call = jax.ffi.ffi_call("voxax_extreme_rows", shape, vmap_method="sequential")
-    return (call(features, neighbors, largest=largest, tile=np.int64(_TILE)),)
+    target, tile = "voxax_extreme_rows", np.int64(_TILE)
+    return (library_call(target, shape, features, neighbors, largest=largest, tile=tile),)
 
 
 def _scan_taps(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> tuple[jax.Array]:

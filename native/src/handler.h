@@ -1,0 +1,48 @@
+// What the functions that XLA calls share: checks of shapes, errors, and XLA's threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <initializer_list>
+#include <string>
+
+#include "parallel.h"
+#include "xla/ffi/api/ffi.h"
+
+#define VOXAX_EXPORT __attribute__((visibility("default")))
+
+namespace ffi = xla::ffi;
+
+namespace voxax {
+
+inline ffi::Error Invalid(const std::string& what) {
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, "voxax: " + what);
+}
+
+inline bool HasShape(ffi::AnyBuffer::Dimensions dims, std::initializer_list<int64_t> shape) {
+  return dims.size() == shape.size() && std::equal(dims.begin(), dims.end(), shape.begin());
+}
+
+// Rows are numbered in 32 bits.
+inline bool Countable(std::initializer_list<int64_t> rows) {
+  return std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n <= INT32_MAX; });
+}
+
+inline ffi::Error TooManyRows() { return Invalid("at most 2^31 - 1 rows"); }
+
+// Runs `call(parallel)` on XLA's threads. What it throws, for want of memory, is the error.
+template <typename Call>
+ffi::Error OnPool(ffi::ThreadPool pool, const Call& call) {
+  try {
+    call(Parallel(pool.num_threads(), [&pool](std::function<void()> task) {
+      pool.Schedule(std::move(task));
+    }));
+    return ffi::Error::Success();
+  } catch (const std::exception& error) {
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::string("voxax: ") + error.what());
+  }
+}
+
+}  // namespace voxax

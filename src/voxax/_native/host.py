@@ -1,0 +1,120 @@
+"""The native work on coordinates for NumPy arrays: no JAX, no device, no threads.
+
+Called through ctypes, which lets other Python threads run meanwhile. Everything happens on the
+calling thread, so it works in forked processes and in as many of them as there are cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from voxax._native.library import library
+
+_INT32_MAX = 2**31 - 1
+
+
+def available() -> bool:
+    """Whether the library can be called in this process."""
+    return library()[0] is not None
+
+
+def takes_rows(rows: np.ndarray) -> bool:
+    """Whether :func:`unique_rows` takes these rows here."""
+    return available() and rows.dtype == np.int32 and rows.ndim == 2 and 1 <= rows.shape[1] <= 5
+
+
+def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``int32[N, W]`` to ``(sorted distinct rows int32[M, W], place of each int32[N])``."""
+    rows = np.ascontiguousarray(rows)
+    unique = np.empty_like(rows)
+    inverse = np.empty(len(rows), np.int32)
+    count = _call("unique_rows", rows, *rows.shape, unique, inverse)
+    return unique[:count].copy(), inverse
+
+
+def takes_offsets(sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray) -> bool:
+    """Whether :func:`find_neighbors` takes these arguments here."""
+    return (
+        available()
+        and sorted_rows.dtype == np.int32
+        and 2 <= sorted_rows.shape[1] <= 5
+        and np.issubdtype(centers.dtype, np.integer)
+        and bool(np.abs(offsets).max(initial=0) < 2**30)
+    )
+
+
+def find_neighbors(
+    sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray, rows: int
+) -> np.ndarray:
+    """``int32[rows, K]``: see :func:`voxax.coords.host.find_neighbors`.
+
+    Raises:
+      ValueError: arrays of other shapes, or fewer rows than centers.
+    """
+    width = sorted_rows.shape[1]
+    if centers.shape[1:] != (width,) or offsets.shape[1:] != (width - 1,) or rows < len(centers):
+        raise ValueError(
+            f"{rows} rows for centers {centers.shape}, offsets {offsets.shape} and sorted rows "
+            f"{sorted_rows.shape}: they are [M, 1 + D], [K, D] and [N, 1 + D], for M rows or more"
+        )
+    # Beyond this, center + offset would wrap around to other places.
+    limit = _INT32_MAX - int(np.abs(offsets).max(initial=0))
+    valid = None
+    if centers.min(initial=0) < -limit or centers.max(initial=0) > limit:
+        valid = np.all((centers >= -limit) & (centers <= limit), axis=1)
+        centers = np.where(valid[:, None], centers, 0)
+    sorted_rows = np.ascontiguousarray(sorted_rows)
+    centers = np.ascontiguousarray(centers, np.int32)
+    offsets = np.ascontiguousarray(offsets, np.int32)
+    found = np.empty((rows, len(offsets)), np.int32)
+    found[len(centers) :] = -1
+    sizes = len(offsets), centers.shape[1]
+    table = sorted_rows, len(sorted_rows)
+    _call("find_neighbors", *table, centers, valid, len(centers), offsets, *sizes, found)
+    return found
+
+
+def takes_table(neighbors: np.ndarray) -> bool:
+    """Whether :func:`invert_table` and :func:`list_pairs` take this table here."""
+    return available() and neighbors.dtype == np.int32 and neighbors.ndim == 2
+
+
+def invert_table(neighbors: np.ndarray, in_rows: int) -> np.ndarray:
+    """``int32[in_rows, K]``: the output row of each input row and tap, or -1."""
+    neighbors = np.ascontiguousarray(neighbors)
+    found = np.empty((in_rows, neighbors.shape[1]), np.int32)
+    _call("invert_table", neighbors, *neighbors.shape, in_rows, found)
+    return found
+
+
+def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
+    """``(pairs int32[2, places], starts int32[K + 1])``."""
+    neighbors = np.ascontiguousarray(neighbors)
+    pairs = np.empty((2, places), np.int32)
+    starts = np.empty(neighbors.shape[1] + 1, np.int32)
+    _call("list_pairs", neighbors, *neighbors.shape, places, pairs, starts)
+    return pairs, starts
+
+
+def _call(name: str, *arguments: Any) -> int:
+    """``voxax_host_...`` with C-contiguous arrays, None (a null pointer) and integers."""
+    found, reason = library()
+    if found is None:
+        raise RuntimeError(reason)
+    function = getattr(found, f"voxax_host_{name}")
+    function.restype = ctypes.c_int64
+    result = function(*map(_argument, arguments))
+    if result == -1:
+        raise MemoryError(f"no memory left in the native {name}")
+    if result < 0:
+        raise ValueError(f"the native {name} numbers rows in 32 bits: the arrays are larger")
+    return result
+
+
+def _argument(value: np.ndarray | int | None) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data_as(ctypes.c_void_p)
+    return None if value is None else ctypes.c_int64(value)

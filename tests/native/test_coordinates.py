@@ -1,0 +1,324 @@
+"""Native sorting, duplicates, lookups and tables: against NumPy's own and against XLA's bodies."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from voxax import _native
+from voxax import coords as device
+from voxax._native import host as native_host
+from voxax._native.on_cpu import library_call
+from voxax.coords import PAD, host, lookup, ordering, unique
+from voxax.geometry import host as geometry_host
+from voxax.geometry import views
+
+native = pytest.mark.skipif(
+    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
+)
+LIMIT = device.COORD_LIMIT
+RANGES = {
+    "one cell": (0, 1),
+    "dense": (-3, 4),
+    "scan": (-2000, 2000),
+    "the whole range": (-LIMIT, LIMIT),
+    "any int32": (-(2**31), 2**31),
+}
+# Below and above the least count of a radix sort, and of a second thread.
+COUNTS = (0, 1, 2, 700, 1024, 1500, 40_000)
+
+
+def draw(rng, count, width, low, high, padding="some"):
+    """Rows in any order, with duplicates; some are padding, some have its value here and there."""
+    rows = rng.integers(low, high, (count, width)).astype(np.int32)
+    rows[:, 0] = rng.integers(0, 3, count)
+    if count:
+        rows = rows[rng.integers(0, count, count)]
+    if padding != "none":
+        rows[rng.random(count) < (1.0 if padding == "all" else 0.1)] = PAD
+    if padding == "odd":
+        rows[rng.random((count, width)) < 0.05] = PAD
+    return rows
+
+
+def lexicographic(rows):
+    return np.lexsort(rows.T[::-1]) if rows.size else np.arange(len(rows))
+
+
+@native
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("spread", RANGES)
+def test_the_order_is_that_of_a_stable_sort(width, spread, rng):
+    for count in COUNTS:
+        rows = draw(rng, count, width, *RANGES[spread], "odd")
+        for given in (rows, rows[lexicographic(rows)], rows[lexicographic(rows)[::-1]]):
+            found, order = device.sort_rows(given)
+            np.testing.assert_array_equal(order, lexicographic(given))
+            np.testing.assert_array_equal(found, given[np.asarray(order)])
+
+
+@native
+def test_one_row_out_of_place_at_the_border_of_two_threads(rng):
+    rows = np.unique(draw(rng, 40_000, 4, -500, 500, "none"), axis=0)
+    half = len(rows) // 2
+    rows[[half - 1, half]] = rows[[half, half - 1]]
+    np.testing.assert_array_equal(device.sort_rows(rows)[1], lexicographic(rows))
+
+
+@native
+@pytest.mark.parametrize("width", [2, 4, 5])
+@pytest.mark.parametrize("spread", RANGES)
+@pytest.mark.parametrize("padding", ["none", "some", "odd", "all"])
+def test_distinct_rows_are_bit_for_bit_those_of_xla(width, spread, padding, rng):
+    by_xla = jax.jit(unique._unique_rows, static_argnames="capacity")
+    for count in (0, 1, 900, 20_000):
+        rows = draw(rng, count, width, *RANGES[spread], padding)
+        for capacity in (1, 700, 25_000):
+            found, wanted = device.unique_rows(rows, capacity), by_xla(rows, capacity=capacity)
+            for name, ours, theirs in zip(wanted._fields, found, wanted, strict=True):
+                assert ours.dtype == theirs.dtype, name
+                np.testing.assert_array_equal(ours, theirs, err_msg=name)
+
+
+@native
+@pytest.mark.parametrize("spread", RANGES)
+def test_distinct_rows_are_those_of_numpy(spread, rng):
+    for width in (1, 2, 3, 4, 5):
+        for count in COUNTS:
+            rows = draw(rng, count, width, *RANGES[spread], "none")
+            found, inverse = host.unique_rows(rows)
+            wanted, places = np.unique(rows, axis=0, return_inverse=True)
+            assert (found.dtype, inverse.dtype) == (np.int32, np.int32)
+            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(inverse, places.reshape(-1))
+
+
+def without_library(monkeypatch):
+    monkeypatch.setattr(native_host, "available", lambda: False)
+
+
+@native
+@pytest.mark.parametrize("ndim", [1, 2, 3, 4])
+@pytest.mark.parametrize("far", [6, LIMIT - 2, 2**31 - 40])
+def test_lookups_are_those_of_numpy(ndim, far, rng, monkeypatch):
+    """Also from centers so far out that 32 bits would wrap around, of either width."""
+    rows = draw(rng, 800, 1 + ndim, -6, 6, "none")
+    rows[::3, 1:] += (far - 6) * rng.choice([-1, 1], (len(rows[::3]), 1)).astype(np.int32)
+    rows = np.unique(rows, axis=0)
+    offsets = np.asarray(device.box_offsets((3,) * ndim, (1,) * ndim)) * 4
+    extremes = np.full((2, 1 + ndim), 2**31 - 1)
+    extremes[1] = -(2**31)
+    extremes[:, 0] = 0
+    centers = np.concatenate([rng.permutation(rows)[:200], rows[:200] + 1, extremes])
+    wide = np.concatenate([centers, centers * [1] + [0, *(2**33,) * ndim]])
+    rows_of_result = len(wide) + 3
+    given = [(rows, centers.astype(np.int32), offsets), (rows, wide, offsets)]
+    found = [host.find_neighbors(*arguments, rows_of_result) for arguments in given]
+    without_library(monkeypatch)
+    for arguments, ours in zip(given, found, strict=True):
+        np.testing.assert_array_equal(ours, host.find_neighbors(*arguments, rows_of_result))
+
+
+@native
+@pytest.mark.parametrize(
+    ("width", "offset", "rows"), [(3, (0, 0, 1), 9), (4, (0, 1), 9), (4, (0, 0, 1), 7)]
+)
+def test_lookups_of_other_shapes_are_an_error(width, offset, rows):
+    table, centers = np.zeros((5, 4), np.int32), np.zeros((8, width), np.int32)
+    with pytest.raises(ValueError, match=f"{rows} rows for centers \\(8, {width}\\)"):
+        host.find_neighbors(table, centers, np.asarray([offset]), rows)
+
+
+@native
+def test_rows_are_found_as_by_xla(rng):
+    by_xla = jax.jit(lookup._find_rows)
+    for width in (2, 3, 4, 5):
+        rows = np.unique(draw(rng, 900, width, -5, 5, "some"), axis=0)
+        queries = np.concatenate([rng.permutation(rows), draw(rng, 500, width, -6, 6, "odd")])
+        np.testing.assert_array_equal(device.find_rows(rows, queries), by_xla(rows, queries))
+    assert device.find_rows(rows, queries[:0]).shape == (0,)
+
+
+@native
+def test_lists_that_are_not_sorted_are_read_within_their_bounds(rng):
+    rows = draw(rng, 5000, 4, -LIMIT, LIMIT, "odd")
+    offsets = np.asarray(device.box_offsets((3, 3, 3), (1, 1, 1)))
+    found = np.asarray(device.find_neighbors(rows, rows[::-1], np.ones(5000, bool), offsets))
+    assert found.min() >= -1
+    assert found.max() < 5000
+
+
+def draw_table(rng, rows, in_rows, taps):
+    """Within a tap no input twice."""
+    table = np.full((rows, taps), -1, np.int32)
+    for tap in range(taps):
+        out = np.flatnonzero(rng.random(rows) < 0.3)[:in_rows]
+        table[out, tap] = rng.permutation(in_rows)[: len(out)]
+    return table
+
+
+@native
+@pytest.mark.parametrize(
+    ("rows", "in_rows", "taps"),
+    [(0, 5, 3), (5, 0, 3), (1, 1, 1), (900, 700, 27), (30_000, 40_000, 8), (20, 30, 0)],
+)
+def test_tables_read_backwards_and_tap_by_tap(rows, in_rows, taps, rng, monkeypatch):
+    table = draw_table(rng, rows, in_rows, taps)
+    backwards = views.invert_neighbors(table, in_rows)
+    by_xla = jax.jit(views._invert_neighbors, static_argnames="in_capacity")
+    np.testing.assert_array_equal(backwards, by_xla(table, in_capacity=in_rows))
+    pairs = views.list_pairs(table)
+    if table.size:
+        for ours, theirs in zip(pairs, jax.jit(views._list_pairs)(table), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    on_host = geometry_host.invert_table(table, in_rows), *geometry_host.pair_lists(table)
+    without_library(monkeypatch)
+    in_numpy = geometry_host.invert_table(table, in_rows), *geometry_host.pair_lists(table)
+    for wanted, *all_others in zip(in_numpy, on_host, (backwards, *pairs), strict=True):
+        for found in all_others:
+            assert found.dtype == np.int32
+            np.testing.assert_array_equal(found, wanted)
+
+
+@native
+def test_tables_with_rows_that_do_not_exist(rng):
+    """XLA drops them, and lets the later of two outputs stay."""
+    table = rng.integers(-(2**31), 2**31, (20_000, 5)).astype(np.int32)
+    table[::2] = rng.integers(-2, 9001, (10_000, 5))
+    table = np.where(table < -1, -1, table).astype(np.int32)
+    by_xla = jax.jit(views._invert_neighbors, static_argnames="in_capacity")
+    found = views.invert_neighbors(table, 9000)
+    np.testing.assert_array_equal(found, by_xla(table, in_capacity=9000))
+    np.testing.assert_array_equal(found, native_host.invert_table(table, 9000))
+
+
+@native
+def test_under_vmap_and_scan(rng):
+    rows = np.stack([draw(rng, 300, 4, -4, 4, "some") for _ in range(3)])
+    each = [device.unique_rows(scene, 64) for scene in rows]
+    mapped = jax.vmap(lambda scene: device.unique_rows(scene, 64))(rows)
+    _, scanned = jax.lax.scan(lambda c, scene: (c, device.unique_rows(scene, 64)), 0, rows)
+    for wanted, *found in zip(zip(*each, strict=True), mapped, scanned, strict=True):
+        for ours in found:
+            np.testing.assert_array_equal(ours, np.stack(wanted))
+    order = jax.vmap(lambda scene: device.sort_rows(scene)[1])(rows)
+    np.testing.assert_array_equal(order, np.stack([lexicographic(scene) for scene in rows]))
+
+
+@native
+def test_inside_shard_map(rng):
+    mesh = jax.make_mesh((1,), ("scenes",))
+    split = jax.sharding.PartitionSpec("scenes")
+    rows = draw(rng, 300, 4, -4, 4, "some")
+    given = jax.device_put(rows, jax.sharding.NamedSharding(mesh, split))
+
+    def each(rows):
+        found = device.unique_rows(rows, 64)
+        return found.coords, found.inverse, device.sort_rows(rows)[1], found.count[None]
+
+    wanted = device.unique_rows(rows, 64)
+    found = jax.jit(jax.shard_map(each, mesh=mesh, in_specs=split, out_specs=split))(given)
+    expected = wanted.coords, wanted.inverse, lexicographic(rows), wanted.count[None]
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@native
+@pytest.mark.parametrize("curve", device.CURVES)
+def test_curves_are_sorted_by_it_too(curve, rng):
+    rows = draw(rng, 3000, 4, -LIMIT, LIMIT, "some")
+    order = np.asarray(device.sort_by_curve(rows, curve))
+    words = [rows[:, 0], *rows[:, 1:].T]
+    if curve != "lexicographic":
+        keys = device.morton_keys(rows) if curve == "morton" else device.hilbert_keys(rows)
+        words = [rows[:, 0], *np.asarray(keys).T]
+    np.testing.assert_array_equal(order, np.lexsort(words[::-1]))
+
+
+@native
+def test_wider_rows_take_xla(rng):
+    rows = draw(rng, 50, 7, -2, 2, "some")
+    np.testing.assert_array_equal(device.sort_rows(rows)[1], lexicographic(rows))
+    assert "voxax_sort_rows" not in ordering.sort_rows.lower(rows).as_text()
+    assert "voxax_sort_rows" in ordering.sort_rows.lower(rows[:, :5]).as_text()
+
+
+@native
+def test_shapes_that_do_not_fit_are_an_error():
+    def wrong(coords):
+        shapes = [(9, 3), (), (), (7,)]
+        results = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
+        return library_call("voxax_unique_rows", results, coords)
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="inverse \\[N\\]"):
+        jax.block_until_ready(jax.jit(wrong)(jnp.zeros((8, 3), jnp.int32)))
+
+
+def test_errors_of_the_host_functions(monkeypatch):
+    class Library:
+        def __getattr__(self, name):
+            return lambda *arguments: result
+
+    monkeypatch.setattr(native_host, "library", lambda: (Library(), None))
+    result = -1
+    with pytest.raises(MemoryError, match="unique_rows"):
+        native_host.unique_rows(np.zeros((3, 4), np.int32))
+    result = -2
+    with pytest.raises(ValueError, match="32 bits"):
+        native_host.unique_rows(np.zeros((3, 4), np.int32))
+    monkeypatch.setattr(native_host, "library", lambda: (None, "not built"))
+    with pytest.raises(RuntimeError, match="not built"):
+        native_host.invert_table(np.zeros((3, 4), np.int32), 2)
+
+
+FORKED = """
+import multiprocessing, os, warnings
+import jax, numpy as np
+warnings.simplefilter("ignore")  # JAX warns of the fork: the children do not use it
+import voxax as vx
+from voxax._native import host as native
+from voxax.coords import host
+rows = np.random.default_rng(0).integers(-30, 30, (50_000, 4)).astype(np.int32)
+jax.block_until_ready(jax.jit(lambda r: vx.coords.unique_rows(r, 50_000))(rows))
+
+def work(seed):
+    assert native.available()
+    unique, inverse = host.unique_rows(rows)
+    found = host.find_neighbors(unique, unique, np.asarray([[0, 0, -1], [0, 0, 1]]))
+    return int(inverse.sum()), int(found.sum())
+
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    results = pool.map(work, range(4))
+print(len(set(results)) == 1 and results[0] == work(0))
+"""
+
+
+@native
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_forked_processes_of_a_program_that_ran_it():
+    result = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120
+    )
+    assert result.stdout == "True\n", result.stderr
+
+
+def test_switched_off_numpy_does_without():
+    script = (
+        "import numpy as np\n"
+        "from voxax._native import host as native\n"
+        "from voxax.coords import host\n"
+        "rows, inverse = host.unique_rows(np.asarray([[0, 2], [0, -1], [0, 2]], np.int32))\n"
+        "print(native.available(), rows.tolist(), inverse.tolist())\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "VOXAX_NATIVE": "off"},
+    )
+    assert result.stdout == "False [[0, -1], [0, 2]] [1, 0, 1]\n", result.stderr
