@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from cases import Case
-from contestant import Contestant, sgemm_operands
+from contestant import Contestant, Makers, sgemm_operands
 
 
 def setup(threads: int) -> None:
@@ -26,6 +24,6 @@ def sgemm() -> Contestant:
     return Contestant(lambda: a @ b, lambda result: {"out": result})
 
 
-def contestants(case: Case, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
     del case, arrays
     return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import open3d.ml.torch as ml3d
 import torch
 from by_torch import differentiated
 from cases import OPERATIONS, Case
-from contestant import Contestant
+from contestant import Contestant, Makers
 
 # What SparseConv itself uses.
 _HASH_TABLE_SIZE = 1 / 64
@@ -29,12 +30,12 @@ def versions() -> dict[str, str]:
     return {"Open3D": version, "PyTorch": torch.__version__}
 
 
-def contestants(case: Case, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
     if case.operation == "minkunet18":
         return {}
     if case.operation == "map3":
-        return {"radius search": _search(arrays)}
-    return {"op": _op(case, arrays), "layer": _layer(case, arrays)}
+        return {"search": partial(_search, arrays)}
+    return {"op": partial(_op, case, arrays), "layer": partial(_layer, case, arrays)}
 
 
 def _op(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:

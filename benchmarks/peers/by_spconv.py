@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ import spconv.pytorch as sp
 import torch
 from by_torch import differentiated
 from cases import MINKUNET_CHANNELS, MINKUNET_CLASSES, OPERATIONS, Case
-from contestant import Contestant
+from contestant import Contestant, Makers
 from spconv.core import ConvAlgo
 from spconv.pytorch import ops
+from spconv.pytorch.functional import indice_conv, indice_subm_conv
 
 _threads = 1
 
@@ -47,12 +49,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(_threads)
 
 
-def contestants(case: Case, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
     if case.operation == "minkunet18":
-        return {"spconv": _minkunet(case, arrays)}
+        return {"spconv": partial(_minkunet, case, arrays)}
     if case.operation == "map3":
-        return {"spconv": _map(arrays)}
-    return {"spconv": _layer(case, arrays)}
+        return {"spconv": partial(_map, arrays)}
+    return {"spconv": partial(_layer, case, arrays)}
 
 
 def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
@@ -76,9 +78,6 @@ def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     pairs = _pairs(data.indice_pair_num.numpy(), what.stride == 1, len(indices))
     if pairs != int(arrays["pairs"]):
         raise ValueError(f"{pairs} pairs instead of {arrays['pairs']}")
-    # The map is found in the tensor, as in every layer of a network but the first of a level.
-    known = sp.SparseConvTensor(features, indices, arrays["grid"].tolist(), 1)
-    known.indice_dict = made.indice_dict
     if what.stride == 1:
         rows = np.arange(len(indices))
     else:
@@ -89,9 +88,12 @@ def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     cotangent = np.empty_like(arrays["cotangent"])
     cotangent[rows] = arrays["cotangent"]
 
+    # What the module does with a map that it finds; strided modules never look for one.
+    apply = indice_subm_conv if what.stride == 1 else indice_conv
+
     def forward(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        del weight  # it is the module's
-        return module(known.replace_feature(x)).features
+        pairs, numbers = data.indice_pairs, data.indice_pair_num
+        return apply(x, weight, pairs, numbers, len(rows), ConvAlgo.Native)
 
     inner = differentiated(case, features, module.weight, torch.from_numpy(cotangent), forward)
 

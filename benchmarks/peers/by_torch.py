@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from cases import OPERATIONS, Case
-from contestant import Contestant, sgemm_operands
+from contestant import Contestant, Makers, sgemm_operands
 
 # Of one matrix or grid. A training step holds several.
 _LIMIT = 2**30
@@ -31,15 +32,15 @@ def sgemm() -> Contestant:
     return Contestant(lambda: a @ b, lambda result: {"out": result.numpy()})
 
 
-def contestants(case: Case, arrays: dict[str, np.ndarray]) -> dict[str, Contestant | str]:
+def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
     if case.operation == "minkunet18":
         return {}
     if case.operation == "map3":
-        return {"searchsorted": _search(arrays)}
+        return {"searchsorted": partial(_search, arrays)}
     return {
-        "loop": _layer(case, arrays, _loop(arrays)),
-        "im2col": _im2col(case, arrays),
-        "dense": _dense(case, arrays),
+        "loop": partial(_loop, case, arrays),
+        "im2col": partial(_im2col, case, arrays),
+        "dense": partial(_dense, case, arrays),
     }
 
 
@@ -81,7 +82,7 @@ def differentiated(
     )
 
 
-def _loop(arrays: dict[str, np.ndarray]) -> Callable[..., torch.Tensor]:
+def _loop(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     """Tap by tap: gather, multiply, add."""
     neighbors = torch.from_numpy(arrays["neighbors"])
     outs = [torch.nonzero(column >= 0)[:, 0] for column in neighbors.unbind(1)]
@@ -94,7 +95,7 @@ def _loop(arrays: dict[str, np.ndarray]) -> Callable[..., torch.Tensor]:
                 result.index_add_(0, out, features.index_select(0, rows) @ matrix)
         return result
 
-    return forward
+    return _layer(case, arrays, forward)
 
 
 def _im2col(case: Case, arrays: dict[str, np.ndarray]) -> Contestant | str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from cases import OPERATIONS, Case
-from contestant import Contestant, sgemm_operands
+from contestant import Contestant, Makers, sgemm_operands
 
 import voxax as vx
 from voxax.nn.functional import spatially_sparse_conv
@@ -35,21 +36,19 @@ def sgemm() -> Contestant:
     return Contestant(lambda: product(a, b).block_until_ready(), lambda out: {"out": out})
 
 
-def contestants(case: Case, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
     make = {"minkunet18": _minkunet, "map3": _map}.get(case.operation, _layer)
-    return {"voxax": make(case, arrays)}
+    return {"voxax": partial(make, case, arrays)}
 
 
 def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     what = OPERATIONS[case.operation]
     options: dict[str, Any] = {"kernel_size": what.kernel, "stride": what.stride}
+    rows, count = len(arrays["coords"]), len(arrays["out_coords"])
+    if what.stride > 1:
+        options["capacity"] = vx.bucket_capacity(count)
     if case.operation == "conv3s2":
-        count = len(arrays["out_coords"])
-        options |= {
-            "generative": True,
-            "spatial_shape": tuple(arrays["grid"].tolist()),
-            "capacity": vx.bucket_capacity(count),
-        }
+        options |= {"generative": True, "spatial_shape": tuple(arrays["grid"].tolist())}
     weight = jnp.asarray(arrays["weight"])
 
     def forward(weight: jax.Array, voxels: vx.Voxels) -> jax.Array:
@@ -63,7 +62,6 @@ def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
         return out, *pull(cotangent)
 
     voxels = vx.Voxels.from_coords(arrays["coords"], arrays["features"])
-    rows, count = len(arrays["coords"]), len(arrays["out_coords"])
     if not case.trains:
         voxels = vx.plan(lambda v: forward(weight, v), voxels)
         infer = jax.jit(forward)
@@ -71,7 +69,7 @@ def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
             lambda: jax.block_until_ready(infer(weight, voxels)),
             lambda out: {"out": np.asarray(out)[:count]},
         )
-    like = jax.eval_shape(forward, weight, vx.plan(lambda v: forward(weight, v), voxels))
+    like = jax.eval_shape(forward, weight, voxels)
     cotangent = jnp.zeros(like.shape).at[:count].set(arrays["cotangent"])
     voxels = vx.plan(lambda v: both(weight, v, cotangent), voxels)
     train = jax.jit(both)

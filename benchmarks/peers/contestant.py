@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,9 @@ class Contestant(NamedTuple):
     arrays: Callable[[Any], dict[str, np.ndarray]]
     exact: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
+
+# By name, what makes a contestant, or says why it cannot take part.
+Makers = Mapping[str, Callable[[], Contestant | str]]
 
 SGEMM_SHAPE = (4096, 512, 512)
 

@@ -13,7 +13,7 @@ import environment
 import report
 from cases import CHANNELS, Case, cases
 from crew import Member, WorkerFailed
-from match import play
+from match import Match
 from problems import SYNTHETIC, WORKLOADS, coords_of, problem
 
 from tuning import DATA, RESULTS
@@ -22,7 +22,7 @@ from tuning import DATA, RESULTS
 def main(description: str | None) -> None:
     """Measure what the command line asks for."""
     options = parse(description)
-    chosen = cases(options.workloads, options.channels, options.only)
+    chosen = cases(options.workloads, options.channels, options.only, options.all)
     if not chosen:
         sys.exit(f"no case has all of these words: {options.only}")
     if options.python is None:
@@ -32,7 +32,7 @@ def main(description: str | None) -> None:
     for peer, reason in absent.items():
         print(f"{peer} is left out: {reason}", flush=True)
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log.txt").open("w+") as log:
-        crew, versions = muster(python, absent, options.threads, Path(folder), log)
+        crew, versions = muster(python, absent, options, Path(folder), log)
         try:
             taken = report.Report.open(options.out, options.threads, versions, absent)
             measure(chosen, crew, taken, options, Path(folder))
@@ -49,11 +49,15 @@ def main(description: str | None) -> None:
 
 
 def muster(
-    python: Path | None, absent: dict[str, str], threads: int, folder: Path, log: IO[Any]
+    python: Path | None,
+    absent: dict[str, str],
+    options: argparse.Namespace,
+    folder: Path,
+    log: IO[Any],
 ) -> tuple[dict[str, Member], dict[str, str]]:
     """Start a worker for every library; those that fail are added to ``absent``."""
-    own = Path(sys.executable)
-    tuning = {"VOXAX_AUTOTUNE": "on", "VOXAX_AUTOTUNE_BUDGET": "1e6", "JAX_PLATFORMS": "cpu"}
+    own, threads, budget = Path(sys.executable), options.threads, str(options.budget)
+    tuning = {"VOXAX_AUTOTUNE": "on", "VOXAX_AUTOTUNE_BUDGET": budget, "JAX_PLATFORMS": "cpu"}
     plans = {
         "voxax": (own, {**tuning, "VOXAX_NATIVE": "on", "VOXAX_CACHE_DIR": str(folder / "native")}),
         "voxax-xla": (
@@ -88,9 +92,9 @@ def measure(
 ) -> None:
     """Run the cases; the files are written after each, so that a run can be cut short."""
     coords = {w: coords_of(w, options.data, options.size) for w in {c.workload for c in chosen}}
+    match = Match(crew, options.rounds, folder, everyone=options.all)
     for case in chosen:
-        arrays = problem(case, coords[case.workload])
-        result = play(case, arrays, crew, options.rounds, folder)
+        result = match.play(case, problem(case, coords[case.workload]))
         taken.add(case, result)
         taken.write(options.out)
         print(report.line(case, result), flush=True)
@@ -108,7 +112,9 @@ def parse(description: str | None) -> argparse.Namespace:
     add("--only", default="", help="cases with all of these words in their name")
     add("--rounds", type=int, default=7)
     add("--threads", type=int, default=cores)
-    add("--quick", action="store_true", help="one workload, few channels, 3 rounds, no MinkUNet")
+    add("--budget", type=float, default=60, help="seconds of tuning for voxax, and on XLA alone")
+    add("--all", action="store_true", help="the whole grid, and everybody in every case")
+    add("--quick", action="store_true", help="one workload, two channels, 3 rounds")
     add("--size", type=int, default=2000, help=f"voxels of {SYNTHETIC}")
     add("--venv", type=Path, default=environment.default_folder(), help="of the peers")
     add("--python", type=Path, help="use this Python for the peers, and install nothing")

@@ -14,7 +14,7 @@ COLUMNS = {
     "voxax": ("voxax",),
     "voxax on XLA alone": ("voxax-xla",),
     "spconv": ("spconv",),
-    "Open3D": ("open3d op", "open3d layer", "open3d radius search"),
+    "Open3D": ("open3d op", "open3d layer", "open3d search"),
     "PyTorch": ("torch loop", "torch im2col", "torch dense", "torch searchsorted"),
 }
 PEERS = ("spconv", "Open3D", "PyTorch")
@@ -76,12 +76,13 @@ class Report:
             f"{head['device']}, {head['threads']} threads, Python {head['python']}, {versions}.",
             "",
             "float32. Medians of rounds in which all libraries take turns, each in its own "
-            "process, ms; in brackets the ratio to the floor: the arithmetic of the pairs over the rate of "
-            "the best dense product (XLA, NumPy, PyTorch) of the same rounds, three times that "
-            "with the backward pass. The last column is the time of the fastest peer over that of "
+            "process, ms; in brackets the ratio to the floor: the arithmetic of the pairs over the "
+            "rate of the best dense product (XLA, NumPy, PyTorch) of the same rounds, three times "
+            "that with the backward pass. The last column is the time of the fastest peer over that of "
             "voxax: more than 1 means that voxax is faster. Layers have their map at hand. PyTorch "
             "is the best of a loop over taps, im2col and a dense grid; Open3D of its op and its "
-            "layer. All results agree with voxax's to 1e-4 of the largest entry.",
+            "layer; who took more than 5 times the fastest is left out with more channels. All "
+            "results agree with voxax's to 1e-4 of the largest entry.",
         ]
         lines += [f"\n{peer} was left out: {reason}." for peer, reason in head["absent"].items()]
         lines += _races(self.results)
@@ -117,7 +118,7 @@ def line(case: Case, result: dict[str, Any]) -> str:
     floor = f" floor {1e3 * result['floor']:.2f}" if "floor" in result else ""
     times = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in result["seconds"].items())
     gone = "".join(f"; {name}: {reason}" for name, reason in result["absent"].items())
-    return f"{case}:{floor} ms: {times}{gone}"
+    return f"{case} ({result['wall']:.0f} s):{floor} ms: {times}{gone}"
 
 
 def device() -> str:

@@ -44,14 +44,17 @@ class Worker:
     def hello(self) -> dict[str, Any]:
         return {"versions": self._library.versions()}
 
-    def prepare(self, slot: str, case: list[Any], problem: str) -> dict[str, Any]:
+    def prepare(
+        self, slot: str, case: list[Any], problem: str, without: list[str]
+    ) -> dict[str, Any]:
         """Load a problem. Answers the contestants: None, or why one cannot take part."""
         import numpy as np
         from cases import Case
 
         with np.load(problem) as file:
             arrays = {name: file[name] for name in file.files}
-        made = self._library.contestants(Case(*case), arrays)
+        makers = self._library.contestants(Case(*case), arrays)
+        made = {name: make() for name, make in makers.items() if name not in without}
         self._slots[slot] = {name: c for name, c in made.items() if not isinstance(c, str)}
         return {"absent": {name: c if isinstance(c, str) else None for name, c in made.items()}}
 
