@@ -78,11 +78,12 @@ class Report:
             "float32. Medians of rounds in which all libraries take turns, each in its own "
             "process, ms; in brackets the ratio to the floor: the arithmetic of the pairs over the "
             "rate of the best dense product (XLA, NumPy, PyTorch) of the same rounds, three times "
-            "that with the backward pass. The last column is the time of the fastest peer over that of "
-            "voxax: more than 1 means that voxax is faster. Layers have their map at hand. PyTorch "
-            "is the best of a loop over taps, im2col and a dense grid; Open3D of its op and its "
-            "layer; who took more than 5 times the fastest is left out with more channels. All "
-            "results agree with voxax's to 1e-4 of the largest entry.",
+            "that with the backward pass. The last column is the time of the fastest peer over "
+            "that of voxax: more than 1 means that voxax is faster. Layers have their map at hand. "
+            "PyTorch is the best of a loop over taps, im2col and a dense grid; Open3D of its op "
+            "and its layer. Who took more than 5 times the fastest is left out with more channels. "
+            "All results agree with voxax's to 1e-4 of the largest entry. Of maps, shuffled means "
+            "that the coordinates come in no order: voxax then sorts them first.",
         ]
         lines += [f"\n{peer} was left out: {reason}." for peer, reason in head["absent"].items()]
         lines += _races(self.results)
