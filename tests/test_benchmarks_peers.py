@@ -112,6 +112,12 @@ def test_cases_are_chosen_by_words(peers):
 
     chosen = cases(WORKLOADS, CHANNELS, "os0-128 conv3 forward", False)
     assert [case.channels for case in chosen] == list(CHANNELS)
+    either = cases(WORKLOADS, CHANNELS, "mesh conv3 C32, map3 shuffled", False)
+    assert [str(case) for case in either[:2]] == [
+        "mesh conv3 C32 forward",
+        "mesh conv3 C32 forward+backward",
+    ]
+    assert [case.mode for case in either[2:]] == ["shuffled"] * len(WORKLOADS)
     assert {str(case) for case in cases(WORKLOADS, CHANNELS, "", False)} < {
         str(case) for case in cases(WORKLOADS, CHANNELS, "", True)
     }
@@ -147,7 +153,8 @@ def test_one_command_writes_table_data_and_picture(tmp_path):
     command = [sys.executable, str(FOLDER / "run.py"), "--python", sys.executable]
     command += ["--workloads", "sphere", "--size", "300", "--channels", "4,8", "--rounds", "2"]
     command += ["--budget", "0", "--threads", "1", "--out", str(tmp_path)]
-    for part in (["--only", "conv3"], ["--only", "map3", "--picture", str(tmp_path / "p.svg")]):
+    picture = tmp_path / "p.svg"
+    for part in (["--only", "conv3"], ["--only", "map3", "--picture", str(picture)]):
         done = subprocess.run(command + part, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "peers.json").read_text())
@@ -166,4 +173,4 @@ def test_one_command_writes_table_data_and_picture(tmp_path):
     table = (tmp_path / "peers.md").read_text()
     assert table.count("\n| sphere |") == len(cases)
     assert report["device"] in table
-    assert "<svg" in (tmp_path / "p.svg").read_text()
+    assert "<svg" in picture.read_text()

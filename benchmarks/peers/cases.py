@@ -66,11 +66,12 @@ _STRIDED = (64,)
 def cases(
     workloads: tuple[str, ...], channels: tuple[int, ...], only: str, everything: bool
 ) -> list[Case]:
-    """The cases of these workloads and channels whose name has all words of ``only``.
+    """The cases of these workloads and channels that ``only`` asks for.
 
     Args:
       workloads, channels: to take them from.
-      only: words, with spaces between them.
+      only: words with spaces between them, all of which a case's name has; or several such,
+        with commas between them.
       everything: all channels and operations on all workloads. Otherwise all channels on a sweep
         and a room, 32 and 128 elsewhere, and strided layers and MinkUNet18 on these two alone.
     """
@@ -87,4 +88,5 @@ def cases(
                 sizes = tuple(c for c in channels if c in wanted) or channels[:1]
             # Ascending channels: who falls far behind with few is spared more.
             found += [Case(workload, operation, c, mode) for mode in what.modes for c in sizes]
-    return [case for case in found if set(only.split()) <= set(str(case).split())]
+    wanted = [set(words.split()) for words in only.split(",")]
+    return [c for c in found if any(words <= set(str(c).split()) for words in wanted)]

@@ -24,7 +24,7 @@ def main(description: str | None) -> None:
     options = parse(description)
     chosen = cases(options.workloads, options.channels, options.only, options.all)
     if not chosen:
-        sys.exit(f"no case has all of these words: {options.only}")
+        sys.exit(f"no case has these words in its name: {options.only}")
     if options.python is None:
         python, absent = environment.prepare(options.venv)
     else:
@@ -109,7 +109,7 @@ def parse(description: str | None) -> argparse.Namespace:
     add("--data", type=Path, default=Path(os.environ.get("VOXAX_TEST_DATA", DATA)))
     add("--workloads", help=f"of {', '.join(WORKLOADS)}, {SYNTHETIC}; comma between them")
     add("--channels", help=f"of {', '.join(map(str, CHANNELS))}; comma between them")
-    add("--only", default="", help="cases with all of these words in their name")
+    add("--only", default="", help="cases with these words in their name; comma: or")
     add("--rounds", type=int, default=7)
     add("--threads", type=int, default=cores)
     add("--budget", type=float, default=60, help="seconds of tuning for voxax, and on XLA alone")
