@@ -50,11 +50,20 @@ def one_thread() -> Iterator[None]:
 
 
 def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
-    if case.operation == "minkunet18":
-        return {"spconv": partial(_minkunet, case, arrays)}
     if case.operation == "map3":
         return {"spconv": partial(_map, arrays)}
-    return {"spconv": partial(_layer, case, arrays)}
+    make = partial(_minkunet if case.operation == "minkunet18" else _layer, case, arrays)
+    return {"spconv": make, "single": lambda: _single(make())}
+
+
+def _single(contestant: Contestant) -> Contestant:
+    """The same on one thread, where it is right."""
+
+    def run() -> Any:
+        with one_thread():
+            return contestant.run()
+
+    return Contestant(run, contestant.arrays)
 
 
 def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from report import COLUMNS, Report, best
+from report import Report, best
 
 from voxax.plot.drawing import FADED, INK, Drawing
 
@@ -39,7 +39,7 @@ def draw(report: Report, path: Path) -> Path | None:
         )
         for mode in modes
     ]
-    group = len(COLUMNS) * _STEP + _GAP
+    group = len(_COLORS) * _STEP + _GAP
     height = 108 + group * max(map(len, panels))
     drawing = Drawing(_WIDTH, height)
     drawing.text(
@@ -53,9 +53,9 @@ def draw(report: Report, path: Path) -> Path | None:
         drawing.text(left, 92, mode, 12, bold=True, anchor="left")
         for place, row in enumerate(panel):
             top = 106 + place * group
-            middle = top + len(COLUMNS) * _STEP / 2
+            middle = top + len(_COLORS) * _STEP / 2
             drawing.text(left - 10, middle, f"C {row['case'][2]}", 11, INK, anchor="right")
-            for line, column in enumerate(COLUMNS):
+            for line, column in enumerate(_COLORS):
                 found = best(row, column)
                 if found is not None:
                     y = top + line * _STEP

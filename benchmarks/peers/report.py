@@ -14,6 +14,7 @@ COLUMNS = {
     "voxax": ("voxax",),
     "voxax on XLA alone": ("voxax-xla",),
     "spconv": ("spconv",),
+    "spconv, 1 thread": ("spconv single",),
     "Open3D": ("open3d op", "open3d layer", "open3d search"),
     "PyTorch": ("torch loop", "torch im2col", "torch dense", "torch searchsorted"),
 }
@@ -186,6 +187,7 @@ def _races(results: dict[str, dict[str, Any]]) -> list[str]:
             "",
             f"{peer} agreed on one thread only. As it was timed, with all threads, its results "
             f"differed in {len(own)} of {len(results)} cases, in up to {max(r for _, r in own)} "
-            f"rows and by up to {max(e for e, _ in own):.2g} of the largest entry.",
+            f"rows and by up to {max(e for e, _ in own):.2g} of the largest entry: its times with all "
+            "threads are those of wrong results.",
         ]
     return lines
