@@ -187,7 +187,7 @@ def _races(results: dict[str, dict[str, Any]]) -> list[str]:
             "",
             f"{peer} agreed on one thread only. As it was timed, with all threads, its results "
             f"differed in {len(own)} of {len(results)} cases, in up to {max(r for _, r in own)} "
-            f"rows and by up to {max(e for e, _ in own):.2g} of the largest entry: its times with all "
-            "threads are those of wrong results.",
+            f"rows and by up to {max(e for e, _ in own):.2g} of the largest entry: its times with "
+            "all threads are those of wrong results.",
         ]
     return lines
