@@ -148,6 +148,18 @@ def test_pairs_of_a_relation_are_those_of_dense_grids(peers):
 
 
 @pytest.mark.slow
+def test_peers_that_do_not_install_are_named_with_the_reason(peers, tmp_path, monkeypatch):
+    import environment
+
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    python, absent = environment.prepare(tmp_path / "peers")
+    assert set(absent) == {"torch", "spconv", "open3d"}
+    if python is not None:  # there is a Python 3.11
+        assert absent["torch"].startswith("pip install torch==")
+        assert absent["spconv"] == "it needs PyTorch"
+
+
+@pytest.mark.slow
 def test_one_command_writes_table_data_and_picture(tmp_path):
     """On a small shape, with the peers that the running Python has."""
     command = [sys.executable, str(FOLDER / "run.py"), "--python", sys.executable]
