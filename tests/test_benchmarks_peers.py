@@ -90,6 +90,21 @@ def test_wrong_results_are_not_timed(peers, tmp_path):
     assert "differs" in result["absent"]["spconv"]
 
 
+def test_a_library_that_fails_on_the_way_is_named(peers, tmp_path):
+    from crew import WorkerFailed
+
+    class Mortal(FakeMember):
+        def ask(self, do, **arguments):
+            if self.turns("spconv") == 2:
+                raise WorkerFailed("spconv is gone")
+            return super().ask(do, **arguments)
+
+    crew = {"voxax": FakeMember({"voxax": 0.01}), "spconv": Mortal({"spconv": 0.01})}
+    first, second = played(crew, tmp_path, (16, 32))
+    assert first["rounds"] == {"voxax": 7}
+    assert first["absent"] == second["absent"] == {"spconv": "spconv is gone"}
+
+
 def test_results_that_are_exact_on_one_thread_are_timed_and_noted(peers, tmp_path):
     from cases import Case
     from report import Report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from pathlib import Path
@@ -77,9 +78,10 @@ class Match:
                 except WorkerFailed as failure:
                     absent[full] = str(failure)
         layered = OPERATIONS[case.operation].layered
-        seconds, rates = self._take_turns(players, layered)
+        seconds, rates = self._take_turns(players, absent, layered)
         for member in self._crew.values():
-            member.ask("drop", slot="case")
+            with contextlib.suppress(WorkerFailed):  # it says so in every case
+                member.ask("drop", slot="case")
         medians = {name: statistics.median(own) for name, own in seconds.items()}
         self._note_hopeless(case, medians)
         result: dict[str, Any] = {
@@ -103,22 +105,31 @@ class Match:
         return result
 
     def _take_turns(
-        self, players: dict[str, tuple[Member, str]], layered: bool
+        self, players: dict[str, tuple[Member, str]], absent: dict[str, str], layered: bool
     ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """Seconds of all rounds, of the contestants and of the dense products."""
+        """Seconds of all rounds, of the contestants and of the dense products.
+
+        Those that fail on the way come to ``absent``.
+        """
         seconds: dict[str, list[float]] = {name: [] for name in players}
         rates: dict[str, list[float]] = {}
         for number in range(self._rounds):
             # Backwards in every other round: nobody always follows the same other one.
             for name in list(players)[:: 1 if number % 2 else -1]:
-                if number < self._turns(name, seconds):
+                if name in seconds and number < self._turns(name, seconds):
                     member, own = players[name]
-                    seconds[name].append(member.ask("time", slot="case", name=own)["seconds"])
+                    try:
+                        answer = member.ask("time", slot="case", name=own)
+                        seconds[name].append(answer["seconds"])
+                    except WorkerFailed as failure:
+                        absent[name] = str(failure)
+                        del seconds[name]
             if layered:
                 for library, name in _SGEMM.items():
                     if library in self._crew:
-                        answer = self._crew[library].ask("time", slot="sgemm", name="sgemm")
-                        rates.setdefault(name, []).append(answer["seconds"])
+                        with contextlib.suppress(WorkerFailed):
+                            answer = self._crew[library].ask("time", slot="sgemm", name="sgemm")
+                            rates.setdefault(name, []).append(answer["seconds"])
         return seconds, rates
 
     def _turns(self, name: str, seconds: dict[str, list[float]]) -> int:
