@@ -82,7 +82,7 @@ class Report:
             "that with the backward pass. The last column is the time of the fastest peer over "
             "that of voxax: more than 1 means that voxax is faster. Layers have their map at hand. "
             "PyTorch is the best of a loop over taps, im2col and a dense grid; Open3D of its op "
-            "and its layer. Who took more than 5 times the fastest is left out with more channels. "
+            "and its layer: of these, who fell far behind is spared the cases with more channels. "
             "All results agree with voxax's to 1e-4 of the largest entry. Of maps, shuffled means "
             "that the coordinates come in no order: voxax then sorts them first.",
         ]
