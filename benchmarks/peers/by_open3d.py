@@ -1,0 +1,106 @@
+"""Open3D-ML: its ``sparse_conv`` op on a prebuilt neighbour list, and its ``SparseConv`` layer."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from functools import partial
+from typing import Any
+
+import numpy as np
+import open3d.ml.torch as ml3d
+import torch
+from by_torch import differentiated
+from cases import OPERATIONS, Case
+from contestant import Contestant, Makers
+
+# What SparseConv itself uses.
+_HASH_TABLE_SIZE = 1 / 64
+
+
+def setup(threads: int) -> None:
+    torch.set_num_threads(threads)  # TBB counts the processors that the process may use
+
+
+def forget() -> None:
+    pass
+
+
+def versions() -> dict[str, str]:
+    version = importlib.metadata.version("open3d-cpu")
+    return {"Open3D": version, "PyTorch": torch.__version__}
+
+
+def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
+    if case.operation == "minkunet18":
+        return {}
+    if case.operation == "map3":
+        return {"search": partial(_search, arrays)}
+    return {"op": partial(_op, case, arrays), "layer": partial(_layer, case, arrays)}
+
+
+def _op(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
+    neighbors = arrays["neighbors"]
+    out, tap = np.nonzero(neighbors >= 0)
+    rows = torch.from_numpy(neighbors[out, tap].astype(np.int32))
+    taps = torch.from_numpy(tap.astype(np.uint8))
+    splits = torch.from_numpy(np.searchsorted(out, np.arange(len(neighbors) + 1)).astype(np.int64))
+    none = torch.empty(0)
+
+    def forward(features: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return ml3d.ops.sparse_conv(weight, features, none, rows, taps, none, splits)
+
+    given = (torch.from_numpy(arrays[name]) for name in ("features", "weight", "cotangent"))
+    return differentiated(case, *given, forward)
+
+
+def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
+    what, c = OPERATIONS[case.operation], case.channels
+    layer = ml3d.layers.SparseConv(c, c, [what.kernel] * 3, use_bias=False)
+    taps = [what.kernel] * 3
+    with torch.no_grad():
+        layer.kernel.copy_(torch.from_numpy(arrays["weight"]).reshape(*taps, c, c))
+    points = _positions(arrays["coords"])
+    outputs = points if what.stride == 1 else _positions(arrays["out_coords"], what.stride)
+    table = _table(points, what.kernel)
+
+    def forward(features: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        del weight  # it is the layer's
+        return layer(features, points, outputs, 1.0, fixed_radius_search_hash_table=table)
+
+    features, cotangent = (torch.from_numpy(arrays[n]) for n in ("features", "cotangent"))
+    inner = differentiated(case, features, layer.kernel, cotangent, forward)
+    with torch.no_grad():
+        forward(features, layer.kernel)
+    pairs = len(layer.nns.neighbors_index)
+    if pairs != int(arrays["pairs"]):
+        raise ValueError(f"{pairs} pairs instead of {arrays['pairs']}")
+
+    def in_order(result: Any) -> dict[str, np.ndarray]:
+        found = inner.arrays(result)
+        if "weight_grad" in found:
+            found["weight_grad"] = found["weight_grad"].reshape(-1, c, c)
+        return found
+
+    return Contestant(inner.run, in_order)
+
+
+def _search(arrays: dict[str, np.ndarray]) -> Contestant:
+    """Hash table and search, as in the layer. The op needs the tap of each pair as well."""
+    points = _positions(arrays["coords"])
+    search = ml3d.layers.FixedRadiusSearch(metric="Linf", return_distances=False)
+
+    def run() -> Any:
+        return search(points, points, 3 * 0.51, hash_table_size_factor=_HASH_TABLE_SIZE)
+
+    return Contestant(run, lambda found: {"pairs": np.asarray(len(found.neighbors_index))})
+
+
+def _table(points: torch.Tensor, kernel: int) -> Any:
+    splits = torch.tensor([0, len(points)])
+    # The radius within which the layer searches.
+    return ml3d.ops.build_spatial_hash_table(points, kernel * 0.51, splits, _HASH_TABLE_SIZE)
+
+
+def _positions(coords: np.ndarray, stride: int = 1) -> torch.Tensor:
+    """Centres of voxels. Open3D counts a kernel's taps from z to x."""
+    return torch.from_numpy(coords[:, :0:-1].astype(np.float32) * stride + np.float32(0.5))

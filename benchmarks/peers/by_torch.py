@@ -1,0 +1,164 @@
+"""Plain PyTorch: what one writes without a library for sparse convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from cases import OPERATIONS, Case
+from contestant import Contestant, Makers, sgemm_operands
+
+# Of one matrix or grid. A training step holds several.
+_LIMIT = 2**30
+
+
+def setup(threads: int) -> None:
+    torch.set_num_threads(threads)
+    torch.backends.mkldnn.enabled = True
+
+
+def forget() -> None:
+    pass
+
+
+def versions() -> dict[str, str]:
+    return {"PyTorch": torch.__version__}
+
+
+def sgemm() -> Contestant:
+    a, b = map(torch.from_numpy, sgemm_operands())
+    return Contestant(lambda: a @ b, lambda result: {"out": result.numpy()})
+
+
+def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
+    if case.operation == "minkunet18":
+        return {}
+    if case.operation == "map3":
+        return {"searchsorted": partial(_search, arrays)}
+    return {
+        "loop": partial(_loop, case, arrays),
+        "im2col": partial(_im2col, case, arrays),
+        "dense": partial(_dense, case, arrays),
+    }
+
+
+def _layer(
+    case: Case,
+    arrays: dict[str, np.ndarray],
+    forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Contestant:
+    features, weight, cotangent = (
+        torch.from_numpy(arrays[name]) for name in ("features", "weight", "cotangent")
+    )
+    return differentiated(case, features, weight, cotangent, forward)
+
+
+def differentiated(
+    case: Case,
+    features: torch.Tensor,
+    weight: torch.Tensor,
+    cotangent: torch.Tensor,
+    forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Contestant:
+    """``forward`` alone, or with the gradients of features and weight, by the case's mode."""
+    if not case.trains:
+
+        def infer() -> torch.Tensor:
+            with torch.no_grad():
+                return forward(features, weight)
+
+        return Contestant(infer, lambda out: {"out": out.numpy()})
+    x, w = features.requires_grad_(), weight.requires_grad_()
+
+    def train() -> tuple[torch.Tensor, ...]:
+        out = forward(x, w)
+        return out.detach(), *torch.autograd.grad(out, (x, w), cotangent)
+
+    names = ("out", "features_grad", "weight_grad")
+    return Contestant(
+        train, lambda result: {n: v.numpy() for n, v in zip(names, result, strict=True)}
+    )
+
+
+def _loop(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
+    """Tap by tap: gather, multiply, add."""
+    neighbors = torch.from_numpy(arrays["neighbors"])
+    outs = [torch.nonzero(column >= 0)[:, 0] for column in neighbors.unbind(1)]
+    ins = [column[out].long() for column, out in zip(neighbors.unbind(1), outs, strict=True)]
+
+    def forward(features: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        result = features.new_zeros(len(neighbors), weight.shape[2])
+        for rows, out, matrix in zip(ins, outs, weight.unbind(0), strict=True):
+            if len(rows):
+                result.index_add_(0, out, features.index_select(0, rows) @ matrix)
+        return result
+
+    return _layer(case, arrays, forward)
+
+
+def _im2col(case: Case, arrays: dict[str, np.ndarray]) -> Contestant | str:
+    """All neighbours beside each other, zeros where there is none: one product."""
+    rows, taps = arrays["neighbors"].shape
+    size = rows * taps * case.channels * 4
+    if size > _LIMIT:
+        return f"its matrix has {size / 2**30:.1f} GiB"
+    # One row of zeros, after the others, is what a missing neighbour points to.
+    missing = len(arrays["coords"])
+    table = torch.from_numpy(np.where(arrays["neighbors"] < 0, missing, arrays["neighbors"]))
+    flat = table.long().reshape(-1)
+
+    def forward(features: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        padded = torch.cat([features, features.new_zeros(1, features.shape[1])])
+        matrix = padded.index_select(0, flat).reshape(rows, -1)
+        return matrix @ weight.reshape(-1, weight.shape[2])
+
+    return _layer(case, arrays, forward)
+
+
+def _dense(case: Case, arrays: dict[str, np.ndarray]) -> Contestant | str:
+    """A dense convolution on the whole grid, read at the outputs."""
+    grid = arrays["grid"].astype(np.int64)
+    size = int(grid.prod()) * case.channels * 4
+    if size > _LIMIT:
+        return f"its grid of {'x'.join(map(str, grid))} has {size / 2**30:.0f} GiB"
+    what = OPERATIONS[case.operation]
+    size3, stride = (what.kernel,) * 3, what.stride
+    padding = 0 if stride == what.kernel else 1
+
+    def cells(coords: np.ndarray, shape: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ravel_multi_index(coords[:, 1:].T, shape))
+
+    put, take = cells(arrays["coords"], grid), cells(arrays["out_coords"], grid // stride)
+
+    def forward(features: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        c_in, c_out = weight.shape[1:]
+        dense = features.new_zeros(int(grid.prod()), c_in).index_copy(0, put, features)
+        volume = dense.reshape(1, *grid.tolist(), c_in).permute(0, 4, 1, 2, 3)
+        kernel = weight.reshape(*size3, c_in, c_out).permute(4, 3, 0, 1, 2)
+        result = torch.nn.functional.conv3d(volume, kernel, stride=stride, padding=padding)
+        return result.permute(0, 2, 3, 4, 1).reshape(-1, c_out).index_select(0, take)
+
+    return _layer(case, arrays, forward)
+
+
+def _search(arrays: dict[str, np.ndarray]) -> Contestant:
+    """Sorted keys and one binary search for every tap."""
+    coords = torch.from_numpy(arrays["coords"]).long()
+    y, z = (int(extent) + 2 for extent in arrays["grid"][1:])
+    steps = torch.tensor([y * z, z, 1])
+    offsets = torch.cartesian_prod(*[torch.arange(-1, 2)] * 3) @ steps
+
+    def run() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        # One more cell on every side: a step over the border is no other cell's key.
+        keys, order = torch.sort((coords[:, 1:] + 1) @ steps)
+        pairs = []
+        for offset in offsets:
+            wanted = keys + offset
+            at = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
+            out = torch.nonzero(keys[at] == wanted)[:, 0]
+            pairs.append((order[at[out]], order[out]))
+        return pairs
+
+    return Contestant(run, lambda pairs: {"pairs": np.asarray(sum(len(p[0]) for p in pairs))})

@@ -1,0 +1,193 @@
+"""peers.json and peers.md."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from cases import OPERATIONS, Case
+
+# Columns, and the contestants of which the fastest stands there.
+COLUMNS = {
+    "voxax": ("voxax",),
+    "voxax on XLA alone": ("voxax-xla",),
+    "spconv": ("spconv",),
+    "spconv, 1 thread": ("spconv single",),
+    "Open3D": ("open3d op", "open3d layer", "open3d search"),
+    "PyTorch": ("torch loop", "torch im2col", "torch dense", "torch searchsorted"),
+}
+PEERS = ("spconv", "Open3D", "PyTorch")
+
+
+class Report:
+    """All cases measured on one machine with one set of versions."""
+
+    def __init__(self, head: dict[str, Any], results: dict[str, dict[str, Any]]) -> None:
+        self.head, self.results = head, results
+
+    @classmethod
+    def open(
+        cls, folder: Path, threads: int, versions: dict[str, str], absent: dict[str, str]
+    ) -> Report:
+        """What ``folder`` has from the same machine, threads and versions; else empty."""
+        head = {
+            "device": device(),
+            "threads": threads,
+            "python": platform.python_version(),
+            "versions": versions,
+            "absent": absent,
+        }
+        before = cls.read(folder / "peers.json")
+        if before is None:
+            return cls(head, {})
+        changed = [key for key, value in head.items() if before.head.get(key) != value]
+        if changed:
+            print(f"starting anew: other {', '.join(changed)} than in {folder}/peers.json")
+            return cls(head, {})
+        return before
+
+    @classmethod
+    def read(cls, path: Path) -> Report | None:
+        """The file, or None where there is none."""
+        if not path.exists():
+            return None
+        values = json.loads(path.read_text())
+        results = {str(Case(*r["case"])): r for r in values.pop("results")}
+        return cls(values, results)
+
+    def add(self, case: Case, result: dict[str, Any]) -> None:
+        self.results[str(case)] = result
+
+    def write(self, folder: Path) -> None:
+        """Both files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        ordered = sorted(self.results.values(), key=_order)
+        text = json.dumps({**self.head, "results": ordered}, indent=1)
+        (folder / "peers.json").write_text(text + "\n")
+        (folder / "peers.md").write_text(self.to_markdown())
+
+    def to_markdown(self) -> str:
+        head = self.head
+        versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
+        lines = [
+            "# voxax and its peers on a CPU",
+            "",
+            f"{head['device']}, {head['threads']} threads, Python {head['python']}, {versions}.",
+            "",
+            "float32. Medians of rounds in which all libraries take turns, each in its own "
+            "process, ms; in brackets the ratio to the floor: the arithmetic of the pairs over the "
+            "rate of the best dense product (XLA, NumPy, PyTorch) of the same rounds, three times "
+            "that with the backward pass. The last column is the time of the fastest peer over "
+            "that of voxax: more than 1 means that voxax is faster. Layers have their map at hand. "
+            "PyTorch is the best of a loop over taps, im2col and a dense grid; Open3D of its op "
+            "and its layer: of these, who fell far behind is spared the cases with more channels. "
+            "All results agree with voxax's to 1e-4 of the largest entry. Of maps, shuffled means "
+            "that the coordinates come in no order: voxax then sorts them first.",
+        ]
+        lines += [f"\n{peer} was left out: {reason}." for peer, reason in head["absent"].items()]
+        lines += _races(self.results)
+        for operation, what in OPERATIONS.items():
+            for mode in what.modes:
+                rows = [
+                    r
+                    for r in sorted(self.results.values(), key=_order)
+                    if r["case"][1] == operation and r["case"][3] == mode
+                ]
+                if rows:
+                    title = what.title[0].upper() + what.title[1:]
+                    lines += ["", f"## {title}: {mode}", ""]
+                    lines += _layers(rows) if what.layered else _others(rows)
+        return "\n".join([*lines, ""])
+
+
+def best(result: dict[str, Any], column: str) -> tuple[str, float] | None:
+    """The fastest contestant of a column, and its seconds."""
+    own = {name: s for name, s in result["seconds"].items() if name in COLUMNS[column]}
+    return min(own.items(), key=lambda item: item[1]) if own else None
+
+
+def fastest_peer(result: dict[str, Any]) -> tuple[str, float] | None:
+    """Its column, and its seconds."""
+    found = {peer: best(result, peer) for peer in PEERS}
+    there = {peer: own[1] for peer, own in found.items() if own is not None}
+    return min(there.items(), key=lambda item: item[1]) if there else None
+
+
+def line(case: Case, result: dict[str, Any]) -> str:
+    """What the driver prints while it runs."""
+    floor = f" floor {1e3 * result['floor']:.2f}" if "floor" in result else ""
+    times = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in result["seconds"].items())
+    gone = "".join(f"; {name}: {reason}" for name, reason in result["absent"].items())
+    return f"{case} ({result['wall']:.0f} s):{floor} ms: {times}{gone}"
+
+
+def device() -> str:
+    """As the other benchmarks name it, with the generation where the name hides it."""
+    from voxax.hardware import describe
+
+    info = describe()
+    name = info.model or info.device_kind
+    generation = f" ({info.generation})" if info.generation else ""
+    return f"{name}{generation}, {info.cpu_cores} cores"
+
+
+def _order(result: dict[str, Any]) -> tuple[Any, ...]:
+    from problems import WORKLOADS
+
+    workload, operation, channels, mode = result["case"]
+    place = WORKLOADS.index(workload) if workload in WORKLOADS else len(WORKLOADS)
+    return list(OPERATIONS).index(operation), mode, place, workload, channels
+
+
+def _layers(rows: list[dict[str, Any]]) -> list[str]:
+    titles = ["workload", "voxels", "C", "pairs / 1000", "GFLOP/s", "floor", *COLUMNS]
+    lines = [f"| {' | '.join(titles)} | fastest peer / voxax |", f"|---|{'---:|' * len(titles)}"]
+    for r in rows:
+        cells = [r["case"][0], r["voxels"], r["case"][2], f"{r['pairs'] / 1e3:.0f}"]
+        cells += [f"{r['rate'] / 1e9:.0f}", f"{1e3 * r['floor']:.2f}"]
+        lines.append(_row(cells, r, r["floor"]))
+    return lines
+
+
+def _others(rows: list[dict[str, Any]]) -> list[str]:
+    titles = ["workload", "voxels", *COLUMNS]
+    lines = [f"| {' | '.join(titles)} | fastest peer / voxax |", f"|---|{'---:|' * len(titles)}"]
+    return lines + [_row([r["case"][0], r["voxels"]], r, None) for r in rows]
+
+
+def _row(cells: list[Any], result: dict[str, Any], floor: float | None) -> str:
+    own, peer = best(result, "voxax"), fastest_peer(result)
+    for column, names in COLUMNS.items():
+        found = best(result, column)
+        if found is None:
+            cells.append("-")
+            continue
+        name, seconds = found
+        ratio = "" if floor is None else f" ({seconds / floor:.2f})"
+        form = f", {name.split()[-1]}" if len(names) > 1 and floor is not None else ""
+        cells.append(f"{1e3 * seconds:.2f}{ratio}{form}")
+    cells.append(f"{peer[1] / own[1]:.2f} ({peer[0]})" if own and peer else "-")
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _races(results: dict[str, dict[str, Any]]) -> list[str]:
+    """A note on those whose results are exact on one thread only."""
+    off = [
+        (name, check["error"], check.get("wrong_rows", 0))
+        for r in results.values()
+        for name, check in r["checks"].items()
+        if check["exact_error"] is not None
+    ]
+    lines = []
+    for peer in sorted({name for name, *_ in off}):
+        own = [(error, rows) for name, error, rows in off if name == peer]
+        lines += [
+            "",
+            f"{peer} agreed on one thread only. As it was timed, with all threads, its results "
+            f"differed in {len(own)} of {len(results)} cases, in up to {max(r for _, r in own)} "
+            f"rows and by up to {max(e for e, _ in own):.2g} of the largest entry: its times with "
+            "all threads are those of wrong results.",
+        ]
+    return lines

@@ -1,0 +1,209 @@
+"""The comparison with peers: which cases it takes, how it takes turns, what it writes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks" / "peers"
+NAMES = [path.stem for path in FOLDER.glob("*.py")]
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    """The modules of the folder can be imported, and are forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before = {name: sys.modules.pop(name, None) for name in [*NAMES, "tuning", "workloads"]}
+    yield
+    for name, module in before.items():
+        sys.modules.pop(name, None)
+        if module is not None:
+            sys.modules[name] = module
+
+
+class FakeMember:
+    """Answers like a worker whose contestants take the given seconds, with the given errors."""
+
+    def __init__(self, seconds, errors=None):
+        self.seconds, self.errors, self.calls = seconds, errors or {}, []
+
+    def ask(self, do, **arguments):
+        self.calls.append((do, arguments.get("name")))
+        if do == "prepare":
+            return {"absent": {n: None for n in self.seconds if n not in arguments["without"]}}
+        if do == "save":
+            np.savez(arguments["path"], out=np.zeros(1))
+        if do == "check":
+            return self.errors.get(arguments["name"], {"error": 0.0, "exact_error": None})
+        if do == "time":
+            slow = arguments["slot"] == "sgemm"
+            return {"seconds": 0.01 if slow else self.seconds[arguments["name"]]}
+        return {}
+
+    def turns(self, name):
+        return self.calls.count(("time", name))
+
+
+ARRAYS = {"coords": np.zeros((5, 4), np.int32), "pairs": np.asarray(11)}
+
+
+def played(crew, tmp_path, channels=(16,), **options):
+    from cases import Case
+    from match import Match
+
+    match = Match(crew, 7, tmp_path, **options)
+    return [match.play(Case("sphere", "conv3", c, "forward"), ARRAYS) for c in channels]
+
+
+def test_slow_contestants_run_fewer_rounds(peers, tmp_path):
+    torch = FakeMember({"loop": 0.02, "im2col": 0.05, "dense": 2.0})
+    (result,) = played({"voxax": FakeMember({"voxax": 0.01}), "torch": torch}, tmp_path)
+    assert result["rounds"] == {"voxax": 7, "torch loop": 7, "torch im2col": 3, "torch dense": 1}
+    assert torch.turns("dense") == 1
+    assert result["seconds"]["torch loop"] == 0.02
+
+
+def test_floor_is_the_arithmetic_over_the_best_dense_product(peers, tmp_path):
+    (result,) = played({"voxax": FakeMember({"voxax": 0.01})}, tmp_path)
+    assert result["rate"] == pytest.approx(2 * 4096 * 512 * 512 / 0.01)
+    assert result["floor"] == pytest.approx(2 * 11 * 16**2 / result["rate"])
+
+
+@pytest.mark.parametrize("everyone", [False, True])
+def test_hopeless_contestants_are_spared_more_channels(peers, tmp_path, everyone):
+    crew = {
+        "voxax": FakeMember({"voxax": 0.01}),
+        "torch": FakeMember({"loop": 0.02, "dense": 0.2}),
+        "spconv": FakeMember({"spconv": 0.3}),
+    }
+    first, second = played(crew, tmp_path, (16, 32), everyone=everyone)
+    assert {"torch dense", "spconv"} <= set(first["seconds"])
+    # The fastest form of a library always runs.
+    assert {"voxax", "torch loop", "spconv"} <= set(second["seconds"])
+    assert ("torch dense" in second["seconds"]) == everyone
+    if not everyone:
+        assert second["absent"] == {"torch dense": "20 times the fastest with 16 channels"}
+
+
+def test_wrong_results_are_not_timed(peers, tmp_path):
+    wrong = FakeMember({"spconv": 0.001}, {"spconv": {"error": 0.5, "exact_error": 0.5}})
+    (result,) = played({"voxax": FakeMember({"voxax": 0.01}), "spconv": wrong}, tmp_path)
+    assert list(result["seconds"]) == ["voxax"]
+    assert "differs" in result["absent"]["spconv"]
+
+
+def test_a_library_that_fails_on_the_way_is_named(peers, tmp_path):
+    from crew import WorkerFailed
+
+    class Mortal(FakeMember):
+        def ask(self, do, **arguments):
+            if self.turns("spconv") == 2:
+                raise WorkerFailed("spconv is gone")
+            return super().ask(do, **arguments)
+
+    crew = {"voxax": FakeMember({"voxax": 0.01}), "spconv": Mortal({"spconv": 0.01})}
+    first, second = played(crew, tmp_path, (16, 32))
+    assert first["rounds"] == {"voxax": 7}
+    assert first["absent"] == second["absent"] == {"spconv": "spconv is gone"}
+
+
+def test_results_that_are_exact_on_one_thread_are_timed_and_noted(peers, tmp_path):
+    from cases import Case
+    from report import Report
+
+    errors = {"spconv": {"error": 0.5, "exact_error": 1e-6, "wrong_rows": 3}}
+    crew = {"voxax": FakeMember({"voxax": 0.01}), "spconv": FakeMember({"spconv": 0.03}, errors)}
+    (result,) = played(crew, tmp_path)
+    head = {"device": "a CPU", "threads": 2, "python": "3", "versions": {}, "absent": {}}
+    report = Report(head, {})
+    report.add(Case(*result["case"]), result)
+    text = report.to_markdown()
+    assert "spconv agreed on one thread only" in text
+    assert "3 rows" in text
+    assert "3.00 (spconv) |" in text
+
+
+def test_cases_are_chosen_by_words(peers):
+    from cases import CHANNELS, cases
+    from problems import WORKLOADS
+
+    chosen = cases(WORKLOADS, CHANNELS, "os0-128 conv3 forward", False)
+    assert [case.channels for case in chosen] == list(CHANNELS)
+    either = cases(WORKLOADS, CHANNELS, "mesh conv3 C32, map3 shuffled", False)
+    assert [str(case) for case in either[:2]] == [
+        "mesh conv3 C32 forward",
+        "mesh conv3 C32 forward+backward",
+    ]
+    assert [case.mode for case in either[2:]] == ["shuffled"] * len(WORKLOADS)
+    assert {str(case) for case in cases(WORKLOADS, CHANNELS, "", False)} < {
+        str(case) for case in cases(WORKLOADS, CHANNELS, "", True)
+    }
+
+
+def test_pairs_of_a_relation_are_those_of_dense_grids(peers):
+    """Counted on a dense grid, as a convolution of ones."""
+    from problems import coords_of, relation
+
+    coords = coords_of("sphere", Path(), 300)
+    assert coords.min() >= 0
+    grid = (coords[:, 1:].max(0) // 16 + 1) * 16
+    full = np.zeros(grid + 2, int)
+    full[tuple(coords[:, 1:].T + 1)] = 1
+    x, y, z = grid
+    counts = sum(
+        full[i : i + x, j : j + y, k : k + z] for i in range(3) for j in range(3) for k in range(3)
+    )
+    table, out = relation("conv3", coords, grid)
+    assert (table >= 0).sum() == counts[tuple(coords[:, 1:].T)].sum()
+    np.testing.assert_array_equal(out, coords)
+    table, out = relation("conv3s2", coords, grid)
+    assert (table >= 0).sum() == counts[::2, ::2, ::2].sum()
+    assert len(out) == (counts[::2, ::2, ::2] > 0).sum()
+    table, out = relation("conv2s2", coords, grid)
+    assert (table >= 0).sum() == len(coords)
+    np.testing.assert_array_equal(out[:, 1:], np.unique(coords[:, 1:] // 2, axis=0))
+
+
+@pytest.mark.slow
+def test_peers_that_do_not_install_are_named_with_the_reason(peers, tmp_path, monkeypatch):
+    import environment
+
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    python, absent = environment.prepare(tmp_path / "peers")
+    assert set(absent) == {"torch", "spconv", "open3d"}
+    if python is not None:  # there is a Python 3.11
+        assert absent["torch"].startswith("pip install torch==")
+        assert absent["spconv"] == "it needs PyTorch"
+
+
+@pytest.mark.slow
+def test_one_command_writes_table_data_and_picture(tmp_path):
+    """On a small shape, with the peers that the running Python has."""
+    command = [sys.executable, str(FOLDER / "run.py"), "--python", sys.executable]
+    command += ["--workloads", "sphere", "--size", "300", "--channels", "4,8", "--rounds", "2"]
+    command += ["--budget", "0", "--threads", "1", "--out", str(tmp_path)]
+    picture = tmp_path / "p.svg"
+    for part in (["--only", "conv3"], ["--only", "map3", "--picture", str(picture)]):
+        done = subprocess.run(command + part, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "peers.json").read_text())
+    cases = {tuple(r["case"]): r for r in report["results"]}
+    modes = ("forward", "forward+backward")
+    layers = {("sphere", "conv3", c, mode) for c in (4, 8) for mode in modes}
+    assert set(cases) == layers | {("sphere", "map3", 0, mode) for mode in ("sorted", "shuffled")}
+    for case, result in cases.items():
+        assert {"voxax", "voxax-xla"} <= set(result["seconds"]), result["absent"]
+        assert all(seconds > 0 for seconds in result["seconds"].values())
+        assert ("floor" in result) == (case[1] == "conv3")
+        for check in result["checks"].values():
+            assert min(check["error"], check["exact_error"] or 1) <= 1e-4
+    for peer in report["absent"]:
+        assert peer in ("torch", "spconv", "open3d")
+    table = (tmp_path / "peers.md").read_text()
+    assert table.count("\n| sphere |") == len(cases)
+    assert report["device"] in table
+    assert "<svg" in picture.read_text()
