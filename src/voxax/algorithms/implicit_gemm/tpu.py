@@ -72,12 +72,12 @@ def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Each length of windows that fits, in the largest blocks of channels that do."""
-    return tuple(_parameters(blocks) for blocks in _fitting(problem, hardware))
+    return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
-def is_windowed(parameters: Parameters) -> bool:
+def is_windowed(chosen: Parameters) -> bool:
     """Whether these are this body's parameters."""
-    return dict(parameters).get("body") == "windows"
+    return dict(chosen).get("body") == "windows"
 
 
 def views(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
@@ -152,9 +152,9 @@ def apply(
             for xs, part in zip(x, _split(ws, blocks.in_block, 1), strict=True)
         ]
         outs.append(sum(terms[1:], terms[0]))
-    y = jnp.concatenate(outs, axis=1)[: shape[0], : shape[1]]
-    reached = jnp.repeat(visited, WINDOW_TILE, total_repeat_length=by_tap.shape[1])[: shape[0]]
-    return jnp.where(reached[:, None], y, jnp.zeros((), y.dtype)).astype(a.dtype)
+    y = jnp.concatenate(outs, axis=1).reshape(len(visited), WINDOW_TILE, -1)
+    y = jnp.where(visited[:, None, None], y, jnp.zeros((), y.dtype))
+    return y.reshape(by_tap.shape[1], -1)[: shape[0], : shape[1]].astype(a.dtype)
 
 
 def _written(problem: Problem) -> tuple[int, int]:
@@ -234,12 +234,13 @@ def _parts(problem: Problem) -> int:
 _NAMES = ("window_rows", "in_block", "out_block", "stripes")
 
 
-def _parameters(blocks: Blocks) -> Parameters:
+def parameters(blocks: Blocks) -> Parameters:
+    """Those of this body."""
     sizes = zip(_NAMES, dataclasses.astuple(blocks), strict=True)
     return tuple(sorted((("body", "windows"), *sizes)))
 
 
-FORM = _parameters(Blocks(_WINDOWS[0], _CHANNELS, _CHANNELS))
+FORM = parameters(Blocks(_WINDOWS[0], _CHANNELS, _CHANNELS))
 """One set of parameters: windows of 256 rows, one block of channels after the other."""
 
 
