@@ -117,4 +117,8 @@ def test_a_plan_attaches_the_windows_that_were_asked_for():
         ahead, now = vx.kernel_map(planned, **options), vx.kernel_map(voxels, **options)
         for name in ("windows", "transposed_windows"):
             assert name in ahead.views or ahead.symmetric
-            np.testing.assert_array_equal(ahead.view(name), now.view(name))
+            # The planned coarse level has fewer rows, so perhaps fewer tiles.
+            one, other = np.asarray(ahead.view(name)), np.asarray(now.view(name))
+            tiles = one.shape[1]
+            np.testing.assert_array_equal(one, other[:, :tiles])
+            assert not other[:, tiles:].any()

@@ -13,6 +13,7 @@ from voxax.geometry.views import VIEW_BUILDERS
 from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.windows import OPPOSITE_WINDOWS
 
+
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class KernelMap:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -131,9 +130,7 @@ def apply(
         dy = _padded(clear_unreached(b, table).astype(dtype), by_tap.shape[1], blocks.out_block)
         parts = [
             [
-                jnp.sum(
-                    tpu_kernel.weight_product(*arguments, xs, dys, problem.num_offsets), axis=0
-                )
+                jnp.sum(tpu_kernel.weight_product(*arguments, xs, dys, problem.num_offsets), axis=0)
                 for dys in _split(dy, blocks.out_block, 1)
             ]
             for xs in x
@@ -219,7 +216,9 @@ def _padded(x: jax.Array, rows: int, block: int) -> jax.Array:
 
 
 def _padded_weight(w: jax.Array, blocks: Blocks) -> jax.Array:
-    return jnp.pad(w, ((0, 0), (0, -w.shape[1] % blocks.in_block), (0, -w.shape[2] % blocks.out_block)))
+    return jnp.pad(
+        w, ((0, 0), (0, -w.shape[1] % blocks.in_block), (0, -w.shape[2] % blocks.out_block))
+    )
 
 
 def _split(x: jax.Array, block: int, axis: int) -> list[jax.Array]:
@@ -248,7 +247,9 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
     vmem, smem = hardware.vmem_bytes or 0, hardware.smem_bytes or 0
     found = []
     for window in _WINDOWS:
-        of_window = (b for b in _blocks(problem, hardware, window) if _vmem_bytes(problem, b) <= vmem)
+        of_window = (
+            b for b in _blocks(problem, hardware, window) if _vmem_bytes(problem, b) <= vmem
+        )
         best = next(of_window, None)
         if best is not None and _smem_bytes(problem, best) <= smem:
             found.append(best)
@@ -311,10 +312,10 @@ def _excess(problem: Problem, hardware: HardwareInfo) -> str:
     """Which memory the smallest blocks exceed."""
     least = _blocks(problem, hardware, _WINDOWS[0])[-1]
     for name, needed, there in (
-        ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes),
-        ("scalar memory", _smem_bytes(problem, least), hardware.smem_bytes),
+        ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),
+        ("scalar memory", _smem_bytes(problem, least), hardware.smem_bytes or 0),
     ):
-        if needed > (there or 0):
+        if needed > there:
             return (
                 f"the window kernels need {needed} bytes of {name} for {problem.num_offsets} taps "
                 f"and {problem.out_rows} rows, the chip has {there}"
