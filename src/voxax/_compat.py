@@ -105,10 +105,14 @@ def _varying(aval: Any) -> frozenset[Any]:
 
 def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDtypeStruct:
     """The shape of a kernel's output that varies over the same mesh axes as ``like``."""
-    axes = _varying(jax.typeof(like))
-    if not axes:
+    aval = jax.typeof(like)
+    if not _varying(aval):
         return jax.ShapeDtypeStruct(tuple(shape), dtype)
-    return jax.ShapeDtypeStruct(tuple(shape), dtype, vma=axes)
+    return jax.ShapeDtypeStruct(
+        tuple(shape),
+        dtype,
+        manual_axis_type=aval.manual_axis_type,  # pyright: ignore[reportAttributeAccessIssue]
+    )
 
 
 def thread_settings(

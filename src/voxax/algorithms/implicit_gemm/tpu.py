@@ -136,7 +136,7 @@ def apply(
             for xs in x
         ]
         whole = jnp.concatenate([jnp.concatenate(row, axis=2) for row in parts], axis=1)
-        return whole[:, : shape[1], : shape[2]].astype(a.dtype)
+        return whole[:, : problem.in_channels, : problem.out_channels].astype(a.dtype)
 
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
     w = _padded_weight(w.astype(dtype), blocks)
@@ -267,8 +267,8 @@ def _blocks(problem: Problem, hardware: HardwareInfo, window: int) -> list[Block
 
 def _channels(problem: Problem) -> tuple[int, int]:
     """Channels of the operand that is gathered, and of the other."""
-    channels = problem.in_channels, problem.out_channels
-    return channels[::-1] if problem.product == "dgrad" else channels
+    c_in, c_out = problem.in_channels, problem.out_channels
+    return (c_out, c_in) if problem.product == "dgrad" else (c_in, c_out)
 
 
 def _sizes(channels: int) -> list[int]:
