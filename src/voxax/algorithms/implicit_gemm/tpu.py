@@ -32,7 +32,7 @@ _ONE_PASS = ("default", "fastest", "bfloat16")
 _WINDOWS = (256, 512)
 # Channels are multiples of it, and so are the blocks they are taken in.
 _CHANNELS = 128
-# Every column and tap is code of its own: 125 taps take a compiler 7 s.
+# Every column and tap is code of its own, so many taps would take long to compile. 7 x 7 x 7.
 _MOST_TAPS = 343
 # float32 is the sum of three bfloat16 numbers, of 8 bits each.
 _PARTS = 3
@@ -99,7 +99,7 @@ def apply(
     views: dict[str, jax.Array],
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Pallas takes as long to import as all of voxax.
+    # Not with voxax: only programs that use it need Pallas.
     from voxax.algorithms.implicit_gemm import tpu_kernel
 
     values = dict(parameters)
