@@ -103,6 +103,18 @@ def _varying(aval: Any) -> frozenset[Any]:
     return getattr(getattr(aval, "manual_axis_type", None), "varying", frozenset())
 
 
+def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDtypeStruct:
+    """The shape of a kernel's output that varies over the same mesh axes as ``like``."""
+    aval = jax.typeof(like)
+    if not _varying(aval):
+        return jax.ShapeDtypeStruct(tuple(shape), dtype)
+    return jax.ShapeDtypeStruct(
+        tuple(shape),
+        dtype,
+        manual_axis_type=aval.manual_axis_type,  # pyright: ignore[reportAttributeAccessIssue]
+    )
+
+
 def thread_settings(
     device: Any = None,
 ) -> Callable[[], contextlib.AbstractContextManager[Any]]:

@@ -17,7 +17,8 @@ from samples import make_voxels, make_weight, slow_unless
 from voxax.algorithms import Problem
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.geometry import PAIR_ROOM
-from voxax.geometry.host import invert_table, pair_lists
+from voxax.geometry.host import invert_table, pair_lists, windows
+from voxax.geometry.windows import columns_of
 from voxax.products import convolve
 
 KINDS = ("dense", "grouped", "depthwise")
@@ -33,6 +34,21 @@ def random_table(rng, inputs, outputs, taps, present):
         out = np.flatnonzero(rng.random(outputs) < present)[:inputs]
         table[out, tap] = np.sort(rng.permutation(inputs)[: len(out)])
     return table
+
+
+def views_of(table, inputs):
+    """Everything that a form may read of a table without a spec."""
+    transposed = invert_table(table, inputs)
+    pairs, starts = pair_lists(table)
+    columns = columns_of(None, table.shape[1])
+    return {
+        "neighbors": table,
+        "transposed_neighbors": transposed,
+        "pairs": pairs,
+        "pair_starts": starts,
+        "windows": windows(table, columns),
+        "transposed_windows": windows(transposed, columns),
+    }
 
 
 def operands(rng, table, inputs, kind, dtype):
@@ -104,13 +120,7 @@ def check(form, kind, shape, dtype="float32", presences=(0.4, 0.0, 1.0, 0.05)):
     inputs, outputs, taps = shape
     for present in presences:
         table = random_table(rng, inputs, outputs, taps, present)
-        pairs, starts = pair_lists(table)
-        views = {
-            "neighbors": table,
-            "transposed_neighbors": invert_table(table, inputs),
-            "pairs": pairs,
-            "pair_starts": starts,
-        }
+        views = views_of(table, inputs)
         given = operands(rng, table, inputs, kind, dtype)
         for one, other in zip(run(*given, views), by_loop(table, *given, kind), strict=True):
             assert one.dtype == jnp.dtype("int32" if dtype == "int8" else dtype)
@@ -169,13 +179,7 @@ def test_half_precision_accumulates_in_float32(form):
     dtype = "bfloat16"
     for rows, taps in ((1, 1000), (1000, 1)):
         table = np.tile(np.arange(rows, dtype=np.int32)[:, None], (1, taps))
-        pairs, starts = pair_lists(table)
-        views = {
-            "neighbors": table,
-            "transposed_neighbors": table,
-            "pairs": pairs,
-            "pair_starts": starts,
-        }
+        views = views_of(table, rows)
         x, w = jnp.ones((rows, 1), dtype), jnp.ones((taps, 1, 1), dtype)
         y, dx, dw = products(FORMS[form], "dense", (rows, rows, taps), dtype)(x, x, w, views)
         assert {float(v) for v in np.unique(y)} == {float(v) for v in np.unique(dx)} == {taps}

@@ -10,8 +10,9 @@ import dataclasses
 
 from voxax.algorithms import Algorithm, native, registry
 from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.implicit_gemm import bodies, xla
+from voxax.algorithms.implicit_gemm import bodies, tpu, xla
 from voxax.algorithms.rows import EVERY_PRODUCT
+from voxax.hardware import HardwareInfo
 
 
 def make_form(name, module, product, wgrad=None):
@@ -67,6 +68,32 @@ def natively(name, rows):
     )
 
 
+def windowed(name, window, stripes):
+    """The TPU's kernels as plain JAX, with windows of so many rows; in XLA what those refuse."""
+    chip = HardwareInfo(
+        platform="tpu", device_kind="roomy", vmem_bytes=2**40, smem_bytes=2**40, cores=stripes
+    )
+
+    def parameters(problem, hardware):
+        del hardware
+        there = dataclasses.replace(problem, platform="tpu")
+        if tpu.refusal(there, chip) is None:
+            chosen = {**dict(tpu.space(there, chip)[0]), "window_rows": window, "interpret": 1}
+            return tuple(sorted(chosen.items()))
+        if problem.product == "wgrad":
+            return (("gemm_block_size", 4), ("split_k_factor", 1))
+        return (("fwd_block_size", 4),)
+
+    return dataclasses.replace(
+        make_form(name, xla, ()),
+        space=lambda problem, hardware: (parameters(problem, hardware),),
+        heuristic=parameters,
+        views=bodies.views,
+        apply=bodies.apply,
+        forms=((),),
+    )
+
+
 BLOCK = {False: "fwd_block_size", True: "gemm_block_size"}
 FORMS = {
     form.name: form
@@ -80,6 +107,8 @@ FORMS = {
         implicit("tiles_4", 4, 4, 1),
         implicit("tiles_256", 256, 16, 4),
         natively("native_4", 4),
+        # Windows shorter than a tile, so that most are visited again, by two cores.
+        windowed("windows_64", 64, 2),
     )
 }
 

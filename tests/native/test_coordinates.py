@@ -170,7 +170,7 @@ def test_tables_read_backwards_and_tap_by_tap(rows, in_rows, taps, rng, monkeypa
     table = draw_table(rng, rows, in_rows, taps)
     backwards = views.invert_neighbors(table, in_rows)
     by_xla = jax.jit(lambda table, rows: views._invert_neighbors(table, rows)[0], static_argnums=1)
-    np.testing.assert_array_equal(backwards, by_xla(table, in_capacity=in_rows))
+    np.testing.assert_array_equal(backwards, by_xla(table, in_rows))
     pairs = views.list_pairs(table)
     if table.size:
         for ours, theirs in zip(pairs, jax.jit(views._list_pairs)(table), strict=True):
@@ -192,7 +192,7 @@ def test_tables_with_rows_that_do_not_exist(rng):
     table = np.where(table < -1, -1, table).astype(np.int32)
     by_xla = jax.jit(lambda table, rows: views._invert_neighbors(table, rows)[0], static_argnums=1)
     found = views.invert_neighbors(table, 9000)
-    np.testing.assert_array_equal(found, by_xla(table, in_capacity=9000))
+    np.testing.assert_array_equal(found, by_xla(table, 9000))
     np.testing.assert_array_equal(found, native_host.invert_table(table, 9000))
 
 

@@ -19,6 +19,7 @@ from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.views import PAIR_ROOM
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
+from voxax.geometry.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
 
 
 def voxelize(
@@ -168,3 +169,18 @@ def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     pairs[1, : len(out)] = out
     counts = np.bincount(tap, minlength=taps)
     return pairs, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def windows(neighbors: np.ndarray, columns: Columns) -> np.ndarray:
+    """``int32[2, tiles, columns]``: see :func:`voxax.geometry.windows.find_windows`."""
+    rows, taps = neighbors.shape
+    tiles = -(-rows // WINDOW_TILE)
+    table = np.full((tiles * WINDOW_TILE, taps), -1, np.int32)
+    table[:rows] = neighbors
+    table = table.reshape(tiles, WINDOW_TILE, taps)
+    first = np.where(table < 0, np.iinfo(np.int32).max, table).min(1, initial=2**31 - 1)
+    last = table.max(1, initial=-1)
+    low = np.stack([first[:, column].min(1) for column in map(list, columns)], 1)
+    high = np.stack([last[:, column].max(1) for column in map(list, columns)], 1)
+    start = np.where(high < 0, 0, low - low % WINDOW_ALIGNMENT)
+    return np.stack([start, high + 1 - start]).astype(np.int32)

@@ -11,6 +11,7 @@ from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.memo import Memo
 from voxax.geometry.views import VIEW_BUILDERS
 from voxax.geometry.voxel_geometry import VoxelGeometry
+from voxax.geometry.windows import OPPOSITE_WINDOWS
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -100,6 +101,9 @@ class KernelMap:
         if "pairs" in self.views and "pair_starts" in self.views:
             swapped["pairs"] = self.views["pairs"][::-1]
             swapped["pair_starts"] = self.views["pair_starts"]
+        for name, other in OPPOSITE_WINDOWS.items():
+            if name in self.views:
+                swapped[other] = self.views[name]
         return KernelMap(self.out_geometry, self.in_geometry, self.spec.adjoint(), swapped)
 
     def __repr__(self) -> str:

@@ -19,12 +19,20 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry.attached import AttachedMaps, MapRecord
 from voxax.geometry.build import recording_maps
 from voxax.geometry.functional import functional
-from voxax.geometry.host import host_geometry, invert_table, neighbor_table, output_rows, pair_lists
+from voxax.geometry.host import (
+    host_geometry,
+    invert_table,
+    neighbor_table,
+    output_rows,
+    pair_lists,
+    windows,
+)
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.level_fit import LevelFit, fit_levels
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
+from voxax.geometry.windows import OPPOSITE_WINDOWS, columns_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,8 +195,15 @@ class Plan:
         sizes = capacities[record.in_level], capacities[record.out_level]
         table = neighbor_table(source, out, record.spec, *sizes)
         known = {"neighbors": table}
-        if "transposed_neighbors" in record.views:
+        if {"transposed_neighbors", "transposed_windows"} & set(record.views):
             known["transposed_neighbors"] = invert_table(table, sizes[0])
+        columns = columns_of(record.spec, record.spec.num_offsets)
+        for name, side in (
+            ("windows", "neighbors"),
+            ("transposed_windows", "transposed_neighbors"),
+        ):
+            if name in record.views:
+                known[name] = windows(known[side], columns)
         if {"pairs", "pair_starts"} & set(record.views):
             known["pairs"], known["pair_starts"] = pair_lists(table)
         return tuple(known[name] for name in record.views)
@@ -276,6 +291,7 @@ class _Recorder:
             if spec.transposed and forward is not None:
                 forward.add("transposed_neighbors")
                 forward |= names & {"pairs", "pair_starts"}
+                forward |= {OPPOSITE_WINDOWS[name] for name in names & set(OPPOSITE_WINDOWS)}
                 served.add((source, spec, out))
             else:
                 symmetric = source == out and spec.keeps_coords and spec.symmetric

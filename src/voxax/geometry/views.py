@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax._native.on_cpu import library_call, natively_on_cpu
+from voxax.geometry.windows import columns_of, find_windows
 
 if TYPE_CHECKING:
     from voxax.geometry.kernel_map import KernelMap
@@ -117,10 +118,24 @@ def _pair_starts(kernel_map: KernelMap) -> jax.Array:
     return _pair_lists(kernel_map)[1]
 
 
+def _windows(kernel_map: KernelMap) -> jax.Array:
+    columns = columns_of(kernel_map.spec, kernel_map.num_offsets)
+    return find_windows(kernel_map.view("neighbors"), columns)
+
+
+def _transposed_windows(kernel_map: KernelMap) -> jax.Array:
+    columns = columns_of(kernel_map.spec, kernel_map.num_offsets)
+    return find_windows(kernel_map.view("transposed_neighbors"), columns)
+
+
 VIEW_BUILDERS: dict[str, Callable[[KernelMap], jax.Array]] = {
     "transposed_neighbors": _transposed_neighbors,
     "pairs": _pairs,
     "pair_starts": _pair_starts,
+    "windows": _windows,
+    "transposed_windows": _transposed_windows,
 }
 """``transposed_neighbors int32[in_capacity, K]``: the output row that each input row
-feeds through each tap, or -1. ``pairs`` and ``pair_starts``: see :func:`list_pairs`."""
+feeds through each tap, or -1. ``pairs`` and ``pair_starts``: see :func:`list_pairs`.
+``windows`` and, of the transposed table, ``transposed_windows``: see
+:func:`voxax.geometry.windows.find_windows`."""

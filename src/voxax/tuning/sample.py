@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.algorithms import Problem
-from voxax.geometry.host import invert_table, pair_lists
+from voxax.geometry.host import invert_table, pair_lists, windows
+from voxax.geometry.windows import columns_of
 from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
 
 CALLERS_MAP = "caller's map"
@@ -60,13 +61,17 @@ def sample_of(
         neighbors, name = invert_table(transposed, problem.out_capacity), CALLERS_MAP
     # In NumPy: compiling the views' builders would take longer than measuring.
     have = {"neighbors": neighbors}
-    if "transposed_neighbors" in needed:
+    if {"transposed_neighbors", "transposed_windows"} & set(needed):
         table = neighbors[:, ::-1] if problem.symmetric else None
         have["transposed_neighbors"] = (
             invert_table(neighbors, problem.in_capacity) if table is None else table
         )
     if "pairs" in needed:
         have["pairs"], have["pair_starts"] = pair_lists(neighbors)
+    columns = columns_of(problem.spec, problem.num_offsets)
+    for name, side in (("windows", "neighbors"), ("transposed_windows", "transposed_neighbors")):
+        if name in needed:
+            have[name] = windows(have[side], columns)
     arrays = {view: jnp.asarray(have[view]) for view in needed}
     rng = np.random.default_rng(0)
     x_shape = (problem.in_capacity, problem.in_channels)

@@ -1,4 +1,4 @@
-"""Which body runs: a native one where the platform has it, else plain XLA.
+"""Which body runs: a native one or a TPU's where the platform has it, else plain XLA.
 
 For ``implicit_gemm``, and for the depthwise ``implicit``, whose native kernel is one of its own; in
 XLA both are the same tiles.
@@ -11,7 +11,7 @@ import jax
 from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem, Product
 from voxax.algorithms.depthwise import cpu as depthwise_cpu
-from voxax.algorithms.implicit_gemm import cpu, xla
+from voxax.algorithms.implicit_gemm import cpu, tpu, xla
 from voxax.hardware import HardwareInfo
 
 
@@ -26,9 +26,13 @@ def preferred(problem: Problem, hardware: HardwareInfo) -> bool:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """The native kernels' parameters where they run: tiles in XLA are slower there."""
+    """The native kernels' parameters where they run: tiles in XLA are slower there.
+
+    On TPUs windows first, and tiles too: which is faster, no one has measured yet.
+    """
     if native.refusal(problem) is not None:
-        return xla.space(problem, hardware)
+        windows = () if tpu.refusal(problem, hardware) else tpu.space(problem, hardware)
+        return (*windows, *xla.space(problem, hardware))
     return (depthwise_cpu if problem.kind == "depthwise" else cpu).space(problem)
 
 
@@ -38,7 +42,9 @@ def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
 
 
 def views(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """All bodies read the neighbour table of the side that is written."""
+    """The neighbour table of the side that is written; on TPUs its windows too."""
+    if tpu.is_windowed(parameters):
+        return tpu.views(parameters, product, symmetric)
     return xla.views(parameters, product, symmetric)
 
 
@@ -50,6 +56,8 @@ def apply(
     views: dict[str, jax.Array],
 ) -> jax.Array:
     """Run the body that ``parameters`` name."""
+    if tpu.is_windowed(parameters):
+        return tpu.apply(problem, parameters, a, b, views)
     if not native.is_native(parameters):
         return xla.apply(problem, parameters, a, b, views)
     body = depthwise_cpu if problem.kind == "depthwise" else cpu

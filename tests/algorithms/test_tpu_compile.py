@@ -1,0 +1,79 @@
+"""Every product through the real TPU compiler, for chips that are not there.
+
+Needs libtpu (`pip install .[tpu]`); run with `pytest -m tpu_compile`. Nothing is executed.
+"""
+
+import functools
+
+import pytest
+from benchmarks.tpu.program import TOPOLOGIES, compile_product, make_problem
+
+from voxax import _compat
+from voxax.algorithms.implicit_gemm import tpu
+from voxax.hardware import describe
+
+pytestmark = [
+    pytest.mark.tpu_compile,
+    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
+]
+
+PRODUCTS = ("forward", "dgrad", "wgrad")
+
+
+facts = functools.cache(describe)  # a process of its own each time
+
+
+def compiled(topology, product, dtype, window=0, **options):
+    """The program, its problem and its parameters."""
+    problem, hardware = make_problem(product, dtype, **options), facts(topology)
+    assert tpu.refusal(problem, hardware) is None
+    parameters = tpu.space(problem, hardware)[window]
+    return compile_product(topology, problem, parameters), problem, dict(parameters)
+
+
+def padded(channels):
+    return -(-channels // 128) * 128
+
+
+def check_memory(program, problem):
+    """No more than the operands as the kernel wants them, and the result before it is cut."""
+    rows = problem.in_capacity + problem.out_capacity
+    channels = padded(problem.in_channels) + padded(problem.out_channels)
+    # Three bfloat16 parts of one operand, float32 of the other; sums of blocks in float32.
+    operands = rows * channels * 8
+    weights = problem.num_offsets * padded(problem.in_channels) * padded(problem.out_channels) * 16
+    assert program.memory_analysis().temp_size_in_bytes < operands + weights
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_products_compile(topology, product, dtype):
+    program, problem, _ = compiled(topology, product, dtype)
+    assert "tpu_custom_call" in program.as_text()
+    check_memory(program, problem)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_many_channels_in_little_vector_memory(product):
+    """Blocks of channels, whose sums are added up."""
+    program, problem, parameters = compiled(TOPOLOGIES[0], product, "float32", channels=512)
+    assert parameters["in_block"] < 512 or parameters["out_block"] < 512
+    check_memory(program, problem)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"channels": 1},
+        {"channels": (3, 200)},
+        {"kernel_size": 2, "stride": 2},
+        {"kernel_size": 5},
+        {"kernel_size": 3, "ndim": 4},
+        {"kernel_size": 3, "ndim": 2, "rows": 1000},
+        {"window": 1},
+    ],
+    ids=str,
+)
+def test_other_relations_compile(options):
+    compiled("v5e:2x2", "dgrad", "bfloat16", **options)

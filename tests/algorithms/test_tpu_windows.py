@@ -1,0 +1,188 @@
+"""The TPU's kernels in interpret mode, where tiles, windows, blocks and stripes are many.
+
+Small maps are in ``test_every_form.py`` and ``test_dense.py``, under the form ``windows_64``.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.workloads import random_cube
+
+import voxax as vx
+from oracle import relative_error
+from samples import make_voxels, slow_unless
+from voxax.algorithms import Problem, lookup
+from voxax.algorithms.explicit_gemm import formulations
+from voxax.algorithms.implicit_gemm import bodies, tpu
+from voxax.hardware import HardwareInfo
+
+CHIP = HardwareInfo(platform="tpu", device_kind="some", vmem_bytes=2**27, smem_bytes=2**20, cores=1)
+TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-2}
+
+
+def slabs(edge=12):
+    """Full sheets, far apart: a tile of a strided map has long runs of rows between its lines."""
+    axis = np.arange(edge)
+    grid = np.stack(np.meshgrid(5 * axis[:4] - 9, axis - 5, axis, indexing="ij"), -1)
+    return np.concatenate([np.zeros((4 * edge**2, 1), int), grid.reshape(-1, 3)], 1)
+
+
+def with_an_empty_scene():
+    """Scenes 0 and 2 of three."""
+    rows = random_cube(200)
+    rows[:, 0] = 2 * (rows[:, 0] > 0)
+    return np.unique(rows, axis=0)
+
+
+CLOUDS = {"slabs": slabs, "scenes": with_an_empty_scene}
+
+
+def parameters_of(window, in_block, out_block, stripes):
+    blocks = tpu.Blocks(window, in_block, out_block, stripes)
+    return tuple(sorted((*tpu.parameters(blocks), ("interpret", 1))))
+
+
+def problem_of(product, kmap, c_in, c_out, dtype, precision="highest", platform="tpu"):
+    return Problem(
+        product, "dense", kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, c_in, c_out, 1,
+        dtype, precision, kmap.symmetric, platform, kmap.spec,
+    )  # fmt: skip
+
+
+def operands(kmap, product, c_in, c_out, dtype):
+    """With NaN in padding rows."""
+    rng = np.random.default_rng(0)
+
+    def rows(geometry, channels):
+        values = rng.normal(size=(geometry.capacity, channels))
+        values[int(geometry.count) :] = np.nan
+        return jnp.asarray(values, dtype)
+
+    x, dy = rows(kmap.in_geometry, c_in), rows(kmap.out_geometry, c_out)
+    w = jnp.asarray(rng.normal(size=(kmap.num_offsets, c_in, c_out)), dtype)
+    return {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
+
+
+def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
+    """The kernel's result and im2col's, in float32."""
+    problem = problem_of(product, kmap, c_in, c_out, dtype, precision)
+    a, b = operands(kmap, product, c_in, c_out, dtype)
+    results = []
+    for module, chosen in ((bodies, parameters), (formulations, formulations.IM2COL)):
+        names = module.views(chosen, product, kmap.symmetric)
+        views = {name: kmap.view(name) for name in names}
+        run = jax.jit(lambda a, b, v, m=module, c=chosen: m.apply(problem, c, a, b, v))
+        results.append(run(a, b, views))
+    assert results[0].dtype == results[1].dtype == dtype
+    return [np.asarray(result, np.float32) for result in results]
+
+
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize(
+    ("cloud", "options", "dtype", "blocks", "channels"),
+    [
+        slow_unless(fast, cloud, options, dtype, blocks, channels)
+        for fast, cloud, options, dtype, blocks, channels in (
+            # One window of each column does, as on most scans.
+            (True, "scenes", {"kernel_size": 3}, "bfloat16", (256, 128, 128, 1), (3, 5)),
+            # Two stripes, windows too short for any tile: each is visited several times.
+            (True, "slabs", {"kernel_size": 2, "stride": 2}, "float32", (32, 128, 128, 2), (4, 2)),
+            # Blocks of channels on both sides, the last ones partly padding.
+            (False, "scenes", {"kernel_size": 3}, "float32", (64, 128, 128, 1), (130, 260)),
+            (
+                False,
+                "slabs",
+                {"kernel_size": 5, "stride": 3},
+                "bfloat16",
+                (64, 128, 128, 3),
+                (1, 1),
+            ),
+            (
+                False,
+                "slabs",
+                {"kernel_size": 3, "dilation": 20},
+                "float32",
+                (64, 128, 128, 1),
+                (2, 2),
+            ),
+        )
+    ],
+)
+def test_products_are_those_of_explicit_gemm(cloud, options, dtype, blocks, channels, product):
+    rows = CLOUDS[cloud]()
+    kmap = vx.kernel_map(make_voxels(rows, capacity=640), **options)
+    actual, expected = both(kmap, product, *channels, dtype, parameters_of(*blocks))
+    assert np.isfinite(actual).all()
+    assert relative_error(actual, expected) < TOLERANCE[dtype]
+
+
+def test_the_short_windows_are_exceeded():
+    """What the case above is about."""
+    kmap = vx.kernel_map(make_voxels(slabs(), capacity=640), 2, 2)
+    assert np.asarray(kmap.view("windows"))[1].max() > 3 * 32
+
+
+def test_selection_rounds_nothing():
+    """float32 through a product with one: all 24 bits, for large and small numbers."""
+    kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 1)
+    problem = problem_of("forward", kmap, 4, 4, "float32")
+    x = np.random.default_rng(0).normal(size=(128, 4)) * 10.0 ** np.arange(-20, 20, 10)[None]
+    x = jnp.where(kmap.in_geometry.valid[:, None], jnp.asarray(x, "float32"), jnp.float32(0))
+    views = {name: kmap.view(name) for name in tpu.views((), "forward", kmap.symmetric)}
+    w = jnp.eye(4, dtype="float32")[None]
+    y = tpu.apply(problem, parameters_of(256, 128, 128, 1), x, w, views)
+    np.testing.assert_array_equal(y, x)
+
+
+def test_lower_precision_is_one_pass():
+    kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 1)
+    one_pass = parameters_of(256, 128, 128, 1)
+    actual, expected = both(kmap, "forward", 4, 4, "float32", one_pass, precision="default")
+    assert 1e-4 < relative_error(actual, expected) < 1e-2
+
+
+def test_admitted_on_tpus_alone_and_never_unmeasured():
+    kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
+    problem = problem_of("forward", kmap, 64, 64, "bfloat16")
+    found = bodies.space(problem, CHIP)
+    assert tpu.is_windowed(found[0])
+    assert not tpu.is_windowed(found[-1])
+    assert [dict(p)["window_rows"] for p in found if tpu.is_windowed(p)] == [256, 512]
+    assert all("interpret" not in dict(p) for p in found)
+    assert not lookup("implicit_gemm").preferred(problem, CHIP)
+    cpu = dataclasses.replace(problem, platform="cpu")
+    there = HardwareInfo(platform="cpu", device_kind="cpu")
+    assert not any(tpu.is_windowed(p) for p in bodies.space(cpu, there))
+    assert "on TPUs, not on cpu" in tpu.refusal(cpu, there)
+
+
+def test_refusals_say_why():
+    kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
+    problem = problem_of("forward", kmap, 64, 64, "bfloat16")
+
+    def reason(hardware=CHIP, **changes):
+        return tpu.refusal(dataclasses.replace(problem, **changes), hardware)
+
+    assert reason() is None
+    assert "grouped" in reason(kind="grouped")
+    assert "float16" in reason(dtype="float16")
+    assert "taps at most, got 999" in reason(num_offsets=999)
+    assert "bytes of vector memory" in reason(dataclasses.replace(CHIP, vmem_bytes=2**19))
+    assert "bytes of scalar memory" in reason(in_capacity=2**24, out_capacity=2**24)
+    assert "the chip has 0" in reason(dataclasses.replace(CHIP, vmem_bytes=None))
+
+
+def test_channels_are_split_where_memory_is_small():
+    kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
+    problem = problem_of("dgrad", kmap, 512, 300, "float32")
+    small = dataclasses.replace(CHIP, vmem_bytes=2**24)
+    whole, split = ([dict(p) for p in tpu.space(problem, chip)] for chip in (CHIP, small))
+    assert [(p["in_block"], p["out_block"]) for p in whole] == 2 * [(384, 512)]
+    assert split
+    for chosen in split:
+        blocks = chosen["in_block"], chosen["out_block"]
+        assert all(block % 128 == 0 for block in blocks)
+        assert blocks < (384, 512)
