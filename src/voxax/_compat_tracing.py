@@ -13,6 +13,7 @@ import dataclasses
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,11 +23,12 @@ import numpy as np
 from jax._src import config, core, source_info_util
 from jax._src.lax.control_flow import loops
 
+from voxax import _compat
+
 Tracer = jax.core.Tracer
 # The file with the methods of tracers that Python calls.
 CORE = core.__file__
 
-# Which part of the function a question for a value comes from, and what it asks.
 Handler = Callable[[str, Any, str], Any]
 
 _handler: contextvars.ContextVar[Handler | None] = contextvars.ContextVar("handler", default=None)
@@ -55,6 +57,8 @@ class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
         self.index = index
         self.value = value
         self.label: str | None = None
+        if trace.born is not None:
+            trace.born.append(weakref.ref(self))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         # Arrays of JAX are immutable. To go on, this tracer becomes what the user meant.
@@ -82,6 +86,8 @@ class ExampleTrace(core.Trace):
         super().__init__()
         self.operations = 0
         self.limit: int | None = None
+        # Weak references to all tracers, for whoever wants to know which of them live on.
+        self.born: list[weakref.ref[Any]] | None = None
 
     def argument(self, value: Any, label: str) -> ExampleTracer:
         """A tracer for an input whose example is ``value``."""
@@ -135,7 +141,7 @@ class ExampleTrace(core.Trace):
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
     """Eager evaluation, whatever is being traced."""
-    with core.eval_context(), jax.disable_jit(False):
+    with core.eval_context(), jax.disable_jit(False), _compat.usual_trace():
         yield
 
 

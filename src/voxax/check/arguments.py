@@ -22,11 +22,13 @@ class Leaf:
       value: the example.
       kind: ``array``; ``number``, which ``jit`` traces too unless told otherwise; ``static``, which
         it cannot trace, or was told not to.
+      declared: static because the target's own ``jit`` says so.
     """
 
     name: str
     value: Any
     kind: str
+    declared: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,7 @@ def take_apart(target: Callable[..., Any], inputs: Sequence[Any]) -> Arguments:
         name = parameters[position] if position < len(parameters) else f"args[{position}]"
         declared = position in numbers or name in names
         kind = "static" if declared else kind_of(value)
-        leaves.append(Leaf(name + jax.tree_util.keystr(path[1:]), value, kind))
+        leaves.append(Leaf(name + jax.tree_util.keystr(path[1:]), value, kind, declared))
     return Arguments(tuple(leaves), structure)
 
 

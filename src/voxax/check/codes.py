@@ -99,7 +99,7 @@ _TABLE = [
     ("VX205", "the trace is not repeatable", "warning", Verdict.STATIC,
      "what Python computes while tracing is frozen into the program, and differs in the next one"),
     # Inside of the program.
-    ("VX301", "leaked tracer", "error", Verdict.NOT_STATIC,
+    ("VX301", "leaked tracer", "error", Verdict.STATIC,
      "a value of the trace outlives it; using it later raises UnexpectedTracerError"),
     ("VX302", "host callback in the step", "warning", Verdict.STATIC,
      "the device waits for Python in every step, and the program cannot run without it"),
@@ -115,6 +115,8 @@ _TABLE = [
     ("VX307", "where with a gradient that is NaN", "warning", Verdict.STATIC,
      "both sides of where are differentiated; an infinite slope in the side that is not taken "
      "times zero is NaN"),
+    ("VX308", "debugging callback in the step", "note", Verdict.STATIC,
+     "the device hands values to Python in every step"),
     # Models of voxax.
     ("VX401", "capacity is mostly padding", "warning", Verdict.STATIC,
      "every operation runs over all rows of the capacity, used or not"),

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import itertools
 import linecache
 import os
@@ -100,6 +101,10 @@ class Place:
     callers: tuple[Site, ...]
 
 
+# The checker's own files that call the target.
+_HERE = os.path.dirname(__file__)
+_RUNNERS = {os.path.join(_HERE, name) for name in ("recording.py", "jax.py", "leaks.py")}
+
 # What stands between a user's call and the function that they called.
 _WRAPPERS = {
     "reraise_with_filtered_traceback",
@@ -127,6 +132,8 @@ def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
     inside: list[str] = []
     mine: list[Site] = []
     for code, instruction in frames:
+        if code.co_filename in _RUNNERS:
+            break  # what is further out is not the target
         owner = library_of(code.co_filename)
         if owner is None or owner == own:
             mine.append(site_at(code, instruction))
@@ -242,3 +249,38 @@ def excerpt(site: Site) -> str:
     width = max(1, end - site.column)
     pad = "".join("\t" if c == "\t" else " " for c in line[: site.column - 1])
     return f"{line}\n{pad}{'^' * width}"
+
+
+def definition(target: Any) -> Site:
+    """The line where a function or the call of a module is defined."""
+    function = inspect.unwrap(target) if callable(target) else target
+    function = getattr(function, "func", function)  # functools.partial
+    if not hasattr(function, "__code__"):
+        function = getattr(type(function), "__call__", function)
+        function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return Site(f"<{type(target).__name__}>", 1, 1, 1, 1, type(target).__name__)
+    line = code.co_firstlineno
+    tree = tree_of(code.co_filename)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == line and node.name == code.co_name:
+                line = node.lineno
+                break
+    text = linecache.getline(code.co_filename, line).rstrip("\n")
+    start = len(text) - len(text.lstrip())
+    return Site(
+        code.co_filename, line, start + 1, line, max(len(text), start + 1) + 1, code.co_name
+    )
+
+
+def statement_lines(site: Site) -> tuple[int, int]:
+    """First and last line of the statement that a site is in; of a compound one, its head."""
+    for node in enclosing(site):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno
+            return node.lineno, max(node.lineno, last or node.lineno)
+    return site.line, site.end_line
