@@ -384,5 +384,3 @@ def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 def is_jitted(target: Any) -> bool:
     """Whether ``jax.jit`` made this function."""
     return hasattr(target, "_jit_info") and hasattr(target, "trace")
-
-

@@ -51,9 +51,17 @@ class Arguments:
         return frozenset(leaf.name for leaf in self.leaves if leaf.kind == "number")
 
 
-def take_apart(target: Callable[..., Any], inputs: Sequence[Any]) -> Arguments:
-    """Name and sort the leaves of ``inputs``, the arguments of ``target``."""
-    parameters = _parameters(target)
+def take_apart(
+    function: Callable[..., Any], inputs: Sequence[Any], target: Any = None
+) -> Arguments:
+    """Name and sort the leaves of ``inputs``, the arguments of ``function``.
+
+    Args:
+      function: what is called.
+      inputs: its positional arguments.
+      target: what the user gave; one made by ``jit`` may have static arguments.
+    """
+    parameters = _parameters(function)
     numbers, names = _compat_tracing.static_arguments(target)
     paths, structure = jax.tree_util.tree_flatten_with_path(tuple(inputs))
     leaves = []

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from voxax.check import rewrite as rewrites
 from voxax.check.finding import Finding, Rewrite
 from voxax.check.recording import Question
-from voxax.check.rewrite import source
-from voxax.check.source import Site, enclosing
+from voxax.check.source import enclosing
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -24,7 +23,11 @@ _MAKE_SHAPES = {
     "segment_sum", "segment_max", "segment_min", "segment_prod", "_scatter_reduce", "reshape",
     "resize", "vander", "permutation", "bincount", "histogram", "split", "array_split",
 }  # fmt: skip
-_SIZE_ARGUMENT = {"repeat": "total_repeat_length", "bincount": "length", "segment_sum": "num_segments"}
+_SIZE_ARGUMENT = {
+    "repeat": "total_repeat_length",
+    "bincount": "length",
+    "segment_sum": "num_segments",
+}
 
 
 def classify(question: Question) -> Finding:
@@ -35,14 +38,13 @@ def classify(question: Question) -> Finding:
     return Finding(
         code,
         question.place.site,
-        _message(code, question, subject),
+        _message(code, question),
         question.chain,
         tuple(sorted(question.arguments or ())),
         fix,
         rewrite,
         question.module,
         question.place.callers,
-        _uses(chain, subject),
     )
 
 
@@ -61,7 +63,7 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
         return _condition(chain)
     if kind in ("tolist", "tobytes", "dlpack"):
         return "VX109", _first(chain, ast.Call)
-    if api == "item":
+    if api in ("item", "_item"):
         return _number(chain)
     if kind == "array":
         inside = _first(chain, ast.Subscript)
@@ -136,7 +138,8 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
                 return "VX103", loop
             if inner is not node.func and name in _MAKE_SHAPES | {"zeros", "ones", "full", "empty"}:
                 return "VX107", node
-        if isinstance(node, ast.Subscript) and inner is node.slice:
+        # Where the subscript itself asks, there is no inner expression.
+        if isinstance(node, ast.Subscript) and (inner is node.slice or inner is None):
             return "VX111", node
         if isinstance(node, ast.If | ast.While | ast.Assert) and inner is node.test:
             code = {ast.If: "VX101", ast.While: "VX102", ast.Assert: "VX110"}[type(node)]
@@ -198,12 +201,7 @@ def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[l
     return found
 
 
-def _uses(chain: Sequence[ast.AST], subject: ast.AST | None) -> tuple[tuple[Site, str], ...]:
-    del chain, subject
-    return ()
-
-
-def _message(code: str, question: Question, subject: ast.AST | None) -> str:
+def _message(code: str, question: Question) -> str:
     aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
     value = f"a traced value ({aval})"
     api = question.place.api
@@ -224,7 +222,6 @@ def _message(code: str, question: Question, subject: ast.AST | None) -> str:
         "VX114": f"{value} is formatted",
         "VX115": f"{value} is used as a key",
     }[code]
-    del subject
     if question.arguments == frozenset() and code not in ("VX113",):
         text += "; it depends on no argument: compute it with NumPy, outside of the trace"
     return text
@@ -295,5 +292,3 @@ _WORDS = {
     "outside",
     "VX115": "look it up outside of the step, or index an array",
 }
-
-__all__ = ["classify", "source"]

@@ -32,7 +32,6 @@ class Finding:
       rewrite: the same as an edit of the source, where it is mechanical.
       module: the submodule that it is in; empty for the whole.
       callers: the user's calls that lead there, innermost first.
-      related: other places that take part, with what they do.
       ignored: the reason given in the source for ignoring it; None when it counts.
     """
 
@@ -45,7 +44,6 @@ class Finding:
     rewrite: Rewrite | None = None
     module: str = ""
     callers: tuple[Site, ...] = ()
-    related: tuple[tuple[Site, str], ...] = ()
     ignored: str | None = None
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from voxax import _compat, _compat_tracing
-from voxax.check import leaks, program, retrace
+from voxax.check import leaks, program, retrace, where_gradient
 from voxax.check.arguments import Arguments, take_apart
 from voxax.check.classify import classify
 from voxax.check.codes import Verdict, worst
@@ -44,7 +44,7 @@ def check(
     """See :func:`voxax.check.check_static`."""
     subject = subject_of(target)
     own = library_of(definition(target).file)
-    arguments = take_apart(subject.function, subject.inputs(inputs))
+    arguments = take_apart(subject.function, subject.inputs(inputs), target)
     whole = trace(subject, arguments, own)
     first, held, found = _faults(subject, arguments, whole, own)
     usable = whole if not held else trace(subject, arguments, own, held)
@@ -55,10 +55,11 @@ def check(
         found += retrace.unrepeatable(closed, trace(subject, arguments, own, held).program, own)
     if closed is not None:
         found += program.hazards(closed, definition(target), own)
+        found += where_gradient.unsafe(closed, own)
     found += program.truncated(usable.truncations)
     if first.error is None:
         found += leaks.leaked(subject, arguments, held, own)
-    more = [take_apart(subject.function, subject.inputs(other)) for other in also]
+    more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
     found += retrace.differences(arguments, more, definition(target), held)
     findings = with_ignores(_unique(found))
     verdict = worst([f.verdict for f in findings])
@@ -146,9 +147,7 @@ def _faults(
     """
     if whole.error is None:
         return Recording({}, []), frozenset(), []
-    first, questions = record_all(
-        subject.function, arguments, frozenset(), own, subject.module_of
-    )
+    first, questions = record_all(subject.function, arguments, frozenset(), own, subject.module_of)
     numbers = arguments.numbers()
     by_number = [q for q in questions if q.arguments and q.arguments <= numbers]
     held = frozenset().union(*(q.arguments or () for q in by_number))
@@ -190,7 +189,8 @@ def _untraceable(
 ) -> Finding:
     """The error of tracing, and whether it is the trace's or the function's own."""
     try:
-        subject.function(*arguments.fill([leaf.value for leaf in arguments.leaves]))
+        with jax.disable_jit():  # so that nothing is traced, the bodies of loops neither
+            subject.function(*arguments.fill([leaf.value for leaf in arguments.leaves]))
         code = "VX190"
     except Exception as plain:
         code = "VX191"

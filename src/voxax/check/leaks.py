@@ -40,8 +40,7 @@ def leaked(
             Finding(
                 "VX301",
                 where.site,
-                f"the value computed here is kept after the function has returned"
-                f"{_holder(tracer)}",
+                f"the value computed here is kept after the function has returned{_holder(tracer)}",
                 fix="return it, and keep what the compiled function returned",
                 callers=where.callers,
             )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+
+from voxax import _compat_tracing
 
 _SCOPE = re.compile(r"module\(([^()]*)\)")
 
@@ -62,7 +65,10 @@ def subject_of(target: Any) -> Subject:
     """Prepare what the user gave."""
     if not is_module(target):
         name = getattr(target, "__qualname__", None) or type(target).__name__
-        return Subject(target, name.replace("<locals>.", ""), target)
+        # The inner function of one that is compiled: else a Python value that is held static here
+        # would be traced after all.
+        inner = inspect.unwrap(target) if _compat_tracing.is_jitted(target) else target
+        return Subject(target, name.replace("<locals>.", ""), inner)
     from flax import nnx
 
     structure, state = nnx.split(target)

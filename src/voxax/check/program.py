@@ -19,11 +19,11 @@ _CALLBACKS = ("pure_callback", "io_callback")
 _DEBUG_CALLBACKS = ("debug_callback", "debug_print")
 
 
-def equations(jaxpr: Any, scope: str = "") -> Iterator[tuple[Any, str]]:
-    """Every equation, also inside of others, with its name scope."""
+def equations(jaxpr: Any, scope: str = "") -> Iterator[tuple[Any, str, Any]]:
+    """Every equation, also inside of others, with its name scope and the jaxpr that it is in."""
     for equation in jaxpr.eqns:
         inner = "/".join(part for part in (scope, _compat.scope_of(equation)) if part)
-        yield equation, inner
+        yield equation, inner, jaxpr
         for value in equation.params.values():
             for item in value if isinstance(value, tuple | list) else (value,):
                 body = getattr(item, "jaxpr", item)
@@ -34,12 +34,12 @@ def equations(jaxpr: Any, scope: str = "") -> Iterator[tuple[Any, str]]:
 def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
     """Callbacks, transfers, large constants and promotions."""
     found = _constants(closed, definition, own)
-    for equation, scope in equations(closed.jaxpr):
+    for equation, scope, jaxpr in equations(closed.jaxpr):
         made = _hazard(equation)
         if made is None:
             continue
         where = place(_compat_tracing.frames_of(equation), own)
-        if made[0] == "VX306" and (where is None or not _implicit(where)):
+        if made[0] == "VX306" and (where is None or not _implicit(equation, where, jaxpr, own)):
             continue
         found.append(
             Finding(
@@ -91,9 +91,30 @@ def _promotion(equation: Any) -> tuple[str, str, str] | None:
     )
 
 
-def _implicit(where: Place) -> bool:
-    """Whether the conversion was made by an operator that promotes, and not asked for."""
-    return any("promote" in name for name in where.inside)
+_EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_from_dlpack"}
+
+
+def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
+    """Whether the conversion was made for another operand that was wide before.
+
+    A mean of half-precision values also computes in float32, but on nothing else: what it combines
+    was made by the same call.
+    """
+    if _EXPLICIT & set(where.inside):
+        return False
+    made = equation.outvars[0]
+    producers = {v: e for e in jaxpr.eqns for v in e.outvars}
+    for consumer in jaxpr.eqns:
+        if not any(v is made for v in consumer.invars):
+            continue
+        for other in consumer.invars:
+            if other is made or hasattr(other, "val") or other.aval.dtype != made.aval.dtype:
+                continue
+            producer = producers.get(other)
+            origin = producer and place(_compat_tracing.frames_of(producer), own)
+            if origin is None or origin.site != where.site:
+                return True
+    return False
 
 
 def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
@@ -103,7 +124,7 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
         if _bytes(value) > LARGE_CONSTANT
     }
     found, seen = [], set()
-    for equation, scope in equations(closed.jaxpr):
+    for equation, scope, _ in equations(closed.jaxpr):
         for operand in equation.invars:
             literal = getattr(operand, "val", None)
             value = literal if literal is not None else _look_up(large, operand)

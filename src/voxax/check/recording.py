@@ -169,9 +169,7 @@ def _record(
 
 def _concrete(tracer: Any) -> Any:
     value = _compat_tracing.example_of(tracer)
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(
-        value.dtype, jax.dtypes.prng_key
-    ):
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         with _compat_tracing.outside():
             return jax.random.key_data(value)
     return value
@@ -189,9 +187,7 @@ def _question(kind: str, where: Place, context: str, tracer: Any, module: str) -
     base = _compat_tracing.base_tracer(tracer)
     names, chain = (None, ()) if base is None else _ancestry(base)
     aval = tracer.aval
-    return Question(
-        kind, where, context, names, chain, module, tuple(aval.shape), str(aval.dtype)
-    )
+    return Question(kind, where, context, names, chain, module, tuple(aval.shape), str(aval.dtype))
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:

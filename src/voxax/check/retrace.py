@@ -130,9 +130,7 @@ class _Applied:
     def __init__(self, equation: Any, constants: dict[Any, Any]):
         self.equation = equation
         self.source_info = equation.source_info
-        self.read = [
-            v.val if hasattr(v, "val") else constants.get(v, None) for v in equation.invars
-        ]
+        self.read = [v.val if hasattr(v, "val") else constants.get(v) for v in equation.invars]
 
 
 def _same(a: _Applied, b: _Applied) -> bool:
@@ -143,7 +141,7 @@ def _same(a: _Applied, b: _Applied) -> bool:
             return False
         if one is None or one is two:
             continue
-        if not np.array_equal(_array(one), _array(two)):
+        if _array(one).tobytes() != _array(two).tobytes():  # NaN is the same as NaN
             return False
     for name, one in a.equation.params.items():
         two = b.equation.params.get(name)
@@ -153,13 +151,14 @@ def _same(a: _Applied, b: _Applied) -> bool:
                 return False
             if not all(_same(*pair) for pair in _pairs(inner, other)):
                 return False
-        elif isinstance(one, int | float | tuple | str) and one != two and _plain(one):
+        elif _plain(one) and repr(one) != repr(two):  # NaN is the same as NaN here too
             return False
     return True
 
 
 def _plain(value: Any) -> bool:
-    return not isinstance(value, tuple) or all(isinstance(v, int | float | str) for v in value)
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, int | float | str) for part in parts)
 
 
 def _closed(value: Any) -> Any:

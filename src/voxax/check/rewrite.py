@@ -12,7 +12,9 @@ _JAX, _JNP = "import jax", "import jax.numpy as jnp"
 _CONVERSIONS = ("int", "float", "bool")
 
 
-def lines_of(statement: ast.stmt, text: str, *imports: str, last: ast.stmt | None = None) -> Rewrite:
+def lines_of(
+    statement: ast.stmt, text: str, *imports: str, last: ast.stmt | None = None
+) -> Rewrite:
     """``text`` in place of a statement (or several), indented as it was."""
     pad = " " * statement.col_offset
     end = (last or statement).end_lineno or statement.lineno
@@ -35,9 +37,9 @@ def within(statement: ast.stmt, node: ast.expr, text: str, *imports: str) -> Rew
     )
 
     def same(other: object) -> bool:
-        return isinstance(other, ast.expr) and ast.dump(
-            other, include_attributes=True
-        ) == ast.dump(node, include_attributes=True)
+        return isinstance(other, ast.expr) and ast.dump(other, include_attributes=True) == ast.dump(
+            node, include_attributes=True
+        )
 
     new = ast.parse(text, mode="eval").body
     for parent, field, value in places:
@@ -62,9 +64,7 @@ def stored(statements: Sequence[ast.stmt]) -> list[str]:
 
 def loaded(node: ast.AST) -> set[str]:
     """Names that are read in a node."""
-    return {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-    }
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def defined_before(function: ast.AST, line: int) -> set[str]:
@@ -217,7 +217,9 @@ def counted(node: ast.For, function: ast.AST) -> Rewrite | None:
     carried = [name for name in stored(node.body) if name in before]
     if not carried:
         return None
-    start, stop = ("0", call.args[0]) if len(call.args) == 1 else (integer(call.args[0]), call.args[1])
+    start, stop = (
+        ("0", call.args[0]) if len(call.args) == 1 else (integer(call.args[0]), call.args[1])
+    )
     state = ", ".join(carried)
     packed = state if len(carried) == 1 else f"({state})"
     index = node.target.id
@@ -321,5 +323,5 @@ def sized(node: ast.Call, statement: ast.stmt) -> Rewrite | None:
     if not node.args or any(k.arg == "size" for k in node.keywords):
         return None
     new = copy.deepcopy(node)
-    new.keywords.append(ast.keyword("size", ast.parse(f"{source(node.args[0])}.size", mode="eval").body))
+    new.keywords.append(ast.keyword("size", ast.Attribute(node.args[0], "size", ast.Load())))
     return within(statement, node, source(new))
