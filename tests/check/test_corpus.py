@@ -1,7 +1,7 @@
 """Every case's faults are found at their lines, and nothing else.
 
-A case is a file with `model`, `inputs()`, `VERDICT` (and `STATIC`), and a comment `# expect: CODE` on each
-line with a fault.
+A case is a file with `model`, `inputs()`, `VERDICT` (and `STATIC`), and a comment `# expect: CODE`
+on each line with a fault.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""The example inputs: which leaves are traced, which are Python values, and what they are called."""
+"""The example inputs: which leaves are traced, which are Python values, and their names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ class Arguments:
 
     def traced(self, held: frozenset[str] = frozenset()) -> list[int]:
         """Positions of the leaves that ``jit`` would trace, without those that are held static."""
-        return [i for i, l in enumerate(self.leaves) if l.kind != "static" and l.name not in held]
+        return [
+            i
+            for i, leaf in enumerate(self.leaves)
+            if leaf.kind != "static" and leaf.name not in held
+        ]
 
     def numbers(self) -> frozenset[str]:
         """Names of the Python numbers."""

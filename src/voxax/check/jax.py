@@ -175,8 +175,8 @@ def _per_value(finding: Finding, names: frozenset[str], arguments: Arguments) ->
         finding,
         code="VX201",
         message=f"the program depends on the Python value of {listed}: one program for each value",
-        fix=f"fine for few values: jax.jit(f, static_argnames=({quoted},)). For many, pass an array "
-        f"and {finding.fix}",
+        fix=f"fine for few values: jax.jit(f, static_argnames=({quoted},)). For many, pass an "
+        f"array and {finding.fix}",
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from voxax import _compat, _compat_tracing
 from voxax.check.finding import Finding
 from voxax.check.modules import module_of_scope
-from voxax.check.source import Place, Site, place
+from voxax.check.source import Place, Site, place, place_of
 
 LARGE_CONSTANT = 1 << 20  # bytes
 
@@ -19,26 +19,28 @@ _CALLBACKS = ("pure_callback", "io_callback")
 _DEBUG_CALLBACKS = ("debug_callback", "debug_print")
 
 
-def equations(jaxpr: Any, scope: str = "") -> Iterator[tuple[Any, str, Any]]:
-    """Every equation, also inside of others, with its name scope and the jaxpr that it is in."""
+def equations(
+    jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
+) -> Iterator[tuple[Any, str, Any, Place | None]]:
+    """Every equation, also inside of others: ``(equation, name scope, its jaxpr, its place)``."""
     for equation in jaxpr.eqns:
         inner = "/".join(part for part in (scope, _compat.scope_of(equation)) if part)
-        yield equation, inner, jaxpr
+        where = place_of(equation, call, own)
+        yield equation, inner, jaxpr, where
         for value in equation.params.values():
             for item in value if isinstance(value, tuple | list) else (value,):
                 body = getattr(item, "jaxpr", item)
                 if hasattr(body, "eqns"):
-                    yield from equations(body, inner)
+                    yield from equations(body, own, inner, where)
 
 
 def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
     """Callbacks, transfers, large constants and promotions."""
     found = _constants(closed, definition, own)
-    for equation, scope, jaxpr in equations(closed.jaxpr):
+    for equation, scope, jaxpr, where in equations(closed.jaxpr, own):
         made = _hazard(equation)
         if made is None:
             continue
-        where = place(_compat_tracing.frames_of(equation), own)
         if made[0] == "VX306" and (where is None or not _implicit(equation, where, jaxpr, own)):
             continue
         found.append(
@@ -124,14 +126,13 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
         if _bytes(value) > LARGE_CONSTANT
     }
     found, seen = [], set()
-    for equation, scope, _ in equations(closed.jaxpr):
+    for equation, scope, _, where in equations(closed.jaxpr, own):
         for operand in equation.invars:
             literal = getattr(operand, "val", None)
             value = literal if literal is not None else _look_up(large, operand)
             if value is None or _bytes(value) <= LARGE_CONSTANT or id(value) in seen:
                 continue
             seen.add(id(value))
-            where = place(_compat_tracing.frames_of(equation), own)
             found.append(
                 Finding(
                     "VX304",

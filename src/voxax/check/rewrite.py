@@ -105,10 +105,10 @@ def branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST) -> Re
     test = condition(node.test)
     last = None
     other = node.orelse
-    if not other and following and isinstance(following[0], ast.Return):
-        if len(node.body) == 1 and isinstance(node.body[0], ast.Return):
-            other, last = [following[0]], following[0]
     one = node.body[0] if len(node.body) == 1 else None
+    after = following[0] if following else None
+    if not other and isinstance(one, ast.Return) and isinstance(after, ast.Return):
+        other, last = [after], after
     two = other[0] if len(other) == 1 else None
     if isinstance(one, ast.Return) and isinstance(two, ast.Return) and one.value and two.value:
         text = f"return {_cond(test, source(one.value), source(two.value))}"
@@ -200,10 +200,11 @@ def choice(node: ast.IfExp, statement: ast.stmt) -> Rewrite | None:
 
 def integer(node: ast.expr) -> str:
     """An integer expression without Python conversions: it may be traced."""
-    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-        if isinstance(node.func, ast.Name) and node.func.id in _CONVERSIONS:
-            return f"jnp.asarray({source(node.args[0])}).astype(jnp.int32)"
-    return source(node)
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return source(node)
+    if not isinstance(node.func, ast.Name) or node.func.id not in _CONVERSIONS:
+        return source(node)
+    return f"jnp.asarray({source(node.args[0])}).astype(jnp.int32)"
 
 
 def counted(node: ast.For, function: ast.AST) -> Rewrite | None:

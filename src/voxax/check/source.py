@@ -144,6 +144,30 @@ def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
     return Place(mine[0], inside[-1] if inside else None, tuple(inside), tuple(mine[1:]))
 
 
+def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Place | None:
+    """Where an equation of a jaxpr comes from.
+
+    A compiled function that is called twice is traced once, and its equations remember the first
+    call. What they know beyond the function itself is therefore replaced by the present call.
+
+    Args:
+      equation: the equation.
+      outer: the place of the call of the jaxpr that it is in; None for the outermost.
+      own: as for :func:`place`.
+    """
+    frames = _compat_tracing.frames_of(equation)
+    if outer is None:
+        return place(frames, own)
+    calls = [i for i, (code, _) in enumerate(frames) if code.co_name == _COMPILED_CALL]
+    skip = 1 if equation.primitive.name in ("jit", "pjit") else 0
+    inside = frames[: calls[skip]] if len(calls) > skip else frames
+    return place(inside, own) or outer
+
+
+# The function of JAX through which every call of a compiled function goes.
+_COMPILED_CALL = "cache_miss"
+
+
 def _is_wrapper(code: types.CodeType, owner: str) -> bool:
     """Also methods such as ``__bool__``: there Python asks, and no library does."""
     return (
@@ -256,7 +280,7 @@ def definition(target: Any) -> Site:
     function = inspect.unwrap(target) if callable(target) else target
     function = getattr(function, "func", function)  # functools.partial
     if not hasattr(function, "__code__"):
-        function = getattr(type(function), "__call__", function)
+        function = type(function).__call__
         function = inspect.unwrap(getattr(function, "__func__", function))
     code = getattr(function, "__code__", None)
     if code is None:

@@ -1,7 +1,7 @@
 """``where`` whose gradient is NaN though its value is finite.
 
-``jnp.where(x > 0, jnp.sqrt(x), 0.0)`` has the value 0 at ``x = 0`` and the gradient ``0 * inf``. Each
-``where`` of a program is tried: the elementwise operations before it are evaluated and
+``jnp.where(x > 0, jnp.sqrt(x), 0.0)`` has the value 0 at ``x = 0`` and the gradient ``0 * inf``.
+Each ``where`` of a program is tried: the elementwise operations before it are evaluated and
 differentiated at a few values of what enters them, zero among them. A finding is a value for which
 the result is finite and the derivative is NaN, so it is proven and not guessed.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from voxax import _compat, _compat_tracing
 from voxax.check.finding import Finding
 from voxax.check.modules import module_of_scope
-from voxax.check.source import place
+from voxax.check.source import Place, place_of
 
 _PROBES = (0.0, 1.0, -1.0, 0.5)
 # Inputs of one expression that are tried together, and operations in it.
@@ -45,14 +45,13 @@ _RESHAPES = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy"}
 def unsafe(closed: Any, own: str | None) -> list[Finding]:
     """A finding for each ``where`` with a finite value and a NaN gradient."""
     found = []
-    for equation, producers, scope in _selections(closed.jaxpr, {}, ""):
+    for equation, producers, scope, where in _selections(closed.jaxpr, {}, "", None, own):
         inputs, steps = _expression(equation, producers)
         if not _worth_trying(inputs, steps):
             continue
         bad = _counterexample(equation, inputs, steps)
         if bad is None:
             continue
-        where = place(_compat_tracing.frames_of(equation), own)
         if where is None:
             continue
         found.append(
@@ -69,16 +68,17 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
 
 
 def _selections(
-    jaxpr: Any, outer: dict[Any, Any], scope: str
-) -> Iterator[tuple[Any, dict[Any, Any], str]]:
+    jaxpr: Any, outer: dict[Any, Any], scope: str, call: Place | None, own: str | None
+) -> Iterator[tuple[Any, dict[Any, Any], str, Place | None]]:
     """Each ``select_n``, with what makes every variable; calls of ``where`` are entered."""
     producers = dict(outer)
     for equation in jaxpr.eqns:
+        where = place_of(equation, call, own)
         inner_scope = "/".join(p for p in (scope, _compat.scope_of(equation)) if p)
         for variable in equation.outvars:
             producers[variable] = equation
         if equation.primitive.name == "select_n":
-            yield equation, producers, inner_scope
+            yield equation, producers, inner_scope, where
         for value in equation.params.values():
             for item in value if isinstance(value, tuple | list) else (value,):
                 body = getattr(item, "jaxpr", item)
@@ -89,7 +89,7 @@ def _selections(
                     inner = dict(producers)
                     for variable, operand in zip(body.invars, equation.invars, strict=True):
                         inner[variable] = operand
-                yield from _selections(body, inner, inner_scope)
+                yield from _selections(body, inner, inner_scope, where, own)
 
 
 def _resolve(variable: Any, producers: dict[Any, Any]) -> Any:
@@ -189,7 +189,7 @@ def _tried(evaluate: Any, probe: Sequence[Any], differentiable: Sequence[int]) -
 
 def _probes(variable: Any) -> list[Any]:
     dtype = variable.aval.dtype
-    if dtype == bool:
+    if jnp.issubdtype(dtype, jnp.bool_):
         return [jnp.asarray(False), jnp.asarray(True)]
     return [jnp.asarray(value, dtype) for value in _PROBES]
 

@@ -12,7 +12,7 @@ def model(parameters, x, mask=None):
         x = x @ layer["w"] + layer["b"] if "b" in layer else x @ layer["w"]
     if mask is not None:
         x = jnp.where(mask, x, 0)
-    return {"out": x, "rows": [row for row in x]}
+    return {"out": x, "rows": [row * 2 for row in x]}
 
 
 def inputs():
