@@ -63,7 +63,7 @@ class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
     def __setitem__(self, key: Any, value: Any) -> None:
         # Arrays of JAX are immutable. To go on, this tracer becomes what the user meant.
         _ask("setitem", self)
-        new = jax.numpy.asarray(self.copy()).at[key].set(value)
+        new: Any = jax.numpy.asarray(self.copy()).at[key].set(value)
         self.node, self.index, self.value = new.node, new.index, new.value
 
     def __format__(self, spec: str) -> str:
@@ -91,7 +91,7 @@ class ExampleTrace(core.Trace):
 
     def argument(self, value: Any, label: str) -> ExampleTracer:
         """A tracer for an input whose example is ``value``."""
-        value = jax.numpy.asarray(value) if not _is_key(value) else value
+        value = jax.numpy.asarray(value) if not is_key(value) else value
         tracer = ExampleTracer(self, core.typeof(value), None, 0, value)
         tracer.label = label
         return tracer
@@ -149,8 +149,10 @@ class TraceLimit(BaseException):
     """The trace has recorded as many operations as it may."""
 
 
-def _is_key(value: Any) -> bool:
-    return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+def is_key(value: Any) -> bool:
+    """Whether an array or its type is one of random keys, which NumPy does not know."""
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def example_of(tracer: Any) -> Any:
@@ -170,7 +172,7 @@ def example_of(tracer: Any) -> Any:
 
 
 def _made_up(aval: Any) -> Any:
-    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+    if is_key(aval):
         return jax.random.key(0)
     return np.ones(aval.shape, aval.dtype)
 
@@ -227,7 +229,7 @@ def base_tracer(tracer: Any) -> Any:
 def _ask(kind: str, tracer: Any, context: str = "") -> Any:
     handler = _handler.get()
     if handler is None:
-        raise core.ConcretizationTypeError(tracer, context)
+        raise jax.errors.ConcretizationTypeError(tracer, context)
     return handler(kind, tracer, context)
 
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from check.test_corpus import CASES, load
 from flax import nnx
 
 import voxax as vx
+from check.test_corpus import CASES, load
 from voxax.check import CODES, formats
 from voxax.cli import main
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from check.test_corpus import CASES, load
 
 import voxax as vx
+from check.test_corpus import CASES, load
 
 pytestmark = pytest.mark.lax_promotion
 

@@ -117,13 +117,6 @@ _TABLE = [
      "times zero is NaN"),
     ("VX308", "debugging callback in the step", "note", Verdict.STATIC,
      "the device hands values to Python in every step"),
-    # Models of voxax.
-    ("VX401", "capacity is mostly padding", "warning", Verdict.STATIC,
-     "every operation runs over all rows of the capacity, used or not"),
-    ("VX402", "kernel map built more than once", "warning", Verdict.STATIC,
-     "building a map sorts and searches; the same map is a value that can be passed on"),
-    ("VX403", "rows were dropped", "error", Verdict.STATIC,
-     "the capacity is smaller than the number of voxels, so results are incomplete"),
 ]  # fmt: skip
 
 CODES = {row[0]: Code(*row) for row in _TABLE}

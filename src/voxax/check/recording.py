@@ -169,7 +169,7 @@ def _record(
 
 def _concrete(tracer: Any) -> Any:
     value = _compat_tracing.example_of(tracer)
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if _compat_tracing.is_key(value):
         with _compat_tracing.outside():
             return jax.random.key_data(value)
     return value

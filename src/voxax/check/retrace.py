@@ -166,6 +166,6 @@ def _closed(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if _compat_tracing.is_key(value):
         return np.asarray(jax.random.key_data(value))
     return np.asarray(value)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from voxax import _compat_tracing
 from voxax.check.arguments import Arguments
 from voxax.check.codes import Verdict
 from voxax.check.report import Report
@@ -75,9 +76,7 @@ def vary(value: Any, seed: int) -> Any:
 
     So that indices stay indices and keys stay keys.
     """
-    if seed == 0 or (
-        isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
-    ):
+    if seed == 0 or _compat_tracing.is_key(value):
         return value
     if isinstance(value, bool):
         return bool(seed % 2)
