@@ -8,9 +8,10 @@ the result is finite and the derivative is NaN, so it is proven and not guessed.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -42,126 +43,155 @@ _ELEMENTWISE = _SINGULAR | {
 _RESHAPES = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy"}
 
 
+# Calls whose body is what they compute.
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2",
+          "checkpoint"}  # fmt: skip
+
+
+@dataclasses.dataclass(eq=False)
+class _Value:
+    """A value of the program, with calls followed: what made it, or the constant that it is."""
+
+    aval: Any
+    made: _Operation | None = None
+    literal: Any = None
+
+
+@dataclasses.dataclass(eq=False)
+class _Operation:
+    equation: Any
+    inputs: list[_Value]
+    output: _Value
+    where: Place | None
+    scope: str
+
+    @property
+    def name(self) -> str:
+        return self.equation.primitive.name
+
+
 def unsafe(closed: Any, own: str | None) -> list[Finding]:
     """A finding for each ``where`` with a finite value and a NaN gradient."""
     found = []
-    for equation, producers, scope, where in _selections(closed.jaxpr, {}, "", None, own):
-        inputs, steps = _expression(equation, producers)
-        if not _worth_trying(inputs, steps):
+    selections: list[_Operation] = []
+    inputs = [_Value(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
+    _follow(closed.jaxpr, inputs, "", None, own, selections)
+    for selection in selections:
+        inputs, steps = _expression(selection)
+        if selection.where is None or not _worth_trying(inputs, steps):
             continue
-        bad = _counterexample(equation, inputs, steps)
+        bad = _counterexample(selection, inputs, steps)
         if bad is None:
-            continue
-        if where is None:
             continue
         found.append(
             Finding(
                 "VX307",
-                where.site,
+                selection.where.site,
                 f"the value is finite and its gradient is NaN where an operand is {bad:g}",
                 fix="make the operand safe first: jnp.where(ok, f(jnp.where(ok, x, 1.0)), 0.0)",
-                module=module_of_scope(scope),
-                callers=where.callers,
+                module=module_of_scope(selection.scope),
+                callers=selection.where.callers,
             )
         )
     return found
 
 
-def _selections(
-    jaxpr: Any, outer: dict[Any, Any], scope: str, call: Place | None, own: str | None
-) -> Iterator[tuple[Any, dict[Any, Any], str, Place | None]]:
-    """Each ``select_n``, with what makes every variable; calls of ``where`` are entered."""
-    producers = dict(outer)
+def _follow(
+    jaxpr: Any,
+    inputs: Sequence[_Value],
+    scope: str,
+    call: Place | None,
+    own: str | None,
+    selections: list[_Operation],
+) -> list[_Value]:
+    """The results of a jaxpr; each ``select_n`` on the way is added to ``selections``."""
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
+
+    def read(atom: Any) -> _Value:
+        return _Value(atom.aval, literal=atom.val) if hasattr(atom, "val") else known[atom]
+
     for equation in jaxpr.eqns:
+        operands = [read(v) for v in equation.invars]
         where = place_of(equation, call, own)
         inner_scope = "/".join(p for p in (scope, _compat.scope_of(equation)) if p)
-        for variable in equation.outvars:
-            producers[variable] = equation
-        if equation.primitive.name == "select_n":
-            yield equation, producers, inner_scope, where
+        results: list[_Value] | None = None
         for value in equation.params.values():
             for item in value if isinstance(value, tuple | list) else (value,):
                 body = getattr(item, "jaxpr", item)
                 if not hasattr(body, "eqns"):
                     continue
-                inner: dict[Any, Any] = {}
-                if len(body.invars) == len(equation.invars):  # a call: its inputs are known
-                    inner = dict(producers)
-                    for variable, operand in zip(body.invars, equation.invars, strict=True):
-                        inner[variable] = operand
-                yield from _selections(body, inner, inner_scope, where, own)
+                variables = [*body.constvars, *body.invars]
+                is_call = equation.primitive.name in _CALLS and len(variables) == len(operands)
+                given = operands if is_call else [_Value(v.aval) for v in variables]
+                made = _follow(body, given, inner_scope, where, own, selections)
+                results = made if is_call and results is None else results
+        if results is None:
+            results = [_Value(v.aval) for v in equation.outvars]
+            for result in results:
+                result.made = _Operation(equation, operands, result, where, inner_scope)
+            if equation.primitive.name == "select_n" and results[0].made is not None:
+                selections.append(results[0].made)
+        known.update(zip(equation.outvars, results, strict=True))
+    return [read(v) for v in jaxpr.outvars]
 
 
-def _resolve(variable: Any, producers: dict[Any, Any]) -> Any:
-    """Follow inputs of called functions to what was given."""
-    while not hasattr(variable, "val"):
-        made = producers.get(variable)
-        if made is None or hasattr(made, "primitive"):
-            return variable
-        variable = made
-    return variable
-
-
-def _expression(equation: Any, producers: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+def _expression(selection: _Operation) -> tuple[list[_Value], list[_Operation]]:
     """The elementwise operations before a ``where``: their inputs, and themselves in order."""
-    inputs: dict[Any, None] = {}
-    steps: list[Any] = []
-    done: set[Any] = set()
+    inputs: list[_Value] = []
+    steps: list[_Operation] = []
+    done: set[int] = set()
 
-    def visit(variable: Any, depth: int) -> None:
-        variable = _resolve(variable, producers)
-        if hasattr(variable, "val") or variable in done:
+    def visit(value: _Value) -> None:
+        if value.literal is not None or id(value) in done:
             return
-        done.add(variable)
-        made = producers.get(variable)
-        name = made.primitive.name if made is not None else ""
-        if (
-            made is None
-            or depth > _MOST_OPERATIONS
-            or len(steps) > _MOST_OPERATIONS
-            or name not in _ELEMENTWISE | _RESHAPES
-        ):
-            inputs[variable] = None
+        done.add(id(value))
+        made = value.made
+        known = made is not None and made.name in _ELEMENTWISE | _RESHAPES
+        if made is None or not known or len(done) > _MOST_OPERATIONS:
+            inputs.append(value)
             return
-        for operand in made.invars:
-            visit(operand, depth + 1)
-        steps.append((made, variable, [_resolve(v, producers) for v in made.invars]))
+        for operand in made.inputs:
+            visit(operand)
+        steps.append(made)
 
-    for operand in equation.invars:
-        visit(operand, 0)
-    own = (equation, equation.outvars[0], [_resolve(v, producers) for v in equation.invars])
-    return list(inputs), [*steps, own]
+    for operand in selection.inputs:
+        visit(operand)
+    return inputs, [*steps, selection]
 
 
-def _worth_trying(inputs: Sequence[Any], steps: Sequence[Any]) -> bool:
+def _worth_trying(inputs: Sequence[_Value], steps: Sequence[_Operation]) -> bool:
     if not inputs or len(inputs) > _MOST_INPUTS:
         return False
     floats = any(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in inputs)
-    return floats and any(made.primitive.name in _SINGULAR for made, _, _ in steps)
+    return floats and any(step.name in _SINGULAR for step in steps)
 
 
-def _counterexample(equation: Any, inputs: Sequence[Any], steps: Sequence[Any]) -> float | None:
+def _counterexample(
+    selection: _Operation, inputs: Sequence[_Value], steps: Sequence[_Operation]
+) -> float | None:
     """A value of one input that makes the gradient NaN and not the result."""
 
     def evaluate(values: Sequence[Any]) -> Any:
-        known = dict(zip(inputs, values, strict=True))
+        known = {id(v): given for v, given in zip(inputs, values, strict=True)}
 
-        def read(operand: Any) -> Any:
-            if not hasattr(operand, "val"):
-                return known[operand]
-            array = np.asarray(operand.val, operand.aval.dtype)  # a literal may be a Python number
-            return jnp.asarray(array.reshape(-1)[0]) if array.size else array
+        def read(operand: _Value) -> Any:
+            if operand.literal is None:
+                return known[id(operand)]
+            # A literal may be a Python number.
+            return jnp.asarray(np.asarray(operand.literal, operand.aval.dtype).reshape(-1)[0])
 
-        for made, variable, operands in steps:
-            given = [read(v) for v in operands]
-            if made.primitive.name in _RESHAPES:
-                known[variable] = given[0]
+        for step in steps:
+            given = [read(v) for v in step.inputs]
+            if step.name in _RESHAPES:
+                known[id(step.output)] = given[0]
             else:
-                known[variable] = made.primitive.bind(*given, **_scalar(made))
-        return known[equation.outvars[0]]
+                known[id(step.output)] = step.equation.primitive.bind(
+                    *given, **_scalar(step.equation)
+                )
+        return known[id(selection.output)]
 
     differentiable = [i for i, v in enumerate(inputs) if jnp.issubdtype(v.aval.dtype, jnp.floating)]
-    if not jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.floating):
+    if not jnp.issubdtype(selection.output.aval.dtype, jnp.floating):
         return None
     try:
         with _compat_tracing.outside():
@@ -187,7 +217,7 @@ def _tried(evaluate: Any, probe: Sequence[Any], differentiable: Sequence[int]) -
     return None
 
 
-def _probes(variable: Any) -> list[Any]:
+def _probes(variable: _Value) -> list[Any]:
     dtype = variable.aval.dtype
     if jnp.issubdtype(dtype, jnp.bool_):
         return [jnp.asarray(False), jnp.asarray(True)]
