@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from check.test_corpus import load
 
 import voxax as vx
+from check.test_corpus import load
 
 pytestmark = pytest.mark.lax_promotion
 
