@@ -164,6 +164,10 @@ def _faults(
     where = error[1]
     if where is None or where.site.line not in known:
         found.append(_untraceable(subject, arguments, error[0], where, own))
+    elif first.error is not None and isinstance(first.error[0], Exception):
+        # The pass ended early. If that is the function's own mistake, say so.
+        ended = _untraceable(subject, arguments, first.error[0], first.error[1], own)
+        found += [ended] if ended.code == "VX191" else []
     return first, held, found
 
 
