@@ -43,3 +43,12 @@ from voxax.tuning import algorithms as algorithms
 from voxax.tuning import reload_environment as reload_environment
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """The checker is a side door: loaded when it is first asked for."""
+    if name == "check_static":
+        import importlib
+
+        return importlib.import_module("voxax.check").check_static
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

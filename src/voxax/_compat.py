@@ -76,6 +76,11 @@ def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     return _trace_token(next(_tokens))
 
 
+def usual_trace() -> contextlib.AbstractContextManager[Any]:
+    """Undoes :func:`fresh_trace` inside: what was traced before is found again."""
+    return _trace_token(None)
+
+
 def retrace_everything() -> None:
     """From now on every jitted function is traced anew, once, in all threads."""
     if hasattr(_environment_token, "set_global"):

@@ -29,6 +29,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except ImportError as error:
         raise MissingExtraError('the command line needs: pip install "voxax[demo]"') from error
     from voxax.cli.cache import cache
+    from voxax.cli.check import check
     from voxax.cli.demo import demo
     from voxax.cli.explain import explain
     from voxax.cli.hardware import hardware
@@ -42,6 +43,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         "tune": tune,
         "explain": explain,
         "cache": cache,
+        "check": check,
     }
     return (
         tyro.extras.subcommand_cli_from_dict(

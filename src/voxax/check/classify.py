@@ -1,0 +1,294 @@
+"""From a question for a value to a finding: its code, what it is about, and what to write."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from voxax.check import rewrite as rewrites
+from voxax.check.finding import Finding, Rewrite
+from voxax.check.recording import Question
+from voxax.check.source import enclosing
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+# Functions of JAX whose arguments are shapes, beside those that ask `canonicalize_shape`.
+_MAKE_SHAPES = {
+    "arange", "linspace", "logspace", "geomspace", "eye", "identity", "tri", "tile", "indices",
+    "one_hot", "_one_hot", "diag_indices", "tril_indices", "triu_indices", "mask_indices", "pad",
+    "iota", "broadcasted_iota", "hanning", "hamming", "blackman", "bartlett", "kaiser", "repeat",
+    "segment_sum", "segment_max", "segment_min", "segment_prod", "_scatter_reduce", "reshape",
+    "resize", "vander", "permutation", "bincount", "histogram", "split", "array_split",
+}  # fmt: skip
+_SIZE_ARGUMENT = {
+    "repeat": "total_repeat_length",
+    "bincount": "length",
+    "segment_sum": "num_segments",
+}
+
+
+def classify(question: Question) -> Finding:
+    """The finding that a question is."""
+    chain = enclosing(question.place.site)
+    code, subject = _code(question, chain)
+    fix, rewrite = _advice(code, question, chain, subject)
+    return Finding(
+        code,
+        question.place.site,
+        _message(code, question),
+        question.chain,
+        tuple(sorted(question.arguments or ())),
+        fix,
+        rewrite,
+        question.module,
+        question.place.callers,
+    )
+
+
+def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+    """The code, and the syntax node that it is about."""
+    kind, api = question.kind, question.place.api
+    if kind == "mask":
+        return "VX105", _first(chain, ast.Subscript)
+    if kind == "setitem":
+        return "VX113", _first(chain, ast.stmt)
+    if kind == "format":
+        return "VX114", _first(chain, ast.expr)
+    if kind == "hash":
+        return "VX115", _first(chain, ast.expr)
+    if kind == "bool" and api is None:
+        return _condition(chain)
+    if kind in ("tolist", "tobytes", "dlpack"):
+        return "VX109", _first(chain, ast.Call)
+    if api in ("item", "_item"):
+        return _number(chain)
+    if kind == "array":
+        inside = _first(chain, ast.Subscript)
+        indexed = inside is not None and inside is next(iter(_expressions(chain)), None)
+        return ("VX111", inside) if indexed else ("VX109", _first(chain, ast.Call))
+    if api is not None:
+        return _static(question, chain)
+    return _number(chain)
+
+
+def _condition(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+    inner: ast.AST | None = None
+    for node in chain:
+        if isinstance(node, ast.IfExp) and node.test is inner:
+            return "VX101", node
+        if isinstance(node, ast.While):
+            return "VX102", node
+        if isinstance(node, ast.Assert):
+            return "VX110", node
+        if isinstance(node, ast.If):
+            return "VX101", node
+        if isinstance(node, ast.stmt | ast.Lambda):
+            break
+        inner = node
+    return "VX101", _first(chain, ast.BoolOp) or _first(chain, ast.Call) or _first(chain, ast.expr)
+
+
+def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+    """A function of JAX needs a value."""
+    api, inside = question.place.api or "", set(question.place.inside)
+    call = _first(chain, ast.Call)
+    if cut := _slice(chain):
+        return "VX104", cut
+    if api in _MAKE_SHAPES or "canonicalize_shape" in inside or inside & _MAKE_SHAPES:
+        return "VX107", call
+    if "size" in _parameters(api):
+        return "VX106", call
+    return "VX112", call
+
+
+def _parameters(api: str) -> Sequence[str]:
+    function = getattr(jnp, api, None)
+    try:
+        return list(inspect.signature(function).parameters) if function else []
+    except (TypeError, ValueError):
+        return []
+
+
+def _number(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+    """Python takes a number: what for decides."""
+    if found := _role(chain):
+        return found
+    statement, function = _first(chain, ast.stmt), _first(chain, _FUNCTIONS)
+    names = rewrites.stored([statement]) if isinstance(statement, ast.Assign) else []
+    for name in names:
+        for use in _loads(function, name, statement):
+            if found := _role(use):
+                return found[0], _first(chain, ast.Call)
+    return "VX108", _first(chain, ast.Call)
+
+
+def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
+    """What the innermost expression of a chain is used for."""
+    if cut := _slice(chain):
+        return "VX104", cut
+    inner: ast.AST | None = None
+    for node in chain:
+        if isinstance(node, ast.Call):
+            name = _called(node)
+            if name == "range":
+                loop = next((n for n in chain if isinstance(n, ast.For | ast.comprehension)), node)
+                return "VX103", loop
+            if inner is not node.func and name in _MAKE_SHAPES | {"zeros", "ones", "full", "empty"}:
+                return "VX107", node
+        # Where the subscript itself asks, there is no inner expression.
+        if isinstance(node, ast.Subscript) and (inner is node.slice or inner is None):
+            return "VX111", node
+        if isinstance(node, ast.If | ast.While | ast.Assert) and inner is node.test:
+            code = {ast.If: "VX101", ast.While: "VX102", ast.Assert: "VX110"}[type(node)]
+            return code, node
+        if isinstance(node, ast.IfExp) and inner is node.test:
+            return "VX101", node
+        if isinstance(node, ast.stmt):
+            return None
+        inner = node
+    return None
+
+
+def _slice(chain: Sequence[ast.AST]) -> ast.Subscript | None:
+    """The subscript in whose slice the innermost expression is."""
+    inside = False
+    for node in chain:
+        inside = inside or isinstance(node, ast.Slice)
+        if isinstance(node, ast.Subscript):
+            cut = node.slice
+            parts = cut.elts if isinstance(cut, ast.Tuple) else [cut]
+            # Where JAX itself asks, the innermost expression is the whole subscript.
+            whole = node is chain[0] and any(isinstance(p, ast.Slice) for p in parts)
+            return node if inside or whole else None
+        if isinstance(node, ast.stmt):
+            return None
+    return None
+
+
+def _called(node: ast.Call) -> str:
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _first(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
+    return next((node for node in chain if isinstance(node, kinds)), None)
+
+
+def _expressions(chain: Sequence[ast.AST]) -> list[ast.AST]:
+    return [node for node in chain if isinstance(node, ast.expr)]
+
+
+def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[list[ast.AST]]:
+    """Chains of the places that read a name after a statement, innermost first."""
+    if function is None or after is None:
+        return []
+    found: list[list[ast.AST]] = []
+
+    def visit(node: ast.AST, outer: list[ast.AST]) -> None:
+        chain = [node, *outer]
+        loads = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        if loads and node.lineno > (after.end_lineno or 0):  # pyright: ignore[reportAttributeAccessIssue]
+            found.append(chain)
+        for child in ast.iter_child_nodes(node):
+            visit(child, chain)
+
+    visit(function, [])
+    return found
+
+
+def _message(code: str, question: Question) -> str:
+    aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
+    value = f"a traced value ({aval})"
+    api = question.place.api
+    text = {
+        "VX101": f"which side is taken depends on {value}",
+        "VX102": f"whether the loop goes on depends on {value}",
+        "VX103": f"the number of turns is {value}",
+        "VX104": f"a bound of this slice is {value}",
+        "VX105": f"the index is a boolean mask, {value}",
+        "VX106": f"how many results `{api}` has depends on {value}",
+        "VX107": f"a shape is computed from {value}",
+        "VX108": f"{value} is turned into a Python number",
+        "VX109": f"{value} is handed to NumPy or to Python",
+        "VX110": f"the assertion is about {value}",
+        "VX111": f"a Python container is indexed with {value}",
+        "VX112": f"`{api}` needs a value while it is traced, and got {value}",
+        "VX113": "the array is assigned to in place",
+        "VX114": f"{value} is formatted",
+        "VX115": f"{value} is used as a key",
+    }[code]
+    if question.arguments == frozenset() and code not in ("VX113",):
+        text += "; it depends on no argument: compute it with NumPy, outside of the trace"
+    return text
+
+
+def _advice(
+    code: str, question: Question, chain: Sequence[ast.AST], subject: ast.AST | None
+) -> tuple[str, Rewrite | None]:
+    statement = _first(chain, ast.stmt)
+    function = _first(chain, _FUNCTIONS) or (chain[-1] if chain else ast.Module([], []))
+    made: Rewrite | None = None
+    api = question.place.api or ""
+    if not isinstance(statement, ast.stmt):
+        return _WORDS[code].format(api=api, size="size"), None
+    if isinstance(subject, ast.If):
+        made = rewrites.branch(subject, _following(chain, subject), function)
+    elif isinstance(subject, ast.IfExp):
+        made = rewrites.choice(subject, statement)
+    elif isinstance(subject, ast.While):
+        made = rewrites.repeated(subject, function)
+    elif isinstance(subject, ast.For):
+        made = rewrites.counted(subject, function)
+    elif code == "VX104" and isinstance(subject, ast.Subscript):
+        made = rewrites.bounded_slice(subject, statement)
+    elif code == "VX105" and isinstance(subject, ast.Subscript):
+        made = rewrites.masked(subject, chain[list(chain).index(subject) + 1 :], statement)
+    elif code == "VX106" and isinstance(subject, ast.Call):
+        made = rewrites.sized(subject, statement)
+    elif code == "VX113":
+        made = rewrites.assignment(statement)
+    elif code == "VX109" and isinstance(subject, ast.Call) and hasattr(jnp, _called(subject)):
+        return f"jnp.{_called(subject)} computes the same inside of the program", None
+    size = _SIZE_ARGUMENT.get(api, "size")
+    return _WORDS[code].format(api=api, size=size), made
+
+
+def _following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
+    parent = chain[list(chain).index(node) + 1] if node is not chain[-1] else None
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(parent, field, None)
+        if isinstance(block, list) and node in block:
+            return block[block.index(node) + 1 :]
+    return ()
+
+
+_WORDS = {
+    "VX101": "compute both sides and choose with jnp.where, or trace both with jax.lax.cond",
+    "VX102": "jax.lax.while_loop, or a bounded jax.lax.fori_loop with a mask where gradients are "
+    "needed",
+    "VX103": "jax.lax.fori_loop, or a loop to a fixed bound whose later turns are masked out",
+    "VX104": "keep the whole axis and mask what is outside of the slice; a window of constant "
+    "length is jax.lax.dynamic_slice_in_dim",
+    "VX105": "keep the shape: jnp.where(mask, x, 0), a reduction with where=mask, or "
+    "jnp.nonzero(mask, size=bound, fill_value=...)",
+    "VX106": "give `{api}` the argument {size}= with a bound that always suffices, and fill_value= "
+    "for the rest",
+    "VX107": "make the shape a bound that always suffices and mask the rest, or pass the number as "
+    "a static argument (static_argnames=)",
+    "VX108": "keep it an array: x.astype(...) and functions of jnp instead of int, float, math and "
+    ".item(); or return it from the step and convert it outside",
+    "VX109": "use jnp in place of np inside of the step, or move the conversion out of it",
+    "VX110": "check outside of the step, or with jax.experimental.checkify",
+    "VX111": "stack the entries into an array and index that, or choose between functions with "
+    "jax.lax.switch",
+    "VX112": "pass a Python value, and mark the argument static (static_argnames=)",
+    "VX113": "x = x.at[i].set(v) makes a new array; under jit it is updated in place",
+    "VX114": "jax.debug.print prints from inside of the program; or return the value and print it "
+    "outside",
+    "VX115": "look it up outside of the step, or index an array",
+}

@@ -1,0 +1,239 @@
+"""The checker of JAX functions and nnx modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from voxax import _compat, _compat_tracing
+from voxax.check import leaks, program, retrace, where_gradient
+from voxax.check.arguments import Arguments, take_apart
+from voxax.check.classify import classify
+from voxax.check.codes import Verdict, worst
+from voxax.check.finding import Finding
+from voxax.check.ignore import with_ignores
+from voxax.check.modules import Subject, subject_of
+from voxax.check.recording import Recording, record_all
+from voxax.check.report import Report
+from voxax.check.source import Place, definition, library_of, live_frames, place, raised_frames
+from voxax.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """What ``jax.jit`` makes of a function: its program, or the error.
+
+    Attributes:
+      program: the closed jaxpr.
+      error: why there is none, with its place.
+      truncations: places where 64-bit values were cut to 32.
+    """
+
+    program: Any
+    error: tuple[Exception, Place | None] | None
+    truncations: tuple[tuple[Place, str], ...]
+
+
+def check(
+    target: Callable[..., Any], inputs: Sequence[Any], also: Sequence[Sequence[Any]]
+) -> Report:
+    """See :func:`voxax.check.check_static`."""
+    subject = subject_of(target)
+    own = library_of(definition(target).file)
+    arguments = take_apart(subject.function, subject.inputs(inputs), target)
+    whole = trace(subject, arguments, own)
+    first, held, found = _faults(subject, arguments, whole, own)
+    usable = whole if not held else trace(subject, arguments, own, held)
+    closed = usable.program
+    if closed is None:
+        closed = replay(subject, arguments, held, first)
+    else:
+        found += retrace.unrepeatable(closed, trace(subject, arguments, own, held).program, own)
+    if closed is not None:
+        found += program.hazards(closed, definition(target), own)
+        found += where_gradient.unsafe(closed, own)
+    found += program.truncated(usable.truncations)
+    if first.error is None:
+        found += leaks.leaked(subject, arguments, held, own)
+    more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
+    found += retrace.differences(arguments, more, definition(target), held)
+    findings = with_ignores(_unique(found))
+    verdict = worst([f.verdict for f in findings])
+    if verdict is Verdict.STATIC and any(leaf.declared for leaf in arguments.leaves):
+        verdict = Verdict.PER_VALUE
+    return Report(
+        name=subject.name,
+        verdict=verdict,
+        findings=tuple(findings),
+        modules=_by_module(subject, findings),
+        static_arguments=tuple(
+            sorted(held | {leaf.name for leaf in arguments.leaves if leaf.declared})
+        ),
+        programs=retrace.programs([arguments, *more], held),
+        subject=subject,
+        arguments=arguments,
+    )
+
+
+def trace(
+    subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
+) -> Traced:
+    """Trace as ``jax.jit`` does, with the Python numbers in ``held`` static."""
+    places: list[tuple[Place, str]] = []
+
+    def noticed(message: Any, *_: Any, **__: Any) -> None:
+        if "will be truncated to dtype" in str(message):
+            import sys
+
+            where = place(live_frames(sys._getframe(1)), own)
+            if where is not None:
+                places.append((where, str(message).split(". ")[0]))
+
+    function, values = staged(subject, arguments, held)
+    with warnings.catch_warnings(), _compat.fresh_trace():
+        warnings.simplefilter("always")
+        warnings.showwarning = noticed
+        try:
+            closed = jax.jit(function).trace(*values).jaxpr
+        except Exception as error:
+            return Traced(None, (error, place(raised_frames(error), own)), tuple(places))
+    return Traced(closed, None, tuple(places))
+
+
+def staged(
+    subject: Subject, arguments: Arguments, held: frozenset[str]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """A function of the traced leaves alone, and the leaves."""
+    traced = arguments.traced(held)
+
+    def function(*values: Any) -> Any:
+        leaves = [leaf.value for leaf in arguments.leaves]
+        for position, value in zip(traced, values, strict=True):
+            leaves[position] = value
+        return subject.function(*arguments.fill(leaves))
+
+    return function, [arguments.leaves[i].value for i in traced]
+
+
+def replay(
+    subject: Subject, arguments: Arguments, held: frozenset[str], recording: Recording
+) -> Any:
+    """The program of the way that the examples take through a function that is not static."""
+    answers = iter(recording.answers)
+
+    def handler(kind: str, tracer: Any, context: str) -> Any:
+        del kind, tracer, context
+        return next(answers)
+
+    function, values = staged(subject, arguments, held)
+    with jax.disable_jit(), _compat.fresh_trace(), _compat_tracing.answering(handler):
+        try:
+            return jax.make_jaxpr(function)(*values)
+        except Exception:  # what cannot be traced has findings of its own
+            return None
+
+
+def _faults(
+    subject: Subject, arguments: Arguments, whole: Traced, own: str | None
+) -> tuple[Recording, frozenset[str], list[Finding]]:
+    """All that keeps the function from being traced.
+
+    Returns:
+      ``(a pass with the example values, Python numbers that must be static, findings)``.
+    """
+    if whole.error is None:
+        return Recording({}, []), frozenset(), []
+    first, questions = record_all(subject.function, arguments, frozenset(), own, subject.module_of)
+    numbers = arguments.numbers()
+    by_number = [q for q in questions if q.arguments and q.arguments <= numbers]
+    held = frozenset().union(*(q.arguments or () for q in by_number))
+    found: list[Finding] = []
+    error = whole.error
+    if held:
+        found += [_per_value(classify(q), q.arguments or frozenset(), arguments) for q in by_number]
+        error = trace(subject, arguments, own, held).error
+        if error is None:
+            return first, held, found
+        first, questions = record_all(subject.function, arguments, held, own, subject.module_of)
+    found += [classify(q) for q in questions]
+    known = {q.place.site.line for q in questions}
+    where = error[1]
+    if where is None or where.site.line not in known:
+        found.append(_untraceable(subject, arguments, error[0], where, own))
+    elif first.error is not None and isinstance(first.error[0], Exception):
+        # The pass ended early. If that is the function's own mistake, say so.
+        ended = _untraceable(subject, arguments, first.error[0], first.error[1], own)
+        found += [ended] if ended.code == "VX191" else []
+    return first, held, found
+
+
+def _per_value(finding: Finding, names: frozenset[str], arguments: Arguments) -> Finding:
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    quoted = ", ".join(repr(name.split("[")[0].split(".")[0]) for name in sorted(names))
+    del arguments
+    return dataclasses.replace(
+        finding,
+        code="VX201",
+        message=f"the program depends on the Python value of {listed}: one program for each value",
+        fix=f"fine for few values: jax.jit(f, static_argnames=({quoted},)). For many, pass an "
+        f"array and {finding.fix}",
+    )
+
+
+def _untraceable(
+    subject: Subject,
+    arguments: Arguments,
+    error: Exception,
+    where: Place | None,
+    own: str | None,
+) -> Finding:
+    """The error of tracing, and whether it is the trace's or the function's own."""
+    try:
+        with jax.disable_jit():  # so that nothing is traced, the bodies of loops neither
+            subject.function(*arguments.fill([leaf.value for leaf in arguments.leaves]))
+        code = "VX190"
+    except Exception as plain:
+        code = "VX191"
+        error, where = plain, place(raised_frames(plain), own)
+    text = str(error).strip().splitlines() or [""]
+    site = where.site if where is not None else definition(subject.target)
+    fix = (
+        "see the message; it is JAX's own"
+        if code == "VX190"
+        else "give example inputs that the function accepts"
+    )
+    return Finding(
+        code,
+        site,
+        f"{type(error).__name__}: {text[0]}",
+        fix=fix,
+        callers=where.callers if where else (),
+    )
+
+
+def _unique(findings: Sequence[Finding]) -> list[Finding]:
+    seen: dict[tuple[Any, ...], Finding] = {}
+    for finding in findings:
+        seen.setdefault((finding.code, finding.file, finding.line, finding.column), finding)
+    return sorted(seen.values(), key=lambda f: (f.site, f.code))
+
+
+def _by_module(subject: Subject, findings: Sequence[Finding]) -> dict[str, Verdict]:
+    def inside(path: str) -> list[Verdict]:
+        return [f.verdict for f in findings if (f.module + ".").startswith(path + ".")]
+
+    return {path: worst(inside(path)) for path in subject.module_names}
+
+
+def refuse(inputs: Sequence[Any]) -> None:
+    """Example inputs must be values, as programs are traced with some."""
+    for leaf in jax.tree.leaves(tuple(inputs)):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise InputError(
+                f"example inputs are values, got {leaf}; give e.g. "
+                f"jnp.ones({leaf.shape}, {leaf.dtype.name!r})"
+            )

@@ -1,0 +1,95 @@
+"""Tracers that outlive the trace."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import jax
+
+from voxax import _compat, _compat_tracing
+from voxax.check.arguments import Arguments
+from voxax.check.finding import Finding
+from voxax.check.modules import Subject
+from voxax.check.source import place
+
+
+def leaked(
+    subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
+) -> list[Finding]:
+    """Values of the trace that something still holds when the function has returned."""
+    alive = _alive(subject, arguments, held)
+    if not alive:
+        return []
+    below = {
+        id(_compat_tracing.base_tracer(value))
+        for tracer in alive
+        if tracer.node is not None
+        for value in tracer.node.inputs
+    }
+    found = []
+    for tracer in alive:
+        if id(tracer) in below:
+            continue
+        where = tracer.node and place(_compat_tracing.frames_of(tracer.node), own)
+        if where is None:
+            continue
+        found.append(
+            Finding(
+                "VX301",
+                where.site,
+                f"the value computed here is kept after the function has returned{_holder(tracer)}",
+                fix="return it, and keep what the compiled function returned",
+                callers=where.callers,
+            )
+        )
+    del alive
+    return found
+
+
+def _alive(subject: Subject, arguments: Arguments, held: frozenset[str]) -> list[Any]:
+    born: list[weakref.ref[Any]] = []
+    trace = _compat_tracing.ExampleTrace()
+    trace.limit = 200_000
+    trace.born = born
+    traced = set(arguments.traced(held))
+    values: list[Any] = [
+        trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
+        for i, leaf in enumerate(arguments.leaves)
+    ]
+    inputs = {id(v) for v in values}
+
+    def handler(kind: str, tracer: Any, context: str) -> Any:
+        del kind, context
+        return _compat_tracing.example_of(tracer)
+
+    with (
+        jax.disable_jit(),
+        _compat.fresh_trace(),
+        _compat_tracing.answering(handler),
+        trace.active(),
+    ):
+        try:
+            subject.function(*arguments.fill(values))
+        except (Exception, _compat_tracing.TraceLimit):
+            return []
+    del values
+    subject.paths = {}
+    gc.collect()
+    return [t for ref in born if (t := ref()) is not None and id(t) not in inputs]
+
+
+def _holder(tracer: Any) -> str:
+    """Who holds it, where that can be said in a few words."""
+    for holder in gc.get_referrers(tracer):
+        if isinstance(holder, dict):
+            for name, module in list(sys.modules.items()):
+                if getattr(module, "__dict__", None) is holder:
+                    keys = [k for k, v in holder.items() if v is tracer]
+                    return f", by the global `{keys[0]}` of {name}" if keys else ""
+            keys = [k for k, v in holder.items() if v is tracer and isinstance(k, str)]
+            if keys:
+                return f", under the name `{keys[0]}`"
+    return ""

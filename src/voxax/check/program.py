@@ -1,0 +1,173 @@
+"""What a traced program contains that it should not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat, _compat_tracing
+from voxax.check.finding import Finding
+from voxax.check.modules import module_of_scope
+from voxax.check.source import Place, Site, place, place_of
+
+LARGE_CONSTANT = 1 << 20  # bytes
+
+_CALLBACKS = ("pure_callback", "io_callback")
+_DEBUG_CALLBACKS = ("debug_callback", "debug_print")
+
+
+def equations(
+    jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
+) -> Iterator[tuple[Any, str, Any, Place | None]]:
+    """Every equation, also inside of others: ``(equation, name scope, its jaxpr, its place)``."""
+    for equation in jaxpr.eqns:
+        inner = "/".join(part for part in (scope, _compat.scope_of(equation)) if part)
+        where = place_of(equation, call, own)
+        yield equation, inner, jaxpr, where
+        for value in equation.params.values():
+            for item in value if isinstance(value, tuple | list) else (value,):
+                body = getattr(item, "jaxpr", item)
+                if hasattr(body, "eqns"):
+                    yield from equations(body, own, inner, where)
+
+
+def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
+    """Callbacks, transfers, large constants and promotions."""
+    found = _constants(closed, definition, own)
+    for equation, scope, jaxpr, where in equations(closed.jaxpr, own):
+        made = _hazard(equation)
+        if made is None:
+            continue
+        if made[0] == "VX306" and (where is None or not _implicit(equation, where, jaxpr, own)):
+            continue
+        found.append(
+            Finding(
+                made[0],
+                where.site if where else definition,
+                made[1],
+                fix=made[2],
+                module=module_of_scope(scope),
+                callers=where.callers if where else (),
+            )
+        )
+    return found
+
+
+def _hazard(equation: Any) -> tuple[str, str, str] | None:
+    name = equation.primitive.name
+    if name in _CALLBACKS:
+        return (
+            "VX302",
+            f"`{name}` calls Python in every step",
+            "compute it with jnp, or return what the host needs and call it after the step",
+        )
+    if name in _DEBUG_CALLBACKS:
+        return (
+            "VX308",
+            "prints or calls Python in every step",
+            "remove it when the bug is found",
+        )
+    if name == "device_put" and any(d is not None for d in equation.params.get("devices", ())):
+        return (
+            "VX303",
+            "an array is moved to another device or memory in every step",
+            "place the arguments before the step, and constrain results with out_shardings",
+        )
+    if name == "convert_element_type":
+        return _promotion(equation)
+    return None
+
+
+def _promotion(equation: Any) -> tuple[str, str, str] | None:
+    old, new = equation.invars[0].aval, equation.outvars[0].aval
+    floats = jnp.issubdtype(old.dtype, jnp.floating) and jnp.issubdtype(new.dtype, jnp.floating)
+    if not floats or new.dtype.itemsize <= old.dtype.itemsize or not old.shape:
+        return None
+    return (
+        "VX306",
+        f"{old.dtype.name}{list(old.shape)} becomes {new.dtype.name} because the other operand is",
+        f"convert the other operand: .astype({old.dtype.name!r}), or this one where it is meant",
+    )
+
+
+_EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_from_dlpack"}
+
+
+def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
+    """Whether the conversion was made for another operand that was wide before.
+
+    A mean of half-precision values also computes in float32, but on nothing else: what it combines
+    was made by the same call.
+    """
+    if _EXPLICIT & set(where.inside):
+        return False
+    made = equation.outvars[0]
+    producers = {v: e for e in jaxpr.eqns for v in e.outvars}
+    for consumer in jaxpr.eqns:
+        if not any(v is made for v in consumer.invars):
+            continue
+        for other in consumer.invars:
+            if other is made or hasattr(other, "val") or other.aval.dtype != made.aval.dtype:
+                continue
+            producer = producers.get(other)
+            origin = producer and place(_compat_tracing.frames_of(producer), own)
+            if origin is None or origin.site != where.site:
+                return True
+    return False
+
+
+def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
+    large = {
+        variable: value
+        for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        if _bytes(value) > LARGE_CONSTANT
+    }
+    found, seen = [], set()
+    for equation, scope, _, where in equations(closed.jaxpr, own):
+        for operand in equation.invars:
+            literal = getattr(operand, "val", None)
+            value = literal if literal is not None else _look_up(large, operand)
+            if value is None or _bytes(value) <= LARGE_CONSTANT or id(value) in seen:
+                continue
+            seen.add(id(value))
+            found.append(
+                Finding(
+                    "VX304",
+                    where.site if where else definition,
+                    f"a captured array of {_bytes(value) / 2**20:.1f} MiB, "
+                    f"{value.dtype.name}{list(value.shape)}, is a constant of the program",
+                    fix="make it an argument of the compiled function",
+                    module=module_of_scope(scope),
+                    callers=where.callers if where else (),
+                )
+            )
+    return found
+
+
+def _look_up(values: dict[Any, Any], operand: Any) -> Any:
+    try:
+        return values.get(operand)
+    except TypeError:  # a literal
+        return None
+
+
+def _bytes(value: Any) -> int:
+    return int(getattr(value, "nbytes", 0) or 0) if np.ndim(value) else 0
+
+
+def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
+    """Places where a 64-bit dtype was asked for, and 32 bits came."""
+    return [
+        Finding(
+            "VX305",
+            where.site,
+            text,
+            fix="ask for the 32-bit dtype, or enable 64 bits: jax.config.update('jax_enable_x64', "
+            "True)",
+            callers=where.callers,
+        )
+        for where, text in places
+    ]

@@ -1,0 +1,222 @@
+"""Run a function with example values riding along, and record every question for a value."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat, _compat_tracing
+from voxax._compat_tracing import ExampleTrace, ExampleTracer
+from voxax.check.arguments import Arguments
+from voxax.check.source import Place, Site, assigned_name, live_frames, place, raised_frames
+
+# A function that asks for this many values, or records this many operations, runs away.
+MOST_QUESTIONS = 20_000
+MOST_OPERATIONS = 200_000
+# Turns of one Python loop whose condition is traced.
+MOST_TURNS = 200
+# Passes that each take another side of a branch.
+MOST_PASSES = 24
+SECONDS = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """Python asked a tracer for its value.
+
+    Attributes:
+      kind: as for ``_compat_tracing.answering``.
+      place: where.
+      context: what JAX says about it.
+      arguments: names of the arguments that the value depends on; None when unknown.
+      chain: the steps from the arguments to the value, nearest first.
+      module: the submodule in which it happened.
+      shape, dtype: of the value.
+    """
+
+    kind: str
+    place: Place
+    context: str
+    arguments: frozenset[str] | None
+    chain: tuple[str, ...]
+    module: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass
+class Recording:
+    """What one pass found.
+
+    Attributes:
+      questions: in order, each place and kind once.
+      answers: every value that was given, in order.
+      error: what ended the pass early, with its place.
+    """
+
+    questions: dict[tuple[Site, str, str | None], Question]
+    answers: list[Any]
+    error: tuple[BaseException, Place | None] | None = None
+
+
+class _RanAway(BaseException):
+    """The function asks on and on."""
+
+
+def record_all(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    held: frozenset[str] = frozenset(),
+    own: str | None = None,
+    module_of: Callable[[Any], str] = lambda frame: "",
+) -> tuple[Recording, list[Question]]:
+    """Every question that ``function`` asks, on both sides of every branch.
+
+    Args:
+      function: takes the arguments.
+      arguments: the examples.
+      held: names of Python numbers that are static.
+      own: the library that the function is part of.
+      module_of: names the submodule that a frame belongs to.
+
+    Returns:
+      ``(the pass with the example values, the questions of all passes)``.
+    """
+    end = time.monotonic() + SECONDS
+    first = _record(function, arguments, held, frozenset(), own, module_of)
+    found = dict(first.questions)
+    waiting = [frozenset([key]) for key in _branches(first)]
+    tried = set(waiting)
+    passes = 1
+    while waiting and passes < MOST_PASSES and time.monotonic() < end:
+        turned = waiting.pop(0)
+        passes += 1
+        more = _record(function, arguments, held, turned, own, module_of)
+        new = {key: q for key, q in more.questions.items() if key not in found}
+        found |= new
+        for key in _branches(more):
+            if key in new and (both := turned | {key}) not in tried:
+                tried.add(both)
+                waiting.append(both)
+    return first, list(found.values())
+
+
+def _branches(recording: Recording) -> list[Any]:
+    return [key for key, q in recording.questions.items() if q.kind == "bool"]
+
+
+def _record(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    held: frozenset[str],
+    turned: frozenset[Any],
+    own: str | None,
+    module_of: Callable[[Any], str],
+) -> Recording:
+    recording = Recording({}, [])
+    trace = ExampleTrace()
+    trace.limit = MOST_OPERATIONS
+    pending = set(turned)
+    asked: dict[Any, int] = {}
+
+    def handler(kind: str, tracer: Any, context: str) -> Any:
+        frame = sys._getframe(1)
+        if kind in ("array", "bool") and _within(frame, "expand_bool_indices"):
+            kind = "mask"
+        where = place(live_frames(frame), own)
+        value = np.asarray(_concrete(tracer))
+        if where is None:
+            return value
+        key = (where.site, kind, where.api)
+        if kind == "bool" and key in pending:
+            pending.discard(key)
+            value = ~value.astype(bool)
+        if key not in recording.questions:
+            recording.questions[key] = _question(kind, where, context, tracer, module_of(frame))
+        asked[key] = asked.get(key, 0) + 1
+        if kind == "bool" and asked[key] > MOST_TURNS:  # a loop that the examples never leave
+            value = np.zeros_like(value)
+        recording.answers.append(value)
+        if len(recording.answers) > MOST_QUESTIONS:
+            raise _RanAway
+        return value
+
+    traced = set(arguments.traced(held))
+    values = [
+        trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
+        for i, leaf in enumerate(arguments.leaves)
+    ]
+    with (
+        jax.disable_jit(),
+        _compat.fresh_trace(),
+        _compat_tracing.answering(handler),
+        trace.active(),
+    ):
+        try:
+            function(*arguments.fill(values))
+        except (_RanAway, _compat_tracing.TraceLimit) as error:
+            recording.error = (error, None)
+        except Exception as error:
+            recording.error = (error, place(raised_frames(error), own))
+    return recording
+
+
+def _concrete(tracer: Any) -> Any:
+    value = _compat_tracing.example_of(tracer)
+    if _compat_tracing.is_key(value):
+        with _compat_tracing.outside():
+            return jax.random.key_data(value)
+    return value
+
+
+def _within(frame: Any, function: str, depth: int = 8) -> bool:
+    while frame is not None and depth:
+        if frame.f_code.co_name == function:
+            return True
+        frame, depth = frame.f_back, depth - 1
+    return False
+
+
+def _question(kind: str, where: Place, context: str, tracer: Any, module: str) -> Question:
+    base = _compat_tracing.base_tracer(tracer)
+    names, chain = (None, ()) if base is None else _ancestry(base)
+    aval = tracer.aval
+    return Question(kind, where, context, names, chain, module, tuple(aval.shape), str(aval.dtype))
+
+
+def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
+    """The arguments that a value depends on, and the user's lines on the way."""
+    names: set[str] = set()
+    lines: dict[tuple[str, int], str] = {}
+    unknown = False
+    seen: set[int] = set()
+    queue = [tracer]
+    while queue:
+        current = queue.pop(0)
+        if current.label is not None:
+            names.add(current.label)
+        node = current.node
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        where = place(_compat_tracing.frames_of(node))
+        if where is not None:
+            name = assigned_name(where.site)
+            lines.setdefault(
+                (where.site.file, where.site.line),
+                f"{name} (line {where.site.line})" if name else f"line {where.site.line}",
+            )
+        for value in node.inputs:
+            base = _compat_tracing.base_tracer(value)
+            if base is not None:
+                queue.append(base)
+            elif isinstance(value, _compat_tracing.Tracer):
+                unknown = True
+    chain = (*lines.values(), *(f"argument {name}" for name in sorted(names)))
+    return (None if unknown and not names else frozenset(names)), chain

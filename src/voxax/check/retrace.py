@@ -1,0 +1,171 @@
+"""Reasons to compile again: inputs that differ between examples, and traces that do not repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat_tracing
+from voxax.check.arguments import Arguments, Leaf
+from voxax.check.finding import Finding
+from voxax.check.source import Site, place
+
+
+def signature(arguments: Arguments, held: frozenset[str]) -> tuple[Any, ...]:
+    """What ``jit`` distinguishes programs by."""
+    return (arguments.structure, *(_kind(leaf, held) for leaf in arguments.leaves))
+
+
+def _kind(leaf: Leaf, held: frozenset[str]) -> Any:
+    if leaf.kind == "static" or leaf.name in held:
+        try:
+            hash(leaf.value)
+        except TypeError:
+            return (leaf.name, id(leaf.value))
+        return (leaf.name, type(leaf.value), leaf.value)
+    return (leaf.name, *_type(leaf))
+
+
+def _type(leaf: Leaf) -> tuple[Any, ...]:
+    aval = jax.typeof(leaf.value) if leaf.kind == "number" else jax.typeof(_canonical(leaf.value))
+    return aval.shape, aval.dtype.name, bool(getattr(aval, "weak_type", False))
+
+
+def _canonical(value: Any) -> Any:
+    return jax.numpy.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def programs(examples: Sequence[Arguments], held: frozenset[str]) -> int:
+    """How many programs the examples need."""
+    return len({signature(a, held) for a in examples})
+
+
+def differences(
+    first: Arguments, others: Sequence[Arguments], site: Site, held: frozenset[str]
+) -> list[Finding]:
+    """Shapes, dtypes and structures that differ between the examples."""
+    found = []
+    shapes: dict[str, set[str]] = {}
+    types: dict[str, set[str]] = {}
+    for other in others:
+        if other.structure != first.structure:
+            found.append(
+                Finding(
+                    "VX204",
+                    site,
+                    "the examples have arguments of different structure: "
+                    f"{first.structure} and {other.structure}",
+                    fix="always give the same keys, lengths and Nones",
+                )
+            )
+            continue
+        for a, b in zip(first.leaves, other.leaves, strict=True):
+            if "static" in (a.kind, b.kind) or a.name in held:
+                continue
+            one, two = _type(a), _type(b)
+            if one[0] != two[0]:
+                shapes.setdefault(a.name, {str(one[0])}).add(str(two[0]))
+            if one[1:] != two[1:]:
+                types.setdefault(a.name, {_typed(one)}).add(_typed(two))
+    for name, seen in shapes.items():
+        found.append(
+            Finding(
+                "VX202",
+                site,
+                f"argument `{name}` comes in {len(seen)} shapes: {', '.join(sorted(seen))}",
+                arguments=(name,),
+                fix="pad to one shape, or to few: vx.bucket_capacity rounds sizes up",
+            )
+        )
+    for name, seen in types.items():
+        found.append(
+            Finding(
+                "VX203",
+                site,
+                f"argument `{name}` comes as {' and as '.join(sorted(seen))}",
+                arguments=(name,),
+                fix="convert it once, where it is made: jnp.asarray(value, dtype)",
+            )
+        )
+    return found
+
+
+def _typed(kind: tuple[Any, ...]) -> str:
+    return f"{kind[1]}{' of weak type (a Python number)' if kind[2] else ''}"
+
+
+def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
+    """Where two traces of the same function differ."""
+    if one is None or two is None:
+        return []
+    for a, b in _pairs(one, two):
+        where = place(_compat_tracing.frames_of(a), own)
+        if where is not None and not _same(a, b):
+            return [
+                Finding(
+                    "VX205",
+                    where.site,
+                    "traced twice, this line gives two different programs: a value that Python "
+                    "computes (a random number, the time, a counter) is frozen into each",
+                    fix="pass the value as an argument; for random numbers, a jax.random key",
+                    callers=where.callers,
+                )
+            ]
+    return []
+
+
+def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:
+    constants = dict(zip(one.jaxpr.constvars, one.consts, strict=True))
+    others = dict(zip(two.jaxpr.constvars, two.consts, strict=True))
+    for a, b in zip(one.jaxpr.eqns, two.jaxpr.eqns, strict=False):
+        yield _Applied(a, constants), _Applied(b, others)
+
+
+class _Applied:
+    """An equation with the constants that it reads."""
+
+    def __init__(self, equation: Any, constants: dict[Any, Any]):
+        self.equation = equation
+        self.source_info = equation.source_info
+        self.read = [v.val if hasattr(v, "val") else constants.get(v) for v in equation.invars]
+
+
+def _same(a: _Applied, b: _Applied) -> bool:
+    if a.equation.primitive is not b.equation.primitive or len(a.read) != len(b.read):
+        return False
+    for one, two in zip(a.read, b.read, strict=True):
+        if (one is None) != (two is None):
+            return False
+        if one is None or one is two:
+            continue
+        if _array(one).tobytes() != _array(two).tobytes():  # NaN is the same as NaN
+            return False
+    for name, one in a.equation.params.items():
+        two = b.equation.params.get(name)
+        inner, other = _closed(one), _closed(two)
+        if inner is not None and other is not None:
+            if len(inner.jaxpr.eqns) != len(other.jaxpr.eqns):
+                return False
+            if not all(_same(*pair) for pair in _pairs(inner, other)):
+                return False
+        elif _plain(one) and repr(one) != repr(two):  # NaN is the same as NaN here too
+            return False
+    return True
+
+
+def _plain(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, int | float | str) for part in parts)
+
+
+def _closed(value: Any) -> Any:
+    return value if hasattr(value, "jaxpr") and hasattr(value, "consts") else None
+
+
+def _array(value: Any) -> Any:
+    if _compat_tracing.is_key(value):
+        return np.asarray(jax.random.key_data(value))
+    return np.asarray(value)

@@ -1,0 +1,310 @@
+"""Places in the user's source: which frame is theirs, and what the syntax around it is."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import itertools
+import linecache
+import os
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from voxax import _compat_tracing
+
+# Frames of these are how the user's line reaches JAX, not what a finding is about.
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "numpy", "voxax", "tyro")
+
+Frame = tuple[types.CodeType, int]  # innermost instruction of one frame
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Site:
+    """A stretch of source. Lines and columns count from 1; the end column is exclusive."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@functools.cache
+def _library_folders() -> tuple[tuple[str, str], ...]:
+    found = []
+    for name in _LIBRARIES:
+        spec = importlib.util.find_spec(name)
+        places = (spec.submodule_search_locations if spec else None) or ()
+        found += [(name, os.path.join(place, "")) for place in places]
+    return tuple(found)
+
+
+@functools.cache
+def _standard_library() -> tuple[str, str]:
+    folder = os.path.join(sysconfig.get_path("stdlib"), "")
+    return folder, os.path.join(sysconfig.get_path("purelib"), "")
+
+
+def library_of(file: str) -> str | None:
+    """The library that a file belongs to (``jax``, ``std``, ...); None for the user's own."""
+    if file.startswith("<frozen"):
+        return "std"
+    for name, folder in _library_folders():
+        if file.startswith(folder):
+            return name
+    standard, installed = _standard_library()
+    if file.startswith(standard) and not file.startswith(installed):
+        return "std" if "site-packages" not in file else None
+    return None
+
+
+def site_at(code: types.CodeType, instruction: int) -> Site:
+    """The stretch of source of one instruction."""
+    position = next(itertools.islice(code.co_positions(), max(instruction, 0) // 2, None), None)
+    line, end_line, column, end_column = position or (None, None, None, None)
+    line = line or code.co_firstlineno
+    start = _characters(code.co_filename, line, column or 0)
+    end = _characters(code.co_filename, end_line or line, end_column or 0)
+    name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+    return Site(code.co_filename, line, start + 1, end_line or line, end + 1, name)
+
+
+def _characters(file: str, line: int, offset: int) -> int:
+    """Python counts columns in UTF-8 bytes; people count characters."""
+    text = linecache.getline(file, line).encode()
+    return len(text[:offset].decode(errors="ignore"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where something happened.
+
+    Attributes:
+      site: the user's line.
+      api: the library's function that was called from it; None where Python itself asked.
+      inside: the library's functions below that, innermost first.
+      callers: the user's calls that lead there, innermost first.
+    """
+
+    site: Site
+    api: str | None
+    inside: tuple[str, ...]
+    callers: tuple[Site, ...]
+
+
+# The checker's own files that call the target.
+_HERE = os.path.dirname(__file__)
+_RUNNERS = {os.path.join(_HERE, name) for name in ("recording.py", "jax.py", "leaks.py")}
+
+# What stands between a user's call and the function that they called.
+_WRAPPERS = {
+    "reraise_with_filtered_traceback",
+    "cache_miss",
+    "_python_pjit_helper",
+    "_run_python_pjit",
+    "wrapper",
+    "wrapped",
+    "inner",
+    "__call__",
+    "deferring_binary_op",
+    "op",
+    "wrap",
+    "meth",
+}
+
+
+def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
+    """The innermost frame of the user.
+
+    Args:
+      frames: innermost first.
+      own: a library whose frames count as the user's: the one that the target is part of.
+    """
+    inside: list[str] = []
+    mine: list[Site] = []
+    for code, instruction in frames:
+        if code.co_filename in _RUNNERS:
+            break  # what is further out is not the target
+        owner = library_of(code.co_filename)
+        if owner is None or owner == own:
+            mine.append(site_at(code, instruction))
+        elif not mine and not _is_wrapper(code, owner):
+            inside.append(code.co_name)
+    if not mine:
+        return None
+    return Place(mine[0], inside[-1] if inside else None, tuple(inside), tuple(mine[1:]))
+
+
+def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Place | None:
+    """Where an equation of a jaxpr comes from.
+
+    A compiled function that is called twice is traced once, and its equations remember the first
+    call. What they know beyond the function itself is therefore replaced by the present call.
+
+    Args:
+      equation: the equation.
+      outer: the place of the call of the jaxpr that it is in; None for the outermost.
+      own: as for :func:`place`.
+    """
+    frames = _compat_tracing.frames_of(equation)
+    if outer is None:
+        return place(frames, own)
+    calls = [i for i, (code, _) in enumerate(frames) if code.co_name == _COMPILED_CALL]
+    skip = 1 if equation.primitive.name in ("jit", "pjit") else 0
+    inside = frames[: calls[skip]] if len(calls) > skip else frames
+    return place(inside, own) or outer
+
+
+# The function of JAX through which every call of a compiled function goes.
+_COMPILED_CALL = "cache_miss"
+
+
+def _is_wrapper(code: types.CodeType, owner: str) -> bool:
+    """Also methods such as ``__bool__``: there Python asks, and no library does."""
+    return (
+        owner in ("std", "voxax")
+        or code.co_name in _WRAPPERS
+        or (code.co_name.startswith("__") and code.co_filename == _compat_tracing.CORE)
+    )
+
+
+def live_frames(frame: Any) -> Iterator[Frame]:
+    """The frames of a running program, innermost first."""
+    while frame is not None:
+        yield frame.f_code, frame.f_lasti
+        frame = frame.f_back
+
+
+def raised_frames(error: BaseException) -> list[Frame]:
+    """The frames of an exception, innermost first."""
+    found, traceback = [], error.__traceback__
+    while traceback is not None:
+        found.append((traceback.tb_frame.f_code, traceback.tb_lasti))
+        traceback = traceback.tb_next
+    return found[::-1]
+
+
+@functools.lru_cache(maxsize=256)
+def _tree(file: str, stamp: int) -> ast.Module | None:
+    del stamp
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def tree_of(file: str) -> ast.Module | None:
+    """The syntax tree of a file, or None where it has no source."""
+    linecache.checkcache(file)
+    lines = linecache.getlines(file)
+    return _tree(file, hash(tuple(lines))) if lines else None
+
+
+def enclosing(site: Site) -> list[ast.AST]:
+    """The syntax nodes around a site, innermost first."""
+    tree = tree_of(site.file)
+    if tree is None:
+        return []
+    text = linecache.getline(site.file, site.line)
+    start = (site.line, len(text[: site.column - 1].encode()))
+    last = linecache.getline(site.file, site.end_line)
+    end = (site.end_line, len(last[: site.end_column - 1].encode()))
+
+    def holds(node: Any) -> bool:
+        if getattr(node, "end_lineno", None) is None:
+            return True
+        return (node.lineno, node.col_offset) <= start and end <= (
+            node.end_lineno,
+            node.end_col_offset,
+        )
+
+    chain: list[ast.AST] = []
+    node: ast.AST | None = tree
+    while node is not None:
+        chain.append(node)
+        node = next(
+            (
+                child
+                for outer in ast.iter_child_nodes(node)
+                for child in _with_position(outer)
+                if holds(child)
+            ),
+            None,
+        )
+    return chain[::-1]
+
+
+def _with_position(node: ast.AST) -> Iterator[ast.AST]:
+    """The node, or the parts of one that has no place of its own (a comprehension's clause)."""
+    if hasattr(node, "end_lineno"):
+        yield node
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _with_position(child)
+
+
+def assigned_name(site: Site) -> str | None:
+    """The variable to which the expression at a site is assigned."""
+    for node in enclosing(site):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            return node.targets[0].id
+        if isinstance(node, ast.AugAssign | ast.AnnAssign) and isinstance(node.target, ast.Name):
+            return node.target.id
+        if isinstance(node, ast.stmt):
+            return None
+    return None
+
+
+def excerpt(site: Site) -> str:
+    """The source line with a caret under what the site is about."""
+    line = linecache.getline(site.file, site.line).rstrip("\n")
+    if not line.strip():
+        return ""
+    end = site.end_column if site.end_line == site.line else len(line) + 1
+    width = max(1, end - site.column)
+    pad = "".join("\t" if c == "\t" else " " for c in line[: site.column - 1])
+    return f"{line}\n{pad}{'^' * width}"
+
+
+def definition(target: Any) -> Site:
+    """The line where a function or the call of a module is defined."""
+    function = inspect.unwrap(target) if callable(target) else target
+    function = getattr(function, "func", function)  # functools.partial
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__
+        function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return Site(f"<{type(target).__name__}>", 1, 1, 1, 1, type(target).__name__)
+    line = code.co_firstlineno
+    tree = tree_of(code.co_filename)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == line and node.name == code.co_name:
+                line = node.lineno
+                break
+    text = linecache.getline(code.co_filename, line).rstrip("\n")
+    start = len(text) - len(text.lstrip())
+    return Site(
+        code.co_filename, line, start + 1, line, max(len(text), start + 1) + 1, code.co_name
+    )
+
+
+def statement_lines(site: Site) -> tuple[int, int]:
+    """First and last line of the statement that a site is in; of a compound one, its head."""
+    for node in enclosing(site):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno
+            return node.lineno, max(node.lineno, last or node.lineno)
+    return site.line, site.end_line

@@ -1,0 +1,95 @@
+"""Really compile, over several inputs of equal shape, and count the programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat_tracing
+from voxax.check.arguments import Arguments
+from voxax.check.codes import Verdict
+from voxax.check.report import Report
+
+INPUTS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What compiling showed.
+
+    Attributes:
+      inputs: how many different inputs of equal shape the function was called with.
+      programs: how many programs that compiled.
+      error: what compiling or running raised, or None.
+      holds: whether this is what the verdict says.
+    """
+
+    inputs: int
+    programs: int
+    error: str | None
+    holds: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        state = "verified" if self.holds else "NOT verified"
+        if self.error is not None:
+            return f"{state}: compiling raises {self.error}"
+        plural = "s" if self.programs != 1 else ""
+        return (
+            f"{state}: {self.programs} program{plural} for {self.inputs} inputs of equal shape, "
+            "static arguments held"
+        )
+
+
+def verify(report: Report) -> Verification:
+    """Compile and run the function with five inputs; traces of a static function: one."""
+    from voxax.check.jax import staged
+
+    arguments: Arguments = report.arguments
+    held = frozenset(report.static_arguments) & arguments.numbers()
+    function, values = staged(report.subject, arguments, held)
+    compiled = 0
+
+    def counted(*leaves: Any) -> Any:
+        nonlocal compiled
+        compiled += 1  # Python runs only when a program is made
+        return function(*leaves)
+
+    jitted = jax.jit(counted)
+    may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
+    try:
+        with (
+            warnings.catch_warnings()
+        ):  # whoever turns warnings into errors asks about the programs
+            warnings.simplefilter("ignore")
+            for seed in range(INPUTS):
+                jax.block_until_ready(jitted(*(vary(v, seed) for v in values)))
+    except Exception as error:
+        text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        return Verification(INPUTS, compiled, text, not may)
+    return Verification(INPUTS, compiled, None, may and compiled == 1)
+
+
+def vary(value: Any, seed: int) -> Any:
+    """Another input of the same type: the example's own values in another order.
+
+    So that indices stay indices and keys stay keys.
+    """
+    if seed == 0 or _compat_tracing.is_key(value):
+        return value
+    if isinstance(value, bool):
+        return bool(seed % 2)
+    if isinstance(value, int | float | complex) and not isinstance(value, np.generic):
+        return value + seed
+    array = np.asarray(value)
+    rng = np.random.default_rng(seed)
+    mixed = rng.permutation(array.reshape(-1)).reshape(array.shape)
+    if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+        mixed = mixed * array.dtype.type(1 + seed / 16)
+    return jax.numpy.asarray(mixed)

@@ -1,0 +1,131 @@
+"""``voxax check``: does a function or module compile to one static program?"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+
+from voxax.errors import InputError
+
+_ARRAY = re.compile(r"(?P<dtype>[a-z]+[0-9]*)\[(?P<shape>[0-9, ]*)\]")
+_DTYPES = {"f": "float", "i": "int", "u": "uint", "bf": "bfloat", "c": "complex"}
+
+
+def check(
+    target: Annotated[str, tyro.conf.Positional],
+    inputs: tuple[str, ...] = (),
+    also: tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]] = (),
+    verify: bool = False,
+    format: Literal["text", "json", "sarif", "github"] = "text",
+    fail_on: Literal["error", "warning", "note"] = "error",
+) -> int:
+    """Check that a function or flax.nnx module compiles to one static program.
+
+    Exit status: 0 when it does, 1 when there are findings, 2 when it cannot be checked.
+
+    Args:
+        target: what to check, as FILE.py:NAME. The file is imported.
+        inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
+            value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
+            function that returns the tuple of all inputs.
+        also: a further example; may be given several times.
+        verify: really compile, for five inputs of equal shape, and count the programs.
+        format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
+        fail_on: the least severity for which the exit status is 1.
+    """
+    from voxax.check import check_static, formats
+
+    module, name = _load(target)
+    found = _attribute(module, name)
+    examples = [_inputs(tokens, module) for tokens in (inputs, *also)]
+    report = check_static(found, *examples[0], also=examples[1:], verify=verify)
+    if format == "text":
+        _show(report)
+    else:
+        write = {"json": formats.as_json, "sarif": formats.as_sarif, "github": formats.as_github}
+        print(write[format]([report]))
+    return int(report.fails(fail_on))
+
+
+def _show(report: Any) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from voxax.check.render import styled
+
+    console = Console(highlight=False, soft_wrap=True)
+    for text, style in styled(report):
+        console.print(Text(text, style=style))
+
+
+def _load(target: str) -> tuple[Any, str]:
+    path, _, name = target.rpartition(":")
+    if not path or not name:
+        raise InputError(f"what to check is FILE.py:NAME, got {target!r}")
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(file.stem, module)
+    sys.path.insert(0, str(file.parent))  # its own imports, as `python FILE.py` finds them
+    spec.loader.exec_module(module)
+    return module, name
+
+
+def _attribute(module: Any, name: str) -> Any:
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = ", ".join(n for n in vars(module) if not n.startswith("_"))
+            raise InputError(f"{module.__file__} has no {name}; it has {known}")
+        found = getattr(found, part)
+    return found
+
+
+def _inputs(tokens: tuple[str, ...], module: Any) -> tuple[Any, ...]:
+    values: list[Any] = []
+    for token in tokens:
+        if token.startswith("@"):
+            found = _attribute(module, token[1:])
+            found = found() if callable(found) else found
+            values += found if isinstance(found, tuple) else [found]
+        else:
+            values.append(_value(token))
+    return tuple(values)
+
+
+def _value(token: str) -> Any:
+    if match := _ARRAY.fullmatch(token):
+        return _array(token, match["dtype"], match["shape"])
+    try:
+        return ast.literal_eval(token)
+    except (ValueError, SyntaxError):
+        raise InputError(
+            f"an input is an array such as f32[4,8], a Python value, or @NAME; got {token!r}"
+        ) from None
+
+
+def _array(token: str, name: str, shape: str) -> Any:
+    import jax.numpy as jnp
+
+    letters, digits = re.match(r"([a-z]+)(\d*)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    try:
+        dtype = jnp.dtype(_DTYPES.get(letters, letters) + digits)
+    except TypeError:
+        raise InputError(f"{token!r}: {name} is no dtype; f32, bf16, i32, bool are") from None
+    sizes = tuple(int(size) for size in shape.split(",") if size.strip())
+    rng = np.random.default_rng(0)
+    drawn = (
+        rng.normal(size=sizes) if jnp.issubdtype(dtype, jnp.inexact) else rng.integers(0, 2, sizes)
+    )
+    return jnp.asarray(drawn, dtype)

@@ -1,0 +1,16 @@
+"""Also a constant is traced, when jnp computes it inside of the step."""
+
+import jax.numpy as jnp
+import numpy as np
+
+VERDICT = "not static"
+
+
+def model(x):
+    if jnp.ones(3).sum() > 2:  # expect: VX101
+        return x
+    return -x
+
+
+def inputs():
+    return (np.ones(3, np.float32),)

@@ -1,0 +1,156 @@
+"""The report: ignores, formats, submodules, examples that differ, verification."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import voxax as vx
+from check.test_corpus import CASES, load
+from voxax.check import CODES, formats
+from voxax.cli import main
+
+pytestmark = pytest.mark.lax_promotion
+
+BY_NAME = {path.stem: path for path in CASES}
+
+
+def checked(name, **options):
+    case = load(BY_NAME[name])
+    return vx.check_static(case.model, *case.inputs(), **options)
+
+
+def test_ignores_keep_their_reason():
+    report = checked("ignored")
+    assert [f.ignored for f in report.findings] == ["runs eagerly, once a day", "this too"]
+    assert report.verdict == "static"
+    assert not report.fails("note")
+
+
+def test_finding_says_all():
+    (finding,) = checked("branch_on_sum_tensor").findings
+    assert finding.column == 8
+    text, caret = finding.excerpt().splitlines()
+    assert text[7 : 7 + caret.count("^")] == "jnp.sum(output) > 0"
+    assert finding.arguments == ("x",)
+    assert finding.depends_on[-1] == "argument x"
+    assert "line 12" in finding.depends_on  # the product in `linear`
+    assert "jax.lax.cond" in finding.rewrite.text
+
+
+def test_formats():
+    report = checked("many_faults")
+    (plain,) = json.loads(formats.as_json([report]))
+    assert plain["verdict"] == "not static"
+    assert [f["code"] for f in plain["findings"]] == [f.code for f in report.findings]
+    log = json.loads(formats.as_sarif([report, checked("ignored")]))
+    assert log["version"] == "2.1.0"
+    results = log["runs"][0]["results"]
+    rules = [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]]
+    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in results)
+    assert sum("suppressions" in result for result in results) == 2
+    lines = formats.as_github([report]).splitlines()
+    assert len(lines) == len(report.findings)
+    assert lines[0].startswith("::error file=")
+    assert f"line={report.findings[0].line}" in lines[0]
+
+
+class Gate(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(3, 3, rngs=rngs)
+
+    def __call__(self, x):
+        y = self.linear(x)
+        return y if jnp.sum(y) > 0 else x  # the fault
+
+
+class Host(nnx.Module):
+    def __call__(self, x):
+        return jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+class Network(nnx.Module):
+    def __init__(self, rngs):
+        self.first = nnx.Linear(3, 3, rngs=rngs)
+        self.gates = nnx.List([Gate(rngs), Gate(rngs)])
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+        self.host = Host()
+
+    def __call__(self, x):
+        x = self.first(x)
+        for gate in self.gates:
+            x = gate(x)
+        return self.host(self.norm(x))
+
+
+def test_submodules_have_verdicts():
+    network = Network(nnx.Rngs(0))
+    before = jax.tree.map(np.array, nnx.state(network))
+    report = vx.check_static(network, np.ones((2, 3), np.float32))
+    assert report.verdict == "not static"
+    assert report.modules["gates.0"] == "not static"
+    assert report.modules["first"] == "static"
+    assert report.modules["gates.0.linear"] == "static"
+    assert report.modules["norm"] == "static"
+    by_code = {f.code: f for f in report.findings}
+    assert by_code["VX101"].module.startswith("gates.")
+    assert by_code["VX302"].module == "host"
+    after = jax.tree.map(np.array, nnx.state(network))
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    assert type(network.gates[0]) is Gate
+
+
+def test_examples_that_differ():
+    def model(x, y):
+        return x["a"] * y
+
+    first = ({"a": np.ones(3, np.float32)}, jnp.float32(1))
+    shape = ({"a": np.ones(4, np.float32)}, jnp.float32(1))
+    weak = ({"a": np.ones(3, np.float32)}, 1.0)
+    structure = ({"a": np.ones(3, np.float32), "b": np.ones(3, np.float32)}, jnp.float32(1))
+    report = vx.check_static(model, *first, also=[shape, weak, structure])
+    assert {f.code for f in report.findings} == {"VX202", "VX203", "VX204"}
+    assert "x['a']" in next(f for f in report.findings if f.code == "VX202").message
+    assert report.programs == 4
+    assert report.verdict == "static"
+
+
+def test_programs_per_value():
+    case = load(BY_NAME["loop_count_scalar"])
+    x, _ = case.inputs()
+    report = vx.check_static(case.model, x, 3, also=[(x, 4), (x, 3)])
+    assert report.static_arguments == ("reps",)
+    assert report.programs == 2
+
+
+def test_command_line(capsys):
+    path = BY_NAME["loop_count_tensor"]
+    assert main(["check", f"{path}:model", "--inputs", "f32[4]", "3"]) == 0
+    assert "static per value" in capsys.readouterr().out
+    assert main(["check", f"{path}:model", "--inputs", "@inputs"]) == 1
+    out = capsys.readouterr().out
+    assert "VX103" in out
+    assert "jax.lax.fori_loop" in out
+    command = ["check", f"{path}:model", "--inputs", "@inputs", "--format", "json"]
+    assert main(command) == 1
+    assert json.loads(capsys.readouterr().out)[0]["findings"][0]["code"] == "VX103"
+
+
+def test_mistakes_are_told(capsys):
+    path = BY_NAME["loop_count_tensor"]
+    assert main(["check", "nowhere.py:model"]) == 2
+    assert main(["check", f"{path}:absent"]) == 2
+    assert main(["check", f"{path}:model", "--inputs", "f33[2]"]) == 2
+    assert "f33" in capsys.readouterr().err
+    with pytest.raises(vx.InputError, match="example inputs are values"):
+        vx.check_static(jnp.sin, jax.ShapeDtypeStruct((3,), jnp.float32))
+    with pytest.raises(vx.InputError, match="a function or a module"):
+        vx.check_static(3)
+
+
+def test_every_code_is_documented(request):
+    pages = request.config.rootpath / "docs" / "check"
+    assert {page.stem for page in pages.glob("VX*.md")} == set(CODES)
