@@ -85,6 +85,38 @@ inline void Copy(const Stored* from, int64_t count, T* to) {
 // into the same few sets of it.
 inline constexpr int64_t kPairs = 64, kChannels = 64;
 
+// The pairs' rows of x, side by side: [pairs, channels].
+template <typename Stored, typename T>
+void PackFeatures(const Stored* x, int64_t stride, const Pair* pairs, int64_t count,
+                  int64_t channels, T* to) {
+  for (int64_t i = 0; i < count; ++i, to += channels) {
+    Copy(x + pairs[i].in * stride, channels, to);
+  }
+}
+
+// One panel of the pairs' rows of dy: [pairs, width], zero behind the panel's columns.
+template <typename Stored, typename T>
+void PackGradients(const Stored* dy, int64_t stride, const Pair* pairs, int64_t count,
+                   const Panel& panel, int64_t width, T* to) {
+  for (int64_t i = 0; i < count; ++i, to += width) {
+    Copy(dy + pairs[i].row * stride + panel.begin, panel.width, to);
+    for (int64_t n = panel.width; n < width; ++n) to[n] = T(0);
+  }
+}
+
+// Adds the products of packed features [pairs, channels] and one packed panel to dw [channels,
+// width].
+template <typename T>
+void AddPanel(const T* x, int64_t channels, const T* dy, int64_t pairs, int vectors, T* dw) {
+  const int64_t width = vectors * Simd<T>::kLanes;
+  const int at_once = RowsFor(vectors);
+  const AddOuterFn<T>* add = AddOuterFor<T>(vectors);
+  for (int64_t c = 0; c < channels; c += at_once) {
+    const int height = static_cast<int>(std::min<int64_t>(at_once, channels - c));
+    add[height](x + c, channels, dy, pairs, dw + c * width);
+  }
+}
+
 // Stripes: enough for many cores, few enough that their weights stay small.
 inline constexpr int64_t kMostStripes = 32;
 // Columns of a unit of work: with more, the features are packed less often; with fewer, there are
@@ -151,30 +183,19 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
           const int64_t taken = std::min(kPairs, count - j);
           T* to = packed_dy.get();
           for (size_t q = begin; q < end; ++q) {
-            const Panel& panel = panels[q];
-            const int64_t width = panel.vectors * lanes;
-            const Stored* from = dy + first * dy_stride + g * p.columns + panel.begin;
-            for (int64_t i = 0; i < taken; ++i, to += width) {
-              Copy(from + pairs[i].row * dy_stride, panel.width, to);
-              for (int64_t n = panel.width; n < width; ++n) to[n] = T(0);
-            }
+            const int64_t width = panels[q].vectors * lanes;
+            PackGradients(dy + first * dy_stride + g * p.columns, dy_stride, pairs, taken,
+                          panels[q], width, to);
+            to += taken * width;
           }
           for (int64_t c = 0; c < p.depth; c += kChannels) {
             const int64_t channels = std::min(kChannels, p.depth - c);
-            for (int64_t i = 0; i < taken; ++i) {
-              Copy(x + pairs[i].in * x_stride + g * p.depth + c, channels,
-                   packed_x.get() + i * channels);
-            }
+            PackFeatures(x + g * p.depth + c, x_stride, pairs, taken, channels, packed_x.get());
             const T* panel_dy = packed_dy.get();
             for (size_t q = begin; q < end; ++q) {
               const int64_t width = panels[q].vectors * lanes;
-              const int at_once = RowsFor(panels[q].vectors);
-              const AddOuterFn<T>* add = AddOuterFor<T>(panels[q].vectors);
-              T* dw = part + offsets[q] * block + (k * p.depth + c) * width;
-              for (int64_t i = 0; i < channels; i += at_once) {
-                const int height = static_cast<int>(std::min<int64_t>(at_once, channels - i));
-                add[height](packed_x.get() + i, channels, panel_dy, taken, dw + i * width);
-              }
+              AddPanel(packed_x.get(), channels, panel_dy, taken, panels[q].vectors,
+                       part + offsets[q] * block + (k * p.depth + c) * width);
               panel_dy += taken * width;
             }
           }
