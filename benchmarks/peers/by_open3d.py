@@ -21,12 +21,15 @@ def setup(threads: int) -> None:
     torch.set_num_threads(threads)  # TBB counts the processors that the process may use
 
 
-def forget() -> None:
-    pass
+def forget() -> dict[str, int]:
+    return {}
 
 
 def versions() -> dict[str, str]:
-    version = importlib.metadata.version("open3d-cpu")
+    try:
+        version = importlib.metadata.version("open3d-cpu")
+    except importlib.metadata.PackageNotFoundError:  # --python may have the one for CUDA
+        version = importlib.metadata.version("open3d")
     return {"Open3D": version, "PyTorch": torch.__version__}
 
 

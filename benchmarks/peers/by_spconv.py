@@ -30,8 +30,8 @@ def setup(threads: int) -> None:
     ops.get_current_stream = lambda: 0
 
 
-def forget() -> None:
-    pass
+def forget() -> dict[str, int]:
+    return {}
 
 
 def versions() -> dict[str, str]:
@@ -143,19 +143,27 @@ def _minkunet(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     mark = "spconv."
     state = {name.removeprefix(mark): v for name, v in arrays.items() if name.startswith(mark)}
     model = spconv_minkunet.build(state, MINKUNET_CHANNELS, MINKUNET_CLASSES)
-    coords, features = arrays["coords"], arrays["features"]
-    if not case.trains:
-        return Contestant(
-            lambda: spconv_minkunet.run(model, coords, features),
-            lambda logits: {"logits": logits.numpy()},
-            one_thread,
+    ready = spconv_minkunet.prepare(arrays["coords"], arrays["features"])
+
+    def fresh() -> sp.SparseConvTensor:
+        """The tensors at hand; the maps, which it would keep, are made anew in every call."""
+        return sp.SparseConvTensor(
+            ready.features, ready.indices, ready.spatial_shape, ready.batch_size
         )
+
+    if not case.trains:
+
+        def infer() -> torch.Tensor:
+            with torch.no_grad():
+                return model(fresh())
+
+        return Contestant(infer, lambda logits: {"logits": logits.numpy()}, one_thread)
     model.train()
     labels = torch.from_numpy(arrays["labels"])
     parameters = list(model.parameters())
 
     def step() -> torch.Tensor:
-        logits = spconv_minkunet.run(model, coords, features)
+        logits = model(fresh())
         loss = torch.nn.functional.cross_entropy(logits, labels)
         grads = torch.autograd.grad(loss, parameters)
         # The update goes nowhere, so that every call does the same.

@@ -34,8 +34,10 @@ def main(description: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log.txt").open("w+") as log:
         crew, versions = muster(python, absent, options, Path(folder), log)
         try:
-            taken = report.Report.open(options.out, options.threads, versions, absent)
+            taken = report.Report.open(options.out, options.threads, versions, absent, options.anew)
             measure(chosen, crew, taken, options, Path(folder))
+        except report.OtherResults as error:
+            sys.exit(str(error))
         finally:
             for member in crew.values():
                 member.close()
@@ -71,11 +73,14 @@ def muster(
     for library, (interpreter, extra) in plans.items():
         try:
             crew[library] = Member(library, interpreter, threads, log, extra)
-            if library != "voxax-xla":
-                versions |= crew[library].ask("hello")["versions"]
+            own_versions = crew[library].ask("hello")["versions"]
             if library in ("voxax", "torch", "numpy"):
                 crew[library].ask("sgemm")
+            if library != "voxax-xla":
+                versions |= own_versions
         except WorkerFailed as failure:
+            if library in crew:
+                crew.pop(library).close()
             if library in ("voxax", "voxax-xla", "numpy"):
                 raise
             absent[library] = str(failure)
@@ -112,13 +117,19 @@ def parse(description: str | None) -> argparse.Namespace:
     add("--only", default="", help="cases with these words in their name; comma: or")
     add("--rounds", type=int, default=7)
     add("--threads", type=int, default=cores)
-    add("--budget", type=float, default=60, help="seconds of tuning for voxax, and on XLA alone")
+    add(
+        "--budget",
+        type=float,
+        default=60,
+        help="seconds of tuning in each case, for voxax and again on XLA alone",
+    )
     add("--all", action="store_true", help="the whole grid, and everybody in every case")
     add("--quick", action="store_true", help="one workload, two channels, 3 rounds")
     add("--size", type=int, default=2000, help=f"voxels of {SYNTHETIC}")
     add("--venv", type=Path, default=environment.default_folder(), help="of the peers")
     add("--python", type=Path, help="use this Python for the peers, and install nothing")
     add("--out", type=Path, default=RESULTS, help="folder for peers.json and peers.md")
+    add("--anew", action="store_true", help="replace these files where they are of other versions")
     add("--picture", type=Path, help="also draw a picture: an .svg or .png file")
     add("--verbose", action="store_true", help="show what the libraries print")
     options = parser.parse_args()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from cases import OPERATIONS, Case
+from match import FEW_ROUNDS, LONG, SLOW
 
 # Columns, and the contestants of which the fastest stands there.
 COLUMNS = {
@@ -18,34 +21,52 @@ COLUMNS = {
     "Open3D": ("open3d op", "open3d layer", "open3d search"),
     "PyTorch": ("torch loop", "torch im2col", "torch dense", "torch searchsorted"),
 }
-PEERS = ("spconv", "Open3D", "PyTorch")
+PEERS = ("spconv", "spconv, 1 thread", "Open3D", "PyTorch")
+
+
+class OtherResults(Exception):
+    """The file that is there cannot be added to."""
 
 
 class Report:
-    """All cases measured on one machine with one set of versions."""
+    """All cases measured on one machine with one set of versions and one code of voxax."""
 
     def __init__(self, head: dict[str, Any], results: dict[str, dict[str, Any]]) -> None:
         self.head, self.results = head, results
 
     @classmethod
     def open(
-        cls, folder: Path, threads: int, versions: dict[str, str], absent: dict[str, str]
+        cls,
+        folder: Path,
+        threads: int,
+        versions: dict[str, str],
+        absent: dict[str, str],
+        anew: bool = False,
     ) -> Report:
-        """What ``folder`` has from the same machine, threads and versions; else empty."""
+        """What ``folder`` has, to be added to; empty where it has nothing, or with ``anew``.
+
+        Raises:
+          OtherResults: it is of another machine, other threads, versions or code, or of other
+            peers, which may have failed to install this once.
+        """
         head = {
             "device": device(),
             "threads": threads,
             "python": platform.python_version(),
             "versions": versions,
+            "code": code(),
             "absent": absent,
         }
         before = cls.read(folder / "peers.json")
-        if before is None:
+        if before is None or anew:
             return cls(head, {})
         changed = [key for key, value in head.items() if before.head.get(key) != value]
         if changed:
-            print(f"starting anew: other {', '.join(changed)} than in {folder}/peers.json")
-            return cls(head, {})
+            changes = "; ".join(f"{k}: {before.head.get(k)} there, {head[k]} now" for k in changed)
+            raise OtherResults(
+                f"{folder / 'peers.json'} cannot be added to ({changes}): replace it with --anew, "
+                "or write elsewhere with --out FOLDER"
+            )
         return before
 
     @classmethod
@@ -74,7 +95,8 @@ class Report:
         lines = [
             "# voxax and its peers on a CPU",
             "",
-            f"{head['device']}, {head['threads']} threads, Python {head['python']}, {versions}.",
+            f"{head['device']}, {head['threads']} threads, Python {head['python']}, {versions}; "
+            f"voxax's code {head['code']}.",
             "",
             "float32. Medians of rounds in which all libraries take turns, each in its own "
             "process, ms; in brackets the ratio to the floor: the arithmetic of the pairs over the "
@@ -83,11 +105,15 @@ class Report:
             "that of voxax: more than 1 means that voxax is faster. Layers have their map at hand. "
             "PyTorch is the best of a loop over taps, im2col and a dense grid; Open3D of its op "
             "and its layer: of these, who fell far behind is spared the cases with more channels. "
-            "All results agree with voxax's to 1e-4 of the largest entry. Of maps, shuffled means "
-            "that the coordinates come in no order: voxax then sorts them first.",
+            f"Who takes {SLOW} times the fastest or more runs {FEW_ROUNDS} rounds, or 1 if a call "
+            f"takes more than {LONG:g} s. "
+            "All results, spconv's on one thread, agree with voxax's to 1e-4 of the largest entry. "
+            "Of maps, shuffled means that the coordinates come in no order: voxax and PyTorch then "
+            "sort them first.",
         ]
         lines += [f"\n{peer} was left out: {reason}." for peer, reason in head["absent"].items()]
         lines += _races(self.results)
+        lines += _unmeasured(self.results)
         for operation, what in OPERATIONS.items():
             for mode in what.modes:
                 rows = [
@@ -131,6 +157,24 @@ def device() -> str:
     name = info.model or info.device_kind
     generation = f" ({info.generation})" if info.generation else ""
     return f"{name}{generation}, {info.cpu_cores} cores"
+
+
+def code() -> str:
+    """A digest of the files of voxax: sources, shipped choices, native library."""
+    import voxax
+    import voxax._native
+
+    # An editable install keeps the native library in a folder of its own.
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for folder in map(Path, (*voxax.__path__, *voxax._native.__path__))
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        digest.update(f"{name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _order(result: dict[str, Any]) -> tuple[Any, ...]:
@@ -187,7 +231,21 @@ def _races(results: dict[str, dict[str, Any]]) -> list[str]:
             "",
             f"{peer} agreed on one thread only. As it was timed, with all threads, its results "
             f"differed in {len(own)} of {len(results)} cases, in up to {max(r for _, r in own)} "
-            f"rows and by up to {max(e for e, _ in own):.2g} of the largest entry: its times with "
-            "all threads are those of wrong results.",
+            f"rows and by up to {np.max([e for e, _ in own]):.2g} of the largest entry: its times "
+            "with all threads are those of wrong results.",
         ]
+    return lines
+
+
+def _unmeasured(results: dict[str, dict[str, Any]]) -> list[str]:
+    """A note on products of voxax that ran as nobody had measured."""
+    lines = []
+    for library, title in (("voxax", "voxax"), ("voxax-xla", "voxax on XLA alone")):
+        numbers = [n for r in results.values() if (n := r["unmeasured"].get(library, 0))]
+        if numbers:
+            lines += [
+                "",
+                f"{title}: {sum(numbers)} products in {len(numbers)} of {len(results)} cases ran "
+                "as predicted, since no time was left to measure them.",
+            ]
     return lines

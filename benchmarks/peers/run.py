@@ -13,7 +13,8 @@ exist over the best rate of a dense product that XLA, NumPy or PyTorch reached i
 
 Results are merged into results/peers.json, so that parts can be measured at a time
 (--only "conv3 forward" takes the cases with these words in their name); the table and the picture
-are drawn from all that is there.
+are drawn from all that is there. A file of another machine, other versions, other code of voxax or
+other peers is not touched: --anew replaces it.
 """
 
 from __future__ import annotations

@@ -70,6 +70,8 @@ class Worker:
         contestant = self._slots[slot][name]
         with contestant.exact():
             arrays = contestant.arrays(contestant.run())
+        if broken := sorted(n for n, values in arrays.items() if not np.isfinite(values).all()):
+            raise ValueError(f"{', '.join(broken)} with entries that are not finite")
         np.savez(path, **arrays)
         return {"arrays": sorted(arrays)}
 
@@ -77,7 +79,8 @@ class Worker:
         """Compare a contestant's result with a saved one.
 
         Answers the largest error (relative to the array's largest entry) as it is timed, and the
-        rows of ``out`` beyond the tolerance; and the error with exact settings.
+        rows of ``out`` beyond the tolerance; and the error with exact settings. NaN is an error of
+        NaN, which no tolerance admits.
         """
         import numpy as np
 
@@ -86,14 +89,14 @@ class Worker:
         contestant = self._slots[slot][name]
         found = contestant.arrays(contestant.run())
         answer: dict[str, Any] = {"error": _error(found, expected), "exact_error": None}
-        if answer["error"] > tolerance:
+        if not answer["error"] <= tolerance:
             with contestant.exact():
                 answer["exact_error"] = _error(contestant.arrays(contestant.run()), expected)
             for key in ("out", "logits"):
                 if key in found and found[key].shape == expected[key].shape:
                     off = np.abs(found[key] - expected[key]).max(1)
                     limit = tolerance * np.abs(expected[key]).max()
-                    answer["wrong_rows"] = int((off > limit).sum())
+                    answer["wrong_rows"] = int((~(off <= limit)).sum())
         return answer
 
     def time(self, slot: str, name: str) -> dict[str, Any]:
@@ -107,12 +110,12 @@ class Worker:
         return {"seconds": seconds}
 
     def drop(self, slot: str) -> dict[str, Any]:
-        """Forget a slot."""
+        """Forget a slot. Answers what the library notes about it."""
         self._slots.pop(slot, None)
         self._last = {key: v for key, v in self._last.items() if key[0] != slot}
-        self._library.forget()
+        notes = self._library.forget()
         gc.collect()
-        return {}
+        return notes
 
 
 def _error(found: dict[str, Any], expected: dict[str, Any]) -> float:
@@ -128,8 +131,9 @@ def _error(found: dict[str, Any], expected: dict[str, Any]) -> float:
                 raise ValueError(f"{got} pairs instead of {right}")
             continue
         scale = max(float(np.abs(right).max(initial=0)), 1e-30)
-        worst = max(worst, float(np.abs(got - right).max(initial=0)) / scale)
-    return worst
+        # max() of Python would drop a NaN.
+        worst = np.maximum(worst, np.abs(got - right).max(initial=0) / scale)
+    return float(worst)
 
 
 def die_with_the_driver() -> None:
