@@ -164,7 +164,8 @@ def test_nan_is_an_error_beyond_every_tolerance(peers, tmp_path):
         worker.save("case", "wrong", path)
     worker.save("case", "right", path)
     answer = worker.check("case", "wrong", path, 1e-4)
-    assert np.isnan(answer["error"]) and np.isnan(answer["exact_error"])
+    assert np.isnan(answer["error"])
+    assert np.isnan(answer["exact_error"])
     assert answer["wrong_rows"] == 1
 
 
@@ -193,16 +194,17 @@ def test_a_file_of_other_code_or_peers_is_not_touched(peers, tmp_path, monkeypat
 
     monkeypatch.setattr(report, "device", lambda: "a CPU")
     first = report.Report.open(tmp_path, 2, {"voxax": "1"}, {})
-    assert first.head["code"] == report.code() and len(report.code()) == 12
+    assert first.head["code"] == report.code()
+    assert len(report.code()) == 12
     (result,) = played({"voxax": FakeMember({"voxax": 0.01})}, tmp_path)
     first.add(report.Case(*result["case"]), result)
     first.write(tmp_path)
     again = report.Report.open(tmp_path, 2, {"voxax": "1"}, {})
     assert list(again.results) == ["sphere conv3 C16 forward"]
-    with pytest.raises(report.OtherResults, match="absent.*no network.*--anew"):
+    with pytest.raises(report.OtherResults, match=r"absent.*no network.*--anew"):
         report.Report.open(tmp_path, 2, {"voxax": "1"}, {"torch": "no network"})
     monkeypatch.setattr(report, "code", lambda: "other")
-    with pytest.raises(report.OtherResults, match="code: .* other now.*--anew"):
+    with pytest.raises(report.OtherResults, match=r"code: .* other now.*--anew"):
         report.Report.open(tmp_path, 2, {"voxax": "1"}, {})
     assert not report.Report.open(tmp_path, 2, {"voxax": "1"}, {}, anew=True).results
 
