@@ -129,7 +129,7 @@ def parse(description: str | None) -> argparse.Namespace:
     add("--venv", type=Path, default=environment.default_folder(), help="of the peers")
     add("--python", type=Path, help="use this Python for the peers, and install nothing")
     add("--out", type=Path, default=RESULTS, help="folder for peers.json and peers.md")
-    add("--anew", action="store_true", help="replace these files where they are of other versions")
+    add("--anew", action="store_true", help="replace these files instead of adding to them")
     add("--picture", type=Path, help="also draw a picture: an .svg or .png file")
     add("--verbose", action="store_true", help="show what the libraries print")
     options = parser.parse_args()
