@@ -2,12 +2,7 @@
 
 import os
 
-# Before libtpu is loaded: it would wait for a metadata server, and allow one process at a time.
-os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-
 import jax
-from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
 from voxax import _compat
 from voxax.algorithms import Problem
@@ -31,7 +26,15 @@ def make_problem(
 
 
 def compile_for(topology, function, *shapes):
-    """A function compiled for one device of a topology, with default layouts."""
+    """A function compiled for one device of a topology, with default layouts.
+
+    Without a TPU: libtpu is kept from asking a metadata server about one, here and afterwards.
+    """
+    from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
+
+    # Before libtpu is loaded: it would wait for the server, and allow one process at a time.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     device = _compat.tpu_topology(topology)[0]
     kind, cores = device.device_kind, int(getattr(device, "num_cores", None) or 1)
     one = SingleDeviceSharding(device)

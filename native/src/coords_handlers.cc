@@ -63,7 +63,10 @@ ffi::Error RunListPairsCall(ffi::ThreadPool pool, Ints neighbors, ffi::Result<In
       !HasShape(starts->dimensions(), {from[1] + 1})) {
     return Invalid("a map [M, K], pairs [2, M * K or more], starts [K + 1]");
   }
-  if (!Countable({to[1]})) return Invalid("at most 2^31 - 1 pairs");
+  if (!Countable({to[1]})) {
+    return Invalid(std::to_string(to[1]) + " places for pairs, and 2^31 - 1 can be numbered: use a "
+                   "smaller kernel or capacity");
+  }
   return OnPool(pool, [&](const Parallel& parallel) {
     ListPairs({neighbors.typed_data(), from[0], from[1]}, to[1], pairs->typed_data(),
               starts->typed_data(), parallel);

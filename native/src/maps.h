@@ -16,7 +16,7 @@ struct Lookup {
   int64_t rows, centers_rows, taps, width;
 };
 
-// False where the width is not 2 to 5. Sums of center and offset wrap around in 32 bits.
+// False where the width is not 2 to 5. Sums beyond 32 bits find nothing.
 bool FindNeighbors(const Lookup& p, const Parallel& parallel);
 
 }  // namespace voxax

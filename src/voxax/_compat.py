@@ -198,8 +198,9 @@ def bilinear_primitive(
     register_batching(primitive, batch)
     for platform in (None, *_PLATFORMS):
         known = _PLATFORMS.get(platform or "", "any")
-        # An exported program must not call the native kernels, which are for "cpu" alone.
-        names = known, "any" if known == "cpu" else known
+        # An exported program must not call the native kernels, which are for "cpu" alone, and XLA
+        # does not partition Mosaic kernels, which are for "tpu" alone.
+        names = known, "any" if known == "cpu" else known, "any" if known == "tpu" else known
         register_lowering(
             primitive, platform, *(functools.partial(implementation, name) for name in names)
         )
@@ -212,22 +213,41 @@ def register_batching(primitive: Primitive, rule: Callable[..., tuple[Any, Any]]
 
 
 def register_lowering(
-    primitive: Primitive, platform: str | None, here: Callable, exported: Callable
+    primitive: Primitive,
+    platform: str | None,
+    here: Callable,
+    exported: Callable,
+    partitioned: Callable | None = None,
 ) -> None:
-    """Lower to ``here`` for ``platform``, but to ``exported`` in programs of ``jax.export``.
+    """Lower to ``here`` for ``platform``, but to the others in programs of another kind.
 
     Args:
       primitive: ``multiple_results`` of it says whether the bodies return a tuple or one array.
       platform: JAX's name for it; None is every platform without a rule of its own.
-      here, exported: ``(*arrays, **params)`` in ordinary JAX.
+      here, exported, partitioned: ``(*arrays, **params)`` in ordinary JAX, for ordinary programs,
+        for those of ``jax.export``, and for those that XLA spreads over devices (outside of
+        ``shard_map``); None is as in ordinary programs.
     """
-    rules = [mlir.lower_fun(body, primitive.multiple_results) for body in (here, exported)]
+    bodies = {"here": here, "exported": exported, "partitioned": partitioned or here}
+    rules = {
+        kind: mlir.lower_fun(body, primitive.multiple_results) for kind, body in bodies.items()
+    }
 
     def rule(ctx: Any, *args: Any, **params: Any) -> Any:
         exporting = ctx.module_context.lowering_parameters.for_export
-        return rules[bool(exporting)](ctx, *args, **params)
+        spread = _is_partitioned(ctx.module_context.axis_context)
+        kind = "exported" if exporting else "partitioned" if spread else "here"
+        return rules[kind](ctx, *args, **params)
 
     mlir.register_lowering(primitive, rule, platform=platform)
+
+
+def _is_partitioned(context: Any) -> bool:
+    """Whether XLA's partitioner spreads what is lowered now, as for a ``jit`` over a mesh."""
+    if hasattr(context, "manual_axes"):  # shard_map, of all axes of the mesh or of some
+        manual = context.manual_axes | set(context.mesh.manual_axes)
+        return manual != frozenset(context.mesh.axis_names)
+    return getattr(context, "num_devices", 1) != 1
 
 
 def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:

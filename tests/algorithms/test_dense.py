@@ -11,7 +11,7 @@ import pytest
 from benchmarks.workloads import WORKLOADS, scan
 
 import voxax as vx
-from conformance.forms import FORMS
+from conformance.forms import FORMS, INTERPRETED
 from oracle import dense_conv, dense_conv_adjoint, relative_error
 from samples import make_voxels, make_weight, slow_unless
 from voxax.nn.functional import spatially_sparse_conv, spatially_sparse_depthwise_conv
@@ -29,10 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:a kernel of extent"),
     pytest.mark.usefixtures("forms"),
 ]
-
-
-# Pallas's interpreter takes up to half a minute for one of the larger scenes.
-INTERPRETED = ("windows_64",)
 
 
 def every_form(*default, but=()):

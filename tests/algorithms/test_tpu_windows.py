@@ -125,6 +125,30 @@ def test_the_short_windows_are_exceeded():
     assert np.asarray(kmap.view("windows"))[1].max() > 3 * 32
 
 
+@pytest.mark.parametrize("product", ["forward", "wgrad"])
+def test_maps_in_no_order_are_right_or_nan(product, rng):
+    """Each tile needs nearly every window; only so many visits have room."""
+    axis = np.arange(16)
+    grid = np.stack(np.meshgrid(axis[:1], axis, axis, axis, indexing="ij"), -1).reshape(-1, 4)
+    kmap = vx.kernel_map(make_voxels(grid.astype(np.int32)), 1)
+    rows = kmap.in_capacity
+    assert rows == kmap.out_capacity
+    table = jnp.asarray(rng.permutation(rows)[:, None], jnp.int32)
+    shuffled = dataclasses.replace(kmap, views={"neighbors": table})
+    problem = dataclasses.replace(
+        problem_of(product, kmap, 4, 4, "float32"), symmetric=False, spec=None
+    )
+    a, b = (jnp.nan_to_num(v) for v in operands(kmap, product, 4, 4, "float32"))
+    views = {name: shuffled.view(name) for name in tpu.views((), product, False)}
+    chosen = parameters_of(16, 128, 128, 2)
+    found = np.asarray(tpu.apply(problem, chosen, a, b, views))
+    x = np.asarray(a)[np.asarray(table)[:, 0]]
+    wanted = x @ np.asarray(b)[0] if product == "forward" else (x.T @ np.asarray(b))[None]
+    lost = np.isnan(found)
+    assert lost.any()
+    np.testing.assert_allclose(found[~lost], wanted[~lost], rtol=1e-4, atol=1e-4)
+
+
 def test_selection_rounds_nothing():
     """float32 through a product with one: all 24 bits, for large and small numbers."""
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 1)

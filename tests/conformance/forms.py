@@ -94,6 +94,9 @@ def windowed(name, window, stripes):
     )
 
 
+# Pallas's interpreter takes up to half a minute for a case.
+INTERPRETED = ("windows_64",)
+
 BLOCK = {False: "fwd_block_size", True: "gemm_block_size"}
 FORMS = {
     form.name: form

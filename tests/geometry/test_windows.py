@@ -77,6 +77,38 @@ def test_windows_hold_every_neighbour_and_are_visited_often_enough(clouds, cloud
             assert visits <= most_visits(kmap.spec, columns, rows, expected.shape[1], window)
 
 
+LINE = np.stack([np.zeros(3000, int), np.arange(3000) - 900], axis=1)
+SCENES = np.concatenate([np.column_stack([np.full(700, b), np.arange(700)]) for b in range(3)])
+
+
+@pytest.mark.parametrize("rows", [LINE, SCENES, LINE[::3]], ids=["line", "scenes", "thirds"])
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 17},
+        {"kernel_shape": [(0,), (7,), (16,)]},
+        {"kernel_size": 5, "dilation": 4},
+        {"kernel_size": 3, "generative": True},
+    ],
+    ids=["box", "custom", "dilated", "generative"],
+)
+def test_one_column_is_visited_often_enough(rows, stride, options):
+    """A line is one column, for which the bound has almost no slack."""
+    voxels = make_voxels(rows.astype(np.int32))
+    kmap = vx.kernel_map(voxels, options.pop("kernel_size", 3), stride=stride, **options)
+    columns = columns_of(kmap.spec, kmap.num_offsets)
+    for view in ("windows", "transposed_windows"):
+        lengths = np.asarray(kmap.view(view))[1]
+        sources = kmap.in_capacity if view == "windows" else kmap.out_capacity
+        for window in (16, 32, 128):
+            visits = (-(-lengths // window)).max(1)
+            for stripes in (1, 2):
+                parts = np.array_split(visits, stripes)
+                most = most_visits(kmap.spec, columns, sources, len(parts[0]), window)
+                assert max(part.sum() for part in parts) <= most
+
+
 def test_columns_are_lines_along_the_last_axis_of_little_length():
     spec = KernelSpec.make(3, 3)
     assert columns_of(spec, 27) == tuple((3 * c, 3 * c + 1, 3 * c + 2) for c in range(9))

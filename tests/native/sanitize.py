@@ -24,7 +24,7 @@ CASES = (
     *("conv_grouped-", "depthwise_strided", "conv_transposed_overlapping", "conv_onto_given-"),
 )
 # These start processes of their own, on the library that is installed.
-ELSEWHERE = "not threads and not switched"
+ELSEWHERE = "not number_of_threads and not switched and not forked and not process_grows"
 
 
 def build(name, compiler):

@@ -301,7 +301,7 @@ print(len(set(results)) == 1 and results[0] == work(0))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_processes_of_a_program_that_ran_it():
     result = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=300
     )
     assert result.stdout == "True\n", result.stderr
 
@@ -318,7 +318,7 @@ def test_switched_off_numpy_does_without():
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "VOXAX_NATIVE": "off"},
     )
     assert result.stdout == "False [[0, -1], [0, 2]] [1, 0, 1]\n", result.stderr

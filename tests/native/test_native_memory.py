@@ -39,8 +39,9 @@ def test_the_compiler_plans_no_array_of_pairs(size):
 
     kernel_map = vx.kernel_map(voxels, 3)
     program = jax.jit(step).lower(weight, voxels, kernel_map, voxels.features).compile()
-    # One array of features, where rows of padding are cleared, and small change.
-    assert program.memory_analysis().temp_size_in_bytes <= rows * CHANNELS * 4 + 4096
+    # One array of features on JAX 0.10, where rows of padding are cleared. Features of all pairs
+    # would be 27 of them.
+    assert program.memory_analysis().temp_size_in_bytes <= 3 * rows * CHANNELS * 4 + 4096
 
 
 @native

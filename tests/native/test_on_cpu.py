@@ -3,9 +3,17 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from voxax import _native
 from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import find_neighbors
+from voxax.coords.lookup import find_rows
+from voxax.nn.functional.pooling import extreme_rows
+
+native = pytest.mark.skipif(
+    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
+)
 
 # A body for CPUs that differs, so that one sees which of the two has run.
 scaled = natively_on_cpu(
@@ -15,6 +23,7 @@ scaled = natively_on_cpu(
 )
 
 
+@native
 def test_on_a_cpu_the_native_body_runs():
     x, y = jnp.arange(3.0), jnp.full(3, 2.0)
     for call in (scaled, jax.jit(scaled, static_argnames="by")):
@@ -25,11 +34,13 @@ def test_on_a_cpu_the_native_body_runs():
         np.testing.assert_array_equal(scaled(x, y, by=5.0)[0], [0, 10, 20])
 
 
+@native
 def test_static_values_are_told_apart():
     x = jnp.ones(2)
     assert [float(scaled(x, x, by=by)[0][0]) for by in (1.0, 2.0, 1.0)] == [1, 2, 1]
 
 
+@native
 def test_nested_vmap_over_different_axes(rng):
     x = rng.normal(size=(2, 3, 4)).astype(np.float32)
     y = rng.normal(size=(3, 2)).astype(np.float32)
@@ -68,3 +79,26 @@ def test_inside_shard_map_and_loops(rng):
     sharded = jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=spec, out_specs=spec))
     np.testing.assert_array_equal(sharded(rows), wanted)
     np.testing.assert_array_equal(jax.lax.map(shard, rows[:, None])[:, 0], wanted)
+
+
+@pytest.mark.parametrize("library", ["as it is", "none"])
+def test_lookups_that_vary_over_shards(library, rng, monkeypatch):
+    """The loops of the portable bodies too, where shard_map checks what varies."""
+    if library == "none":
+        monkeypatch.setattr(_native, "unavailable", lambda: "for this test")
+        jax.clear_caches()
+    rows = jnp.asarray(np.unique(rng.integers(0, 4, (40, 3)), axis=0)[:20], jnp.int32)
+    table = jnp.asarray(rng.integers(-1, 20, (20, 3)), jnp.int32)
+    x = jnp.asarray(rng.normal(size=(20, 5)), jnp.float32)
+    offsets = np.array([[0, -1], [0, 1]])
+    mesh = jax.make_mesh((1,), ("part",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("part")
+
+    def shard(rows, table, x):
+        found = find_neighbors(rows, rows, jnp.ones(len(rows), bool), offsets)
+        return found, find_rows(rows, rows), extreme_rows(x, table, largest=True)
+
+    sharded = jax.shard_map(shard, mesh=mesh, in_specs=spec, out_specs=spec)
+    for found, wanted in zip(sharded(rows, table, x), shard(rows, table, x), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    jax.clear_caches()

@@ -11,10 +11,12 @@ class OtherLibrary:
         self.folder = Path(folder).resolve()
 
     def pytest_configure(self, config):
-        from voxax import _native  # not before conftest.py has set JAX's platform
+        # Not before conftest.py has set JAX's platform.
+        from voxax import _native
+        from voxax._native.library import _path
 
         _native.__path__.insert(0, str(self.folder))
-        found = _native._path()
+        found = _path()
         if found is None or found.parent != self.folder or _native.unavailable() is not None:
             raise pytest.UsageError(
                 f"{self.folder} has no library to test: {_native.unavailable()}"

@@ -60,11 +60,10 @@ def find_neighbors(
             f"{rows} rows for centers {centers.shape}, offsets {offsets.shape} and sorted rows "
             f"{sorted_rows.shape}: they are [M, 1 + D], [K, D] and [N, 1 + D], for M rows or more"
         )
-    # Beyond this, center + offset would wrap around to other places.
-    limit = _INT32_MAX - int(np.abs(offsets).max(initial=0))
+    # Beyond 32 bits there are no voxels.
     valid = None
-    if centers.min(initial=0) < -limit or centers.max(initial=0) > limit:
-        valid = np.all((centers >= -limit) & (centers <= limit), axis=1)
+    if centers.min(initial=0) < -_INT32_MAX - 1 or centers.max(initial=0) > _INT32_MAX:
+        valid = np.all((centers >= -_INT32_MAX - 1) & (centers <= _INT32_MAX), axis=1)
         centers = np.where(valid[:, None], centers, 0)
     sorted_rows = np.ascontiguousarray(sorted_rows)
     centers = np.ascontiguousarray(centers, np.int32)
@@ -110,7 +109,11 @@ def _call(name: str, *arguments: Any) -> int:
     if result == -1:
         raise MemoryError(f"no memory left in the native {name}")
     if result < 0:
-        raise ValueError(f"the native {name} numbers rows in 32 bits: the arrays are larger")
+        shapes = [value.shape for value in arguments if isinstance(value, np.ndarray)]
+        raise ValueError(
+            f"the native {name} does not take arrays of the shapes {shapes}: rows have 1 to 5 "
+            "columns, and rows and pairs are numbered in 32 bits"
+        )
     return result
 
 

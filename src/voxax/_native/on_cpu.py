@@ -61,9 +61,9 @@ def natively_on_cpu(name: str, native: Body, portable: Body) -> Body:
     _compat.register_lowering(primitive, None, lowered(portable), lowered(portable))
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
-        if _native.unavailable() is not None:
-            return portable(*args, **static)
         same = _compat.vary_alike(*args)
+        if _native.unavailable() is not None:
+            return portable(*same, **static)
         return tuple(primitive.bind(*same, axes=(), static=tuple(sorted(static.items()))))
 
     return call

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.ordering import WIDEST, rows_less
 
@@ -37,6 +38,7 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     rows = sorted_coords.shape[0]
     low = jnp.zeros(queries.shape[:-1], jnp.int32)
     high = jnp.full(queries.shape[:-1], rows, jnp.int32)
+    sorted_coords, queries, low, high = _compat.vary_alike(sorted_coords, queries, low, high)
 
     def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
@@ -52,7 +54,8 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     """Row of each query, or -1. Shapes as in :func:`lower_bound`."""
-    if queries.ndim != 2 or not 2 <= queries.shape[1] <= WIDEST:
+    dtypes = {sorted_coords.dtype, queries.dtype}
+    if queries.ndim != 2 or not 2 <= queries.shape[1] <= WIDEST or dtypes != {jnp.dtype("int32")}:
         return _search_rows(sorted_coords, queries)[0]
     return _find_rows(sorted_coords, queries)[0]
 

@@ -197,12 +197,12 @@ class Plan:
         known = {"neighbors": table}
         if {"transposed_neighbors", "transposed_windows"} & set(record.views):
             known["transposed_neighbors"] = invert_table(table, sizes[0])
-        columns = columns_of(record.spec, record.spec.num_offsets)
         for name, side in (
             ("windows", "neighbors"),
             ("transposed_windows", "transposed_neighbors"),
         ):
             if name in record.views:
+                columns = columns_of(record.spec, record.spec.num_offsets)
                 known[name] = windows(known[side], columns)
         if {"pairs", "pair_starts"} & set(record.views):
             known["pairs"], known["pair_starts"] = pair_lists(table)

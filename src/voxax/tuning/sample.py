@@ -68,10 +68,9 @@ def sample_of(
         )
     if "pairs" in needed:
         have["pairs"], have["pair_starts"] = pair_lists(neighbors)
-    columns = columns_of(problem.spec, problem.num_offsets)
-    for name, side in (("windows", "neighbors"), ("transposed_windows", "transposed_neighbors")):
-        if name in needed:
-            have[name] = windows(have[side], columns)
+    for view, side in (("windows", "neighbors"), ("transposed_windows", "transposed_neighbors")):
+        if view in needed:
+            have[view] = windows(have[side], columns_of(problem.spec, problem.num_offsets))
     arrays = {view: jnp.asarray(have[view]) for view in needed}
     rng = np.random.default_rng(0)
     x_shape = (problem.in_capacity, problem.in_channels)

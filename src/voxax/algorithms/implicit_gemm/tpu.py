@@ -116,7 +116,7 @@ def apply(
     windows = views["windows" if name == "neighbors" else OPPOSITE_WINDOWS["windows"]]
     # As many tiles in each stripe.
     windows = jnp.pad(windows, ((0, 0), (0, -windows.shape[1] % blocks.stripes), (0, 0)))
-    visits, visited = _visits(problem, blocks, columns, windows, a.shape[0])
+    visits, visited, fits = _visits(problem, blocks, columns, windows, a.shape[0])
     kernel = tpu_kernel.Kernel(
         columns, blocks.window, _parts(problem), _vmem_bytes(problem, blocks),
         bool(values.get("interpret", 0)),
@@ -136,6 +136,7 @@ def apply(
             for xs in x
         ]
         whole = jnp.concatenate([jnp.concatenate(row, axis=2) for row in parts], axis=1)
+        whole = jnp.where(jnp.all(fits), whole, jnp.nan)
         return whole[:, : problem.in_channels, : problem.out_channels].astype(a.dtype)
 
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
@@ -151,6 +152,7 @@ def apply(
         outs.append(sum(terms[1:], terms[0]))
     y = jnp.concatenate(outs, axis=1).reshape(len(visited), WINDOW_TILE, -1)
     y = jnp.where(visited[:, None, None], y, jnp.zeros((), y.dtype))
+    y = jnp.where(fits[:, None, None], y, jnp.asarray(jnp.nan, y.dtype))
     return y.reshape(by_tap.shape[1], -1)[: shape[0], : shape[1]].astype(a.dtype)
 
 
@@ -162,8 +164,13 @@ def _written(problem: Problem) -> tuple[int, int]:
 
 def _visits(
     problem: Problem, blocks: Blocks, columns: Columns, windows: jax.Array, rows: int
-) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """The arrays of ``tpu_kernel.Visits``, and ``bool[tiles]``: which tiles have any."""
+) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array]:
+    """The arrays of ``tpu_kernel.Visits``, and ``bool[tiles]`` twice.
+
+    Which tiles have any visits; and for which there is room. There is room for all in maps
+    between canonical orders. In a map that was made by hand there may not be, and what is left out
+    must not look like a result: its tiles become NaN.
+    """
     tiles, stripes = windows.shape[1], blocks.stripes
     each = tiles // stripes
     most = most_visits(problem.spec, columns, rows, each, blocks.window)
@@ -175,8 +182,9 @@ def _visits(
     inside = jax.vmap(lambda e: jnp.searchsorted(e, places, side="right"))(ends).astype(jnp.int32)
     begin = each * jnp.arange(stripes, dtype=jnp.int32)[:, None]
     of_place = begin + jnp.minimum(inside, each - 1)
-    scalars = (of_place, ends - by_stripe, windows[0], windows[1], ends[:, -1])
-    return tuple(s.reshape(-1) for s in scalars), number > 0
+    totals = jnp.minimum(ends[:, -1], most)
+    scalars = (of_place, ends - by_stripe, windows[0], windows[1], totals)
+    return tuple(s.reshape(-1) for s in scalars), number > 0, (ends <= most).reshape(-1)
 
 
 def _by_tap(table: jax.Array, places: int) -> jax.Array:
@@ -244,7 +252,7 @@ FORM = parameters(Blocks(_WINDOWS[0], _CHANNELS, _CHANNELS))
 
 
 def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
-    vmem, smem = hardware.vmem_bytes or 0, hardware.smem_bytes or 0
+    vmem, smem = hardware.vmem_bytes or 0, _free_smem(hardware)
     found = []
     for window in _WINDOWS:
         of_window = (
@@ -304,8 +312,13 @@ def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
     tiles = -(-rows // WINDOW_TILE)
     each = -(-tiles // blocks.stripes)
     visits = most_visits(problem.spec, columns, sources, each, blocks.window)
-    words = blocks.stripes * (visits + 1) + tiles * (1 + 2 * len(columns))
+    words = blocks.stripes * (visits + 1 + each * (1 + 2 * len(columns)))
     return 4 * words
+
+
+def _free_smem(hardware: HardwareInfo) -> int:
+    """Scalar memory that arguments may fill: all but 2 KiB of 1 MiB was seen to compile."""
+    return max(0, (hardware.smem_bytes or 0) - 4096)
 
 
 def _excess(problem: Problem, hardware: HardwareInfo) -> str:
@@ -313,7 +326,7 @@ def _excess(problem: Problem, hardware: HardwareInfo) -> str:
     least = _blocks(problem, hardware, _WINDOWS[0])[-1]
     for name, needed, there in (
         ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),
-        ("scalar memory", _smem_bytes(problem, least), hardware.smem_bytes or 0),
+        ("scalar memory", _smem_bytes(problem, least), _free_smem(hardware)),
     ):
         if needed > there:
             return (

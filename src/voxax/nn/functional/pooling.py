@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
 from voxax.geometry.dtypes import accumulator, mean_of
@@ -191,8 +192,9 @@ def _scan_taps(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> t
         better = (rows >= 0)[:, None] & ((row < 0) | beats)
         return (jnp.where(better, value, best), jnp.where(better, rows[:, None], row)), None
 
-    start = (jnp.zeros(shape, features.dtype), jnp.full(shape, -1, jnp.int32))
-    (_, row), _ = jax.lax.scan(visit, start, neighbors.T)
+    start = jnp.zeros(shape, features.dtype), jnp.full(shape, -1, jnp.int32)
+    features, neighbors, *start = _compat.vary_alike(features, neighbors, *start)
+    (_, row), _ = jax.lax.scan(visit, tuple(start), neighbors.T)
     return (row,)
 
 
