@@ -46,6 +46,30 @@ def test_a_cpus_rate_is_the_best_of_xla_and_numpy(quick, monkeypatch):
     assert (rates["float32"], rates["float64"], rates["bfloat16"]) == (3.0, 2.0, 2.0)
 
 
+def test_float32_and_float64_are_measured_with_all_their_digits(quick, monkeypatch):
+    """By default GPUs and TPUs round float32, and the rate would be that of shorter operands."""
+    product, precisions = probe._product, {}
+
+    def noted(a, b, precision, out):
+        precisions[a.dtype.name] = precision
+        return product(a, b, precision, out)
+
+    monkeypatch.setattr(probe, "_product", noted)
+    remeasure()
+    assert precisions["float32"] == precisions["float64"] == "highest"
+    assert precisions["bfloat16"] == precisions["int8"] == "default"
+    x = jax.ShapeDtypeStruct((4, 4), "float32")
+    jaxpr = jax.make_jaxpr(lambda a: product(a, a, "highest", "float32"))(x)
+    assert "precision=(Precision.HIGHEST" in str(jaxpr)
+
+
+def test_another_revision_measures_anew(quick, monkeypatch):
+    facts = describe().facts
+    before = probe.key_of(facts)
+    monkeypatch.setattr(probe, "_REVISION", probe._REVISION + 1)
+    assert probe.key_of(facts) != before
+
+
 def test_kinds_of_devices_are_kept_apart(quick, tmp_path):
     facts = [
         describe(recorded.cpu(), runtime=Runtime(root=recorded.host(tmp_path / "a", cpuinfo))).facts

@@ -1,13 +1,30 @@
 """Which tensors go to which layer: names, order, and what is said when they do not fit."""
 
+import copy
+import pickle
+
+import jax
 import numpy as np
 import pytest
 from flax import nnx
 
 import voxax as vx
 from voxax.interop import from_minkowski, from_spconv, to_minkowski, to_spconv
+from voxax.interop.layers import find_layers
 from voxax.models import ConvNormAct, MinkUNet14
-from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SubMConv3d
+from voxax.nn.modules import (
+    BatchNorm,
+    GroupNorm,
+    InstanceNorm,
+    LayerNorm,
+    Linear,
+    ReLU,
+    RMSNorm,
+    Sequential,
+    SparseConvTranspose3d,
+    SpatiallySparseDepthwiseConv,
+    SubMConv3d,
+)
 
 
 def small(seed=0):
@@ -123,6 +140,57 @@ def test_order_needs_as_many_layers_in_their_own_order():
     # Cloning sorts attributes by name: matching by order would then mix layers up.
     rejected("as its constructor left it", state, nnx.clone(small()), names="order")
     assert from_spconv(state, nnx.clone(small()))  # names do not depend on it
+
+
+class TwoConvolutions(nnx.Module):
+    """Defined against the order of their names; without bias and norm."""
+
+    def __init__(self, seed=0):
+        self.stem = SubMConv3d(2, 2, use_bias=False, rngs=nnx.Rngs(seed))
+        self.block = SubMConv3d(2, 2, use_bias=False, rngs=nnx.Rngs(seed + 1))
+
+
+def through_jit(model):
+    nnx.jit(lambda module: None)(model)
+    return model
+
+
+@pytest.mark.parametrize(
+    "rebuilt",
+    [
+        nnx.clone,
+        lambda model: nnx.merge(*nnx.split(model)),
+        through_jit,
+        copy.deepcopy,
+        lambda model: jax.tree.map(lambda leaf: leaf, model),
+    ],
+    ids=["clone", "merge", "jit", "deepcopy", "tree"],
+)
+def test_order_is_lost_where_attributes_are_sorted(rebuilt):
+    state = to_spconv(TwoConvolutions(3))
+    for model in (TwoConvolutions(), pickle.loads(pickle.dumps(TwoConvolutions()))):
+        found = from_spconv(state, model, names="order")
+        assert found == {"stem": "stem", "block": "block"}
+    model = rebuilt(TwoConvolutions())
+    rejected("attributes of '(stem|block)' are sorted by name", state, model, names="order")
+    assert from_spconv(state, model)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_every_layer_shows_whether_it_was_rebuilt(use_bias):
+    make = [
+        SubMConv3d(4, 4, use_bias=use_bias),
+        SparseConvTranspose3d(4, 4, 2, 2, use_bias=use_bias),
+        SpatiallySparseDepthwiseConv(4, use_bias=use_bias),
+        Linear(4, 4, use_bias=use_bias),
+        nnx.Linear(4, 4, use_bias=use_bias, rngs=nnx.Rngs(0)),
+        BatchNorm(4), LayerNorm(4), GroupNorm(4, 2), InstanceNorm(4), RMSNorm(4),
+    ]  # fmt: skip
+    for layer in make:
+        (found,), (cloned,) = find_layers(layer), find_layers(nnx.clone(layer))
+        assert (found.in_order, cloned.in_order) == (True, False), layer
+        (mapped,) = find_layers(jax.tree.map(lambda leaf: leaf, layer))
+        assert not mapped.in_order, layer
 
 
 def test_parameters_that_have_no_counterpart():

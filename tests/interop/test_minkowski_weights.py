@@ -1,5 +1,7 @@
 """Weights from and to MinkowskiEngine against its definition (it was not run)."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -98,6 +100,31 @@ def test_another_reach_is_an_error_that_names_the_fix(rng, size, stride):
     out = layer(voxels)
     taps = minkowski_taps(kernel, (size, size))
     check(out, convolved(sites_of(voxels), sites_of(out), taps, stride))
+
+
+@pytest.mark.parametrize(("axes", "ndim"), [((2, 1, 0), 3), ((1, 2, 0), 3), ((1, 0), 2)])
+def test_the_fix_is_in_the_order_of_our_axes(rng, axes, ndim):
+    own = (4, 2, 2)[:ndim]
+    size = tuple(own[axes.index(a)] for a in range(ndim))  # the peer's
+    voxels, kernel = some_voxels(rng, ndim), draw(rng, int(np.prod(own)), C_IN, C_OUT)
+    options = {"ndim": ndim, "stride": 2, "use_bias": False}
+    layer = SpatiallySparseConv(C_IN, C_OUT, own, **options)
+    with pytest.raises(vx.InputError, match=rf"a box of size \[{', '.join(map(str, size))}") as e:
+        from_minkowski({"kernel": kernel}, layer, axes=axes)
+    fix = re.search(r"kernel_shape=minkowski_offsets\(\[(.*?)\](, ndim=2)?\)$", str(e.value))
+    assert tuple(map(int, fix[1].split(", "))) == own
+    assert bool(fix[2]) == (ndim == 2)
+    offsets = minkowski_offsets(own, ndim=ndim)
+    layer = SpatiallySparseConv(C_IN, C_OUT, kernel_shape=offsets, **options)
+    loaded(layer, kernel, axes=axes)
+    out = layer(voxels)
+    there, back = np.argsort(axes), np.asarray(axes)
+    inputs, outputs = (
+        {(site[0], *np.take(site[1:], there).tolist()): row for site, row in sites_of(v).items()}
+        for v in (voxels, out)
+    )
+    expected = convolved(inputs, outputs, minkowski_taps(kernel, size), 2)
+    check(out, {(s[0], *np.take(s[1:], back).tolist()): row for s, row in expected.items()})
 
 
 def test_cross(rng):

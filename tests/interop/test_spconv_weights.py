@@ -213,6 +213,48 @@ def test_what_spconv_does_not_have():
     assert to_spconv(SparseConv3d(4, 4, 2, generative=True))["weight"].shape == (4, 2, 2, 2, 4)
 
 
+@pytest.mark.parametrize(
+    ("offsets", "options", "places", "fix"),
+    [
+        (spconv_offsets(3, 0), {},
+         r"0\.\.2 x 0\.\.2 x 0\.\.2", r"\(3, 3, 3\), dilation=\(1, 1, 1\)"),
+        (spconv_offsets((1, 3, 5), (0, 0, 4), (1, 1, 2)), {"dilation": (1, 3, 1)},
+         r"0\.\.0 x 0\.\.2 x -4\.\.4", r"\(1, 3, 5\), dilation=\(1, 3, 2\)"),
+        (((0, 0, 1),), {}, r"0\.\.0 x 0\.\.0 x 1\.\.1", r"\(1, 1, 1\), dilation=\(1, 1, 1\)"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("axes", [None, (2, 1, 0)])
+def test_submanifold_kernels_off_the_centre(offsets, options, places, fix, axes):
+    layer = SubMConv3d(4, 16, kernel_shape=offsets, **options)
+    match = rf"taps at {places}: spconv's SubMConv is centred.*kernel_size={fix}.*generative=True"
+    with pytest.raises(vx.InputError, match=match):
+        to_spconv(layer, axes=axes)
+    state = to_spconv(SparseConv3d(4, 16, kernel_shape=offsets, generative=True, **options))
+    with pytest.raises(vx.InputError, match="centred at 0"):
+        from_spconv(state, layer)
+
+
+def test_custom_offsets_about_the_centre(rng):
+    """The same layer as with kernel_size=3, dilation=2."""
+    voxels, weight = grid_voxels(rng), draw(rng, C_OUT, 3, 3, 3, C_IN)
+    offsets = spconv_offsets(3, 2, 2)[::-1]
+    layer = SubMConv3d(C_IN, C_OUT, kernel_shape=offsets, use_bias=False)
+    loaded(layer, weight)
+    inputs = sites_of(voxels)
+    check(layer(voxels), convolved(inputs, inputs, spconv_taps(weight, dilation=2)))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_taps_at_uneven_distances(stride):
+    taps = [(x, y, z) for x in (0, 1, 5) for y in (0, 1) for z in (0,)]
+    layer = SparseConv3d(4, 4, stride=stride, kernel_shape=taps, generative=True)
+    with pytest.raises(vx.InputError, match=r"0,1,5 x 0,1 x 0: .*evenly.*=spconv_offsets\("):
+        to_spconv(layer)
+    uneven = [(-1, 0, 0), (0, 0, 0), (2, 0, 0)]
+    with pytest.raises(vx.InputError, match=r"taps at -1,0,2 x 0 x 0"):
+        to_spconv(SubMConv3d(4, 4, kernel_shape=uneven))
+
+
 def test_bad_arguments():
     layer = SubMConv3d(1, 1, 3)
     with pytest.raises(vx.InputError, match="unknown layout 'NCHW'; known: KRSC"):

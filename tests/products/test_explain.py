@@ -151,6 +151,16 @@ def test_pairs_are_those_of_the_map(monkeypatch):
     )
 
 
+def test_rates_of_reduced_precision_are_named(monkeypatch):
+    known = {"peak_rates": (("float32", 1e9), ("bfloat16", 4e9)), "memory_bandwidth": 1e15}
+    rates(monkeypatch, **known)
+    with jax.default_matmul_precision("default"):
+        report = vx.explain(loss, weight(), voxels())
+    (row,) = report
+    assert row.floor.seconds == row.floor.operations / 4e9
+    assert report.notes[0].startswith("floors at float32 at precision default 4 Gop/s (source")
+
+
 @pytest.mark.parametrize("closed_over", [True, False])
 def test_without_values_pairs_are_estimated(monkeypatch, closed_over):
     """On the map that is closed over, else on a recorded scene."""

@@ -54,9 +54,46 @@ def test_unknown_rates(missing):
     assert floor_of(problem(dtype="float64"), 70, INFO).seconds is None
 
 
-def test_half_precision_is_float32_too():
-    slow = dataclasses.replace(INFO, peak_rates=(("float32", 1e9), ("bfloat16", 5e8)))
-    fast = dataclasses.replace(INFO, peak_rates=(("float32", 1e9), ("bfloat16", 4e9)))
-    assert matrix_rate("bfloat16", slow) == matrix_rate("float16", slow) == 1e9
-    assert matrix_rate("bfloat16", fast) == 4e9
-    assert matrix_rate("int8", fast) is None
+def with_rates(platform="cpu", **rates):
+    return dataclasses.replace(INFO, platform=platform, peak_rates=tuple(rates.items()))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_half_precision_is_float32_too(platform):
+    slow = with_rates(platform, float32=1e9, bfloat16=5e8)
+    fast = with_rates(platform, float32=1e9, bfloat16=4e9)
+    assert matrix_rate("bfloat16", "highest", slow) == 1e9
+    assert matrix_rate("bfloat16", "highest", fast) == 4e9
+    assert matrix_rate("bfloat16", "highest", with_rates(platform, bfloat16=4e9)) == 4e9
+    assert matrix_rate("int8", "highest", fast) is None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_float32s_rate_bounds_half_precision_on_cpus_alone(dtype):
+    rates = {"float32": 1e9}
+    assert matrix_rate(dtype, "highest", with_rates("cpu", **rates)) == 1e9
+    for platform in ("gpu", "tpu"):
+        info = with_rates(platform, **rates)
+        assert matrix_rate(dtype, "highest", info) is None
+        assert floor_of(problem(dtype=dtype), 70, info).seconds is None
+        assert floor_of(problem(), 70, info).seconds is not None
+
+
+@pytest.mark.parametrize("precision", ["default", "high", "tensorfloat32"])
+def test_float32_at_less_than_the_highest_precision(precision):
+    """It may be rounded: to TF32 on GPUs, to bfloat16 on TPUs."""
+    rates = {"float32": 1e9, "bfloat16": 6e9, "float16": 4e9, "int8": 9e9}
+    for platform in ("cpu", "gpu", "tpu"):
+        info = with_rates(platform, **rates)
+        assert matrix_rate("float32", precision, info) == 6e9
+        assert matrix_rate("float32", "highest", info) == 1e9
+        assert matrix_rate("float32", "float32", info) == 1e9
+        reduced = dataclasses.replace(problem(), precision=precision)
+        assert floor_of(reduced, 10**5, info).seconds == pytest.approx(
+            floor_of(problem(), 10**5, info).seconds / 6
+        )
+    assert matrix_rate("float32", precision, with_rates("cpu", float32=1e9)) == 1e9
+    assert matrix_rate("float32", precision, with_rates("gpu", float32=1e9)) is None
+    assert matrix_rate("float32", precision, with_rates("gpu", float16=4e9)) == 4e9
+    assert matrix_rate("float32", "highest", with_rates("tpu", bfloat16=6e9)) is None
+    assert matrix_rate("float64", precision, with_rates("gpu", float64=2e9, float16=4e9)) == 2e9

@@ -50,7 +50,8 @@ class HardwareInfo:
       lane_count: 32-bit values that one vector instruction, or one warp, works on.
       matrix_unit: shape of one matrix unit.
       num_matrix_units: matrix units of one core.
-      peak_rates: operations per second of the whole device by dtype, for matrix products.
+      peak_rates: operations per second of the whole device by dtype, for matrix products; of
+        float32 and float64 with all their digits.
       memory_bandwidth: bytes per second between the device and its memory.
       clock_hz: highest clock of the cores.
       native_dtypes: dtypes the arithmetic units take without conversion.

@@ -27,6 +27,10 @@ from voxax.hardware.fact import Facts, told
 
 SOURCE = "probe"
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
+# Of the others there is one kind of product; by default these are rounded to shorter operands on
+# GPUs (TF32) and TPUs (one bfloat16 pass).
+_EXACT = ("float32", "float64")
+_REVISION = 1  # raised whenever what was measured before no longer holds
 _OF_NUMPY = ("float32", "float64")
 _SECONDS = 0.25  # of repetitions for each quantity
 _PASSES = 8
@@ -35,11 +39,11 @@ _OTHER = {"bytes": 1 << 30, "size": 4096}
 
 
 def key_of(facts: Facts) -> str:
-    """A file name: device kind, model and cores, JAX version."""
+    """A file name: device kind, model, cores, JAX version; the probe's revision in the digest."""
     known = [facts[name].value for name in ("device_kind", "model", "cores") if name in facts]
     text = "-".join(str(part) for part in (*known, "jax", _compat.JAX_VERSION))
     # The digest keeps apart what the cleaned name makes alike.
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(f"{text}-probe-{_REVISION}".encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9.]+', '_', text)}-{digest}"
 
 
@@ -105,9 +109,9 @@ def _shift(x: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, _PASSES, lambda _, y: y + jnp.ones((), y.dtype), x)
 
 
-@functools.partial(jax.jit, static_argnames="out")
-def _product(a: jax.Array, b: jax.Array, out: str) -> jax.Array:
-    return jax.lax.dot(a, b, precision="default", preferred_element_type=jnp.dtype(out))
+@functools.partial(jax.jit, static_argnames=("precision", "out"))
+def _product(a: jax.Array, b: jax.Array, precision: str, out: str) -> jax.Array:
+    return jax.lax.dot(a, b, precision=precision, preferred_element_type=jnp.dtype(out))
 
 
 def _bandwidth(device: Any, size: int) -> float:
@@ -118,11 +122,12 @@ def _bandwidth(device: Any, size: int) -> float:
 
 
 def _matrix_rate(device: Any, size: int, dtype: str) -> float:
-    """Operations (a multiplication or an addition) per second."""
+    """Operations (a multiplication or an addition) per second, with all digits of ``dtype``."""
+    precision = "highest" if dtype in _EXACT else "default"
     out = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
     with jax.default_device(device), jax.enable_x64(dtype == "float64"):
         a = jnp.ones((size, size), dtype)
-        return 2 * size**3 / _seconds(lambda: _product(a, a, out))
+        return 2 * size**3 / _seconds(lambda: _product(a, a, precision, out))
 
 
 def _numpy_rate(size: int, dtype: str) -> float:

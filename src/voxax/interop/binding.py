@@ -104,8 +104,8 @@ def _in_order(
     if merged := [layer.path for layer in layers if not layer.in_order]:
         raise InputError(
             f'names="order" needs the model as its constructor left it: the attributes of '
-            f"{merged[0]!r} are sorted by name, as nnx.merge and nnx.clone leave them. Convert "
-            "first, or give names="
+            f"{merged[0]!r} are sorted by name, as nnx.merge, nnx.clone, nnx.jit and "
+            "jax.tree.map leave them. Convert first, or give names="
         )
     if len(layers) != len(groups):
         raise InputError(

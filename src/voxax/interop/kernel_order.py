@@ -37,6 +37,13 @@ def grid_size(offsets: np.ndarray) -> tuple[int, ...] | None:
     return tuple(size) if np.prod(size) == len(offsets) else None
 
 
+def grid_steps(offsets: np.ndarray) -> tuple[int, ...] | None:
+    """Distance of neighbouring offsets along each axis, 1 along an axis with one offset only;
+    None where distances along an axis differ."""
+    steps = [set(np.diff(np.unique(column)).tolist()) for column in offsets.T]
+    return tuple(next(iter(s), 1) for s in steps) if all(len(s) < 2 for s in steps) else None
+
+
 def last_axis_fastest(offsets: np.ndarray) -> np.ndarray:
     """``int[K]``: at place i, the number of the tap that is i-th in lexicographic order."""
     return np.lexsort(offsets.T[::-1])

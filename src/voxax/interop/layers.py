@@ -125,7 +125,16 @@ def _layer(node: Any, path: str) -> Layer | None:
     for role, name in roles.items():
         if (value := getattr(holder, name, None)) is not None:
             arrays[role] = value
-    # nnx.merge and nnx.clone put attributes in alphabetical order: the bias then comes first.
-    attributes = [name for name in vars(holder) if name in roles.values()]
-    in_order = attributes == [name for name in roles.values() if name in attributes]
-    return Layer(path, kind, arrays, spec, is_cross, in_order)
+    return Layer(path, kind, arrays, spec, is_cross, _is_as_constructed(holder))
+
+
+def _is_as_constructed(holder: nnx.Module) -> bool:
+    """nnx and jax.tree rebuild a module, and all below it, with its attributes sorted by name;
+    jax.tree puts arrays first. No layer's constructor makes those that are no arrays in that order.
+    """
+    names = [
+        name
+        for name, value in vars(holder).items()
+        if not (name.startswith("_") or isinstance(value, nnx.Variable))
+    ]
+    return names != sorted(names)

@@ -144,10 +144,13 @@ class _Minkowski:
         if order is None:
             size = (np.ptp(offsets, axis=0) + 1).tolist()
             theirs = np.asarray(minkowski_offsets(size, ndim=spec.ndim))
+            # A layer is built in the order of our axes.
+            own = (np.ptp(spec.offsets, axis=0) + 1).tolist()
+            fix = f"{own}" if spec.ndim == 3 else f"{own}, ndim={spec.ndim}"
             raise InputError(
                 f"{layer} has {len(offsets)} taps at {named_ranges(offsets)}: a box of size {size} "
                 f"in MinkowskiEngine has {len(theirs)} at {named_ranges(theirs)}, a cross has odd "
-                f"sizes. Build the layer with kernel_shape=minkowski_offsets({size})"
+                f"sizes. Build the layer with kernel_shape=minkowski_offsets({fix})"
             )
         back = np.argsort(order)
         return Form("kernel", layer.shape("weight"), lambda x: x[back], lambda x: x[order])

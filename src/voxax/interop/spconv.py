@@ -22,7 +22,14 @@ from voxax.geometry.kernel_spec import per_axis
 from voxax.interop.binding import Names
 from voxax.interop.convert import dump, load
 from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
-from voxax.interop.kernel_order import check_axes, grid_size, last_axis_fastest, peer_offsets
+from voxax.interop.kernel_order import (
+    check_axes,
+    grid_size,
+    grid_steps,
+    last_axis_fastest,
+    named_ranges,
+    peer_offsets,
+)
 from voxax.interop.layers import Layer, Role
 
 Layout = Literal["KRSC", "RSKC", "RSCK"]
@@ -163,11 +170,7 @@ class _Spconv:
         size = grid_size(offsets)
         if size is None:
             raise InputError(f"{layer} has the kernel {spec}: spconv has box kernels only")
-        if spec.keeps_coords and not all(n % 2 for n in size):
-            raise InputError(
-                f"{layer} keeps its voxels with a kernel of {'x'.join(map(str, size))}: spconv's "
-                "SubMConv has odd sizes only; generative=True is its SparseConv"
-            )
+        _check_places(layer, spec)
         c_in, c_out = layer.shape("weight")[1:]
         order = last_axis_fastest(offsets)
         back, ndim = np.argsort(order), spec.ndim
@@ -193,3 +196,34 @@ class _Spconv:
             "RSKC": (*size, c_out, c_in),
             "RSCK": (*size, c_in, c_out),
         }[self.layout]
+
+
+def _check_places(layer: Layer, spec: KernelSpec) -> None:
+    """Refuse boxes whose taps spconv has at other offsets: a state dict would not show it."""
+    # In the order of our axes, which a fix is written in.
+    offsets = np.asarray(spec.offsets)
+    steps = grid_steps(offsets)
+    if steps is None:
+        columns = (np.unique(column).tolist() for column in offsets.T)
+        places = " x ".join(",".join(map(str, column)) for column in columns)
+        raise InputError(
+            f"{layer} has taps at {places}: spconv's are evenly spaced, at tap * dilation - "
+            "padding. Build the layer with kernel_shape=spconv_offsets(kernel_size, padding, "
+            "dilation) of the peer's layer"
+        )
+    if not spec.keeps_coords:
+        return
+    size = grid_size(offsets)
+    assert size is not None
+    if not all(n % 2 for n in size):
+        raise InputError(
+            f"{layer} keeps its voxels with a kernel of {'x'.join(map(str, size))}: spconv's "
+            "SubMConv has odd sizes only; generative=True is its SparseConv"
+        )
+    if (offsets.min(0) + offsets.max(0)).any():
+        dilation = tuple(s * d for s, d in zip(steps, spec.dilation, strict=True))
+        raise InputError(
+            f"{layer} keeps its voxels with taps at {named_ranges(offsets)}: spconv's SubMConv is "
+            f"centred at 0, whatever its padding. Build the layer with kernel_size={size}, "
+            f"dilation={dilation} and no kernel_shape; generative=True is its SparseConv"
+        )

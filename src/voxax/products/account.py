@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voxax import _native
+from voxax.algorithms import Problem
 from voxax.hardware import HardwareInfo, describe, shown
 from voxax.products.floor import floor_of, matrix_rate
 from voxax.products.pairs import PairCounter
@@ -39,15 +40,15 @@ def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | No
     if hardware is None:
         return [f"no floor: there is no {platform} here, its rates are unknown"]
     bandwidth, rates = hardware.fact("memory_bandwidth"), hardware.fact("peak_rates")
-    dtypes = dict.fromkeys(row.choice.problem.dtype for row in rows)
-    known = {d: rate for d in dtypes if (rate := matrix_rate(d, hardware))}
+    kinds = {_kind(p): (p.dtype, p.precision) for p in (row.choice.problem for row in rows)}
+    known = {kind: rate for kind, key in kinds.items() if (rate := matrix_rate(*key, hardware))}
     notes = []
     if known and bandwidth.known:
         notes.append(
             f"floors at {shown('peak_rates', tuple(known.items()))} (source: {rates.source}) and "
             f"{shown('memory_bandwidth', bandwidth.value)} (source: {bandwidth.source})"
         )
-    missing = [f"the matrix rate of {d}" for d in dtypes if d not in known]
+    missing = [f"the matrix rate of {kind}" for kind in kinds if kind not in known]
     if not bandwidth.known:
         missing.append("the memory bandwidth")
     if missing:
@@ -55,3 +56,10 @@ def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | No
             f"no floor: unknown is {', '.join(missing)}; `voxax hardware --probe` measures"
         )
     return notes
+
+
+def _kind(problem: Problem) -> str:
+    """What the matrix rate depends on, for people."""
+    p = problem
+    reduced = p.dtype == "float32" and p.precision != "highest"
+    return f"{p.dtype} at precision {p.precision}" if reduced else p.dtype

@@ -19,8 +19,9 @@ from voxax.hardware import HardwareInfo
 
 Bound = Literal["compute", "memory"]
 
-# Their values are float32's too, so its products are theirs.
 _HALVES = ("bfloat16", "float16")
+# Names for products with all digits of float32.
+_FULL = ("highest", "float32")
 _INDEX_BYTES = 4
 
 
@@ -52,7 +53,7 @@ def floor_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> Flo
         p.in_channels if p.kind == "depthwise" else p.in_channels * p.out_channels // p.groups
     )
     operations, size = 2 * pairs * channels, _bytes(p)
-    rate = None if hardware is None else matrix_rate(p.dtype, hardware)
+    rate = None if hardware is None else matrix_rate(p.dtype, p.precision, hardware)
     bandwidth = None if hardware is None else hardware.memory_bandwidth
     if not rate or not bandwidth:
         return Floor(operations, size, None, None)
@@ -62,11 +63,29 @@ def floor_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> Flo
     )
 
 
-def matrix_rate(dtype: str, hardware: HardwareInfo) -> float | None:
-    """Operations per second of the best dense product of ``dtype``; None if unknown."""
-    names = (dtype, "float32") if dtype in _HALVES else (dtype,)
-    known = [rate for name in names if (rate := hardware.peak_rate(name))]
-    return max(known, default=None)
+def matrix_rate(dtype: str, precision: str, hardware: HardwareInfo) -> float | None:
+    """Operations per second of the best dense product that may serve; None if unknown.
+
+    The values of half precision are float32's too, so its products serve them. float32 at less
+    than the highest precision may be rounded to half precision. On CPUs half precision has the
+    rate of float32 unless it is known; elsewhere it is several times as fast, and what is
+    known of float32 alone is no bound.
+
+    Args:
+      dtype: of the operands.
+      precision: name of a ``jax.lax.Precision``; of no consequence but for float32.
+      hardware: the device.
+    """
+    exact = hardware.peak_rate("float32")
+    if dtype in _HALVES:
+        short = hardware.peak_rate(dtype)
+    elif dtype == "float32" and precision not in _FULL:
+        short = max(filter(None, map(hardware.peak_rate, _HALVES)), default=None)
+    else:
+        return hardware.peak_rate(dtype)
+    if not short and hardware.platform != "cpu":
+        return None
+    return max(filter(None, (short, exact)), default=None)
 
 
 def _bytes(p: Problem) -> int:
