@@ -200,7 +200,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // ---- maps
 
-enum MapKind { kRandom, kNone, kToOne, kFull, kSomeBad, kAllBad, kMapKinds };
+enum MapKind { kRandom, kNone, kToOne, kFull, kOneBad, kSomeBad, kAllBad, kMapKinds };
 
 struct Map {
   std::vector<int32_t> rows;  // [out_rows, taps]
@@ -213,6 +213,10 @@ struct Map {
 Map MakeMap(MapKind kind, int64_t in_rows, int64_t out_rows, int64_t taps, Random& random) {
   Map map{std::vector<int32_t>(out_rows * taps, -1), in_rows};
   map.rows.shrink_to_fit();
+  const auto bad = [&] {
+    const int64_t rows[] = {in_rows, INT32_MAX, INT32_MIN, -2};
+    return static_cast<int32_t>(rows[Draw(random, 0, 3)]);
+  };
   const int64_t same = Draw(random, 0, std::max<int64_t>(in_rows - 1, 0));
   for (int32_t& row : map.rows) {
     const bool there = in_rows > 0 && (kind == kFull || Draw(random, 0, 9) < 3);
@@ -220,10 +224,10 @@ Map MakeMap(MapKind kind, int64_t in_rows, int64_t out_rows, int64_t taps, Rando
     if (kind != kToOne && kind != kNone && there) {
       row = static_cast<int32_t>(Draw(random, 0, in_rows - 1));
     }
-    if (kind == kAllBad || (kind == kSomeBad && Draw(random, 0, 99) == 0)) {
-      const int64_t bad[] = {in_rows, INT32_MAX, INT32_MIN, -2};
-      row = static_cast<int32_t>(bad[Draw(random, 0, 3)]);
-    }
+    if (kind == kAllBad || (kind == kSomeBad && Draw(random, 0, 99) == 0)) row = bad();
+  }
+  if (kind == kOneBad && !map.rows.empty()) {
+    map.rows[Draw(random, 0, out_rows * taps - 1)] = bad();
   }
   return map;
 }
