@@ -2,8 +2,8 @@
 // this code alone.
 //
 // Values are small multiples of 1/4, so that sums are exact in every dtype and order: results must
-// be equal to the last bit, for every instruction set and whatever the threads do. Maps and lists of
-// rows are random and adversarial, and arrays end where their memory ends.
+// be equal to the last bit, for every instruction set and whatever the threads do. Maps and lists
+// of rows are random and adversarial, and arrays end where their memory ends.
 //
 // Usage: voxax_driver [rounds [seed]]. Prints what failed; exits with 0 where nothing did.
 #include <algorithm>
