@@ -2,10 +2,11 @@
 // this code alone.
 //
 // Values are small multiples of 1/4, so that sums are exact in every dtype and order: results must
-// be equal to the last bit, for every instruction set and whatever the threads do. Maps are random
-// and adversarial, and arrays end where their memory ends.
+// be equal to the last bit, for every instruction set and whatever the threads do. Maps and lists
+// of rows are random and adversarial, and arrays end where their memory ends.
 //
 // Usage: voxax_driver [rounds [seed]]. Prints what failed; exits with 0 where nothing did.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -21,6 +23,8 @@
 
 #include "kernels.h"
 #include "maps.h"
+#include "rows.h"
+#include "split.h"
 
 extern "C" const char* voxax_simd();
 extern "C" int voxax_use_simd(const char* name);
@@ -196,7 +200,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // ---- maps
 
-enum MapKind { kRandom, kNone, kToOne, kFull, kSomeBad, kAllBad, kMapKinds };
+enum MapKind { kRandom, kNone, kToOne, kFull, kOneBad, kSomeBad, kAllBad, kMapKinds };
 
 struct Map {
   std::vector<int32_t> rows;  // [out_rows, taps]
@@ -209,6 +213,10 @@ struct Map {
 Map MakeMap(MapKind kind, int64_t in_rows, int64_t out_rows, int64_t taps, Random& random) {
   Map map{std::vector<int32_t>(out_rows * taps, -1), in_rows};
   map.rows.shrink_to_fit();
+  const auto bad = [&] {
+    const int64_t rows[] = {in_rows, INT32_MAX, INT32_MIN, -2};
+    return static_cast<int32_t>(rows[Draw(random, 0, 3)]);
+  };
   const int64_t same = Draw(random, 0, std::max<int64_t>(in_rows - 1, 0));
   for (int32_t& row : map.rows) {
     const bool there = in_rows > 0 && (kind == kFull || Draw(random, 0, 9) < 3);
@@ -216,10 +224,10 @@ Map MakeMap(MapKind kind, int64_t in_rows, int64_t out_rows, int64_t taps, Rando
     if (kind != kToOne && kind != kNone && there) {
       row = static_cast<int32_t>(Draw(random, 0, in_rows - 1));
     }
-    if (kind == kAllBad || (kind == kSomeBad && Draw(random, 0, 99) == 0)) {
-      const int64_t bad[] = {in_rows, INT32_MAX, INT32_MIN, -2};
-      row = static_cast<int32_t>(bad[Draw(random, 0, 3)]);
-    }
+    if (kind == kAllBad || (kind == kSomeBad && Draw(random, 0, 99) == 0)) row = bad();
+  }
+  if (kind == kOneBad && !map.rows.empty()) {
+    map.rows[Draw(random, 0, out_rows * taps - 1)] = bad();
   }
   return map;
 }
@@ -239,22 +247,25 @@ std::string Text(const char* kernel, const Shape& s, Element element, int64_t ti
          std::to_string(kind);
 }
 
+void ExpectReported(int64_t row, const Map& map, int64_t size, const std::string& what) {
+  const bool any_bad = std::any_of(map.rows.begin(), map.rows.end(),
+                                   [&](int64_t entry) { return map.IsBad(entry); });
+  const bool named = map.IsBad(row) && std::count(map.rows.begin(), map.rows.end(), row);
+  // Where nothing is to be written, nothing needs to read the map.
+  Expect(any_bad ? named || size == 0 : row == -1, what + ": reports row " + std::to_string(row));
+}
+
 // Calls `kernel` in every way, and compares what it writes and reports.
 template <typename Problem, typename Kernel>
 void Compare(Problem problem, void* Problem::*result, int64_t size, const Map& map,
              const std::vector<double>& wanted, Pool& pool, const Kernel& kernel,
              const std::string& what) {
-  const bool any_bad = std::any_of(map.rows.begin(), map.rows.end(),
-                                   [&](int64_t row) { return map.IsBad(row); });
   for (int way = 0; way < kWays; ++way) {
     const Values found(problem.element, size, kNan);
     problem.*result = found.data();
     BadRow bad{-1};
     Scheduled(way, pool, [&](const Parallel& parallel) { kernel(problem, parallel, &bad); });
-    const int64_t row = bad.load();
-    const bool named = map.IsBad(row) && std::count(map.rows.begin(), map.rows.end(), row);
-    // Where nothing is to be written, nothing needs to read the map.
-    Expect(any_bad ? named || size == 0 : row == -1, what + ": reports row " + std::to_string(row));
+    ExpectReported(bad.load(), map, size, what);
     int64_t wrong = 0;
     for (int64_t i = 0; i < size; ++i) {
       wrong += !(found[i] == Rounded(problem.element, wanted[i]));
@@ -348,10 +359,22 @@ void TestDepthwise(const Shape& s, Element element, MapKind kind, bool wgrad, Ra
           Text(wgrad ? "depthwise wgrad" : "depthwise", s, element, p.tile, kind));
 }
 
+// Whether `value` takes the place of `best`: a NaN beats every number, and of equal values, which 0
+// and -0 are, the first stays.
+bool Beats(bool largest, double value, double best) {
+  if (std::isnan(best)) return false;
+  return std::isnan(value) || (largest ? value > best : value < best);
+}
+
 void TestExtremes(const Shape& s, Element element, MapKind kind, Random& random, Pool& pool) {
   const Map map = MakeMap(kind, s.in_rows, s.out_rows, s.taps, random);
   const int64_t channels = s.columns;
-  const Values x = Values::Small(element, s.in_rows * channels, random);
+  // Few values, so that many are equal.
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  constexpr double few[] = {kNan, -infinity, -0.25, -0.0, 0.0, 0.25, infinity};
+  const int64_t first = Draw(random, 0, 3);  // only some have NaN
+  Values x(element, s.in_rows * channels, 0);
+  for (int64_t i = 0; i < x.size(); ++i) x.Set(i, few[Draw(random, first, 6 - first)]);
   Extremes p{};
   p.element = element, p.x = x.data(), p.neighbors = map.rows.data();
   p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps, p.channels = channels;
@@ -362,8 +385,7 @@ void TestExtremes(const Shape& s, Element element, MapKind kind, Random& random,
     for (int64_t c = 0; c < channels; ++c) {
       int32_t& best = wanted[i / s.taps * channels + c];
       const double value = x[map.rows[i] * channels + c];
-      const double old = best < 0 ? 0 : x[best * channels + c];
-      if (best < 0 || (p.largest ? value > old : value < old)) {
+      if (best < 0 || Beats(p.largest, value, x[best * channels + c])) {
         best = static_cast<int32_t>(map.rows[i]);
       }
     }
@@ -375,7 +397,9 @@ void TestExtremes(const Shape& s, Element element, MapKind kind, Random& random,
     Scheduled(way, pool, [&](const Parallel& parallel) {
       BestKernels().extremes(p, parallel, &bad);
     });
-    Expect(found == wanted, Text("extremes", s, element, p.tile, kind));
+    const std::string what = Text("extremes", s, element, p.tile, kind);
+    Expect(found == wanted, what);
+    ExpectReported(bad.load(), map, found.size(), what);
   }
 }
 
@@ -448,12 +472,145 @@ void TestNeighbors(int64_t width, Random& random, Pool& pool) {
                          std::to_string(taps) + ": " + std::to_string(wrong) + " wrong");
 }
 
+// ---- rows and tables
+
+// Half of them are so many that there are several parts for threads.
+int64_t DrawCount(Random& random) {
+  constexpr int64_t least = 2 * Split::kLeast;
+  if (Draw(random, 0, 1)) return Draw(random, least, 2 * least);
+  return Draw(random, 0, 1) ? Draw(random, 0, 3) : Draw(random, 0, 3000);
+}
+
+std::vector<int32_t> StableOrder(const Rows& rows) {
+  std::vector<int32_t> order(rows.count);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return std::lexicographical_compare(rows[a], rows[a] + rows.width, rows[b],
+                                        rows[b] + rows.width);
+  });
+  return order;
+}
+
+enum ListKind { kFew, kExtreme, kAnywhere, kEqual, kOneAstray, kListKinds };
+
+Coordinates DrawList(ListKind kind, int64_t count, int64_t width, Random& random) {
+  Coordinates list(count * width);
+  for (int32_t& value : list) {
+    value = kind == kEqual      ? 7
+            : kind == kAnywhere ? static_cast<int32_t>(Draw(random, INT32_MIN, INT32_MAX))
+                                : DrawCoordinate(random, kind == kExtreme);
+  }
+  const int64_t padding_in_ten = Draw(random, 0, 3) ? Draw(random, 0, 1) : Draw(random, 9, 10);
+  for (int64_t i = 0; i < count; ++i) {
+    if (Draw(random, 1, 10) <= padding_in_ten) std::fill_n(list.begin() + i * width, width, kPad);
+  }
+  if (kind != kOneAstray || count == 0) return list;
+  Coordinates sorted;
+  for (const int32_t i : StableOrder({list.data(), count, width})) {
+    sorted.insert(sorted.end(), list.begin() + i * width, list.begin() + (i + 1) * width);
+  }
+  sorted.shrink_to_fit();
+  // A small row further behind, often the first of a part: only the row before it tells.
+  const Split split(count, int64_t{4});
+  const int64_t at = Draw(random, 0, 1) ? split.Begin(Draw(random, 0, split.parts - 1))
+                                        : Draw(random, 0, count - 1);
+  std::copy_n(sorted.begin(), width, sorted.begin() + at * width);
+  return sorted;
+}
+
+void TestRows(ListKind kind, int64_t width, Random& random, Pool& pool) {
+  const int64_t count = DrawCount(random);
+  const Coordinates list = DrawList(kind, count, width, random);
+  const Rows rows{list.data(), count, width};
+  const std::vector<int32_t> order = StableOrder(rows);
+
+  std::vector<int32_t> place(count, -1);  // of each row among the distinct ones
+  Coordinates distinct;
+  int64_t total = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t* row = rows[order[i]];
+    if (row[0] == kPad) continue;
+    if (i == 0 || !std::equal(row, row + width, rows[order[i - 1]])) {
+      distinct.insert(distinct.end(), row, row + width);
+      ++total;
+    }
+    place[order[i]] = static_cast<int32_t>(total - 1);
+  }
+  const int64_t capacities[] = {0, Draw(random, 0, total), total, total + Draw(random, 1, 9)};
+  const int64_t capacity = capacities[Draw(random, 0, 3)];
+  distinct.resize(capacity * width, kPad);
+  for (int32_t& number : place) number = number < capacity ? number : -1;
+
+  const std::string what = " width " + std::to_string(width) + " rows " + std::to_string(count) +
+                           " capacity " + std::to_string(capacity) + " of " +
+                           std::to_string(total) + " list " + std::to_string(kind) + " way ";
+  for (int way = 0; way < kWays; ++way) {
+    std::vector<int32_t> found(count, -99), inverse(count, -99);
+    Scheduled(way, pool, [&](const Parallel& parallel) { SortRows(rows, found.data(), parallel); });
+    Expect(found == order, "sort" + what + std::to_string(way));
+    Coordinates coords(capacity * width, -99);
+    int64_t number = -1;
+    Scheduled(way, pool, [&](const Parallel& parallel) {
+      number = FindUnique({rows, coords.data(), inverse.data(), capacity}, parallel);
+    });
+    Expect(number == total && coords == distinct && inverse == place,
+           "unique" + what + std::to_string(way));
+  }
+}
+
+void TestTables(MapKind kind, Random& random, Pool& pool) {
+  const int64_t in_rows = DrawCount(random), out_rows = DrawCount(random);
+  const int64_t taps = Draw(random, 0, 5);
+  const Map map = MakeMap(kind, in_rows, out_rows, taps, random);
+  const Table table{map.rows.data(), out_rows, taps};
+  const int64_t entries = out_rows * taps, places = entries + DrawCount(random);
+
+  std::vector<int32_t> inverse(in_rows * taps, -1);
+  for (int64_t i = 0; i < entries; ++i) {
+    if (map.Has(i)) inverse[map.rows[i] * taps + i % taps] = static_cast<int32_t>(i / taps);
+  }
+  std::vector<int32_t> in, out, starts{0};
+  for (int64_t k = 0; k < taps; ++k) {
+    for (int64_t m = 0; m < out_rows; ++m) {
+      if (map.rows[m * taps + k] < 0) continue;
+      in.push_back(map.rows[m * taps + k]);
+      out.push_back(static_cast<int32_t>(m));
+    }
+    starts.push_back(static_cast<int32_t>(in.size()));
+  }
+  in.resize(places, -1), out.resize(places, -1);
+  std::vector<int32_t> pairs(in);
+  pairs.insert(pairs.end(), out.begin(), out.end());
+
+  const std::string what = " rows " + std::to_string(in_rows) + " to " + std::to_string(out_rows) +
+                           " taps " + std::to_string(taps) + " map " + std::to_string(kind) +
+                           " way ";
+  for (int way = 0; way < kWays; ++way) {
+    std::vector<int32_t> found(in_rows * taps, -99);
+    Scheduled(way, pool, [&](const Parallel& parallel) {
+      InvertTable(table, in_rows, found.data(), parallel);
+    });
+    Expect(found == inverse, "inverse table" + what + std::to_string(way));
+    std::vector<int32_t> listed(2 * places, -99), at(taps + 1, -99);
+    Scheduled(way, pool, [&](const Parallel& parallel) {
+      ListPairs(table, places, listed.data(), at.data(), parallel);
+    });
+    Expect(listed == pairs && at == starts, "pairs" + what + std::to_string(way));
+  }
+}
+
 // ---- all of it
 
 const Shape kShapes[] = {
     {0, 5, 3, 1, 4, 4},     {5, 0, 3, 1, 4, 4},     {5, 5, 0, 1, 4, 4},      {5, 5, 3, 1, 0, 4},
     {5, 5, 3, 1, 4, 0},     {0, 0, 0, 1, 0, 0},     {1, 1, 1, 1, 1, 1},      {7, 300, 27, 1, 17, 33},
     {64, 64, 27, 2, 16, 48}, {300, 260, 5, 1, 130, 70}, {90, 90, 3, 1, 40, 144}, {900, 600, 3, 5, 3, 2},
+};
+
+// The kernels read a row's taps 32 at a time: these have just as many, one more, and three times as
+// many and some. With so many output rows wgrad does not always share out the taps to fewer.
+const Shape kManyTaps[] = {
+    {60, 90, 32, 1, 9, 20}, {60, 200, 33, 2, 5, 7}, {90, 300, 125, 1, 8, 17},
 };
 
 Shape DrawShape(Random& random) {
@@ -489,8 +646,15 @@ int Main(int rounds, uint64_t seed) {
           }
           for (int kind = 0; kind < kMapKinds; ++kind) {
             TestAll(DrawShape(random), static_cast<MapKind>(kind), random, pool);
+            TestAll(kManyTaps[caller], static_cast<MapKind>(kind), random, pool);
+            TestTables(static_cast<MapKind>(kind), random, pool);
           }
           for (int64_t i = 0; i < 60; ++i) TestNeighbors(2 + i % 5, random, pool);
+          for (int kind = 0; kind < kListKinds; ++kind) {
+            for (int64_t width = 1; width <= 5; ++width) {
+              TestRows(static_cast<ListKind>(kind), width, random, pool);
+            }
+          }
         });
       }
       for (std::thread& caller : callers) caller.join();

@@ -161,6 +161,17 @@ def test_groups(simd, product, rng):
 
 @native
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+@pytest.mark.parametrize("taps", [33, 125])
+def test_many_taps(simd, product, kind, taps, rng):
+    """Taps are read 32 at a time; with 600 rows wgrad has units of work that read them all."""
+    table = random_table(rng, 90, 600, taps, 0.1)
+    c_out = 9 if kind == "depthwise" else 20
+    check(rng, make_problem(product, table, 90, 9, c_out, kind=kind), table)
+
+
+@native
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize(
     ("inputs", "outputs", "taps", "present"),
     [(0, 5, 3, 0.5), (5, 0, 3, 0.5), (1, 1, 1, 1.0), (30, 30, 27, 0.0), (700, 700, 2, 1.0)],
