@@ -213,8 +213,8 @@ def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
                 Finding(
                     "VX190",
                     site,
-                    f"argument `{leaf.name}` is a {type(leaf.value).__name__}: jit cannot trace it, "
-                    "and it has no hash, so it cannot be static",
+                    f"argument `{leaf.name}` is a {type(leaf.value).__name__}: jit cannot trace "
+                    "it, and it has no hash, so it cannot be static",
                     arguments=(leaf.name,),
                     fix="register its class as a pytree (jax.tree_util.register_dataclass), or "
                     "make it hashable (@dataclass(frozen=True)) and static",
