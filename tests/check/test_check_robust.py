@@ -54,15 +54,13 @@ def test_what_is_below_jit_is_checked():
 
 
 class Scaled:
-    @jax.jit
-    def method(self, x):
-        return x
-
-    __hash__ = object.__hash__
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def power(self, x, n):
+        return sum([x] * n)
 
 
 def test_jitted_method():
-    assert vx.check_static(Scaled().method, X).verdict == "static"
+    assert vx.check_static(Scaled().power, X, 3).static_arguments == ("n",)
 
 
 @dataclasses.dataclass
@@ -223,6 +221,12 @@ def test_places_in_sarif(tmp_path, monkeypatch):
     assert uri("/elsewhere/a b.py") == "file:///elsewhere/a%20b.py"
     assert "physicalLocation" not in sarif_location("<stdin>")
     assert sarif_location("<ipython-input-1>")["logicalLocations"][0]["name"] == "model"
+
+
+def test_typed_in_by_hand_has_no_file_for_github():
+    finding = vx.check.Finding("VX101", Site("<stdin>", 3, 1, 3, 2, "model"), "text")
+    report = dataclasses.replace(vx.check_static(lambda x: x, X), findings=(finding,))
+    assert formats.as_github([report]).startswith("::error title=VX101::text")
 
 
 def test_another_drive(monkeypatch):

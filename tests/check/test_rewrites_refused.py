@@ -37,6 +37,19 @@ SAME = {
     "block added to": ("x, m", "x[1:3, ::2] += 2\nreturn x\n", (X, MASK)),
     "first rows summed": ("x, n", "return x[: int(n)].sum()\n", (X, np.int32(3))),
     "window past the end": ("x, i", "return x[i : i + 3].sum()\n", (X, np.int32(2))),
+    "sum of an expression": ("x, m", "return (x + 1)[m].sum()\n", (X, MASK)),
+    "slice of an expression": ("x, n", "return (x + 1)[: int(n)].sum()\n", (X, np.int32(3))),
+    "bound by choice": ("x, n", "return x[: n if True else 2].sum()\n", (X, np.int32(3))),
+    "window by choice": (
+        "x, n",
+        "return x[(n if True else 2) : (n if True else 2) + 2].sum()\n",
+        (X, np.int32(1)),
+    ),
+    "loop": (
+        "x, n",
+        "y = x\nfor i in range(int(n)):\n    y = y * 2 + i\nreturn y\n",
+        (X, np.int32(3)),
+    ),
     "and": (
         "x, n",
         "if x[0, 0] < 0 and not n > 5:\n    x = x * 2\nreturn x\n",

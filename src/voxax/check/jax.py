@@ -72,7 +72,9 @@ def check(
         found += where_gradient.unsafe(closed, own)
     found += program.truncated(usable.truncations)
     if first.error is None:
-        found += leaks.leaked(subject, arguments, held, own)
+        leaked, unseen = leaks.leaked(subject, arguments, held, own)
+        found += leaked
+        incomplete = "; ".join(filter(None, (incomplete, unseen)))
     more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
     found += retrace.differences(arguments, more, definition(target), held)
     findings = with_ignores(_unique(found))

@@ -33,6 +33,12 @@ def source(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
+def grouped(node: ast.expr) -> str:
+    """The node as text that may stand beside any operator."""
+    atom = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return source(node) if atom else f"({source(node)})"
+
+
 def within(statement: ast.stmt, node: ast.expr, text: str, *imports: str) -> Rewrite | None:
     """The statement with one expression replaced; None for one that has statements inside."""
     if hasattr(statement, "body"):
@@ -304,7 +310,7 @@ def bounded_slice(
     cut = node.slice
     if not isinstance(cut, ast.Slice) or cut.step is not None or not _zeros_fit(node, parents):
         return None
-    of = source(node.value)
+    of = grouped(node.value)
     low, high = cut.lower, cut.upper
     if any(bound is not None and _may_be_negative(bound) for bound in (low, high)):
         return None
@@ -317,12 +323,12 @@ def bounded_slice(
         and isinstance(high.right.value, int)
     ):
         # Not dynamic_slice: near the end it moves the window, where Python shortens it.
-        rows = f"{integer(low)} + jnp.arange({source(high.right)})"
+        rows = f"({integer(low)}) + jnp.arange({source(high.right)})"
         text = f"jnp.take({of}, {rows}, axis=0, mode='fill', fill_value=0)"
         return within(statement, node, text)
     rows = f"jnp.arange({of}.shape[0])"
-    tests = [f"({rows} >= {integer(low)})"] if low is not None else []
-    tests += [f"({rows} < {integer(high)})"] if high is not None else []
+    tests = [f"({rows} >= ({integer(low)}))"] if low is not None else []
+    tests += [f"({rows} < ({integer(high)}))"] if high is not None else []
     mask = " & ".join(tests)
     zeros = f"jnp.zeros_like({of})"
     text = f"jnp.where(jnp.expand_dims({mask}, tuple(range(1, {of}.ndim))), {of}, {zeros})"
@@ -371,11 +377,11 @@ def masked(node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt)
     if found is None or isinstance(node.slice, ast.Tuple | ast.Slice | ast.List | ast.NamedExpr):
         return None
     outer, name = found
-    array, mask = source(node.value), source(node.slice)
+    array, mask = grouped(node.value), source(node.slice)
     if not _compared(node.slice, node.value):
         # The mask may be of the rows alone: it is aligned on the left, and broadcasting is not.
-        of = mask if isinstance(node.slice, ast.Name | ast.Attribute) else f"({mask})"
-        mask = f"jnp.expand_dims({mask}, tuple(range({of}.ndim, {array}.ndim)))"
+        axes = f"tuple(range({grouped(node.slice)}.ndim, {array}.ndim))"
+        mask = f"jnp.expand_dims({mask}, {axes})"
     function = outer.func
     if outer.args:
         return within(statement, outer, f"{source(function)}({array}, where={mask})")
