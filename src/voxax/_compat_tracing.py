@@ -12,6 +12,7 @@ import contextvars
 import dataclasses
 import sys
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -86,6 +87,7 @@ class ExampleTrace(core.Trace):
         super().__init__()
         self.operations = 0
         self.limit: int | None = None
+        self.end: float | None = None  # of time.monotonic()
         # Weak references to all tracers, for whoever wants to know which of them live on.
         self.born: list[weakref.ref[Any]] | None = None
 
@@ -112,7 +114,9 @@ class ExampleTrace(core.Trace):
             )
         self.operations += 1
         if self.limit is not None and self.operations > self.limit:
-            raise TraceLimit
+            raise TraceLimit(f"more than {self.limit} operations in one pass")
+        if self.end is not None and time.monotonic() > self.end:
+            raise TraceLimit("it takes longer than the time that it is given")
         out, _ = primitive.abstract_eval(*(core.typeof(t) for t in tracers), **params)
         node = Node(primitive, tuple(tracers), params, source_info_util.current())
         if not primitive.multiple_results:
@@ -146,7 +150,7 @@ def outside() -> Iterator[None]:
 
 
 class TraceLimit(BaseException):
-    """The trace has recorded as many operations as it may."""
+    """The trace has recorded as many operations as it may, or for as long."""
 
 
 def is_key(value: Any) -> bool:

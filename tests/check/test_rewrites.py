@@ -19,7 +19,8 @@ BY_NAME = {path.stem: path for path in CASES}
 def rewritten(path, report, tmp_path):
     """The case's file with every rewrite applied, last line first."""
     lines = path.read_text().splitlines()
-    rewrites = [f.rewrite for f in report.counted]
+    # Both operands of an `and` have the same one.
+    rewrites = dict.fromkeys(f.rewrite for f in report.counted)
     assert all(rewrites), str(report)
     for rewrite in sorted(rewrites, key=lambda r: -r.first_line):
         lines[rewrite.first_line - 1 : rewrite.last_line] = rewrite.text.splitlines()

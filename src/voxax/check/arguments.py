@@ -67,12 +67,13 @@ def take_apart(
     """
     parameters = _parameters(function)
     numbers, names = _compat_tracing.static_arguments(target)
+    own = int(inspect.ismethod(target))  # the numbers count `self`
     paths, structure = jax.tree_util.tree_flatten_with_path(tuple(inputs))
     leaves = []
     for path, value in paths:
         position = path[0].idx
         name = parameters[position] if position < len(parameters) else f"args[{position}]"
-        declared = position in numbers or name in names
+        declared = position + own in numbers or name in names
         kind = "static" if declared else kind_of(value)
         leaves.append(Leaf(name + jax.tree_util.keystr(path[1:]), value, kind, declared))
     return Arguments(tuple(leaves), structure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -134,8 +135,8 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
         if isinstance(node, ast.Call):
             name = _called(node)
             if name == "range":
-                loop = next((n for n in chain if isinstance(n, ast.For | ast.comprehension)), node)
-                return "VX103", loop
+                loop = next((n for n in chain if isinstance(n, ast.For)), None)
+                return "VX103", loop if loop is not None and loop.iter is node else node
             if inner is not node.func and name in _MAKE_SHAPES | {"zeros", "ones", "full", "empty"}:
                 return "VX107", node
         # Where the subscript itself asks, there is no inner expression.
@@ -245,17 +246,48 @@ def _advice(
     elif isinstance(subject, ast.For):
         made = rewrites.counted(subject, function)
     elif code == "VX104" and isinstance(subject, ast.Subscript):
-        made = rewrites.bounded_slice(subject, statement)
+        made = rewrites.bounded_slice(subject, _around(chain, subject), statement)
     elif code == "VX105" and isinstance(subject, ast.Subscript):
-        made = rewrites.masked(subject, chain[list(chain).index(subject) + 1 :], statement)
-    elif code == "VX106" and isinstance(subject, ast.Call):
-        made = rewrites.sized(subject, statement)
+        made = rewrites.masked(subject, _around(chain, subject), statement)
     elif code == "VX113":
         made = rewrites.assignment(statement)
-    elif code == "VX109" and isinstance(subject, ast.Call) and hasattr(jnp, _called(subject)):
+    elif code == "VX109" and isinstance(subject, ast.Call) and _has_twin(subject):
         return f"jnp.{_called(subject)} computes the same inside of the program", None
     size = _SIZE_ARGUMENT.get(api, "size")
+    if made is not None and not _alone(question.place.site.file, made):
+        made = None
     return _WORDS[code].format(api=api, size=size), made
+
+
+# In jax.numpy too, but for the host: they read or write files and text.
+_ON_THE_HOST = {
+    "save", "savez", "load", "frombuffer", "fromfile", "fromstring", "array_repr", "array_str",
+    "printoptions", "set_printoptions", "get_printoptions", "from_dlpack", "iterable",
+}  # fmt: skip
+
+
+def _has_twin(call: ast.Call) -> bool:
+    """Whether jax.numpy computes what this call of NumPy does."""
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    called = _called(call)
+    numpy = isinstance(of, ast.Name) and of.id in ("np", "numpy", "onp")
+    return numpy and called not in _ON_THE_HOST and hasattr(jnp, called)
+
+
+def _around(chain: Sequence[ast.AST], node: ast.AST) -> Sequence[ast.AST]:
+    return chain[list(chain).index(node) + 1 :]
+
+
+def _alone(file: str, rewrite: Rewrite) -> bool:
+    """Whether the lines hold what is replaced and nothing else.
+
+    An ``elif`` is a statement of its own in the syntax tree, and not one in the source.
+    """
+    lines = linecache.getlines(file)[rewrite.first_line - 1 : rewrite.last_line]
+    if not lines or lines[0].split(maxsplit=1)[0] == "elif" or any(";" in line for line in lines):
+        return False
+    given, new = lines[0], rewrite.text
+    return given[: len(given) - len(given.lstrip())] == new[: len(new) - len(new.lstrip())]
 
 
 def _following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
@@ -273,7 +305,8 @@ _WORDS = {
     "needed",
     "VX103": "jax.lax.fori_loop, or a loop to a fixed bound whose later turns are masked out",
     "VX104": "keep the whole axis and mask what is outside of the slice; a window of constant "
-    "length is jax.lax.dynamic_slice_in_dim",
+    "length is jax.lax.dynamic_slice_in_dim, which moves the window where it would pass the end. A "
+    "negative bound counts from the end: add the axis's length to it",
     "VX105": "keep the shape: jnp.where(mask, x, 0), a reduction with where=mask, or "
     "jnp.nonzero(mask, size=bound, fill_value=...)",
     "VX106": "give `{api}` the argument {size}= with a bound that always suffices, and fill_value= "

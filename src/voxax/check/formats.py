@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import urllib.parse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from voxax.check.codes import CODES
 from voxax.check.finding import Finding
 from voxax.check.report import Report
-from voxax.check.source import Site
+from voxax.check.source import Site, is_file, relative
 
 _LEVELS = {"error": "error", "warning": "warning", "note": "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -29,6 +31,7 @@ def _report(report: Report) -> dict[str, Any]:
         "modules": {path: str(verdict) for path, verdict in report.modules.items()},
         "static_arguments": list(report.static_arguments),
         "programs": report.programs,
+        "incomplete": report.incomplete,
         "verification": None if verification is None else verification.as_dict(),
         "findings": [_finding(finding) for finding in report.findings],
     }
@@ -99,7 +102,7 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
         "ruleIndex": rule,
         "level": _LEVELS[finding.severity],
         "message": {"text": f"{finding.message}. Instead: {finding.fix}"},
-        "locations": [{"physicalLocation": _location(finding.site)}],
+        "locations": [_location(finding.site)],
     }
     if finding.ignored is not None:
         result["suppressions"] = [{"kind": "inSource", "justification": finding.ignored}]
@@ -107,20 +110,24 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
 
 
 def _location(site: Site) -> dict[str, Any]:
-    return {
-        "artifactLocation": {"uri": _relative(site.file)},
-        "region": {
-            "startLine": site.line,
-            "startColumn": site.column,
-            "endLine": site.end_line,
-            "endColumn": max(site.end_column, 1),
-        },
+    if not is_file(site.file):  # typed in by hand: there is nothing that a viewer could open
+        return {"logicalLocations": [{"name": site.function, "kind": "function"}]}
+    region = {
+        "startLine": site.line,
+        "startColumn": site.column,
+        "endLine": site.end_line,
+        "endColumn": max(site.end_column, 1),
     }
+    artifact = {"uri": _uri(site.file)}
+    return {"physicalLocation": {"artifactLocation": artifact, "region": region}}
 
 
-def _relative(file: str) -> str:
-    relative = os.path.relpath(file)
-    return (file if relative.startswith("..") else relative).replace(os.sep, "/")
+def _uri(file: str) -> str:
+    """Relative to the working directory, or absolute with its scheme (RFC 3986)."""
+    near = relative(file)
+    if os.path.isabs(near):
+        return Path(near).as_uri()
+    return urllib.parse.quote(near.replace(os.sep, "/"))
 
 
 def as_github(reports: Sequence[Report]) -> str:
@@ -129,9 +136,13 @@ def as_github(reports: Sequence[Report]) -> str:
     for finding in (finding for report in reports for finding in report.counted):
         kind = {"error": "error", "warning": "warning", "note": "notice"}[finding.severity]
         site = finding.site
-        place = f"file={_property(_relative(site.file))},line={site.line},endLine={site.end_line}"
+        title = f"title={finding.code}"
+        if is_file(site.file):
+            file = _property(relative(site.file).replace(os.sep, "/"))
+            span = f"line={site.line},endLine={site.end_line}"
+            title = f"file={file},{span},col={site.column},{title}"
         text = _data(f"{finding.message}. Instead: {finding.fix}")
-        lines.append(f"::{kind} {place},col={site.column},title={finding.code}::{text}")
+        lines.append(f"::{kind} {title}::{text}")
     return "\n".join(lines)
 
 

@@ -42,7 +42,7 @@ def _comments(
     except (tokenize.TokenError, SyntaxError):
         return found
     for token in tokens:
-        match = _COMMENT.match(token.string) if token.type == tokenize.COMMENT else None
+        match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
         if match:
             codes = frozenset(code.strip() for code in match[1].split(","))
             alone = not token.line[: token.start[1]].strip()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,8 +21,19 @@ from voxax.check.ignore import with_ignores
 from voxax.check.modules import Subject, subject_of
 from voxax.check.recording import Recording, record_all
 from voxax.check.report import Report
-from voxax.check.source import Place, definition, library_of, live_frames, place, raised_frames
+from voxax.check.source import (
+    Place,
+    Site,
+    definition,
+    library_of,
+    live_frames,
+    place,
+    raised_frames,
+)
 from voxax.errors import InputError
+
+# Filters of warnings and `warnings.showwarning` belong to the process: one thread at a time.
+WARNINGS = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +59,8 @@ def check(
     own = library_of(definition(target).file)
     arguments = take_apart(subject.function, subject.inputs(inputs), target)
     whole = trace(subject, arguments, own)
-    first, held, found = _faults(subject, arguments, whole, own)
+    first, held, found, incomplete = _faults(subject, arguments, whole, own)
+    found += _unhashable(arguments, definition(target))
     usable = whole if not held else trace(subject, arguments, own, held)
     closed = usable.program
     if closed is None:
@@ -58,12 +72,14 @@ def check(
         found += where_gradient.unsafe(closed, own)
     found += program.truncated(usable.truncations)
     if first.error is None:
-        found += leaks.leaked(subject, arguments, held, own)
+        leaked, unseen = leaks.leaked(subject, arguments, held, own)
+        found += leaked
+        incomplete = "; ".join(filter(None, (incomplete, unseen)))
     more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
     found += retrace.differences(arguments, more, definition(target), held)
     findings = with_ignores(_unique(found))
     verdict = worst([f.verdict for f in findings])
-    if verdict is Verdict.STATIC and any(leaf.declared for leaf in arguments.leaves):
+    if verdict is Verdict.STATIC and any(leaf.kind == "static" for leaf in arguments.leaves):
         verdict = Verdict.PER_VALUE
     return Report(
         name=subject.name,
@@ -71,12 +87,16 @@ def check(
         findings=tuple(findings),
         modules=_by_module(subject, findings),
         static_arguments=tuple(
-            sorted(held | {leaf.name for leaf in arguments.leaves if leaf.declared})
+            sorted(held | {leaf.name for leaf in arguments.leaves if leaf.kind == "static"})
         ),
         programs=retrace.programs([arguments, *more], held),
+        incomplete=incomplete,
         subject=subject,
         arguments=arguments,
     )
+
+
+_TRUNCATED = "will be truncated to dtype"
 
 
 def trace(
@@ -85,17 +105,19 @@ def trace(
     """Trace as ``jax.jit`` does, with the Python numbers in ``held`` static."""
     places: list[tuple[Place, str]] = []
 
-    def noticed(message: Any, *_: Any, **__: Any) -> None:
-        if "will be truncated to dtype" in str(message):
-            import sys
+    thread, usual = threading.get_ident(), warnings.showwarning
 
-            where = place(live_frames(sys._getframe(1)), own)
-            if where is not None:
-                places.append((where, str(message).split(". ")[0]))
+    def noticed(message: Any, *args: Any, **kwargs: Any) -> None:
+        if threading.get_ident() != thread or _TRUNCATED not in str(message):
+            usual(message, *args, **kwargs)
+            return
+        where = place(live_frames(sys._getframe(1)), own)
+        if where is not None:
+            places.append((where, str(message).split(". ")[0]))
 
     function, values = staged(subject, arguments, held)
-    with warnings.catch_warnings(), _compat.fresh_trace():
-        warnings.simplefilter("always")
+    with WARNINGS, warnings.catch_warnings(), _compat.fresh_trace():
+        warnings.filterwarnings("always", message=f"(?s).*{_TRUNCATED}")
         warnings.showwarning = noticed
         try:
             closed = jax.jit(function).trace(*values).jaxpr
@@ -139,15 +161,18 @@ def replay(
 
 def _faults(
     subject: Subject, arguments: Arguments, whole: Traced, own: str | None
-) -> tuple[Recording, frozenset[str], list[Finding]]:
+) -> tuple[Recording, frozenset[str], list[Finding], str]:
     """All that keeps the function from being traced.
 
     Returns:
-      ``(a pass with the example values, Python numbers that must be static, findings)``.
+      ``(a pass with the example values, Python numbers that must be static, findings, why the
+      search is incomplete)``.
     """
     if whole.error is None:
-        return Recording({}, []), frozenset(), []
-    first, questions = record_all(subject.function, arguments, frozenset(), own, subject.module_of)
+        return Recording({}, []), frozenset(), [], ""
+    first, questions, incomplete = record_all(
+        subject.function, arguments, frozenset(), own, subject.module_of
+    )
     numbers = arguments.numbers()
     by_number = [q for q in questions if q.arguments and q.arguments <= numbers]
     held = frozenset().union(*(q.arguments or () for q in by_number))
@@ -157,18 +182,47 @@ def _faults(
         found += [_per_value(classify(q), q.arguments or frozenset(), arguments) for q in by_number]
         error = trace(subject, arguments, own, held).error
         if error is None:
-            return first, held, found
-        first, questions = record_all(subject.function, arguments, held, own, subject.module_of)
+            return first, held, found, incomplete
+        first, questions, incomplete = record_all(
+            subject.function, arguments, held, own, subject.module_of
+        )
     found += [classify(q) for q in questions]
-    known = {q.place.site.line for q in questions}
+    known = {(q.place.site.file, q.place.site.line) for q in questions}
     where = error[1]
-    if where is None or where.site.line not in known:
-        found.append(_untraceable(subject, arguments, error[0], where, own))
+    if not _is_known(where, known):
+        found.append(_untraceable(subject, arguments, error[0], where, own, known))
     elif first.error is not None and isinstance(first.error[0], Exception):
         # The pass ended early. If that is the function's own mistake, say so.
-        ended = _untraceable(subject, arguments, first.error[0], first.error[1], own)
+        ended = _untraceable(subject, arguments, first.error[0], first.error[1], own, known)
         found += [ended] if ended.code == "VX191" else []
-    return first, held, found
+    return first, held, found, incomplete
+
+
+def _is_known(where: Place | None, known: set[tuple[str, int]]) -> bool:
+    return where is not None and (where.site.file, where.site.line) in known
+
+
+def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
+    """Arguments that ``jit`` can neither trace nor take as static."""
+    found = []
+    for leaf in arguments.leaves:
+        if leaf.kind != "static":
+            continue
+        try:
+            hash(leaf.value)
+        except TypeError:
+            found.append(
+                Finding(
+                    "VX190",
+                    site,
+                    f"argument `{leaf.name}` is a {type(leaf.value).__name__}: jit cannot trace "
+                    "it, and it has no hash, so it cannot be static",
+                    arguments=(leaf.name,),
+                    fix="register its class as a pytree (jax.tree_util.register_dataclass), or "
+                    "make it hashable (@dataclass(frozen=True)) and static",
+                )
+            )
+    return found
 
 
 def _per_value(finding: Finding, names: frozenset[str], arguments: Arguments) -> Finding:
@@ -190,15 +244,24 @@ def _untraceable(
     error: Exception,
     where: Place | None,
     own: str | None,
+    known: set[tuple[str, int]],
 ) -> Finding:
     """The error of tracing, and whether it is the trace's or the function's own."""
+    code = "VX190"
+    # Arrays of our own: the function may write into those of NumPy.
+    values = [
+        jax.numpy.asarray(leaf.value) if leaf.kind == "array" else leaf.value
+        for leaf in arguments.leaves
+    ]
     try:
         with jax.disable_jit():  # so that nothing is traced, the bodies of loops neither
-            subject.function(*arguments.fill([leaf.value for leaf in arguments.leaves]))
-        code = "VX190"
+            subject.function(*arguments.fill(values))
     except Exception as plain:
-        code = "VX191"
-        error, where = plain, place(raised_frames(plain), own)
+        there = place(raised_frames(plain), own)
+        # Some loops of JAX need jit. And what has a finding already (an assignment into an array
+        # of JAX fails eagerly too) is not another.
+        if "disable_jit" not in str(plain) and not _is_known(there, known):
+            code, error, where = "VX191", plain, there
     text = str(error).strip().splitlines() or [""]
     site = where.site if where is not None else definition(subject.target)
     fix = (

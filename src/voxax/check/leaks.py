@@ -18,11 +18,18 @@ from voxax.check.source import place
 
 def leaked(
     subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
-) -> list[Finding]:
-    """Values of the trace that something still holds when the function has returned."""
-    alive = _alive(subject, arguments, held)
+) -> tuple[list[Finding], str]:
+    """Values of the trace that something still holds when the function has returned.
+
+    Returns:
+      ``(findings, why nothing was looked at)``; the reason is empty where all was.
+    """
+    try:
+        alive = _alive(subject, arguments, held)
+    except _compat_tracing.TraceLimit as limit:
+        return [], f"leaks: {limit}"
     if not alive:
-        return []
+        return [], ""
     below = {
         id(_compat_tracing.base_tracer(value))
         for tracer in alive
@@ -46,7 +53,7 @@ def leaked(
             )
         )
     del alive
-    return found
+    return found, ""
 
 
 def _alive(subject: Subject, arguments: Arguments, held: frozenset[str]) -> list[Any]:
@@ -73,7 +80,7 @@ def _alive(subject: Subject, arguments: Arguments, held: frozenset[str]) -> list
     ):
         try:
             subject.function(*arguments.fill(values))
-        except (Exception, _compat_tracing.TraceLimit):
+        except Exception:
             return []
     del values
     subject.paths = {}

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import re
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -67,7 +68,10 @@ def subject_of(target: Any) -> Subject:
         name = getattr(target, "__qualname__", None) or type(target).__name__
         # The inner function of one that is compiled: else a Python value that is held static here
         # would be traced after all.
-        inner = inspect.unwrap(target) if _compat_tracing.is_jitted(target) else target
+        # One level: below it may be vmap, grad or a decorator, which are part of the program.
+        inner = target.__wrapped__ if _compat_tracing.is_jitted(target) else target
+        if inner is not target and inspect.ismethod(target):
+            inner = types.MethodType(inner, target.__self__)
         return Subject(target, name.replace("<locals>.", ""), inner)
     from flax import nnx
 

@@ -66,7 +66,7 @@ class Recording:
 
 
 class _RanAway(BaseException):
-    """The function asks on and on."""
+    """The function asks on and on, or for too long."""
 
 
 def record_all(
@@ -75,7 +75,7 @@ def record_all(
     held: frozenset[str] = frozenset(),
     own: str | None = None,
     module_of: Callable[[Any], str] = lambda frame: "",
-) -> tuple[Recording, list[Question]]:
+) -> tuple[Recording, list[Question], str]:
     """Every question that ``function`` asks, on both sides of every branch.
 
     Args:
@@ -86,10 +86,12 @@ def record_all(
       module_of: names the submodule that a frame belongs to.
 
     Returns:
-      ``(the pass with the example values, the questions of all passes)``.
+      ``(the pass with the example values, the questions of all passes, why passes are missing or
+      cut short)``; the reason is empty where all is complete.
     """
     end = time.monotonic() + SECONDS
-    first = _record(function, arguments, held, frozenset(), own, module_of)
+    first = _record(function, arguments, held, frozenset(), own, module_of, end)
+    reasons = [_cut_short(first)]
     found = dict(first.questions)
     waiting = [frozenset([key]) for key in _branches(first)]
     tried = set(waiting)
@@ -97,14 +99,28 @@ def record_all(
     while waiting and passes < MOST_PASSES and time.monotonic() < end:
         turned = waiting.pop(0)
         passes += 1
-        more = _record(function, arguments, held, turned, own, module_of)
+        more = _record(function, arguments, held, turned, own, module_of, end)
+        reasons.append(_cut_short(more))
         new = {key: q for key, q in more.questions.items() if key not in found}
         found |= new
         for key in _branches(more):
             if key in new and (both := turned | {key}) not in tried:
                 tried.add(both)
                 waiting.append(both)
-    return first, list(found.values())
+    if waiting and passes >= MOST_PASSES:
+        reasons.append(f"more combinations of branches than the {MOST_PASSES} that are tried")
+    elif waiting:
+        reasons.append(_TOO_LONG)
+    return first, list(found.values()), "; ".join(dict.fromkeys(filter(None, reasons)))
+
+
+_TOO_LONG = f"it takes longer than {SECONDS:g} s"
+
+
+def _cut_short(recording: Recording) -> str:
+    """Why a pass ended before the function did; empty if it did not."""
+    error = recording.error[0] if recording.error is not None else None
+    return str(error) if isinstance(error, _RanAway | _compat_tracing.TraceLimit) else ""
 
 
 def _branches(recording: Recording) -> list[Any]:
@@ -118,10 +134,12 @@ def _record(
     turned: frozenset[Any],
     own: str | None,
     module_of: Callable[[Any], str],
+    end: float,
 ) -> Recording:
     recording = Recording({}, [])
     trace = ExampleTrace()
     trace.limit = MOST_OPERATIONS
+    trace.end = end
     pending = set(turned)
     asked: dict[Any, int] = {}
 
@@ -144,7 +162,9 @@ def _record(
             value = np.zeros_like(value)
         recording.answers.append(value)
         if len(recording.answers) > MOST_QUESTIONS:
-            raise _RanAway
+            raise _RanAway(f"more than {MOST_QUESTIONS} questions for values in one pass")
+        if time.monotonic() > end:
+            raise _RanAway(_TOO_LONG)
         return value
 
     traced = set(arguments.traced(held))

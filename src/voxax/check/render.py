@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from voxax.check.codes import Verdict
 from voxax.check.finding import Finding
 from voxax.check.report import Report
+from voxax.check.source import relative
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -29,6 +29,8 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         names = ", ".join(f"`{name}`" for name in report.static_arguments)
         count = f"{report.programs} program{'s' if report.programs != 1 else ''}"
         yield f"  one program for each value of {names}; the examples need {count}", ""
+    if report.incomplete:
+        yield f"  not everything was looked at: {report.incomplete}", "yellow"
     for finding in report.counted:
         yield "", ""
         yield from _finding(finding)
@@ -47,7 +49,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _finding(finding: Finding) -> Iterator[tuple[str, str]]:
-    where = f"{_short(finding.file)}:{finding.line}:{finding.column}"
+    where = f"{relative(finding.file)}:{finding.line}:{finding.column}"
     colour = _COLOURS[finding.severity]
     yield f"{where}: {finding.severity} {finding.code}: {finding.message}", colour
     for line in finding.excerpt().splitlines():
@@ -57,15 +59,10 @@ def _finding(finding: Finding) -> Iterator[tuple[str, str]]:
     if finding.module:
         yield f"  in: {finding.module}", ""
     for caller in finding.callers[:3]:
-        yield f"  called from: {_short(caller.file)}:{caller.line}, {caller.function}", "dim"
+        yield f"  called from: {relative(caller.file)}:{caller.line}, {caller.function}", "dim"
     yield f"  why: {finding.why}", ""
     if finding.fix:
         yield f"  instead: {finding.fix}", ""
     if finding.rewrite is not None:
         for line in finding.rewrite.text.splitlines():
             yield f"    + {line.rstrip()}", "green"
-
-
-def _short(file: str) -> str:
-    relative = os.path.relpath(file) if os.path.isabs(file) else file
-    return file if relative.startswith("..") else relative

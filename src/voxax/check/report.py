@@ -22,6 +22,7 @@ class Report:
       modules: the verdict of each submodule by its path.
       static_arguments: Python arguments that must be static: each value has its own program.
       programs: how many programs the given examples need.
+      incomplete: why the search for findings ended early; empty when it did not.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Report:
     modules: dict[str, Verdict]
     static_arguments: tuple[str, ...]
     programs: int
+    incomplete: str = ""
     verification: Any = None
     subject: Any = dataclasses.field(default=None, repr=False, compare=False)
     arguments: Any = dataclasses.field(default=None, repr=False, compare=False)

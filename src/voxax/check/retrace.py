@@ -11,7 +11,7 @@ import numpy as np
 from voxax import _compat_tracing
 from voxax.check.arguments import Arguments, Leaf
 from voxax.check.finding import Finding
-from voxax.check.source import Site, place
+from voxax.check.source import Place, Site, place
 
 
 def signature(arguments: Arguments, held: frozenset[str]) -> tuple[Any, ...]:
@@ -104,17 +104,24 @@ def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
     for a, b in _pairs(one, two):
         where = place(_compat_tracing.frames_of(a), own)
         if where is not None and not _same(a, b):
-            return [
-                Finding(
-                    "VX205",
-                    where.site,
-                    "traced twice, this line gives two different programs: a value that Python "
-                    "computes (a random number, the time, a counter) is frozen into each",
-                    fix="pass the value as an argument; for random numbers, a jax.random key",
-                    callers=where.callers,
-                )
-            ]
+            return [_unrepeatable(where)]
+    shorter, longer = sorted((one.jaxpr.eqns, two.jaxpr.eqns), key=len)
+    for equation in longer[len(shorter) :]:  # a loop that Python unrolls, more often one time
+        where = place(_compat_tracing.frames_of(equation), own)
+        if where is not None:
+            return [_unrepeatable(where)]
     return []
+
+
+def _unrepeatable(where: Place) -> Finding:
+    return Finding(
+        "VX205",
+        where.site,
+        "traced twice, this line gives two different programs: a value that Python "
+        "computes (a random number, the time, a counter) is frozen into each",
+        fix="pass the value as an argument; for random numbers, a jax.random key",
+        callers=where.callers,
+    )
 
 
 def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:

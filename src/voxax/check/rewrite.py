@@ -14,8 +14,14 @@ _CONVERSIONS = ("int", "float", "bool")
 
 def lines_of(
     statement: ast.stmt, text: str, *imports: str, last: ast.stmt | None = None
-) -> Rewrite:
-    """``text`` in place of a statement (or several), indented as it was."""
+) -> Rewrite | None:
+    """``text``, if it is Python, in place of a statement (or several), indented as it was."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return None
+    if "jnp." in text and _JNP not in imports:
+        imports = (*imports, _JNP)
     pad = " " * statement.col_offset
     end = (last or statement).end_lineno or statement.lineno
     body = "\n".join(pad + line if line else line for line in text.splitlines())
@@ -27,8 +33,16 @@ def source(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
+def grouped(node: ast.expr) -> str:
+    """The node as text that may stand beside any operator."""
+    atom = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return source(node) if atom else f"({source(node)})"
+
+
 def within(statement: ast.stmt, node: ast.expr, text: str, *imports: str) -> Rewrite | None:
-    """The statement with one expression replaced."""
+    """The statement with one expression replaced; None for one that has statements inside."""
+    if hasattr(statement, "body"):
+        return None
     marked = copy.deepcopy(statement)
     places = (
         (parent, field, value)
@@ -41,7 +55,10 @@ def within(statement: ast.stmt, node: ast.expr, text: str, *imports: str) -> Rew
             node, include_attributes=True
         )
 
-    new = ast.parse(text, mode="eval").body
+    try:
+        new = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
     for parent, field, value in places:
         if same(value):
             setattr(parent, field, new)
@@ -80,9 +97,14 @@ def defined_before(function: ast.AST, line: int) -> set[str]:
     return names
 
 
+def _names(target: ast.expr) -> bool:
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    return all(isinstance(part, ast.Name) for part in parts)
+
+
 def _simple(statements: Sequence[ast.stmt]) -> bool:
     return all(
-        (isinstance(s, ast.Assign) and all(isinstance(t, ast.Name | ast.Tuple) for t in s.targets))
+        (isinstance(s, ast.Assign) and all(_names(t) for t in s.targets))
         or (isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name))
         or isinstance(s, ast.Pass)
         for s in statements
@@ -103,6 +125,8 @@ def branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST) -> Re
       function: the function around it.
     """
     test = condition(node.test)
+    if test is None:
+        return None
     last = None
     other = node.orelse
     one = node.body[0] if len(node.body) == 1 else None
@@ -151,40 +175,51 @@ def _cond(test: str, one: str, two: str) -> str:
     return f"jax.lax.cond({test}, lambda: {one}, lambda: {two})"
 
 
-def condition(node: ast.expr) -> str:
-    """A Python condition as one that arrays understand."""
-    return source(_Logic().visit(copy.deepcopy(node)))
+# What guards another operand, or asks Python: an array cannot answer in its place.
+_GUARDS = ("isinstance", "issubclass", "hasattr", "callable", "len", "any", "all")
 
 
-class _Logic(ast.NodeTransformer):
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        self.generic_visit(node)
+def condition(node: ast.expr) -> str | None:
+    """A Python condition as one that arrays understand.
+
+    ``and`` and ``or`` become functions that evaluate both operands, so there is none (None) where
+    one operand may be a guard of the other: ``mask is not None and mask.any()``.
+    """
+    for part in ast.walk(node):
+        if isinstance(part, ast.NamedExpr):
+            return None
+        if isinstance(part, ast.Compare) and any(
+            isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in part.ops
+        ):
+            return None
+        called = part.func if isinstance(part, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in _GUARDS:
+            return None
+    return source(_logic(node))
+
+
+def _logic(node: ast.expr) -> ast.expr:
+    """Only what is a condition itself: ``a or b`` as an argument chooses a value."""
+    if isinstance(node, ast.BoolOp):
         name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
-        joined = node.values[0]
-        for value in node.values[1:]:
-            joined = _call(name, joined, value)
-        return joined
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        self.generic_visit(node)
-        return _call("logical_not", node.operand) if isinstance(node.op, ast.Not) else node
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        self.generic_visit(node)
-        if len(node.ops) == 1:
-            return node
+        return _joined(name, [_logic(value) for value in node.values])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _call("logical_not", _logic(node.operand))
+    if isinstance(node, ast.Compare) and len(node.ops) > 1:
         operands = [node.left, *node.comparators]
         pairs = zip(operands, node.ops, operands[1:], strict=False)
-        parts = [ast.Compare(a, [op], [b]) for a, op, b in pairs]
-        joined: ast.expr = parts[0]
-        for part in parts[1:]:
-            joined = _call("logical_and", joined, part)
-        return joined
+        return _joined("logical_and", [ast.Compare(a, [op], [b]) for a, op, b in pairs])
+    called = node.func if isinstance(node, ast.Call) and len(node.args) == 1 else None
+    if isinstance(called, ast.Name) and called.id == "bool":
+        return _logic(node.args[0])  # pyright: ignore[reportAttributeAccessIssue]
+    return node
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        inner = isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1
-        return node.args[0] if inner else node
+
+def _joined(name: str, parts: Sequence[ast.expr]) -> ast.expr:
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = _call(name, joined, part)
+    return joined
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.expr:
@@ -194,7 +229,10 @@ def _call(name: str, *arguments: ast.expr) -> ast.expr:
 
 def choice(node: ast.IfExp, statement: ast.stmt) -> Rewrite | None:
     """``a if test else b`` as ``jax.lax.cond``."""
-    text = _cond(condition(node.test), source(node.body), source(node.orelse))
+    test = condition(node.test)
+    if test is None:
+        return None
+    text = _cond(test, source(node.body), source(node.orelse))
     return within(statement, node, text, _JAX)
 
 
@@ -211,6 +249,8 @@ def counted(node: ast.For, function: ast.AST) -> Rewrite | None:
     """``for i in range(n)`` as ``jax.lax.fori_loop``."""
     call = node.iter
     if not (isinstance(call, ast.Call) and 1 <= len(call.args) <= 2 and not node.orelse):
+        return None
+    if not (isinstance(call.func, ast.Name) and call.func.id == "range"):
         return None
     if not (_simple(node.body) and isinstance(node.target, ast.Name)):
         return None
@@ -235,7 +275,8 @@ def counted(node: ast.For, function: ast.AST) -> Rewrite | None:
 
 def repeated(node: ast.While, function: ast.AST) -> Rewrite | None:
     """``while test`` as ``jax.lax.while_loop``."""
-    if node.orelse or not _simple(node.body):
+    test = condition(node.test)
+    if test is None or node.orelse or not _simple(node.body):
         return None
     before = defined_before(function, node.lineno)
     carried = [name for name in stored(node.body) if name in before]
@@ -246,35 +287,63 @@ def repeated(node: ast.While, function: ast.AST) -> Rewrite | None:
     unpack = "" if len(carried) == 1 else f"    {state} = state\n"
     given = state if len(carried) == 1 else "state"
     text = (
-        f"def unfinished({given}):\n{unpack}    return {condition(node.test)}\n"
+        f"def unfinished({given}):\n{unpack}    return {test}\n"
         f"def body({given}):\n{unpack}{_block(node.body)}    return {packed}\n"
         f"{state} = jax.lax.while_loop(unfinished, body, {packed})"
     )
     return lines_of(node, text, _JAX, _JNP)
 
 
-def bounded_slice(node: ast.Subscript, statement: ast.stmt) -> Rewrite | None:
-    """``x[a:b]`` as a window of constant length, or as ``x`` with zeros outside of the slice."""
+def bounded_slice(
+    node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt
+) -> Rewrite | None:
+    """``x[a:b]`` at full length, or of a constant one, with zeros for what is not in the slice.
+
+    Only where it is returned or summed: in a mean or a maximum the zeros would count. And only for
+    bounds that are not negative as written, since those count from the end.
+
+    Args:
+      node: the slice.
+      parents: the nodes around it, innermost first.
+      statement: the statement that it is in.
+    """
     cut = node.slice
-    if not isinstance(cut, ast.Slice) or cut.step is not None:
+    if not isinstance(cut, ast.Slice) or cut.step is not None or not _zeros_fit(node, parents):
         return None
-    of = source(node.value)
+    of = grouped(node.value)
     low, high = cut.lower, cut.upper
+    if any(bound is not None and _may_be_negative(bound) for bound in (low, high)):
+        return None
     if (
         isinstance(high, ast.BinOp)
         and isinstance(high.op, ast.Add)
         and low is not None
         and ast.dump(high.left) == ast.dump(low)
         and isinstance(high.right, ast.Constant)
+        and isinstance(high.right.value, int)
     ):
-        text = f"jax.lax.dynamic_slice_in_dim({of}, {integer(low)}, {source(high.right)})"
-        return within(statement, node, text, _JAX, _JNP)
+        # Not dynamic_slice: near the end it moves the window, where Python shortens it.
+        rows = f"({integer(low)}) + jnp.arange({source(high.right)})"
+        text = f"jnp.take({of}, {rows}, axis=0, mode='fill', fill_value=0)"
+        return within(statement, node, text)
     rows = f"jnp.arange({of}.shape[0])"
-    tests = [f"({rows} >= {integer(low)})"] if low is not None else []
-    tests += [f"({rows} < {integer(high)})"] if high is not None else []
+    tests = [f"({rows} >= ({integer(low)}))"] if low is not None else []
+    tests += [f"({rows} < ({integer(high)}))"] if high is not None else []
     mask = " & ".join(tests)
-    text = f"jnp.where(jnp.expand_dims({mask}, tuple(range(1, {of}.ndim))), {of}, 0)"
-    return within(statement, node, text, _JNP)
+    zeros = f"jnp.zeros_like({of})"
+    text = f"jnp.where(jnp.expand_dims({mask}, tuple(range(1, {of}.ndim))), {of}, {zeros})"
+    return within(statement, node, text)
+
+
+def _zeros_fit(node: ast.Subscript, parents: Sequence[ast.AST]) -> bool:
+    if parents and isinstance(parents[0], ast.Return):
+        return True
+    found = _reduction(node, parents)
+    return found is not None and found[1] == "sum"
+
+
+def _may_be_negative(bound: ast.expr) -> bool:
+    return any(isinstance(part, ast.USub | ast.Sub | ast.Invert) for part in ast.walk(bound))
 
 
 _IN_PLACE = {ast.Add: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power"}
@@ -293,7 +362,9 @@ def assignment(statement: ast.stmt) -> Rewrite | None:
         return None
     if method is None or not isinstance(target, ast.Subscript):
         return None
-    array, index = source(target.value), source(target.slice)
+    array = source(target.value)
+    # Inside of a subscript: a tuple of slices alone would get parentheses, which is no Python.
+    index = source(ast.Subscript(ast.Name("_"), target.slice, ast.Load()))[2:-1]
     return lines_of(statement, f"{array} = {array}.at[{index}].{method}({value})")
 
 
@@ -302,7 +373,32 @@ _MASKED = ("sum", "mean", "prod", "any", "all", "std", "var")
 
 def masked(node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt) -> Rewrite | None:
     """``x[mask].sum()`` or ``jnp.sum(x[mask])`` as a reduction with ``where=mask``."""
-    array, mask = source(node.value), source(node.slice)
+    found = _reduction(node, parents)
+    if found is None or isinstance(node.slice, ast.Tuple | ast.Slice | ast.List | ast.NamedExpr):
+        return None
+    outer, name = found
+    array, mask = grouped(node.value), source(node.slice)
+    if not _compared(node.slice, node.value):
+        # The mask may be of the rows alone: it is aligned on the left, and broadcasting is not.
+        axes = f"tuple(range({grouped(node.slice)}.ndim, {array}.ndim))"
+        mask = f"jnp.expand_dims({mask}, {axes})"
+    function = outer.func
+    if outer.args:
+        return within(statement, outer, f"{source(function)}({array}, where={mask})")
+    return within(statement, outer, f"{array}.{name}(where={mask})")
+
+
+def _compared(mask: ast.expr, array: ast.expr) -> bool:
+    """Whether a mask is ``array > 0`` and the like: it has the array's own shape."""
+    return (
+        isinstance(mask, ast.Compare)
+        and ast.dump(mask.left) == ast.dump(array)
+        and all(isinstance(other, ast.Constant) for other in mask.comparators)
+    )
+
+
+def _reduction(node: ast.Subscript, parents: Sequence[ast.AST]) -> tuple[ast.Call, str] | None:
+    """The call that reduces all of a subscript, and its name."""
     for outer in parents[:2]:
         if not isinstance(outer, ast.Call) or outer.keywords:
             continue
@@ -310,19 +406,7 @@ def masked(node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt)
         if not isinstance(name, ast.Attribute) or name.attr not in _MASKED:
             continue
         if name.value is node and not outer.args:
-            text = f"{array}.{name.attr}(where={mask})"
-        elif outer.args == [node]:
-            text = f"{source(name)}({array}, where={mask})"
-        else:
-            continue
-        return within(statement, outer, text)
+            return outer, name.attr
+        if outer.args == [node] and source(name.value) in ("jnp", "jax.numpy"):
+            return outer, name.attr
     return None
-
-
-def sized(node: ast.Call, statement: ast.stmt) -> Rewrite | None:
-    """A call of ``jnp.nonzero`` and its like with ``size=``."""
-    if not node.args or any(k.arg == "size" for k in node.keywords):
-        return None
-    new = copy.deepcopy(node)
-    new.keywords.append(ast.keyword("size", ast.Attribute(node.args[0], "size", ast.Load())))
-    return within(statement, node, source(new))

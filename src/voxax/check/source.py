@@ -264,6 +264,22 @@ def assigned_name(site: Site) -> str | None:
     return None
 
 
+def relative(file: str) -> str:
+    """A file as it is called from the working directory, if it is below that."""
+    if not os.path.isabs(file):
+        return file
+    try:
+        found = os.path.relpath(file)
+    except ValueError:  # on another drive
+        return file
+    return file if found.startswith("..") else found
+
+
+def is_file(file: str) -> bool:
+    """Whether the name is one of a file, and not ``<stdin>`` or ``<ipython-input-1>``."""
+    return not (file.startswith("<") and file.endswith(">"))
+
+
 def excerpt(site: Site) -> str:
     """The source line with a caret under what the site is about."""
     line = linecache.getline(site.file, site.line).rstrip("\n")

@@ -49,7 +49,7 @@ class Verification:
 
 def verify(report: Report) -> Verification:
     """Compile and run the function with five inputs; traces of a static function: one."""
-    from voxax.check.jax import staged
+    from voxax.check.jax import WARNINGS, staged
 
     arguments: Arguments = report.arguments
     held = frozenset(report.static_arguments) & arguments.numbers()
@@ -64,9 +64,8 @@ def verify(report: Report) -> Verification:
     jitted = jax.jit(counted)
     may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
     try:
-        with (
-            warnings.catch_warnings()
-        ):  # whoever turns warnings into errors asks about the programs
+        # Whoever turns warnings into errors asks about the programs.
+        with WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for seed in range(INPUTS):
                 jax.block_until_ready(jitted(*(vary(v, seed) for v in values)))
@@ -77,9 +76,10 @@ def verify(report: Report) -> Verification:
 
 
 def vary(value: Any, seed: int) -> Any:
-    """Another input of the same type: the example's own values in another order.
+    """Another input of the same type: the example's own values, in another order and scaled.
 
-    So that indices stay indices and keys stay keys.
+    Arrays of integers and booleans stay as they are: coordinates must stay sorted, and a kernel
+    map's rows belong together.
     """
     if seed == 0 or _compat_tracing.is_key(value):
         return value
@@ -87,9 +87,9 @@ def vary(value: Any, seed: int) -> Any:
         return bool(seed % 2)
     if isinstance(value, int | float | complex) and not isinstance(value, np.generic):
         return value + seed
+    if not jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
+        return value
     array = np.asarray(value)
     rng = np.random.default_rng(seed)
     mixed = rng.permutation(array.reshape(-1)).reshape(array.shape)
-    if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
-        mixed = mixed * array.dtype.type(1 + seed / 16)
-    return jax.numpy.asarray(mixed)
+    return jax.numpy.asarray(mixed * array.dtype.type(1 + seed / 16))

@@ -2,8 +2,11 @@
 
 ``jnp.where(x > 0, jnp.sqrt(x), 0.0)`` has the value 0 at ``x = 0`` and the gradient ``0 * inf``.
 Each ``where`` of a program is tried: the elementwise operations before it are evaluated and
-differentiated at a few values of what enters them, zero among them. A finding is a value for which
-the result is finite and the derivative is NaN, so it is proven and not guessed.
+differentiated at a few values of what enters them, zero among them unless that is known to be
+positive. A finding is a combination of values for which the result is finite and the derivative is
+NaN. Values that never meet in the program may be tried together: it is evidence, and no proof.
+Functions with a derivative of their own (``custom_jvp``, ``custom_vjp``) are taken as they are:
+what is inside of them is not differentiated.
 """
 
 from __future__ import annotations
@@ -19,11 +22,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat, _compat_tracing
+from voxax.check import signs
 from voxax.check.finding import Finding
 from voxax.check.modules import module_of_scope
 from voxax.check.source import Place, place_of
 
 _PROBES = (0.0, 1.0, -1.0, 0.5)
+_ALLOWED = {
+    signs.Sign.ANY: _PROBES,
+    signs.Sign.NOT_NEGATIVE: (0.0, 1.0, 0.5),
+    signs.Sign.POSITIVE: (1.0, 0.5),
+}
 # Inputs of one expression that are tried together, and operations in it.
 _MOST_INPUTS = 3
 _MOST_OPERATIONS = 64
@@ -44,8 +53,9 @@ _RESHAPES = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy"}
 
 
 # Calls whose body is what they compute.
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2",
-          "checkpoint"}  # fmt: skip
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"}
+# Calls that are differentiated by a rule of their own.
+_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 
 
 @dataclasses.dataclass(eq=False)
@@ -55,6 +65,8 @@ class _Value:
     aval: Any
     made: _Operation | None = None
     literal: Any = None
+    # The same value as the body of a call with a derivative of its own computes it.
+    inside: _Value | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -115,20 +127,28 @@ def _follow(
         where = place_of(equation, call, own)
         inner_scope = "/".join(p for p in (scope, _compat.scope_of(equation)) if p)
         results: list[_Value] | None = None
+        bodies: list[_Value] = []
         for value in equation.params.values():
             for item in value if isinstance(value, tuple | list) else (value,):
                 body = getattr(item, "jaxpr", item)
                 if not hasattr(body, "eqns"):
                     continue
                 variables = [*body.constvars, *body.invars]
-                is_call = equation.primitive.name in _CALLS and len(variables) == len(operands)
+                is_rule = equation.primitive.name in _RULES
+                is_call = is_rule or equation.primitive.name in _CALLS
+                is_call = is_call and len(variables) == len(operands)
                 given = operands if is_call else [_Value(v.aval) for v in variables]
-                made = _follow(body, given, inner_scope, where, own, selections)
-                results = made if is_call and results is None else results
+                kept = [] if is_rule else selections
+                made = _follow(body, given, inner_scope, where, own, kept)
+                if is_rule:
+                    bodies = bodies or (made if is_call else [])
+                else:
+                    results = made if is_call and results is None else results
         if results is None:
             results = [_Value(v.aval) for v in equation.outvars]
-            for result in results:
+            for result, inside in itertools.zip_longest(results, bodies):
                 result.made = _Operation(equation, operands, result, where, inner_scope)
+                result.inside = inside
             if equation.primitive.name == "select_n" and results[0].made is not None:
                 selections.append(results[0].made)
         known.update(zip(equation.outvars, results, strict=True))
@@ -221,7 +241,7 @@ def _probes(variable: _Value) -> list[Any]:
     dtype = variable.aval.dtype
     if jnp.issubdtype(dtype, jnp.bool_):
         return [jnp.asarray(False), jnp.asarray(True)]
-    return [jnp.asarray(value, dtype) for value in _PROBES]
+    return [jnp.asarray(value, dtype) for value in _ALLOWED[signs.sign(variable)]]
 
 
 def _scalar(equation: Any) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import re
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +31,9 @@ def check(
 ) -> int:
     """Check that a function or flax.nnx module compiles to one static program.
 
-    Exit status: 0 when it does, 1 when there are findings, 2 when it cannot be checked.
+    Exit status: 0 when it does, 1 when there are findings of the severity --fail-on or worse or
+    when --verify contradicts the verdict, 2 when it cannot be checked: the file, its import or an
+    input fails.
 
     Args:
         target: what to check, as FILE.py:NAME. The file is imported.
@@ -42,10 +47,13 @@ def check(
     """
     from voxax.check import check_static, formats
 
-    module, name = _load(target)
-    found = _attribute(module, name)
-    examples = [_inputs(tokens, module) for tokens in (inputs, *also)]
-    report = check_static(found, *examples[0], also=examples[1:], verify=verify)
+    # What the file prints must not stand in the middle of a report for machines.
+    machine = format != "text"
+    with contextlib.redirect_stdout(sys.stderr) if machine else contextlib.nullcontext():
+        module, name = _load(target)
+        found = _attribute(module, name)
+        examples = [_inputs(tokens, module) for tokens in (inputs, *also)]
+        report = check_static(found, *examples[0], also=examples[1:], verify=verify)
     if format == "text":
         _show(report)
     else:
@@ -78,8 +86,21 @@ def _load(target: str) -> tuple[Any, str]:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(file.stem, module)
     sys.path.insert(0, str(file.parent))  # its own imports, as `python FILE.py` finds them
-    spec.loader.exec_module(module)
+    with _told(f"importing {path}"):
+        spec.loader.exec_module(module)
     return module, name
+
+
+@contextlib.contextmanager
+def _told(doing: str) -> Iterator[None]:
+    """Errors of the user's own code, as ones of the input."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{doing} raises {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        ) from error
 
 
 def _attribute(module: Any, name: str) -> Any:
@@ -97,7 +118,8 @@ def _inputs(tokens: tuple[str, ...], module: Any) -> tuple[Any, ...]:
     for token in tokens:
         if token.startswith("@"):
             found = _attribute(module, token[1:])
-            found = found() if callable(found) else found
+            with _told(f"calling {token}"):
+                found = found() if callable(found) else found
             values += found if isinstance(found, tuple) else [found]
         else:
             values.append(_value(token))

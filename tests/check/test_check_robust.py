@@ -1,0 +1,269 @@
+"""What a target, its file or its arguments may do to the checker."""
+
+import dataclasses
+import functools
+import io
+import itertools
+import json
+import threading
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import voxax as vx
+from check.test_corpus import load
+from voxax.check import formats, recording
+from voxax.check.source import Site, relative
+from voxax.check.verify import vary
+from voxax.cli import main
+
+pytestmark = pytest.mark.lax_promotion
+
+X = np.ones(3, np.float32)
+
+
+def codes(report):
+    return [f.code for f in report.findings]
+
+
+def test_what_is_below_jit_is_checked():
+    def row(x):
+        return x * 2 if x.shape == () else x[:0].reshape(3, 3)  # only sound for single values
+
+    assert vx.check_static(jax.jit(jax.vmap(row)), X).verdict == "static"
+
+    def loss(x):
+        return jnp.sum(jnp.sqrt(x))
+
+    report = vx.check_static(jax.jit(jax.value_and_grad(loss)), X)
+    assert report.verdict == "static"
+    assert report.arguments.leaves[0].name == "x"
+
+    def branching(function):
+        @functools.wraps(function)
+        def outer(x):
+            return function(x) if x.sum() > 0 else x
+
+        return outer
+
+    assert codes(vx.check_static(jax.jit(branching(loss)), X)) == ["VX101"]
+
+
+class Scaled:
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def power(self, x, n):
+        return sum([x] * n)
+
+
+def test_jitted_method():
+    assert vx.check_static(Scaled().power, X, 3).static_arguments == ("n",)
+
+
+@dataclasses.dataclass
+class Options:  # neither a pytree nor hashable
+    power: int = 2
+
+
+def test_undeclared_static_arguments_are_told():
+    def model(x, mode, activation):
+        return activation(x) if mode == "double" else x
+
+    report = vx.check_static(model, X, "double", jnp.tanh)
+    assert report.verdict == "static per value"
+    assert report.static_arguments == ("activation", "mode")
+
+    report = vx.check_static(lambda x, options: x**options.power, X, Options())
+    assert codes(report) == ["VX190"]
+    assert "Options" in report.findings[0].message
+    assert report.verdict == "not static"
+
+
+def test_arguments_are_not_written_into():
+    def model(x, y):
+        x[0] = 5.0
+        y = y + 1
+        return jnp.concatenate([x, y]).reshape(2, 2)
+
+    x, y = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    report = vx.check_static(model, x, y)
+    np.testing.assert_array_equal(x, 0)
+    assert codes(report)[0] == "VX113"
+
+
+def test_loops_that_need_jit_are_no_fault_of_the_function():
+    def model(x):
+        if x.sum() > 0:
+            x = x + 1
+        raise ValueError("this fails with disable_jit, and not otherwise")
+
+    assert "VX191" not in codes(vx.check_static(model, X))
+
+
+def branches(x):
+    for _ in range(8):
+        x = x + 1 if x.sum() > 0 else x - 1
+    if x[0] > 0:
+        x = x + 1
+    if x[1] > 0:
+        x = x + 1
+    return x
+
+
+def test_incomplete_search_is_told(monkeypatch):
+    assert vx.check_static(branches, X).incomplete == ""
+    monkeypatch.setattr(recording, "MOST_PASSES", 2)
+    report = vx.check_static(branches, X)
+    assert "combinations" in report.incomplete
+    assert report.incomplete in str(report)
+    assert json.loads(formats.as_json([report]))[0]["incomplete"] == report.incomplete
+
+
+def test_time_limit_binds_inside_a_pass(monkeypatch):
+    def endless(x):
+        while True:
+            x = x + 1
+            time.sleep(0.01)
+            if x.sum() < 0:
+                return x
+
+    monkeypatch.setattr(recording, "SECONDS", 0.5)
+    started = time.monotonic()
+    arguments = vx.check.arguments.take_apart(endless, (X,))
+    *_, incomplete = recording.record_all(endless, arguments)
+    assert time.monotonic() - started < 10
+    assert "longer" in incomplete
+
+
+def test_unrolled_more_often_one_time():
+    turns = itertools.count(1)
+
+    def model(x):
+        for _ in range(next(turns)):
+            x = x + 1
+        return x
+
+    assert codes(vx.check_static(model, X)) == ["VX205"]
+
+
+def test_ignored_beside_another_comment(tmp_path):
+    path = tmp_path / "case.py"
+    path.write_text(
+        "def model(x):\n    if x.sum() > 0:  # noqa: E501  # voxax: ignore[VX101] why\n"
+        "        x = x * 2\n    return x\n"
+    )
+    (finding,) = vx.check_static(load(path).model, X).findings
+    assert finding.ignored == "why"
+
+
+def test_functions_of_the_host_have_no_twin():
+    def saves(x):
+        np.save(io.BytesIO(), x)
+        return x
+
+    (finding,) = [f for f in vx.check_static(saves, X).findings if f.code == "VX109"]
+    assert "jnp.save" not in finding.fix
+    (finding,) = vx.check_static(lambda x: x + np.asarray(x), X).findings
+    assert finding.fix.startswith("jnp.asarray computes the same")
+
+
+def test_integers_are_not_mixed():
+    coords = np.arange(30, dtype=np.int32).reshape(10, 3)
+    for seed in range(3):
+        np.testing.assert_array_equal(vary(coords, seed), coords)
+        np.testing.assert_array_equal(vary(coords > 4, seed), coords > 4)
+    features = np.arange(9, dtype=np.float32)
+    assert not np.array_equal(vary(features, 1), features)
+
+
+def test_warnings_of_other_threads_are_shown(monkeypatch):
+    shown, inside, done = [], threading.Event(), threading.Event()
+
+    def model(x):
+        inside.set()
+        done.wait(10)
+        warnings.warn("of the function itself", UserWarning, stacklevel=1)
+        return x
+
+    def other():
+        inside.wait(10)
+        warnings.warn("of another thread", UserWarning, stacklevel=1)
+        done.set()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", lambda m, *_, **__: shown.append(str(m)))
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert vx.check_static(model, X).verdict == "static"
+        thread.join()
+        assert {"of another thread", "of the function itself"} <= set(shown)
+
+
+def sarif_location(file):
+    finding = vx.check.Finding("VX101", Site(file, 3, 1, 3, 2, "model"), "text")
+    report = vx.check_static(lambda x: x, X)
+    log = json.loads(formats.as_sarif([dataclasses.replace(report, findings=(finding,))]))
+    (location,) = log["runs"][0]["results"][0]["locations"]
+    return location
+
+
+def test_places_in_sarif(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def uri(file):
+        return sarif_location(str(file))["physicalLocation"]["artifactLocation"]["uri"]
+
+    assert uri(tmp_path / "a b" / "ü#.py") == "a%20b/%C3%BC%23.py"
+    assert uri("/elsewhere/a b.py") == "file:///elsewhere/a%20b.py"
+    assert "physicalLocation" not in sarif_location("<stdin>")
+    assert sarif_location("<ipython-input-1>")["logicalLocations"][0]["name"] == "model"
+
+
+def test_typed_in_by_hand_has_no_file_for_github():
+    finding = vx.check.Finding("VX101", Site("<stdin>", 3, 1, 3, 2, "model"), "text")
+    report = dataclasses.replace(vx.check_static(lambda x: x, X), findings=(finding,))
+    assert formats.as_github([report]).startswith("::error title=VX101::text")
+
+
+def test_another_drive(monkeypatch):
+    def fails(path):
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    monkeypatch.setattr("os.path.relpath", fails)
+    assert relative("/a/b.py") == "/a/b.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "told"),
+    [
+        ("import jax\nraise RuntimeError('no device')\n", (), "RuntimeError: no device"),
+        ("import sys\nsys.exit(0)\n", (), "SystemExit"),
+        ("def model(:\n", (), "SyntaxError"),
+        (
+            "def given():\n    return 1 / 0\n\n\ndef model(x):\n    return x\n",
+            ("--inputs", "@given"),
+            "ZeroDivisionError",
+        ),
+    ],
+)
+def test_errors_of_the_file_are_status_2(text, inputs, told, tmp_path, capsys):
+    (tmp_path / "case.py").write_text(text)
+    assert main(["check", f"{tmp_path}/case.py:model", *inputs]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["json", "sarif"])
+def test_what_the_file_prints_is_not_in_the_report(format, tmp_path, capsys):
+    (tmp_path / "case.py").write_text(
+        "print('imported')\n\n\ndef model(x):\n    print('called')\n    return x\n"
+    )
+    command = ["check", f"{tmp_path}/case.py:model", "--inputs", "f32[3]", "--format", format]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    json.loads(captured.out)
+    assert "imported" in captured.err
+    assert "called" in captured.err
