@@ -3,9 +3,10 @@
     python tests/native/sanitize.py address    AddressSanitizer, UndefinedBehaviorSanitizer
     python tests/native/sanitize.py thread     ThreadSanitizer
 
-Both run ``driver.cc``, which needs neither Python nor XLA. ``address`` then runs what
-XLA and NumPy hand over, and a sample of the conformance suite, inside Python. ThreadSanitizer cannot: XLA's own threads are
-not instrumented, so it does not see them hand arrays over and takes every one for a race.
+Both run ``driver.cc``, which needs neither Python nor XLA. ``address`` then runs, inside Python,
+what XLA and NumPy hand over, and a sample of the conformance suite. ThreadSanitizer cannot: XLA's
+own threads are not instrumented, so it does not see them hand arrays over and takes every one for
+a race.
 
 Needs CMake, Ninja, and GCC with its sanitizers. The builds stay in ``build/``.
 """
