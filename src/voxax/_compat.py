@@ -65,6 +65,7 @@ _trace_token = jax.make_user_context(None)
 _environment_token = jax.make_user_context(0)
 overlay: Any = jax.make_user_context(())
 _tokens = itertools.count(1)
+batchers = batching.primitive_batchers  # (args, dims, **params) -> (out, out_dim), or lists
 
 
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
@@ -120,9 +121,7 @@ def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDt
     )
 
 
-def thread_settings(
-    device: Any = None,
-) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+def thread_settings(device: Any = None) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """This thread's JAX settings that decide what a program computes, for another thread.
 
     Threads do not inherit them. The result is called there: ``with settings():``.
@@ -195,48 +194,34 @@ def bilinear_primitive(
     primitive.def_abstract_eval(abstract_eval)
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    register_batching(primitive, batch)
+    batchers[primitive] = batch
     for platform in (None, *_PLATFORMS):
         known = _PLATFORMS.get(platform or "", "any")
-        # An exported program must not call the native kernels, which are for "cpu" alone, and XLA
-        # does not partition Mosaic kernels, which are for "tpu" alone.
-        names = known, "any" if known == "cpu" else known, "any" if known == "tpu" else known
-        register_lowering(
-            primitive, platform, *(functools.partial(implementation, name) for name in names)
-        )
+        # XLA does not partition Mosaic kernels, which are for "tpu" alone, and an exported program
+        # must not call the native ones, which are for "cpu" alone.
+        names = known, "any" if known == "tpu" else known, "any" if known == "cpu" else known
+        bodies = (functools.partial(implementation, name) for name in names)
+        register_lowering(primitive, platform, *bodies)
     return primitive
 
 
-def register_batching(primitive: Primitive, rule: Callable[..., tuple[Any, Any]]) -> None:
-    """``rule``: ``(args, dims, **params) -> (out, out_dim)``, or lists of these."""
-    batching.primitive_batchers[primitive] = rule
-
-
 def register_lowering(
-    primitive: Primitive,
-    platform: str | None,
-    here: Callable,
-    exported: Callable,
-    partitioned: Callable | None = None,
+    primitive: Primitive, platform: str | None, here: Any, spread: Any, exported: Any
 ) -> None:
-    """Lower to ``here`` for ``platform``, but to the others in programs of another kind.
+    """Lower to a body in ordinary JAX, ``(*arrays, **params)``, that depends on the program.
 
     Args:
       primitive: ``multiple_results`` of it says whether the bodies return a tuple or one array.
       platform: JAX's name for it; None is every platform without a rule of its own.
-      here, exported, partitioned: ``(*arrays, **params)`` in ordinary JAX, for ordinary programs,
-        for those of ``jax.export``, and for those that XLA spreads over devices (outside of
-        ``shard_map``); None is as in ordinary programs.
+      here, spread, exported: for ordinary programs, for those that XLA spreads over devices
+        (outside of ``shard_map``), and for those of ``jax.export``.
     """
-    bodies = {"here": here, "exported": exported, "partitioned": partitioned or here}
-    rules = {
-        kind: mlir.lower_fun(body, primitive.multiple_results) for kind, body in bodies.items()
-    }
+    bodies = here, spread, exported
+    rules = [mlir.lower_fun(body, primitive.multiple_results) for body in bodies]
 
     def rule(ctx: Any, *args: Any, **params: Any) -> Any:
         exporting = ctx.module_context.lowering_parameters.for_export
-        spread = _is_partitioned(ctx.module_context.axis_context)
-        kind = "exported" if exporting else "partitioned" if spread else "here"
+        kind = 2 if exporting else int(_is_partitioned(ctx.module_context.axis_context))
         return rules[kind](ctx, *args, **params)
 
     mlir.register_lowering(primitive, rule, platform=platform)

@@ -56,9 +56,10 @@ def natively_on_cpu(name: str, native: Body, portable: Body) -> Body:
     def lowered(body: Body) -> Body:
         return lambda *args, axes, static: mapped(body, axes, static)(*args)
 
-    _compat.register_batching(primitive, batch)
-    _compat.register_lowering(primitive, "cpu", lowered(native), lowered(portable))
-    _compat.register_lowering(primitive, None, lowered(portable), lowered(portable))
+    _compat.batchers[primitive] = batch
+    ours, others = lowered(native), lowered(portable)
+    _compat.register_lowering(primitive, "cpu", ours, ours, others)
+    _compat.register_lowering(primitive, None, others, others, others)
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
         same = _compat.vary_alike(*args)
