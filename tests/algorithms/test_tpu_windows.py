@@ -4,6 +4,7 @@ Small maps are in ``test_every_form.py`` and ``test_dense.py``, under the form `
 """
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from benchmarks.workloads import random_cube
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, slow_unless
+from voxax import _compat
 from voxax.algorithms import Problem, lookup
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.algorithms.implicit_gemm import bodies, tpu
@@ -210,3 +212,16 @@ def test_channels_are_split_where_memory_is_small():
         blocks = chosen["in_block"], chosen["out_block"]
         assert all(block % 128 == 0 for block in blocks)
         assert blocks < (384, 512)
+
+
+def test_where_xla_spreads_a_program_the_kernels_are_left_out():
+    """A `jit` over two devices, and a `shard_map` over one of two axes of the mesh."""
+    mesh = jax.sharding.AbstractMesh((2, 2), ("a", "b"))
+    contexts = (
+        (SimpleNamespace(num_devices=1), False),
+        (SimpleNamespace(num_devices=2), True),
+        (SimpleNamespace(mesh=mesh, manual_axes=frozenset("ab")), False),
+        (SimpleNamespace(mesh=mesh, manual_axes=frozenset("a")), True),
+    )
+    for context, spread in contexts:
+        assert _compat._is_partitioned(context) is spread
