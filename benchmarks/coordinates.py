@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from own_process import KEEP_HEAP
 
-from native import _KEEP_HEAP
 from tuning import DATA, RESULTS
 
 SCANS = {
@@ -164,7 +164,7 @@ def both(scan: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     command += ["--rounds", str(options.rounds)]
     found = {}
     for mode in ("on", "off"):
-        environment = os.environ | _KEEP_HEAP | {"VOXAX_NATIVE": mode}
+        environment = os.environ | KEEP_HEAP | {"VOXAX_NATIVE": mode}
         printed = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
         found[mode] = json.loads(printed)
     return found

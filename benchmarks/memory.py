@@ -11,6 +11,7 @@ Results go to results/memory.md and .json.
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,9 @@ def to_markdown(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     rows = []
     for voxels in VOXELS:
         for occupancy in OCCUPANCIES:

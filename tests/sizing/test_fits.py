@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from benchmarks.own_process import in_own_process
 from flax import nnx
 
 import voxax as vx
@@ -291,9 +292,7 @@ print(json.dumps([report.program_bytes, total, report.needed_bytes, report.avail
 @pytest.mark.slow
 def test_prediction_of_the_peak():
     """Within 15 % of what the system measures, in a process of its own."""
-    from benchmarks.memory_prediction import in_own_process
-
-    run = in_own_process("one", 0.25, 10_000, False)
+    run = in_own_process("memory_prediction", "one", 0.25, 10_000, False)
     assert abs(run["error"]) < 0.15
 
 
