@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +15,10 @@ from voxax.geometry import Voxels
 
 
 def masked_cross_entropy(
-    logits: jax.Array, labels: jax.Array, class_weights: jax.Array | None = None
+    logits: jax.Array,
+    labels: jax.Array,
+    class_weights: jax.Array | None = None,
+    axis_name: str | None = None,
 ) -> jax.Array:
     """Mean softmax cross entropy over rows with ``labels >= 0``; 0 if there is none.
 
@@ -22,6 +26,7 @@ def masked_cross_entropy(
       logits: ``[N, classes]``.
       labels: ``int32[N]``; negative rows (padding, unlabelled) do not count.
       class_weights: ``float32[classes]`` or None.
+      axis_name: also the mean over this mapped axis, each of whose places counts by its rows.
     """
     known = labels >= 0
     safe = jnp.where(known, labels, 0)
@@ -30,7 +35,10 @@ def masked_cross_entropy(
     weight = known.astype(jnp.float32)
     if class_weights is not None:
         weight = weight * class_weights[safe]
-    return jnp.sum(loss * weight) / jnp.maximum(jnp.sum(weight), 1e-6)
+    total, number = jnp.sum(loss * weight), jnp.sum(weight)
+    if axis_name is not None:
+        total, number = jax.lax.psum((total, number), axis_name)
+    return total / jnp.maximum(number, 1e-6)
 
 
 class Trainer:
@@ -43,6 +51,8 @@ class Trainer:
       model: a module from Voxels to Voxels of logits.
       optimizer: an optax transformation.
       class_weights: ``float[classes]`` or None.
+      axis_name: the mapped axis over which loss and lost rows are added up, for programs that
+        run on several devices; see :class:`voxax.parallel.DataParallelTrainer`.
     """
 
     def __init__(
@@ -50,6 +60,8 @@ class Trainer:
         model: nnx.Module,
         optimizer: optax.GradientTransformation,
         class_weights: np.ndarray | None = None,
+        *,
+        axis_name: str | None = None,
     ) -> None:
         model.train()
         self._train_graph, self.params, self.state = nnx.split(model, nnx.Param, ...)
@@ -61,6 +73,9 @@ class Trainer:
         self.programs = 0
         weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
 
+        def everywhere(number: jax.Array) -> jax.Array:
+            return number if axis_name is None else jax.lax.psum(number, axis_name)
+
         def train(params: Any, state: Any, opt: Any, voxels: Voxels, labels: jax.Array) -> Any:
             self.programs += 1  # runs while tracing: once per compiled program
 
@@ -68,8 +83,9 @@ class Trainer:
                 module = nnx.merge(self._train_graph, params, state, copy=True)
                 out = module(voxels)
                 new_state = nnx.split(module, nnx.Param, ...)[2]
-                loss = masked_cross_entropy(out.features, labels, weights)
-                return loss, (new_state, jnp.argmax(out.features, axis=-1), out.num_dropped)
+                loss = masked_cross_entropy(out.features, labels, weights, axis_name)
+                dropped = everywhere(out.num_dropped)
+                return loss, (new_state, jnp.argmax(out.features, axis=-1), dropped)
 
             (loss, (new_state, prediction, dropped)), grads = jax.value_and_grad(
                 loss_of, has_aux=True
@@ -80,9 +96,18 @@ class Trainer:
         def evaluate(params: Any, state: Any, voxels: Voxels) -> Any:
             self.programs += 1
             out = nnx.merge(self._eval_graph, params, state, copy=True)(voxels)
-            return out.features, out.num_dropped
+            return out.features, everywhere(out.num_dropped)
 
-        self._train, self._evaluate = jax.jit(train), jax.jit(evaluate)
+        self._train = self._jit(train, 3, (False, False, False, False, True, False))
+        self._evaluate = self._jit(evaluate, 2, (True, False))
+
+    def _jit(self, program: Callable[..., Any], kept: int, by_shard: tuple[bool, ...]) -> Any:
+        """``program`` compiled; its first ``kept`` arguments are what the trainer keeps.
+
+        ``by_shard`` tells which results are of a shard of rows, for trainers with several.
+        """
+        del kept, by_shard
+        return jax.jit(program)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """One update. Returns ``(loss, predicted classes [capacity], rows dropped)``."""

@@ -1,0 +1,12 @@
+"""Training over several devices and hosts, on JAX's own distribution.
+
+Scenes are packed into shards by their number of voxels, each device of a mesh's axis works on one
+shard with a capacity of its own, and statistics, loss and gradients are those of all scenes.
+"""
+
+from voxax.parallel.packing import Packing as Packing
+from voxax.parallel.packing import pack_scenes as pack_scenes
+from voxax.parallel.placement import on_mesh as on_mesh
+from voxax.parallel.shards import shard_scenes as shard_scenes
+from voxax.parallel.synchronize import synchronize as synchronize
+from voxax.parallel.trainer import DataParallelTrainer as DataParallelTrainer

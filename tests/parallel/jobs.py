@@ -1,0 +1,111 @@
+"""Scenes, networks and training that the tests of several devices and processes share."""
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+import voxax as vx
+from voxax.geometry import host
+from voxax.models import MinkUNet14
+from voxax.models.training import Trainer
+from voxax.nn.modules import BatchNorm, ReLU, Sequential, SubMConv3d
+from voxax.parallel import DataParallelTrainer, pack_scenes, shard_scenes
+
+UNEVEN = (300, 10, 200, 700, 0, 50, 400, 350, 120, 90, 1)
+STEPS = 20
+
+
+def scene(rng, points, capacity=None, reach=4):
+    """A slab of voxels with two binary classes: left or right, in front or behind."""
+    positions = rng.uniform(-1, 1, (points, 3)) * [reach, reach, 0.8]
+    features = rng.normal(size=(points, 3)).astype(np.float32)
+    voxels, _ = host.voxelize(positions.astype(np.float32), features, 0.4, capacity=capacity)
+    count = int(voxels.count)
+    labels = np.full(voxels.capacity, -1, np.int32)
+    side = np.asarray(voxels.coords)[:count, 1:3] > 0
+    labels[:count] = side @ [1, 2]
+    return voxels, labels
+
+
+def scenes_of(points=UNEVEN, **options):
+    rng = np.random.default_rng(0)
+    return tuple(zip(*(scene(rng, number, **options) for number in points), strict=True))
+
+
+def small():
+    """Two submanifold convolutions with batch norms, and logits."""
+    rngs = nnx.Rngs(0)
+    return Sequential(
+        SubMConv3d(3, 8, 3, rngs=rngs),
+        BatchNorm(8),
+        ReLU(),
+        SubMConv3d(8, 8, 3, rngs=rngs),
+        BatchNorm(8),
+        SubMConv3d(8, 4, 1, rngs=rngs),
+    )
+
+
+def mink():
+    return MinkUNet14(3, 4, width=0.125, rngs=nnx.Rngs(0))
+
+
+def optimizer(rate=0.005):
+    """Plain gradient descent that remembers the last gradient."""
+    return optax.chain(optax.trace(decay=0.0), optax.scale(-rate))
+
+
+def gradient_of(trainer):
+    return trainer.optimizer_state[0].trace
+
+
+def sharded(scenes, labels, shards):
+    return shard_scenes(scenes, pack_scenes([int(v.count) for v in scenes], shards), labels=labels)
+
+
+def planned(model, scenes, labels, shards):
+    """The shards with the kernel maps of ``model``, and all scenes as one batch with them."""
+    packing = pack_scenes([int(v.count) for v in scenes], shards)
+    bare, _ = shard_scenes(scenes, packing)
+    plan = vx.Plan.record(model, scenes[0])
+    samples = [jax.tree.map(lambda x, i=i: x[i], bare) for i in range(shards)]
+    parts = shard_scenes(scenes, packing, labels=labels, plan=plan.fitted(samples, margin=1.2))
+    (batch, rows) = sharded(scenes, labels, 1)
+    return parts, (plan.attach(jax.tree.map(lambda x: x[0], batch)), rows[0])
+
+
+def close(found, expected, tolerance):
+    """Relative to the largest entry of all: before a batch norm a bias has none but rounding."""
+    found, expected = ([np.asarray(x) for x in jax.tree.leaves(t)] for t in (found, expected))
+    scale = max(np.abs(x).max(initial=0) for x in expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
+
+
+def check_against_one_device(build, points=UNEVEN, attach=True, **options):
+    """Loss curve, the first step's gradient and running averages are those of one device."""
+    devices = len(jax.devices())
+    scenes, labels = scenes_of(points, **options)
+    mesh = jax.make_mesh((devices,), ("data",))
+    if attach:
+        parts, batch = planned(build(), scenes, labels, devices)
+    else:
+        parts, (v, rows) = sharded(scenes, labels, devices), sharded(scenes, labels, 1)
+        batch = (jax.tree.map(lambda x: x[0], v), rows[0])
+    single = Trainer(build(), optimizer())
+    many = DataParallelTrainer(build(), optimizer(), mesh)
+    curves = []
+    for step in range(STEPS):
+        alone, together = single.step(*batch), many.step(*parts)
+        curves.append((float(alone[0]), float(together[0])))
+        assert int(together[2]) == 0
+        if step == 0:
+            close(gradient_of(many), gradient_of(single), 1e-6)
+    one, other = np.asarray(curves).T
+    np.testing.assert_allclose(other, one, rtol=1e-5)
+    assert one[-1] < 0.98 * one[0]
+    close(many.state, single.state, 1e-4)
+    assert many.programs == 1
+    logits = many.logits(parts[0])
+    assert logits.shape[:2] == parts[1].shape
+    assert np.isfinite(logits[parts[1] >= 0]).all()

@@ -1,0 +1,61 @@
+"""Scenes are spread evenly, whatever their sizes."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxax.errors import CapacityError, InputError
+from voxax.parallel import pack_scenes
+
+SIZES = st.lists(st.integers(0, 1000), max_size=30)
+
+
+@settings(deadline=None)
+@given(SIZES, st.integers(1, 9))
+def test_every_scene_is_in_one_shard(counts, shards):
+    packing = pack_scenes(counts, shards)
+    assert len(packing.scenes) == len(packing.loads) == shards
+    assert sorted(i for shard in packing.scenes for i in shard) == list(range(len(counts)))
+    assert packing.loads == tuple(sum(counts[i] for i in shard) for shard in packing.scenes)
+    assert max(packing.loads) <= packing.capacity
+    assert 0 <= packing.padding <= 1
+    assert 0 <= packing.waiting <= 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=7), st.integers(1, 3))
+def test_at_most_four_thirds_of_the_best(counts, shards):
+    best = min(
+        max(sum(c for c, s in zip(counts, places, strict=True) if s == k) for k in range(shards))
+        for places in itertools.product(range(shards), repeat=len(counts))
+    )
+    assert 3 * max(pack_scenes(counts, shards).loads) <= 4 * best
+
+
+def test_shares():
+    packing = pack_scenes([60, 20, 40], 2, capacity=100)
+    assert packing.scenes == ((0,), (1, 2))
+    assert packing.padding == pytest.approx(0.4)
+    assert packing.waiting == 0
+    assert str(packing) == (
+        "3 scenes in 2 shards of 60 to 60 voxels, capacity 100: 40% padding, 0% waiting"
+    )
+    assert pack_scenes([60, 20], 2).waiting == pytest.approx(1 / 3)
+
+
+def test_no_scene():
+    packing = pack_scenes([], 2)
+    assert packing.scenes == ((), ())
+    assert packing.scenes_per_shard == 1
+    assert packing.waiting == 0
+
+
+def test_refusals():
+    with pytest.raises(InputError, match="at least one shard, got 0"):
+        pack_scenes([1], 0)
+    with pytest.raises(InputError, match="at least 0 voxels, got -1"):
+        pack_scenes([1, -1], 2)
+    with pytest.raises(CapacityError, match="fullest of 2 shards has 7 voxels, capacity is 5"):
+        pack_scenes([7, 3], 2, capacity=5)

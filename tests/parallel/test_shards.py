@@ -1,0 +1,98 @@
+"""Scenes become shards: the same rows, in order, padded alike."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from parallel.jobs import mink, planned, scenes_of
+
+import voxax as vx
+from voxax.errors import CapacityError, InputError
+from voxax.parallel import on_mesh, pack_scenes, shard_scenes, synchronize
+
+POINTS = (30, 0, 80, 1, 20)
+
+
+@pytest.fixture
+def scenes():
+    return scenes_of(POINTS)
+
+
+def packed(scenes, shards, **options):
+    return pack_scenes([int(v.count) for v in scenes], shards, **options)
+
+
+@pytest.mark.parametrize("shards", [1, 3, 8])
+def test_each_shard_is_the_batch_of_its_scenes(scenes, shards):
+    voxels, labels = scenes
+    packing = packed(voxels, shards)
+    parts, known = shard_scenes(voxels, packing, labels=labels)
+    assert known.shape == (shards, packing.capacity)
+    for index, chosen in enumerate(packing.scenes):
+        part = jax.tree.map(lambda x, i=index: x[i], parts)
+        assert part.batch_size == packing.scenes_per_shard
+        assert int(part.count) == packing.loads[index]
+        if chosen:
+            expected = vx.batch([voxels[i] for i in chosen], capacity=packing.capacity)
+            np.testing.assert_array_equal(part.coords, expected.coords)
+            np.testing.assert_array_equal(part.features, expected.features)
+            rows = np.concatenate([labels[i][: int(voxels[i].count)] for i in chosen])
+            np.testing.assert_array_equal(known[index, : len(rows)], rows)
+        assert (known[index, packing.loads[index] :] == -1).all()
+
+
+def test_maps_of_all_shards_have_equal_shapes(scenes):
+    (parts, _), _ = planned(mink(), *scenes, 3)
+    assert parts.geometry.attached is not None
+    for leaf in jax.tree.leaves(parts):
+        assert isinstance(leaf, np.ndarray)
+        assert leaf.shape[0] == 3
+
+
+def test_refusals(scenes):
+    voxels, labels = scenes
+    packing = packed(voxels, 2)
+    with pytest.raises(InputError, match="at least one scene"):
+        shard_scenes([], pack_scenes([], 2))
+    with pytest.raises(InputError, match="4 labels for 5 scenes"):
+        shard_scenes(voxels, packing, labels=labels[:4])
+    with pytest.raises(InputError, match="the packing is of 5 scenes"):
+        shard_scenes(voxels[:4], packing)
+    with pytest.raises(InputError, match="give a fitted plan"):
+        shard_scenes(voxels, packing, plan=vx.Plan.record(mink(), voxels[0]))
+    other = dataclasses.replace(voxels[0], features=np.zeros((voxels[0].capacity, 5), np.float32))
+    with pytest.raises(InputError, match="scene 4 has stride"):
+        shard_scenes([*voxels[:4], other], packing)
+    with pytest.raises(InputError, match="scene 0 is a batch of 2"):
+        shard_scenes([vx.batch(voxels[:2])], packed(voxels[:1], 1))
+    plan = vx.Plan.record(mink(), voxels[0]).fitted([voxels[0]])
+    # As many voxels far apart need more rows at every coarser level.
+    far = np.asarray(voxels[0].coords).copy()
+    count = int(voxels[0].count)
+    far[:count, 1:] *= 100
+    geometry = dataclasses.replace(voxels[0].geometry, coords=far)
+    apart = [dataclasses.replace(voxels[0], geometry=geometry)]
+    with pytest.raises(CapacityError, match="fitted capacity"):
+        shard_scenes(apart, packed(apart, 1), plan=plan)
+
+
+def test_placement_says_what_does_not_fit():
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    placed = on_mesh({"x": np.arange(6).reshape(1, 6)}, mesh)
+    np.testing.assert_array_equal(placed["x"], np.arange(6)[None])
+    with pytest.raises(InputError, match=r"none is called 'model'"):
+        on_mesh({"x": np.zeros((1, 2))}, mesh, "model")
+    with pytest.raises(InputError, match=r"\['x'\] has shape \(2,\).*must be 1"):
+        on_mesh({"x": np.zeros(2)}, mesh)
+
+
+def test_foreign_batch_norm_is_refused():
+    from flax import nnx
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.norm = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+
+    with pytest.raises(InputError, match=r"norm is a flax\.nnx\.BatchNorm"):
+        synchronize(Model())
