@@ -1,5 +1,9 @@
 """Scenes, networks and training that the tests of several devices and processes share."""
 
+import os
+import signal
+from pathlib import Path
+
 import jax
 import numpy as np
 import optax
@@ -8,9 +12,10 @@ from flax import nnx
 import voxax as vx
 from voxax.geometry import host
 from voxax.models import MinkUNet14
+from voxax.models.checkpoint import load_arrays, save_checkpoint
 from voxax.models.training import Trainer
 from voxax.nn.modules import BatchNorm, ReLU, Sequential, SubMConv3d
-from voxax.parallel import DataParallelTrainer, pack_scenes, shard_scenes
+from voxax.parallel import DataParallelTrainer, pack_scenes, places_of, shard_scenes
 
 UNEVEN = (300, 10, 200, 700, 0, 50, 400, 350, 120, 90, 1)
 STEPS = 20
@@ -59,6 +64,11 @@ def gradient_of(trainer):
     return trainer.optimizer_state[0].trace
 
 
+def first(shards):
+    """The first shard's arrays."""
+    return jax.tree.map(lambda x: x[0], shards)
+
+
 def sharded(scenes, labels, shards):
     return shard_scenes(scenes, pack_scenes([int(v.count) for v in scenes], shards), labels=labels)
 
@@ -71,7 +81,7 @@ def planned(model, scenes, labels, shards):
     samples = [jax.tree.map(lambda x, i=i: x[i], bare) for i in range(shards)]
     parts = shard_scenes(scenes, packing, labels=labels, plan=plan.fitted(samples, margin=1.2))
     (batch, rows) = sharded(scenes, labels, 1)
-    return parts, (plan.attach(jax.tree.map(lambda x: x[0], batch)), rows[0])
+    return parts, (plan.attach(first(batch)), rows[0])
 
 
 def close(found, expected, tolerance):
@@ -91,7 +101,7 @@ def check_against_one_device(build, points=UNEVEN, attach=True, **options):
         parts, batch = planned(build(), scenes, labels, devices)
     else:
         parts, (v, rows) = sharded(scenes, labels, devices), sharded(scenes, labels, 1)
-        batch = (jax.tree.map(lambda x: x[0], v), rows[0])
+        batch = (first(v), rows[0])
     single = Trainer(build(), optimizer())
     many = DataParallelTrainer(build(), optimizer(), mesh)
     curves = []
@@ -109,3 +119,29 @@ def check_against_one_device(build, points=UNEVEN, attach=True, **options):
     logits = many.logits(parts[0])
     assert logits.shape[:2] == parts[1].shape
     assert np.isfinite(logits[parts[1] >= 0]).all()
+
+
+def work(process, processes, port, folder, steps, dies_at=None):
+    """One process of a job: trains on, from the checkpoint where there is one; the loss curve."""
+    if processes > 1:
+        jax.distributed.initialize(
+            f"127.0.0.1:{port}", processes, process, heartbeat_timeout_seconds=10
+        )
+    mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+    scenes, labels = scenes_of()
+    packing = pack_scenes([int(v.count) for v in scenes], len(jax.devices()))
+    own, part = packing.part(places_of(mesh))
+    given = shard_scenes([scenes[i] for i in own], part, labels=[labels[i] for i in own])
+    trainer = DataParallelTrainer(small(), optimizer(), mesh)
+    checkpoint = Path(folder)
+    if (checkpoint / "voxax.json").exists():
+        trainer.load_tree(load_arrays(checkpoint, trainer.tree()))
+    curve = {}
+    while trainer.steps < steps:
+        if trainer.steps == dies_at and process == processes - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        number = trainer.steps
+        curve[number] = float(trainer.step(*given)[0])
+        if trainer.steps % 4 == 0:
+            save_checkpoint(checkpoint, trainer.tree(), {}, trainer.steps)
+    return curve

@@ -45,6 +45,16 @@ def test_shares():
     assert pack_scenes([60, 20], 2).waiting == pytest.approx(1 / 3)
 
 
+def test_part_of_a_process():
+    packing = pack_scenes([5, 9, 1, 7, 3], 4)
+    indices, part = packing.part([1, 3])
+    assert indices == tuple(sorted(packing.scenes[1] + packing.scenes[3]))
+    for place, own in zip([1, 3], part.scenes, strict=True):
+        assert tuple(indices[i] for i in own) == packing.scenes[place]
+    assert part.loads == (packing.loads[1], packing.loads[3])
+    assert (part.capacity, part.scenes_per_shard) == (packing.capacity, packing.scenes_per_shard)
+
+
 def test_no_scene():
     packing = pack_scenes([], 2)
     assert packing.scenes == ((), ())

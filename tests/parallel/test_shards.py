@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from parallel.jobs import mink, planned, scenes_of
 
 import voxax as vx
+from parallel.jobs import mink, planned, scenes_of
 from voxax.errors import CapacityError, InputError
 from voxax.parallel import on_mesh, pack_scenes, shard_scenes, synchronize
 

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from voxax.errors import FileFormatError, MissingExtraError
 
 _DESCRIPTION = "voxax.json"
@@ -17,12 +19,15 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
     A process killed in the middle leaves the steps before as they were: orbax writes to a
     temporary folder and renames it, and the description is replaced in one move.
+
+    With several processes all must call it, with global arrays; ``folder`` is one that all see.
     """
     folder = Path(folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / (_DESCRIPTION + ".tmp")
-    temporary.write_text(json.dumps(description, indent=2))
-    os.replace(temporary, folder / _DESCRIPTION)
+    if jax.process_index() == 0:
+        temporary = folder / (_DESCRIPTION + ".tmp")
+        temporary.write_text(json.dumps(description, indent=2))
+        os.replace(temporary, folder / _DESCRIPTION)
     ocp = _orbax()
     with ocp.CheckpointManager(
         folder,

@@ -7,6 +7,7 @@ shard with a capacity of its own, and statistics, loss and gradients are those o
 from voxax.parallel.packing import Packing as Packing
 from voxax.parallel.packing import pack_scenes as pack_scenes
 from voxax.parallel.placement import on_mesh as on_mesh
+from voxax.parallel.placement import places_of as places_of
 from voxax.parallel.shards import shard_scenes as shard_scenes
 from voxax.parallel.synchronize import synchronize as synchronize
 from voxax.parallel.trainer import DataParallelTrainer as DataParallelTrainer

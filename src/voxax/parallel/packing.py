@@ -12,22 +12,37 @@ from voxax.errors import CapacityError, InputError
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Scenes by shard.
+    """Scenes by shard; made by :func:`pack_scenes`.
 
     Attributes:
       scenes: for each shard the indices of its scenes, ascending; may be empty.
       loads: for each shard its number of voxels.
       capacity: rows of every shard.
+      scenes_per_shard: the largest number of scenes in a shard, at least 1: the static batch size
+        of every shard.
     """
 
     scenes: tuple[tuple[int, ...], ...]
     loads: tuple[int, ...]
     capacity: int
+    scenes_per_shard: int
 
-    @property
-    def scenes_per_shard(self) -> int:
-        """The largest number of scenes in a shard, at least 1: the static batch size of each."""
-        return max(1, *(len(shard) for shard in self.scenes))
+    def part(self, places: Sequence[int]) -> tuple[tuple[int, ...], Packing]:
+        """What a process with some of the shards has to load.
+
+        Args:
+          places: which shards, see :func:`voxax.parallel.places_of`.
+
+        Returns:
+          ``(indices, packing)``: the scenes' indices, and how these scenes, in that order, lie in
+          the shards.
+        """
+        own = [self.scenes[place] for place in places]
+        indices = tuple(sorted(i for shard in own for i in shard))
+        position = {index: k for k, index in enumerate(indices)}
+        scenes = tuple(tuple(position[i] for i in shard) for shard in own)
+        loads = tuple(self.loads[place] for place in places)
+        return indices, Packing(scenes, loads, self.capacity, self.scenes_per_shard)
 
     @property
     def padding(self) -> float:
@@ -61,7 +76,7 @@ def pack_scenes(counts: Sequence[int], shards: int, *, capacity: int | None = No
       counts: voxels of each scene.
       shards: number of shards; shards without a scene are welcome.
       capacity: rows of every shard; None takes the bucket of the fullest. Processes that train
-        together must all give the same.
+        together must come to the same packing, so all give the counts of all scenes.
 
     Raises:
       InputError: no shard, or a negative count.
@@ -87,4 +102,5 @@ def pack_scenes(counts: Sequence[int], shards: int, *, capacity: int | None = No
             f"the fullest of {shards} shards has {max(loads)} voxels, capacity is {capacity}: "
             f"give capacity={bucket_capacity(max(loads))} or more, more shards or fewer scenes"
         )
-    return Packing(tuple(tuple(sorted(shard)) for shard in scenes), tuple(loads), capacity)
+    most = max(1, *(len(shard) for shard in scenes))
+    return Packing(tuple(tuple(sorted(s)) for s in scenes), tuple(loads), capacity, most)

@@ -28,12 +28,8 @@ def on_mesh(shards: Tree, mesh: Mesh, axis: str = "data") -> Tree:
     Raises:
       InputError: no such axis, or another number of shards than this process has places.
     """
-    if axis not in mesh.shape:
-        raise InputError(f"the mesh has axes {tuple(mesh.shape)}, none is called {axis!r}")
+    own, total = len(places_of(mesh, axis)), mesh.shape[axis]
     sharding = NamedSharding(mesh, PartitionSpec(axis))
-    total = mesh.shape[axis]
-    # A process has the places along the axis that any device of its own holds.
-    own = len({index[0].start or 0 for index in _own_places(sharding, total)})
     for path, leaf in jax.tree_util.tree_leaves_with_path(shards):
         if np.ndim(leaf) < 1 or np.shape(leaf)[0] != own:
             raise InputError(
@@ -48,5 +44,16 @@ def on_mesh(shards: Tree, mesh: Mesh, axis: str = "data") -> Tree:
     return jax.tree.map(place, shards)
 
 
-def _own_places(sharding: NamedSharding, total: int) -> list[tuple[slice, ...]]:
-    return list(sharding.addressable_devices_indices_map((total,)).values())  # type: ignore[arg-type]
+def places_of(mesh: Mesh, axis: str = "data") -> tuple[int, ...]:
+    """The places along an axis of a mesh that devices of this process hold, ascending.
+
+    Raises:
+      InputError: no such axis.
+    """
+    if axis not in mesh.shape:
+        raise InputError(f"the mesh has axes {tuple(mesh.shape)}, none is called {axis!r}")
+    total = mesh.shape[axis]
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+    held = sharding.addressable_devices_indices_map((total,)).values()
+    starts = (index[0].start for index in held if index is not None)
+    return tuple(sorted({0 if start is None else start for start in starts}))

@@ -1,0 +1,128 @@
+"""Several processes over loopback train as one device does, and after one was killed."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel import jobs
+from voxax.models.training import Trainer
+
+pytestmark = pytest.mark.slow
+
+WORKER = """
+import json, sys
+from parallel import jobs
+process, processes, port, folder, steps, dies_at = json.loads(sys.argv[1])
+print(json.dumps(jobs.work(process, processes, port, folder, steps, dies_at)))
+"""
+DETECTED_WITHIN = 60
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def python(*arguments, folder):
+    environment = {
+        **{k: v for k, v in os.environ.items() if "proxy" not in k.lower()},
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "JAX_PLATFORMS": "cpu",
+        "VOXAX_AUTOTUNE": "off",
+    }
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=folder,
+    )
+
+
+def start(processes, folder, dies_at=None):
+    port = free_port()
+    given = [
+        json.dumps([number, processes, port, str(folder), jobs.STEPS, dies_at])
+        for number in range(processes)
+    ]
+    return [python("-c", WORKER, arguments, folder=folder) for arguments in given]
+
+
+def finish(job):
+    """What each process printed."""
+    try:
+        ends = [process.communicate(timeout=240) for process in job]
+    finally:
+        for process in job:
+            process.kill()
+    for process, (_, problems) in zip(job, ends, strict=True):
+        assert process.returncode == 0, problems
+    return [output.strip().splitlines() for output, _ in ends]
+
+
+def losses(lines):
+    return {int(step): loss for step, loss in json.loads(lines[-1]).items()}
+
+
+@pytest.fixture(scope="module")
+def single():
+    """The loss curve of one device that has all scenes in one batch."""
+    (voxels, labels) = jobs.sharded(*jobs.scenes_of(), 1)
+    trainer = Trainer(jobs.small(), jobs.optimizer())
+    batch = jobs.first(voxels), labels[0]
+    return [float(trainer.step(*batch)[0]) for _ in range(jobs.STEPS)]
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_loss_curve(processes, single, tmp_path):
+    curves = [losses(lines) for lines in finish(start(processes, tmp_path))]
+    assert all(curve == curves[0] for curve in curves)
+    np.testing.assert_allclose([curves[0][k] for k in range(jobs.STEPS)], single, rtol=1e-5)
+
+
+@pytest.mark.parametrize("restarted", [2, 1])
+def test_a_killed_process_is_noticed_and_the_job_goes_on(restarted, single, tmp_path):
+    """Also on half the devices."""
+    job = start(2, tmp_path, dies_at=10)
+    try:
+        job[1].wait(timeout=240)
+        begin = time.monotonic()
+        job[0].wait(timeout=DETECTED_WITHIN)
+        assert time.monotonic() - begin < DETECTED_WITHIN
+        assert job[0].returncode != 0
+    finally:
+        for process in job:
+            process.kill()
+            process.communicate()
+    curves = [losses(lines) for lines in finish(start(restarted, tmp_path))]
+    assert min(curves[0]) == 8, "the newest checkpoint is that of 8 steps"
+    np.testing.assert_allclose([curves[0][k] for k in range(8, jobs.STEPS)], single[8:], rtol=1e-5)
+
+
+def test_the_documentations_example_on_two_hosts_is_that_on_one(tmp_path):
+    page = Path(__file__).resolve().parents[2] / "docs" / "parallel.md"
+    (script,) = re.findall(
+        r"<!-- two-hosts -->\n\n```python\n(.*?)```", page.read_text(), re.DOTALL
+    )
+    curves = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        (folder / "train.py").write_text(script)
+        address = [f"127.0.0.1:{free_port()}", str(processes)]
+        given = [[*address, str(k)] if processes > 1 else [] for k in range(processes)]
+        job = [python("train.py", *arguments, folder=folder) for arguments in given]
+        curves += [[float(line.split()[1]) for line in lines] for lines in finish(job)]
+    assert len(curves[0]) == 6
+    assert curves[1] == curves[2]
+    np.testing.assert_allclose(curves[1], curves[0], rtol=1e-3)
