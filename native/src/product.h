@@ -17,21 +17,25 @@
 
 namespace voxax::VOXAX_ISA {
 
-// sums[pair.row] += x[pair.in] * w, for so many groups of R pairs; w: [depth, V * lanes], sums:
+// sums[row] += x[in] * w, for so many groups of R pairs; w: [depth, V * lanes], sums:
 // [rows, V * lanes]. No row of sums occurs twice among R pairs.
 template <typename T, int V, int R>
-void AddRows(const T* x, int64_t x_stride, const Pair* pairs, int64_t groups, const T* w,
-             int64_t depth, T* sums) {
+void AddRows(const T* x, int64_t x_stride, Pairs pairs, int64_t groups, const T* w, int64_t depth,
+             T* sums) {
   using S = Simd<T>;
   constexpr int64_t kWidth = V * S::kLanes;
-  for (const Pair* end = pairs + groups * R; pairs != end; pairs += R) {
+  for (; groups > 0; --groups, pairs = pairs + R) {
     const T* from[R];
     T* to[R];
+    // The next rows are on their way while these are multiplied.
+    const int32_t* ahead = pairs.in + (groups > 1 ? R : 0);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) __builtin_prefetch(x + ahead[r] * x_stride);
     typename S::Vec total[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      from[r] = x + pairs[r].in * x_stride;
-      to[r] = sums + pairs[r].row * kWidth;
+      from[r] = x + pairs.in[r] * x_stride;
+      to[r] = sums + pairs.row[r] * kWidth;
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) total[r][v] = S::Load(to[r] + v * S::kLanes);
     }
@@ -56,7 +60,7 @@ void AddRows(const T* x, int64_t x_stride, const Pair* pairs, int64_t groups, co
 }
 
 template <typename T>
-using AddRowsFn = void (*)(const T*, int64_t, const Pair*, int64_t, const T*, int64_t, T*);
+using AddRowsFn = void (*)(const T*, int64_t, Pairs, int64_t, const T*, int64_t, T*);
 
 // AddRows for 1 .. RowsFor(V) rows at a time; the first entry is unused.
 template <typename T, int V>
@@ -82,6 +86,11 @@ const AddRowsFn<T>* AddRowsFor(int vectors) {
 // A panel's weights for so many rows of depth stay in the first-level cache beside the features.
 inline constexpr int64_t kDepth = 128;
 inline constexpr int kMostRows = 16;
+inline constexpr int32_t kInOrder[kMostRows] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                8, 9, 10, 11, 12, 13, 14, 15};
+
+// So many are packed sooner than another thread wakes up.
+inline constexpr int64_t kFewWeights = 1 << 15;
 
 template <typename Stored>
 void PackWeights(const Product& p, int64_t tap, int64_t group, const std::vector<Panel>& panels,
@@ -111,10 +120,15 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
   for (const Panel& panel : panels) padded += panel.vectors * lanes;
 
   Buffer<T> packed(p.taps * p.groups * p.depth * padded);
-  parallel.Run(p.taps * p.groups, [&](int64_t i) {
+  const auto pack = [&](int64_t i) {
     PackWeights<Stored>(p, i / p.groups, i % p.groups, panels,
                         packed.get() + i * p.depth * padded);
-  });
+  };
+  if (p.taps * p.groups * p.depth * padded <= kFewWeights) {
+    for (int64_t i = 0; i < p.taps * p.groups; ++i) pack(i);
+  } else {
+    parallel.Run(p.taps * p.groups, pack);
+  }
 
   const Stored* x = static_cast<const Stored*>(p.x);
   Stored* y = static_cast<Stored*>(p.y);
@@ -132,7 +146,7 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
 
     for (int64_t k = 0; k < p.taps; ++k) {
       const int64_t count = tile.count(k);
-      const Pair* pairs = tile.pairs(k);
+      const Pairs pairs = tile.pairs(k);
       if (count == 0) continue;
       const int64_t weight_tap = p.reversed ? p.taps - 1 - k : k;
       for (int64_t g = 0; g < p.groups; ++g) {
@@ -146,22 +160,24 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
             const int64_t depth = std::min(kDepth, p.depth - d);
             const Stored* part = x + g * p.depth + d;
             if constexpr (std::is_same_v<T, Stored>) {
-              const int64_t whole = count / at_once, left = count % at_once;
-              add[at_once](part, x_stride, pairs, whole, weights + d * width, depth, group_sums);
-              if (left > 0) {
-                add[left](part, x_stride, pairs + whole * at_once, 1, weights + d * width, depth,
-                          group_sums);
+              // Sizes that differ by one at most: few sums at a time would wait for each other.
+              const int64_t parts = (count + at_once - 1) / at_once;
+              const int64_t size = count / parts, larger = count % parts;
+              if (larger > 0) {
+                add[size + 1](part, x_stride, pairs, larger, weights + d * width, depth,
+                              group_sums);
               }
+              add[size](part, x_stride, pairs + larger * (size + 1), parts - larger,
+                        weights + d * width, depth, group_sums);
             } else {
               for (int64_t j = 0; j < count; j += at_once) {
                 const int taken = static_cast<int>(std::min<int64_t>(at_once, count - j));
-                Pair wide[kMostRows];
                 for (int r = 0; r < taken; ++r) {
-                  const Stored* row = part + pairs[j + r].in * x_stride;
+                  const Stored* row = part + pairs.in[j + r] * x_stride;
                   T* to = staged.get() + r * kDepth;
                   for (int64_t c = 0; c < depth; ++c) to[c] = Widen(row[c]);
-                  wide[r] = {pairs[j + r].row, r};
                 }
+                const Pairs wide{pairs.row + j, kInOrder};
                 add[taken](staged.get(), kDepth, wide, 1, weights + d * width, depth, group_sums);
               }
             }

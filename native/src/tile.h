@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 #include "buffer.h"
+#include "compress.h"
+#include "present.h"
 #include "problem.h"
 #include "simd.h"
 
@@ -16,83 +15,55 @@ namespace voxax::VOXAX_ISA {
 // Memory that partial sums of wgrad may take, unless one copy of the weight is more.
 inline constexpr int64_t kStripeBytes = 16 << 20;
 
-struct Pair {
-  int32_t row;  // of the tile
-  int32_t in;
+// Pairs of a tap, in the order of their rows.
+struct Pairs {
+  const int32_t* row;  // of the tile
+  const int32_t* in;
+
+  Pairs operator+(int64_t i) const { return {row + i, in + i}; }
 };
-
-// Which of up to 32 entries of the table are rows of the input, as bits. `odd` gets what is neither
-// that nor -1.
-inline uint32_t Present(const int32_t* entries, int count, int32_t in_rows, bool* odd) {
-  uint32_t present = 0, absent = 0;
-  int k = 0;
-#if defined(__AVX2__)
-  if (count >= 8) {
-    const __m256i none = _mm256_set1_epi32(-1), limit = _mm256_set1_epi32(in_rows);
-    for (;; k += 8) {
-      k = std::min(k, count - 8);  // The last eight may be read twice: bits are only set.
-      const __m256i in = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(entries + k));
-      const __m256i inside =
-          _mm256_and_si256(_mm256_cmpgt_epi32(in, none), _mm256_cmpgt_epi32(limit, in));
-      const __m256i missing = _mm256_cmpeq_epi32(in, none);
-      present |= static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(inside))) << k;
-      absent |= static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(missing))) << k;
-      if (k + 8 >= count) break;
-    }
-    k = count;
-  }
-#endif
-  const auto limit = static_cast<uint32_t>(in_rows);
-  for (; k < count; ++k) {
-    present |= static_cast<uint32_t>(static_cast<uint32_t>(entries[k]) < limit) << k;
-    absent |= static_cast<uint32_t>(entries[k] == -1) << k;
-  }
-  *odd |= (present | absent) != (count == 32 ? ~0u : (1u << count) - 1);
-  return present;
-}
-
-// Calls of(k) for the taps of one row that have an input row, in their order.
-template <typename Of>
-inline void ForPresent(const int32_t* row, int64_t taps, int64_t in_rows, BadRow* bad,
-                       const Of& of) {
-  const auto limit = static_cast<int32_t>(std::min<int64_t>(in_rows, INT32_MAX));
-  for (int64_t k = 0; k < taps; k += 32) {
-    const int count = static_cast<int>(std::min<int64_t>(32, taps - k));
-    bool odd = false;
-    uint32_t present = Present(row + k, count, limit, &odd);
-    for (; present != 0; present &= present - 1) of(k + __builtin_ctz(present));
-    if (!odd) continue;
-    for (int i = 0; i < count; ++i) {
-      if (row[k + i] < -1 || row[k + i] >= limit) bad->store(row[k + i]);
-    }
-  }
-}
 
 // Lists of the pairs that exist, made in one pass over the tile's rows of the neighbour table.
 class Tile {
  public:
   // For so many taps, and at most so many rows at a time.
-  Tile(int64_t rows, int64_t taps) : rows_(rows), taps_(taps), pairs_(rows * taps), ends_(taps) {}
+  Tile(int64_t rows, int64_t taps)
+      : pitch_(rows + kOverhang),
+        taps_(taps),
+        rows_(pitch_ * taps),
+        ins_(pitch_ * taps),
+        counts_(taps) {}
 
   // `neighbors` points at the first tap of the first row, `stride` is from row to row.
   void Read(const int32_t* neighbors, int64_t stride, int64_t rows, int64_t in_rows,
             BadRow* bad) {
-    for (int64_t k = 0; k < taps_; ++k) ends_[k] = pairs_.get() + k * rows_;
-    for (int64_t m = 0; m < rows; ++m) {
+    std::fill(counts_.get(), counts_.get() + taps_, 0);
+    int64_t m = 0;
+#if defined(__AVX2__)
+    if (taps_ >= 8) {
+      const Lists lists{rows_.get(), ins_.get(), counts_.get(), pitch_};
+      m = AppendPairs(neighbors, stride, rows, taps_, in_rows, lists, bad);
+    }
+#endif
+    for (; m < rows; ++m) {
       const int32_t* row = neighbors + m * stride;
       ForPresent(row, taps_, in_rows, bad, [&](int64_t k) {
-        *ends_[k]++ = {static_cast<int32_t>(m), row[k]};
+        const int64_t at = k * pitch_ + counts_[k]++;
+        rows_[at] = static_cast<int32_t>(m);
+        ins_[at] = row[k];
       });
     }
   }
 
-  const Pair* pairs(int64_t tap) const { return pairs_.get() + tap * rows_; }
-  int64_t count(int64_t tap) const { return ends_[tap] - pairs(tap); }
+  Pairs pairs(int64_t tap) const {
+    return {rows_.get() + tap * pitch_, ins_.get() + tap * pitch_};
+  }
+  int64_t count(int64_t tap) const { return counts_[tap]; }
 
  private:
-  int64_t rows_, taps_;
-  Buffer<Pair> pairs_;
-  Buffer<Pair*> ends_;
+  int64_t pitch_, taps_;
+  Buffer<int32_t> rows_, ins_;
+  Buffer<int64_t> counts_;
 };
 
 // A range of columns that is computed at a time: `vectors` registers wide, some lanes unused.

@@ -10,14 +10,14 @@
 
 #include "elements.h"
 #include "kernels.h"
+#include "operands.h"
 #include "tile.h"
 
 namespace voxax::VOXAX_ISA {
 
-// dw[c] += sum over pairs of x[pair][c] * dy[pair], for channels c < C.
-// x: rows of x_stride values, dy: [pairs, V * lanes], dw: [C, V * lanes].
+// dw[c] += sum over pairs of x[first + c] * dy[column ..], for channels c < C; dw: [C, V * lanes].
 template <typename T, int V, int C>
-void AddOuter(const T* x, int64_t x_stride, const T* dy, int64_t pairs, T* dw) {
+void AddOuter(const Operands<T>* pairs, int64_t count, int64_t first, int64_t column, T* dw) {
   using S = Simd<T>;
   typename S::Vec total[C][V];
 #pragma GCC unroll 16
@@ -26,6 +26,9 @@ void AddOuter(const T* x, int64_t x_stride, const T* dy, int64_t pairs, T* dw) {
     for (int v = 0; v < V; ++v) total[c][v] = S::Load(dw + (c * V + v) * S::kLanes);
   }
   do {
+    const T* x = pairs->x + first;
+    const T* dy = pairs->dy + column;
+    ++pairs;
     typename S::Vec g[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) g[v] = S::Load(dy + v * S::kLanes);
@@ -35,9 +38,7 @@ void AddOuter(const T* x, int64_t x_stride, const T* dy, int64_t pairs, T* dw) {
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) total[c][v] += value * g[v];
     }
-    x += x_stride;
-    dy += V * S::kLanes;
-  } while (--pairs > 0);
+  } while (--count > 0);
 #pragma GCC unroll 16
   for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 4
@@ -46,7 +47,7 @@ void AddOuter(const T* x, int64_t x_stride, const T* dy, int64_t pairs, T* dw) {
 }
 
 template <typename T>
-using AddOuterFn = void (*)(const T*, int64_t, const T*, int64_t, T*);
+using AddOuterFn = void (*)(const Operands<T>*, int64_t, int64_t, int64_t, T*);
 
 // AddOuter for 1 .. RowsFor(V) channels; the first entry is unused.
 template <typename T, int V>
@@ -69,51 +70,24 @@ const AddOuterFn<T>* AddOuterFor(int vectors) {
   return vectors == 2 ? AddOuterTable<T, 2>::Get() : AddOuterTable<T, 1>::Get();
 }
 
-template <typename Stored, typename T>
-inline void Copy(const Stored* from, int64_t count, T* to) {
-  int64_t i = 0;
-  if constexpr (std::is_same_v<Stored, T>) {
-    for (; i + Simd<T>::kLanes <= count; i += Simd<T>::kLanes) {
-      Simd<T>::Store(to + i, Simd<T>::Load(from + i));
-    }
-  }
-  for (; i < count; ++i) to[i] = Widen(from[i]);
-}
+// Lines of features and of gradients that are fetched ahead for each block of sums.
+inline constexpr int kLinesAhead = 6;
 
-// Pairs and channels that are worked on at a time: their features and one panel of gradients stay
-// in the first-level cache, side by side. Read in place, rows of a power of two would all fall
-// into the same few sets of it.
-inline constexpr int64_t kPairs = 64, kChannels = 64;
-
-// The pairs' rows of x, side by side: [pairs, channels].
-template <typename Stored, typename T>
-void PackFeatures(const Stored* x, int64_t stride, const Pair* pairs, int64_t count,
-                  int64_t channels, T* to) {
-  for (int64_t i = 0; i < count; ++i, to += channels) {
-    Copy(x + pairs[i].in * stride, channels, to);
-  }
-}
-
-// One panel of the pairs' rows of dy: [pairs, width], zero behind the panel's columns.
-template <typename Stored, typename T>
-void PackGradients(const Stored* dy, int64_t stride, const Pair* pairs, int64_t count,
-                   const Panel& panel, int64_t width, T* to) {
-  for (int64_t i = 0; i < count; ++i, to += width) {
-    Copy(dy + pairs[i].row * stride + panel.begin, panel.width, to);
-    for (int64_t n = panel.width; n < width; ++n) to[n] = T(0);
-  }
-}
-
-// Adds the products of packed features [pairs, channels] and one packed panel to dw [channels,
-// width].
+// Adds the products of so many channels and one panel to dw [channels, width].
 template <typename T>
-void AddPanel(const T* x, int64_t channels, const T* dy, int64_t pairs, int vectors, T* dw) {
+void AddPanel(const Operands<T>* pairs, int64_t count, int64_t channels, int64_t column,
+              int vectors, T* dw, Ahead* features, Ahead* gradients) {
   const int64_t width = vectors * Simd<T>::kLanes;
   const int at_once = RowsFor(vectors);
   const AddOuterFn<T>* add = AddOuterFor<T>(vectors);
-  for (int64_t c = 0; c < channels; c += at_once) {
-    const int height = static_cast<int>(std::min<int64_t>(at_once, channels - c));
-    add[height](x + c, channels, dy, pairs, dw + c * width);
+  int64_t parts = (channels + at_once - 1) / at_once;
+  // Heights that differ by one at most: few sums at a time would wait for each other.
+  for (int64_t c = 0; c < channels; --parts) {
+    const int64_t height = (channels - c + parts - 1) / parts;
+    features->Fetch(kLinesAhead);
+    gradients->Fetch(kLinesAhead);
+    add[height](pairs, count, c, column, dw + c * width);
+    c += height;
   }
 }
 
@@ -169,34 +143,35 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
       T* sums = part + offsets[q] * block;
       std::fill(sums + first_tap * tap_size, sums + end_tap * tap_size, T(0));
     }
-    thread_local Buffer<T> packed_x, packed_dy;
-    packed_x.Reserve(kPairs * kChannels);
-    packed_dy.Reserve(kPairs * (kUnitColumns + kMostVectors * lanes));
+    const int64_t first_column = panels[begin].begin;
+    const Columns columns{first_column, panels[end - 1].begin + panels[end - 1].width - first_column,
+                          offsets[end - 1] + panels[end - 1].vectors * lanes - offsets[begin]};
+    Gathered<Stored, T> gathered(x_stride, dy_stride, columns.padded);
     Tile tile(p.tile, end_tap - first_tap);
     for (int64_t t = stripe * tiles_each; t < std::min(tiles, (stripe + 1) * tiles_each); ++t) {
       const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
       tile.Read(p.neighbors + first * p.taps + first_tap, p.taps, rows, p.in_rows, bad);
       for (int64_t k = first_tap; k < end_tap; ++k) {
         const int64_t count = tile.count(k - first_tap);
-        for (int64_t j = 0; j < count; j += kPairs) {
-          const Pair* pairs = tile.pairs(k - first_tap) + j;
-          const int64_t taken = std::min(kPairs, count - j);
-          T* to = packed_dy.get();
-          for (size_t q = begin; q < end; ++q) {
-            const int64_t width = panels[q].vectors * lanes;
-            PackGradients(dy + first * dy_stride + g * p.columns, dy_stride, pairs, taken,
-                          panels[q], width, to);
-            to += taken * width;
-          }
+        int64_t chunks = std::max<int64_t>(1, (count + kPairs / 2) / kPairs);
+        for (int64_t j = 0; j < count; --chunks) {
+          const Pairs pairs = tile.pairs(k - first_tap) + j;
+          const int64_t taken = (count - j + chunks - 1) / chunks;
+          j += taken;
+          const int64_t size = sizeof(Stored), more = std::min(count - j, taken);
+          const Stored* tile_dy = dy + first * dy_stride + g * p.columns;
+          Ahead next_x(x + g * p.depth, pairs.in + taken, more, x_stride * size, p.depth * size);
+          Ahead next_dy(tile_dy + columns.begin, pairs.row + taken, more, dy_stride * size,
+                        columns.width * size);
+          gathered.ReadGradients(tile_dy, pairs, taken, columns);
           for (int64_t c = 0; c < p.depth; c += kChannels) {
             const int64_t channels = std::min(kChannels, p.depth - c);
-            PackFeatures(x + g * p.depth + c, x_stride, pairs, taken, channels, packed_x.get());
-            const T* panel_dy = packed_dy.get();
+            gathered.ReadFeatures(x + g * p.depth + c, pairs, taken, channels);
             for (size_t q = begin; q < end; ++q) {
               const int64_t width = panels[q].vectors * lanes;
-              AddPanel(packed_x.get(), channels, panel_dy, taken, panels[q].vectors,
-                       part + offsets[q] * block + (k * p.depth + c) * width);
-              panel_dy += taken * width;
+              AddPanel(gathered.operands(), taken, channels, offsets[q] - offsets[begin],
+                       panels[q].vectors, part + offsets[q] * block + (k * p.depth + c) * width,
+                       &next_x, &next_dy);
             }
           }
         }

@@ -14,18 +14,20 @@ from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem
 from voxax.algorithms.rows import table_views
 
-# Rows of a tile. For 16 to 128 channels of a LiDAR sweep, forward and dgrad in tiles of 64, 128 and
-# 256 rows did not differ beyond the noise; in 9 workloads of benchmarks/tuning.py, wgrad in tiles
-# of 2048 was within 4 % of the better of 512 and 2048 (2 cores of an AMD EPYC, Zen 3). So there is
-# nothing to measure.
-_FORWARD_TILE, _WGRAD_TILE = 128, 2048
+# Rows of a tile. For 16 to 64 channels of a LiDAR sweep, forward and dgrad in tiles of 256 rows
+# took 2 to 9 % less than in tiles of 128; with few rows, small tiles are work for more threads.
+# wgrad in tiles of 2048 was within 4 % of the better of 512 and 2048 in 9 workloads of
+# benchmarks/tuning.py (2 cores of an AMD EPYC, Zen 3). So there is nothing to measure.
+_FORWARD_TILE, _FORWARD_TILE_OF_FEW, _WGRAD_TILE = 256, 128, 2048
+_FEW_ROWS = 8192
 
 
 def space(problem: Problem) -> tuple[Parameters, ...]:
     """One size of tiles."""
     if problem.product == "wgrad":
         return (native.parameters(gemm_block_size=_WGRAD_TILE),)
-    return (native.parameters(fwd_block_size=_FORWARD_TILE),)
+    few = problem.out_rows < _FEW_ROWS
+    return (native.parameters(fwd_block_size=_FORWARD_TILE_OF_FEW if few else _FORWARD_TILE),)
 
 
 def apply(
