@@ -1,16 +1,21 @@
 """Products compiled for TPUs that are not there, by libtpu (`pip install .[tpu]`)."""
 
+import functools
+
 import jax
+import numpy as np
 
 from voxax.algorithms import Problem
 from voxax.algorithms.implicit_gemm import bodies, tpu
 from voxax.forecast import TOPOLOGIES as BY_CHIP
 from voxax.forecast import compile_for
 from voxax.geometry import KernelSpec
-from voxax.geometry.windows import WINDOW_TILE, columns_of
+from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.hardware import describe
 
 TOPOLOGIES = tuple(BY_CHIP.values())
+
+facts = functools.cache(describe)  # a process of its own each time
 
 
 def make_problem(
@@ -33,7 +38,21 @@ def compile_product(topology, problem, parameters):
 def product(chip, product="forward", dtype="bfloat16", window=0, **options):
     """What to compile for ``voxax.forecast``: the window kernels in their blocks for a chip."""
     problem = make_problem(product, dtype, **options)
-    return operands(problem, tpu.space(problem, describe(BY_CHIP[chip]))[window])
+    return operands(problem, tpu.space(problem, facts(BY_CHIP[chip]))[window])
+
+
+def visits(chip, neighbors, window=0, **options):
+    """Steps of the grid of the forward window kernel on one core, for a map ``int32[N, 27]``.
+
+    Each tile is visited once for each window of its longest column.
+    """
+    rows, taps = neighbors.shape
+    problem = make_problem("forward", "bfloat16", rows=rows, **options)
+    chosen = dict(tpu.space(problem, facts(BY_CHIP[chip]))[window])
+    columns = columns_of(problem.spec, taps)
+    lengths = np.asarray(find_windows(neighbors, columns)[1])
+    total = int(np.sum(np.max(-(-lengths // chosen["window_rows"]), axis=1)))
+    return -(-total // chosen["stripes"])
 
 
 def operands(problem, parameters):
