@@ -63,6 +63,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
                     item.label,
                     item.times,
                     item.bytes,
+                    item.operands,
                     listings.get(item.name),
                 )
             )

@@ -31,6 +31,7 @@ class Operation:
       kind: HLO's opcode; of calls to kernels, their target.
       times: how often it runs; None inside a loop whose passes are known at run time only.
       bytes: operands and results in HBM, each once, padded to tiles.
+      operands: dtype and shape of each.
       label: where it comes from in JAX.
     """
 
@@ -38,6 +39,7 @@ class Operation:
     kind: str
     times: int | None
     bytes: int
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
     label: str
 
 
@@ -103,6 +105,7 @@ def _walk(
                 target[1] if target else line.opcode,
                 times,
                 _bytes_of(computations, line, shapes),
+                _operands(line, shapes),
                 label[1] if label else "",
             )
 
@@ -142,6 +145,16 @@ def _bytes_of(computations: dict[str, list[_Line]], line: _Line, shapes: dict[st
         written = min(written, sum(sorted(read)[:-1]))
         read = sorted(read)[:-1]
     return written + sum(read)
+
+
+def _operands(line: _Line, shapes: dict[str, str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    names = _OPERAND.findall(line.rest[1 : _closing(line.rest)])
+    found = [_SHAPE.search(shapes.get(name, "")) for name in names]
+    return tuple(
+        (match[1], tuple(int(extent) for extent in match[2].split(",") if extent))
+        for match in found
+        if match
+    )
 
 
 def _closing(text: str) -> int:

@@ -25,6 +25,7 @@ class Kernel:
       label: where it comes from in JAX.
       times: how often the program runs it; None where that is known at run time only.
       bytes: operands and results in HBM, each once.
+      operands: dtype, as HLO calls it, and shape of each.
       listing: None for what has none.
     """
 
@@ -33,6 +34,7 @@ class Kernel:
     label: str
     times: int | None
     bytes: int
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
     listing: Listing | None
 
     @property
@@ -143,17 +145,38 @@ class Program:
         moved = sum(cost.bytes for cost in costs) + self.copied
         return max(sum(cost.seconds for cost in costs), moved / self.chip.bandwidth)
 
+    @property
+    def floor(self) -> float:
+        """Seconds: arguments and results once through HBM, or the operations at the peak."""
+        return max(self._moved_once, self._computed)
+
+    @property
+    def floor_bound(self) -> str:
+        """Which of both: ``bytes`` or ``operations``."""
+        return "bytes" if self._moved_once >= self._computed else "operations"
+
+    @property
+    def _moved_once(self) -> float:
+        return (self.arguments + self.results) / self.chip.bandwidth
+
+    @property
+    def _computed(self) -> float:
+        return self.flops / self.chip.peak
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
 def from_json(values: Mapping[str, Any]) -> Program:
     """The inverse of :meth:`Program.to_json`."""
-    kernels = tuple(
-        Kernel(**{**k, "listing": None if k["listing"] is None else _listing(k["listing"])})
-        for k in values["kernels"]
-    )
+    kernels = tuple(_kernel(kernel) for kernel in values["kernels"])
     return Program(**{**values, "chip": Chip(**values["chip"]), "kernels": kernels})
+
+
+def _kernel(values: Mapping[str, Any]) -> Kernel:
+    listing = None if values["listing"] is None else _listing(values["listing"])
+    operands = tuple((dtype, tuple(shape)) for dtype, shape in values["operands"])
+    return Kernel(**{**values, "listing": listing, "operands": operands})
 
 
 def _listing(values: Mapping[str, Any]) -> Listing:
