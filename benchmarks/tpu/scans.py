@@ -29,7 +29,7 @@ def points(folder: Path, name: str) -> np.ndarray:
     path = folder / SCANS[name][0]
     if path.suffix == ".npz":
         with np.load(path) as stored:
-            found = stored["xyz"] + (stored["origin"] if "origin" in stored else 0)
+            found = stored["xyz"]
     elif path.name.endswith(".pcd.bin"):
         found = np.fromfile(path, np.float32).reshape(-1, 5)[:, :3]
     elif path.suffix == ".bin":

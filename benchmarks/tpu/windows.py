@@ -61,8 +61,9 @@ def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
 
 def table_of(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| scan, voxel | voxels | neighbours | mean window | p99 | max | tiles within 256 | visits "
-        "a tile | (tile, tap) not empty | useful GFLOP | selection, of useful | weights, of useful |",
+        "| scan, voxel | voxels | neighbours | mean window | p99 | max | tiles within 256 "
+        "| visits a tile | (tile, tap) not empty | useful GFLOP | selection, of useful "
+        "| weights, of useful |",
         "|---|" + "---:|" * 11,
     ]
     lines += [

@@ -10,7 +10,7 @@ is counted and how.
 
 from voxax.forecast.chip import TOPOLOGIES, Chip, chip_named
 from voxax.forecast.compile import compile_for
-from voxax.forecast.count import Request, count, count_all
+from voxax.forecast.count import Request, count, count_all, outcomes
 from voxax.forecast.listing import Listing, Loop, read_listing
 from voxax.forecast.program import Cost, Kernel, Program
 from voxax.forecast.render import LEFT_OUT, render, render_loops
@@ -29,6 +29,7 @@ __all__ = [
     "compile_for",
     "count",
     "count_all",
+    "outcomes",
     "read_listing",
     "render",
     "render_loops",

@@ -34,16 +34,31 @@ def count(chip: str, target: str, **arguments: Any) -> Program:
 def count_all(requests: Sequence[Request]) -> list[Program]:
     """Compile programs for TPUs that need not be there, and count each kernel's cycles.
 
+    As :func:`outcomes`, but the first program that does not compile is an error.
+    """
+    found = []
+    for outcome in outcomes(requests):
+        if isinstance(outcome, VoxaxError):
+            raise outcome
+        found.append(outcome)
+    return found
+
+
+def outcomes(requests: Sequence[Request]) -> list[Program | VoxaxError]:
+    """Compile programs, and count each kernel's cycles; errors are results.
+
     All in one process, which loads libtpu with flags of its own; about 4 s to start, and what the
     compilations take.
 
     Args:
       requests: see ``Request``.
 
+    Returns:
+      For each request its program, or why there is none, with the compiler's message.
+
     Raises:
       MissingExtraError: libtpu is not installed.
       InputError: an unknown generation.
-      VoxaxError: a program does not compile, with the compiler's message.
     """
     if not _compat.has_libtpu():
         raise MissingExtraError('compiling for TPUs needs libtpu: pip install "voxax[tpu]"')
@@ -61,17 +76,19 @@ def count_all(requests: Sequence[Request]) -> list[Program]:
             check=False,
         )
         lines = told.read_text().splitlines() if told.exists() else []
-    programs = []
+    found: list[Program | VoxaxError] = []
     for (chip, target, _), line in zip(requests, lines, strict=False):
         values = json.loads(line)
         if "error" in values:
-            raise VoxaxError(f"{target} does not compile for {chip}: {values['error']}")
-        programs.append(from_json(values))
-    if len(programs) < len(requests):
-        chip, target, _ = requests[len(programs)]
-        last = "\n".join(done.stderr.splitlines()[-_LAST_LINES:])
-        raise VoxaxError(f"compiling {target} for {chip} ended with {done.returncode}:\n{last}")
-    return programs
+            found.append(VoxaxError(f"{target} does not compile for {chip}: {values['error']}"))
+        else:
+            found.append(from_json(values))
+    last = "\n".join(done.stderr.splitlines()[-_LAST_LINES:])
+    for chip, target, _ in requests[len(found) :]:
+        # The compiler ends the process where it finds itself at fault.
+        told_last = f"compiling {target} for {chip}, or before it, ended with {done.returncode}"
+        found.append(VoxaxError(f"{told_last}:\n{last}"))
+    return found
 
 
 def _environment(dump: Path) -> dict[str, str]:
