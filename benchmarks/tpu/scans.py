@@ -12,6 +12,7 @@ SCANS = {
     "nuscenes": ("nc/nuscenes_n015_lidar_top.pcd.bin", (0.05, 0.1)),
     "os0": ("lidar_os0_128.npz", (0.05, 0.1)),
     "hdl32e": ("lidar_hdl32e_target.ply", (0.05, 0.1)),
+    # feet
     "autzen": ("air_autzen_trim.las", (0.5, 1.0)),
     "ahn3": ("air_ahn3_delft.npz", (0.5, 1.0)),
     "lone_star": ("tls_lone_star.npz", (0.05, 0.1)),

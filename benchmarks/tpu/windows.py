@@ -87,7 +87,7 @@ def main() -> None:
     for name in arguments.scans:
         positions = points(arguments.data, name)
         rows += [row(name, size, positions) for size in SCANS[name][1]]
-        print(table_of(rows).splitlines()[-1], flush=True)
+        print(*table_of(rows).splitlines()[-2:], sep="\n", flush=True)
     RESULTS.mkdir(exist_ok=True)
     text = table_of(rows)
     (RESULTS / "tpu_windows.md").write_text(
