@@ -56,6 +56,7 @@ def row_copies(product="forward", rows=100_352, channels=64):
     """
     tiles = -(-rows // TILE)
     most = TAPS * TILE
+    listed = -(-most // 1024) * 1024  # one-dimensional blocks are multiples of it
 
     def kernel(counts, sources, slots, x, other, out, picked, semaphore):
         tile = pl.program_id(0)
@@ -97,7 +98,7 @@ def row_copies(product="forward", rows=100_352, channels=64):
 
     def run(counts, sources, slots, x, other):
         wide = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, LANES - channels)))
-        entries = pl.BlockSpec((most,), lambda i, _: (i,), memory_space=pltpu.SMEM)
+        entries = pl.BlockSpec((listed,), lambda i, _: (i,), memory_space=pltpu.SMEM)
         if product == "wgrad":
             operand = pl.BlockSpec((TILE, channels), lambda i, _: (i, 0))
             shape = (TAPS, LANES, channels)
@@ -127,5 +128,5 @@ def row_copies(product="forward", rows=100_352, channels=64):
     other = _shape(tiles * TILE, channels)
     if product != "wgrad":
         other = _shape(TAPS, channels, channels)
-    lists = integers(tiles * most)
+    lists = integers(tiles * listed)
     return run, integers(tiles), lists, lists, _shape(rows, channels), other

@@ -59,9 +59,9 @@ def floors(program: Program, table: np.ndarray) -> tuple[float, float]:
     return max(operations, moved), 3 * max(operations, moved)
 
 
-def measure(name: str, folder: Path, chips: list[str]) -> list[dict[str, Any]]:
+def measure(name: str, folder: Path, chips: list[str], methods: list[str]) -> list[dict[str, Any]]:
     table = neighbors(cells(points(folder, name), VOXEL))
-    cases = [(chip, method) for chip in chips for method in METHODS]
+    cases = [(chip, method) for chip in chips for method in methods]
     asked = [
         (chip, METHODS[method], {"product": product, "rows": len(table)})
         for chip, method in cases
@@ -91,6 +91,10 @@ def measure(name: str, folder: Path, chips: list[str]) -> list[dict[str, Any]]:
     return found
 
 
+def _case(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["scan"], row["chip"], row["method"]
+
+
 def table_of(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| scan, voxels | chip | method | forward, ms | of the floor | training, ms "
@@ -117,9 +121,19 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the scans")
     parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
     parser.add_argument("--scans", nargs="*", default=list(SCANS), choices=list(SCANS))
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
     arguments = parser.parse_args()
-    rows = [r for scan in arguments.scans for r in measure(scan, arguments.data, arguments.chips)]
+    rows = [
+        r
+        for scan in arguments.scans
+        for r in measure(scan, arguments.data, arguments.chips, arguments.methods)
+    ]
     RESULTS.mkdir(exist_ok=True)
+    kept = RESULTS / "tpu_layers.json"
+    if kept.exists():  # rows of other runs stay
+        new = {_case(row) for row in rows}
+        rows = [row for row in json.loads(kept.read_text()) if _case(row) not in new] + rows
+    rows.sort(key=lambda row: (SCANS.index(row["scan"]), list(TOPOLOGIES).index(row["chip"])))
     text = table_of(rows)
     (RESULTS / "tpu_layers.md").write_text(
         f"# One layer on TPUs, predicted\n\nSee benchmarks/tpu/layers.py.\n\n{text}\n"

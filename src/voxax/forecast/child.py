@@ -5,6 +5,7 @@ Started by ``count.py`` as ``python -m voxax.forecast.child REQUESTS RESULTS FOL
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from voxax import _compat
 from voxax.forecast.chip import TOPOLOGIES, chip_named
 from voxax.forecast.compile import compile_for
 from voxax.forecast.hlo import operations, runs_beside
@@ -68,8 +70,11 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
                 )
             )
     memory = compiled.memory_analysis()
+    device = _compat.tpu_topology(TOPOLOGIES[chip])[0]
+    # The table joins the cores of a v4, libtpu's description does not.
+    cores = int(getattr(device, "num_cores", None) or 1)
     return Program(
-        chip_named(chip),
+        dataclasses.replace(chip_named(chip), cores=cores),
         tuple(kernels),
         copied,
         memory.temp_size_in_bytes,

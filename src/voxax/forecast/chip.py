@@ -37,7 +37,8 @@ class Chip:
       bandwidth: bytes per second, of HBM.
       granule: bytes, the unit of the listings' copies.
       vmem, hbm: bytes.
-      cores: TensorCores that one device of JAX joins; each has such numbers.
+      cores: TensorCores that one device of JAX joins; each has such numbers. A program's schedule
+        is that of one of them.
     """
 
     name: str
@@ -48,6 +49,11 @@ class Chip:
     vmem: int
     hbm: int
     cores: int
+
+    @property
+    def device_bandwidth(self) -> float:
+        """Bytes per second, of all cores of a device."""
+        return self.cores * self.bandwidth
 
 
 def chip_named(name: str) -> Chip:

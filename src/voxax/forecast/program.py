@@ -85,7 +85,7 @@ class Cost:
     @property
     def seconds(self) -> float:
         """At least: copies run beside the schedule, whatever takes longer."""
-        return max(self.cycles / self.chip.clock, self.bytes / self.chip.bandwidth)
+        return max(self.cycles / self.chip.clock, self.bytes / self.chip.device_bandwidth)
 
     @property
     def bound(self) -> str:
@@ -94,7 +94,7 @@ class Cost:
         ``MXU`` and ``issue slots (...)`` need a unit at work in four cycles of five; with less the
         schedule waits for results of its own.
         """
-        if self.bytes / self.chip.bandwidth >= self.cycles / self.chip.clock:
+        if self.bytes / self.chip.device_bandwidth >= self.cycles / self.chip.clock:
             return "bytes"
         kind, most = max(self.busy.items(), key=lambda item: item[1], default=("", 0.0))
         if most >= _SATURATED * self.cycles:
@@ -143,7 +143,7 @@ class Program:
         """Kernels run one after the other; copies beside them share the memory's bandwidth."""
         costs = self.costs(passes)
         moved = sum(cost.bytes for cost in costs) + self.copied
-        return max(sum(cost.seconds for cost in costs), moved / self.chip.bandwidth)
+        return max(sum(cost.seconds for cost in costs), moved / self.chip.device_bandwidth)
 
     @property
     def floor(self) -> float:
@@ -157,11 +157,11 @@ class Program:
 
     @property
     def _moved_once(self) -> float:
-        return (self.arguments + self.results) / self.chip.bandwidth
+        return (self.arguments + self.results) / self.chip.device_bandwidth
 
     @property
     def _computed(self) -> float:
-        return self.flops / self.chip.peak
+        return self.flops / (self.chip.peak * self.chip.cores)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
