@@ -87,7 +87,7 @@ def _dtype_refusal(dtype: str) -> str:
         "float16": "its exponents are not bfloat16's, and the matrix unit takes no float16",
         "float64": "the matrix unit adds in float32",
     }
-    wide = "the matrix unit would take bfloat16 numbers for them: of integers those hold 8 bits"
+    wide = "of integers int8 alone is exact in bfloat16, with sums of 1024 products in float32"
     return (
         f"the window kernels multiply {', '.join(_DTYPES)}, got {dtype}: {reasons.get(dtype, wide)}"
     )

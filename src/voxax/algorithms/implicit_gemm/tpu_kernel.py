@@ -17,6 +17,7 @@ lanes they would leave half of it empty.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -304,7 +305,7 @@ def _call(
             return found
 
         if clear is not None:
-            pl.when(step.begins)(lambda: clear(out_ref))
+            pl.when(step.begins)(functools.partial(clear, out_ref))
 
         @pl.when(step.live)
         def _() -> None:
