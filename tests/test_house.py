@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "voxax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Rooms that import the house, and that the house never imports.
-SIDE_DOORS = ("cli", "plot", "check", "torch", "interop", "io")
+SIDE_DOORS = ("cli", "plot", "check", "torch", "interop", "io", "forecast")
 # Semi-public parts of JAX, which change between releases: only `_compat.py`, and for the checker
 # `_compat_tracing.py`, may touch them.
 COMPAT = (PACKAGE / "_compat.py", PACKAGE / "_compat_tracing.py")

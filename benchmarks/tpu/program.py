@@ -1,16 +1,21 @@
 """Products compiled for TPUs that are not there, by libtpu (`pip install .[tpu]`)."""
 
-import os
+import functools
 
 import jax
+import numpy as np
 
-from voxax import _compat
 from voxax.algorithms import Problem
-from voxax.algorithms.implicit_gemm import bodies
+from voxax.algorithms.implicit_gemm import bodies, tpu
+from voxax.forecast import TOPOLOGIES as BY_CHIP
+from voxax.forecast import compile_for
 from voxax.geometry import KernelSpec
-from voxax.geometry.windows import WINDOW_TILE, columns_of
+from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
+from voxax.hardware import describe
 
-TOPOLOGIES = ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1")
+TOPOLOGIES = tuple(BY_CHIP.values())
+
+facts = functools.cache(describe)  # a process of its own each time
 
 
 def make_problem(
@@ -25,27 +30,33 @@ def make_problem(
     )  # fmt: skip
 
 
-def compile_for(topology, function, *shapes):
-    """A function compiled for one device of a topology, with default layouts.
-
-    Without a TPU: libtpu is kept from asking a metadata server about one, here and afterwards.
-    """
-    from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
-
-    # Before libtpu is loaded: it would wait for the server, and allow one process at a time.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    device = _compat.tpu_topology(topology)[0]
-    kind, cores = device.device_kind, int(getattr(device, "num_cores", None) or 1)
-    one = SingleDeviceSharding(device)
-    abstract = AbstractDevice(device_kind=kind, num_cores=cores, platform="tpu")
-    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract)):
-        lowered = jax.jit(function, in_shardings=one, out_shardings=one).lower(*shapes)
-    return lowered.compile()
-
-
 def compile_product(topology, problem, parameters):
     """``implicit_gemm`` with these parameters."""
+    return compile_for(topology, *operands(problem, parameters))
+
+
+def product(chip, product="forward", dtype="bfloat16", window=0, **options):
+    """What to compile for ``voxax.forecast``: the window kernels in their blocks for a chip."""
+    problem = make_problem(product, dtype, **options)
+    return operands(problem, tpu.space(problem, facts(BY_CHIP[chip]))[window])
+
+
+def visits(chip, neighbors, window=0, **options):
+    """Steps of the grid of the forward window kernel on one core, for a map ``int32[N, 27]``.
+
+    Each tile is visited once for each window of its longest column.
+    """
+    rows, taps = neighbors.shape
+    problem = make_problem("forward", "bfloat16", rows=rows, **options)
+    chosen = dict(tpu.space(problem, facts(BY_CHIP[chip]))[window])
+    columns = columns_of(problem.spec, taps)
+    lengths = np.asarray(find_windows(neighbors, columns)[1])
+    total = int(np.sum(np.max(-(-lengths // chosen["window_rows"]), axis=1)))
+    return -(-total // chosen["stripes"])
+
+
+def operands(problem, parameters):
+    """``implicit_gemm`` as a function of arrays, and their shapes."""
 
     def shape(*size, dtype=problem.dtype):
         return jax.ShapeDtypeStruct(size, dtype)
@@ -66,4 +77,4 @@ def compile_product(topology, problem, parameters):
         return bodies.apply(problem, parameters, a, b, views)
 
     names = bodies.views(parameters, problem.product, problem.symmetric)
-    return compile_for(topology, run, a, b, {name: view(name) for name in names})
+    return run, a, b, {name: view(name) for name in names}

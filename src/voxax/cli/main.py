@@ -28,6 +28,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         import tyro
     except ImportError as error:
         raise MissingExtraError('the command line needs: pip install "voxax[demo]"') from error
+    from voxax.cli.bench import bench
     from voxax.cli.cache import cache
     from voxax.cli.check import check
     from voxax.cli.demo import demo
@@ -42,6 +43,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         "hardware": hardware,
         "tune": tune,
         "explain": explain,
+        "bench": bench,
         "cache": cache,
         "check": check,
     }

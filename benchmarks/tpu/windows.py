@@ -1,0 +1,101 @@
+"""How long are the windows of real scans, and what does selecting rows from them cost?
+
+    python benchmarks/tpu/windows.py --data FOLDER
+
+For each scan at two voxel sizes: the 3x3x3 submanifold map, its tiles of 128 rows and nine columns.
+A window is what `voxax.geometry.windows` finds, its start rounded down to 16 rows. Operations of
+the matrix units are those of the kernel's design, at 64 channels: every visit selects 128 rows from
+256 for each of 27 taps and multiplies them with the taps' weights; useful are the products of
+voxels that are neighbours. Results go to results/tpu_windows.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
+
+from benchmarks.tpu.scans import SCANS, cells, neighbors, points
+
+RESULTS = Path(__file__).parents[1] / "results"
+WINDOW, CHANNELS, TAPS = 256, 64, 27
+
+
+def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
+    from voxax.geometry import KernelSpec
+    from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
+
+    table = neighbors(cells(positions, size))
+    columns = columns_of(KernelSpec.make(3, 3), TAPS)
+    lengths = np.asarray(find_windows(table, columns)[1])
+    visits = int(np.sum(np.max(-(-lengths // WINDOW), axis=1)))
+    tiles = -(-len(table) // WINDOW_TILE)
+    padded = np.pad(table, ((0, tiles * WINDOW_TILE - len(table)), (0, 0)), constant_values=-1)
+    reached = (padded.reshape(tiles, WINDOW_TILE, TAPS) >= 0).any(1)
+    held = lengths[lengths > 0]
+    useful = 2 * int((table >= 0).sum()) * CHANNELS**2
+    selection = 2 * visits * TAPS * WINDOW_TILE * WINDOW * CHANNELS
+    product = 2 * visits * TAPS * WINDOW_TILE * CHANNELS**2
+    return {
+        "scan": name,
+        "voxel": size,
+        "voxels": len(table),
+        "neighbours": float((table >= 0).sum() / len(table)),
+        "mean": float(held.mean()),
+        "p99": float(np.percentile(held, 99)),
+        "max": int(held.max()),
+        "within": float((lengths.max(1) <= WINDOW).mean()),
+        "visits": visits / tiles,
+        "pairs": float(reached.mean()),
+        "useful": useful,
+        "selection": selection,
+        "product": product,
+    }
+
+
+def table_of(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| scan, voxel | voxels | neighbours | mean window | p99 | max | tiles within 256 "
+        "| visits a tile | (tile, tap) not empty | useful GFLOP | selection, of useful "
+        "| weights, of useful |",
+        "|---|" + "---:|" * 11,
+    ]
+    lines += [
+        f"| {r['scan']} {r['voxel']:.3g} | {r['voxels']:,} | {r['neighbours']:.1f} "
+        f"| {r['mean']:.0f} | {r['p99']:.0f} | {r['max']} | {100 * r['within']:.1f} % "
+        f"| {r['visits']:.3f} | {r['pairs']:.2f} | {r['useful'] / 1e9:.2f} "
+        f"| {r['selection'] / r['useful']:.1f} x | {r['product'] / r['useful']:.1f} x |"
+        for r in rows
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the scans")
+    parser.add_argument("--scans", nargs="*", default=list(SCANS), choices=list(SCANS))
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.scans:
+        positions = points(arguments.data, name)
+        rows += [row(name, size, positions) for size in SCANS[name][1]]
+        print(*table_of(rows).splitlines()[-2:], sep="\n", flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    text = table_of(rows)
+    (RESULTS / "tpu_windows.md").write_text(
+        f"# Windows of real scans\n\nSee benchmarks/tpu/windows.py.\n\n{text}\n"
+    )
+    (RESULTS / "tpu_windows.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""``voxax bench --tpu``: what a model would cost on TPUs that are not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from voxax.cli.workload import Workload
+from voxax.errors import InputError
+
+if TYPE_CHECKING:
+    from voxax.forecast import Kernel, Program
+
+DEFAULT = Workload()
+_SHOWN = 12
+
+
+def bench(
+    workload: Annotated[Workload, tyro.conf.arg(name="")] = DEFAULT,
+    tpu: str | None = None,
+    algorithm: str | None = None,
+    most: int = _SHOWN,
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """Compile a model for TPUs that need not be there, and predict what it takes at least.
+
+    Counted are the cycles of each kernel in the compiler's own schedule, and the bytes and
+    operations of the program. Printed are the kernels by time with what bounds them, the whole,
+    and its distance to the floor: the operands and results once through the memory, or the
+    operations at the peak rate. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
+
+    Args:
+        workload: Model and voxels; --model may also be FILE.py:NAME.
+        tpu: Generations with commas between them, of v4, v5e, v5p, v6e, 7x.
+        algorithm: Of all convolutions, such as implicit_gemm; else what voxax would choose.
+        most: Kernels to print.
+        json_: Print JSON instead of tables.
+    """
+    from voxax.forecast import LEFT_OUT, TOPOLOGIES, count_all, render
+
+    if tpu is None:
+        raise InputError(
+            f"--tpu is missing: give generations, such as {','.join(TOPOLOGIES)}. Devices that are "
+            "here are measured by `voxax tune` and `voxax explain --roofline`"
+        )
+    arguments = {**dataclasses.asdict(workload), "algorithm": algorithm}
+    arguments["file"] = None if workload.file is None else str(workload.file)
+    if ":" in workload.model:
+        _checked(workload.model)
+    chips = [chip.strip() for chip in tpu.split(",") if chip.strip()]
+    programs = count_all([(chip, "voxax.cli.bench:to_compile", arguments) for chip in chips])
+    if json_:
+        found = [_to_json(program) for program in programs]
+        print(json.dumps({"predicted": found, "left out": LEFT_OUT}, indent=2))
+        return 0
+    for program in programs:
+        passes = {kernel.name: passes_of(kernel) for kernel in program.kernels}
+        seconds, floor = program.seconds(passes), program.floor
+        print(f"{workload.model} on one {program.chip.name}, predicted")
+        print(render(program, passes, most))
+        print(f"floor {1e6 * floor:,.1f} us, of {program.floor_bound}; {seconds / floor:.1f} times")
+        print()
+    print(LEFT_OUT)
+    return 0
+
+
+def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tuple[Any, ...]:
+    """The model as a function, and the shapes of its arguments; called where it is compiled."""
+    import contextlib
+
+    import jax
+
+    import voxax as vx
+
+    place, _, name = arguments["model"].rpartition(":")
+    if place.endswith(".py"):
+        sys.path.insert(0, str(Path(place).resolve().parent))
+        arguments["model"] = f"{Path(place).stem}:{name}"
+    workload = Workload(**arguments, file=None if file is None else Path(file))
+    built = workload.build()
+
+    def call(*values: Any) -> Any:
+        pinned = vx.algorithms(forward=algorithm, backward=algorithm)
+        with pinned if algorithm is not None else contextlib.nullcontext():
+            return built.call(*values)
+
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), built.arguments)
+    return call, *shapes
+
+
+def _checked(model: str) -> None:
+    place = model.rpartition(":")[0]
+    if place.endswith(".py") and not Path(place).is_file():
+        raise InputError(f"--model {model}: there is no file {place}")
+
+
+def passes_of(kernel: Kernel) -> float:
+    """Steps of a window kernel where each tile is visited once; of other loops one pass.
+
+    The table of neighbours, ``int32[K', rows]``, is its largest operand of integers.
+    """
+    from voxax.geometry.windows import WINDOW_TILE
+
+    tables = [shape for dtype, shape in kernel.operands if dtype == "s32" and len(shape) == 2]
+    if not kernel.is_pallas or not tables:
+        return 1.0
+    return max(tables, key=lambda shape: shape[0] * shape[1])[1] / WINDOW_TILE
+
+
+def _to_json(program: Program) -> dict[str, Any]:
+    passes = {kernel.name: passes_of(kernel) for kernel in program.kernels}
+    seconds = program.seconds(passes)
+    kernels = [
+        {
+            "name": cost.kernel.name,
+            "label": cost.kernel.label,
+            "runs": cost.kernel.times,
+            "cycles": cost.cycles,
+            "issued": cost.bundles,
+            "bytes": cost.bytes,
+            "busy": dict(cost.busy),
+            "seconds": cost.seconds,
+            "bound": cost.bound,
+        }
+        for cost in program.costs(passes)
+    ]
+    return {
+        "chip": dataclasses.asdict(program.chip),
+        "seconds": seconds,
+        "floor_seconds": program.floor,
+        "floor_bound": program.floor_bound,
+        "times_floor": seconds / program.floor,
+        "flops": program.flops,
+        "temporary_bytes": program.temporary,
+        "kernels": kernels,
+    }

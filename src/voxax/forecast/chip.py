@@ -1,0 +1,76 @@
+"""What a prediction needs of a chip: its memory's bandwidth, its peak, and its clock."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from voxax import _compat
+from voxax.errors import InputError
+
+TOPOLOGIES = {
+    "v4": "v4:2x2x1",
+    "v5e": "v5e:2x2",
+    "v5p": "v5p:2x2x1",
+    "v6e": "v6e:2x2",
+    "7x": "tpu7x:2x2x1",
+}
+"""The smallest slice of each generation that libtpu describes."""
+
+# Rows that a matrix unit of so many columns takes in a cycle. In the listing of a plain product of
+# large matrices each unit is busy for rows * columns / columns^2 / this number of cycles.
+_ROWS_PER_CYCLE = {128: 1, 256: 2}
+# Bytes of a granule, the unit in which listings print the size of copies.
+_GRANULE = {4: 512}
+_LATER_GRANULE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One TensorCore.
+
+    Attributes:
+      name: of the generation, as in ``TOPOLOGIES``.
+      clock: cycles per second. JAX's table has no such field: it is the peak over what the matrix
+        units do in a cycle, ``peak / (units * 2 * columns^2 * rows a cycle)``. The rows a cycle (1
+        for 128 columns, 2 for 256) were read off the listing of a plain product.
+      peak: bfloat16 operations per second.
+      bandwidth: bytes per second, of HBM.
+      granule: bytes, the unit of the listings' copies.
+      vmem, hbm: bytes.
+      cores: TensorCores that one device of JAX joins; each has such numbers.
+    """
+
+    name: str
+    clock: float
+    peak: float
+    bandwidth: float
+    granule: int
+    vmem: int
+    hbm: int
+    cores: int
+
+
+def chip_named(name: str) -> Chip:
+    """A generation, from JAX's table of TPUs; no device is touched.
+
+    Raises:
+      InputError: an unknown name, or a chip that this version of JAX does not know.
+    """
+    name = name.removeprefix("tpu") if name.startswith("tpu7") else name
+    if name not in TOPOLOGIES:
+        raise InputError(f"TPU {name!r} is unknown: give {', '.join(TOPOLOGIES)}")
+    table = _compat.tpu_info_of_version(name)
+    if table is None or table.mxu_column_size not in _ROWS_PER_CYCLE:
+        raise InputError(f"this version of JAX does not know the TPU {name}")
+    columns = table.mxu_column_size
+    per_cycle = table.num_mxus * 2 * columns**2 * _ROWS_PER_CYCLE[columns]
+    return Chip(
+        name,
+        table.bf16_ops_per_second / per_cycle,
+        float(table.bf16_ops_per_second),
+        float(table.mem_bw_bytes_per_second),
+        _GRANULE.get(table.generation, _LATER_GRANULE),
+        table.vmem_capacity_bytes,
+        table.hbm_capacity_bytes,
+        table.num_cores,
+    )

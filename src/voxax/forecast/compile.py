@@ -1,0 +1,35 @@
+"""Compiling for TPUs that are not there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from voxax import _compat
+
+
+def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> Any:
+    """A function compiled for one device of a topology, with default layouts.
+
+    Without a TPU: libtpu is kept from asking a metadata server about one, here and afterwards.
+
+    Args:
+      topology: libtpu's name, see :data:`voxax.forecast.TOPOLOGIES`.
+      function: what to compile.
+      *shapes: pytrees of ``jax.ShapeDtypeStruct`` or arrays.
+    """
+    from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
+
+    # Before libtpu is loaded: it would wait for the server, and allow one process at a time.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    device = _compat.tpu_topology(topology)[0]
+    kind, cores = device.device_kind, int(getattr(device, "num_cores", None) or 1)
+    one = SingleDeviceSharding(device)
+    abstract = AbstractDevice(device_kind=kind, num_cores=cores, platform="tpu")
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract)):
+        lowered = jax.jit(function, in_shardings=one, out_shardings=one).lower(*shapes)
+    return lowered.compile()

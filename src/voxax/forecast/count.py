@@ -1,0 +1,105 @@
+"""Compiling in a process of its own, and counting."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from voxax import _compat
+from voxax.errors import MissingExtraError, VoxaxError
+from voxax.forecast.chip import chip_named
+from voxax.forecast.program import Program, from_json
+
+Request = tuple[str, str, Mapping[str, Any]]
+"""Generation, ``package.module:name`` or ``FILE.py:name``, and the arguments of that function: what
+JSON can hold; where it has a parameter ``chip`` it is told the generation. It returns what to
+compile: ``(function, *shapes)``."""
+_LAST_LINES = 15
+
+
+def count(chip: str, target: str, **arguments: Any) -> Program:
+    """Compile for one generation and count; see :func:`count_all`.
+
+    >>> program = count("v5e", "voxax.forecast.plain:product", size=4096)  # doctest: +SKIP
+    """
+    return count_all([(chip, target, arguments)])[0]
+
+
+def count_all(requests: Sequence[Request]) -> list[Program]:
+    """Compile programs for TPUs that need not be there, and count each kernel's cycles.
+
+    As :func:`outcomes`, but the first program that does not compile is an error.
+    """
+    found = []
+    for outcome in outcomes(requests):
+        if isinstance(outcome, VoxaxError):
+            raise outcome
+        found.append(outcome)
+    return found
+
+
+def outcomes(requests: Sequence[Request]) -> list[Program | VoxaxError]:
+    """Compile programs, and count each kernel's cycles; errors are results.
+
+    All in one process, which loads libtpu with flags of its own; about 4 s to start, and what the
+    compilations take.
+
+    Args:
+      requests: see ``Request``.
+
+    Returns:
+      For each request its program, or why there is none, with the compiler's message.
+
+    Raises:
+      MissingExtraError: libtpu is not installed.
+      InputError: an unknown generation.
+    """
+    if not _compat.has_libtpu():
+        raise MissingExtraError('compiling for TPUs needs libtpu: pip install "voxax[tpu]"')
+    requests = [(chip_named(chip).name, target, dict(more)) for chip, target, more in requests]
+    with tempfile.TemporaryDirectory(prefix="voxax-forecast-") as name:
+        folder = Path(name)
+        asked, told, dump = folder / "requests", folder / "results", folder / "dump"
+        dump.mkdir()
+        asked.write_text(json.dumps(requests))
+        done = subprocess.run(
+            [sys.executable, "-m", "voxax.forecast.child", str(asked), str(told), str(dump)],
+            env=_environment(dump),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = told.read_text().splitlines() if told.exists() else []
+    found: list[Program | VoxaxError] = []
+    for (chip, target, _), line in zip(requests, lines, strict=False):
+        values = json.loads(line)
+        if "error" in values:
+            found.append(VoxaxError(f"{target} does not compile for {chip}: {values['error']}"))
+        else:
+            found.append(from_json(values))
+    last = "\n".join(done.stderr.splitlines()[-_LAST_LINES:])
+    for chip, target, _ in requests[len(found) :]:
+        # The compiler ends the process where it finds itself at fault.
+        told_last = f"compiling {target} for {chip}, or before it, ended with {done.returncode}"
+        found.append(VoxaxError(f"{told_last}:\n{last}"))
+    return found
+
+
+def _environment(dump: Path) -> dict[str, str]:
+    from voxax.forecast.child import flags
+
+    path = os.pathsep.join(place for place in sys.path if place)
+    return os.environ | {
+        "PYTHONPATH": path,
+        # No device is touched: neither a TPU nor a GPU that is there.
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "LIBTPU_INIT_ARGS": f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {flags(dump)}".strip(),
+    }

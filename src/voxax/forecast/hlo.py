@@ -1,0 +1,194 @@
+"""What runs in a compiled program, one operation after the other, read from its HLO text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%(\S+) \(")
+_OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
+_CALL = re.compile(r" ([a-z][a-z0-9\-]*)\(")
+_SHAPE = re.compile(r"(pred|[a-z]+[0-9]+(?:e\w+)?)\[([0-9,]*)\](?:\{([^}]*)\})?")
+_BRANCHES = re.compile(r"(?:branch_computations=\{|(?:true|false)_computation=)([^}]+?)[},]")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_BITS = {"pred": 8}
+# Nothing is executed for these, or what is, runs beside the kernels.
+_FREE = (
+    "parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "opt-barrier",
+    "partition-id", "replica-id",
+)  # fmt: skip
+_BESIDE = ("copy-start", "slice-start", "async-start", "copy-done", "slice-done", "async-done")
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation of a program.
+
+    Attributes:
+      name: its listing is called so.
+      kind: HLO's opcode; of calls to kernels, their target.
+      times: how often it runs; None inside a loop whose passes are known at run time only.
+      bytes: operands and results in HBM, each once, padded to tiles.
+      operands: dtype and shape of each.
+      label: where it comes from in JAX.
+    """
+
+    name: str
+    kind: str
+    times: int | None
+    bytes: int
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
+    label: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    name: str
+    opcode: str
+    shape: str
+    rest: str
+
+
+def operations(text: str) -> list[Operation]:
+    """The operations that a program runs, bodies of its loops included, in the text's order.
+
+    Args:
+      text: ``compiled.as_text()``.
+    """
+    computations, entry = _computations(text)
+    return list(_walk(computations, entry, 1))
+
+
+def _computations(text: str) -> tuple[dict[str, list[_Line]], str]:
+    found: dict[str, list[_Line]] = {}
+    entry, current = "", None
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            current = found.setdefault(head[2], [])
+            entry = head[2] if head[1] else entry
+        elif line.startswith("}"):
+            current = None
+        elif current is not None and (match := _OPERATION.match(line)):
+            call = _CALL.search(match[2])
+            if call:
+                shape, rest = match[2][: call.start()], match[2][call.end() - 1 :]
+                current.append(_Line(match[1], call[1], shape, rest))
+    return found, entry
+
+
+def _walk(
+    computations: dict[str, list[_Line]], name: str, times: int | None
+) -> Iterator[Operation]:
+    lines = computations.get(name, [])
+    shapes = {line.name: line.shape for line in lines}
+    for line in lines:
+        if line.opcode in _FREE:
+            continue
+        if line.opcode == "while":
+            trips = _trips(computations, line)
+            inside = None if trips is None or times is None else trips * times
+            yield from _walk(computations, _called(line, "body"), inside)
+        elif line.opcode == "conditional":
+            # The dearest branch is not known here: all of them.
+            for branches in _BRANCHES.findall(line.rest):
+                for branch in branches.split(","):
+                    yield from _walk(computations, branch.strip("% "), times)
+        elif line.opcode == "call":
+            yield from _walk(computations, _called(line, "to_apply"), times)
+        else:
+            target = re.search(r'custom_call_target="([^"]*)"', line.rest)
+            label = re.search(r'op_name="([^"]*)"', line.rest)
+            yield Operation(
+                line.name,
+                target[1] if target else line.opcode,
+                times,
+                _bytes_of(computations, line, shapes),
+                _operands(line, shapes),
+                label[1] if label else "",
+            )
+
+
+def _called(line: _Line, role: str) -> str:
+    match = re.search(rf"{role}=%?([\w.\-]+)", line.rest)
+    return match[1] if match else ""
+
+
+def _trips(computations: dict[str, list[_Line]], line: _Line) -> int | None:
+    """From the compiler's note, or the condition's comparison with a constant."""
+    known = re.search(r'known_trip_count":\{"n":"(\d+)"', line.rest)
+    if known:
+        return int(known[1])
+    condition = computations.get(_called(line, "condition"), [])
+    numbers = [re.match(r"\((\d+)\)", i.rest) for i in condition if i.opcode == "constant"]
+    bounds = [int(match[1]) for match in numbers if match]
+    # A counter that begins at 0, as those of jax.lax.fori_loop and scan do.
+    return bounds[0] if len(bounds) == 1 and "LT" in "".join(i.rest for i in condition) else None
+
+
+def _bytes_of(computations: dict[str, list[_Line]], line: _Line, shapes: dict[str, str]) -> int:
+    written = _hbm_bytes(line.shape)
+    arguments = line.rest[1 : _closing(line.rest)]
+    read = [_hbm_bytes(shapes.get(name, "")) for name in _OPERAND.findall(arguments)]
+    if line.opcode.endswith("-done"):
+        return 0
+    if line.opcode.endswith("-start"):
+        # The result is a tuple of what is copied, where from, and a flag.
+        return sum(read[:1]) or written
+    inside = {item.opcode for item in computations.get(_called(line, "calls"), [])} | {line.opcode}
+    if inside & {"gather", "dynamic-slice", "slice"}:
+        # Of these only the rows that are taken are read; no more than the result holds.
+        whole = _padded_bytes(line.shape)
+        read = [min(size, whole) for size in read]
+    if inside & {"dynamic-update-slice"}:
+        written = min(written, sum(sorted(read)[:-1]))
+        read = sorted(read)[:-1]
+    return written + sum(read)
+
+
+def _operands(line: _Line, shapes: dict[str, str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    names = _OPERAND.findall(line.rest[1 : _closing(line.rest)])
+    found = [_SHAPE.search(shapes.get(name, "")) for name in names]
+    return tuple(
+        (match[1], tuple(int(extent) for extent in match[2].split(",") if extent))
+        for match in found
+        if match
+    )
+
+
+def _closing(text: str) -> int:
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return at
+    return len(text)
+
+
+def _hbm_bytes(shape: str) -> int:
+    return sum(_size(*found) for found in _SHAPE.findall(shape) if "S(" not in found[2])
+
+
+def _padded_bytes(shape: str) -> int:
+    return sum(_size(*found) for found in _SHAPE.findall(shape))
+
+
+def _size(dtype: str, extents: str, layout: str) -> int:
+    """Bytes of an array whose two minor dimensions fill whole tiles."""
+    bits = _BITS.get(dtype) or int(re.sub(r"^\D+(\d+).*$", r"\1", dtype))
+    shape = [int(extent) for extent in extents.split(",") if extent]
+    order = [int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()]
+    major_to_minor = [shape[axis] for axis in reversed(order)] if order else shape
+    tile = re.search(r"T\(([0-9,]+)\)", layout)
+    if tile:
+        sides = [int(side) for side in tile[1].split(",")]
+        for back, side in enumerate(reversed(sides), start=1):
+            if back <= len(major_to_minor):
+                major_to_minor[-back] = -(-major_to_minor[-back] // side) * side
+    return math.prod(major_to_minor) * bits // 8
+
+
+def runs_beside(operation: Operation) -> bool:
+    """Whether it is a copy that runs while kernels do."""
+    return operation.kind in _BESIDE
