@@ -202,7 +202,8 @@ def test_stripes_have_as_many_visits():
     visits = np.diff(bounds)
     assert bounds[0] == 0
     assert visits.sum() == 20 * 10
-    assert visits.max() - visits.min() <= 9
+    # Half of a tile's nine visits too many or too few on either side.
+    assert np.abs(visits - 50).max() <= 2 * 4
     assert np.asarray(visited).all()
     assert np.asarray(fits).all()
     tiles = np.asarray(of_place)

@@ -219,7 +219,11 @@ def _visits(
     # Not total * shares: many visits by many stripes may not fit 32 bits.
     wanted = total // blocks.stripes * shares + jnp.minimum(total % blocks.stripes, shares)
     begins = jnp.concatenate([first, ends[-1:]])
-    bounds = jnp.minimum(begins[jnp.searchsorted(begins, wanted)], total)
+    # The nearest place where a tile begins; the last stripe goes to the end, room or not.
+    after = jnp.searchsorted(begins, wanted)
+    high, low = begins[after], begins[jnp.maximum(after - 1, 0)]
+    bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
+    bounds = bounds.at[-1].set(total)
     scalars = (of_place, first, starts.reshape(-1), lengths.reshape(-1), bounds)
     return scalars, number > 0, ends <= most
 
