@@ -92,6 +92,10 @@ def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
             (True, "scenes", {"kernel_size": 3}, "bfloat16", (256, 128, 128, 1), (3, 5)),
             # Two stripes, windows too short for any tile: each is visited several times.
             (True, "slabs", {"kernel_size": 2, "stride": 2}, "float32", (32, 128, 128, 2), (4, 2)),
+            # Two rows in 128 lanes, that windows too short for any tile divide.
+            (True, "slabs", {"kernel_size": 2, "stride": 2}, "bfloat16", (32, 64, 64, 2), (4, 2)),
+            (False, "slabs", {"kernel_size": 3}, "float32", (64, 64, 128, 2), (64, 65)),
+            (False, "scenes", {"kernel_size": 3}, "float32", (256, 64, 64, 1), (33, 1)),
             # Blocks of channels on both sides, the last ones partly padding.
             (False, "scenes", {"kernel_size": 3}, "float32", (64, 128, 128, 1), (130, 260)),
             (
@@ -163,6 +167,50 @@ def test_selection_rounds_nothing():
     np.testing.assert_array_equal(y, x)
 
 
+@pytest.mark.parametrize("product", ["forward", "wgrad"])
+def test_integers_of_8_bits_are_summed_exactly(product):
+    """Sums above 2^24, where float32 has no odd numbers: 27 taps of 64 channels, all at the end."""
+    cube = np.stack(np.meshgrid(*(np.arange(n) for n in (1, 6, 6, 6)), indexing="ij"), -1)
+    kmap = vx.kernel_map(make_voxels(cube.reshape(-1, 4), capacity=256), 3)
+    problem = problem_of(product, kmap, 64, 3, "int8")
+    x = jnp.full((kmap.in_capacity, 64), -127, "int8")
+    w = jnp.full((27, 64, 3), -127, "int8").at[:, 0, 0].set(1)
+    other = w if product == "forward" else jnp.full((kmap.out_capacity, 3), 127, "int8")
+    views = {name: kmap.view(name) for name in tpu.views((), product, kmap.symmetric)}
+    found = tpu.apply(problem, parameters_of(256, 64, 64, 1), x, other, views)
+    table = np.asarray(kmap.view("neighbors"))
+    taps = (table >= 0).astype(np.int64)
+    assert found.dtype == jnp.int32
+    if product == "forward":
+        expected = np.einsum("mk,kco->mo", taps, -127 * np.asarray(w, np.int64))
+        assert expected.max() > 2**24
+    else:
+        expected = np.broadcast_to((taps.sum(0) * -(127**2))[:, None, None], found.shape)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_stripes_have_as_many_visits():
+    """Where one half of the tiles is visited many times, stripes are not halves of the tiles."""
+    windows = np.zeros((2, 40, 1), np.int32)
+    windows[1] = np.where(np.arange(40) < 20, 16, 16 * 9)[:, None]
+    blocks = tpu.Blocks(16, 128, 128, 4)
+    spec = vx.KernelSpec.make(3, 1, 1)
+    problem = SimpleNamespace(spec=spec)
+    (of_place, *_, bounds), visited, fits = tpu._visits(
+        problem, blocks, ((0,),), jnp.asarray(windows), 40 * 128
+    )
+    visits = np.diff(bounds)
+    assert bounds[0] == 0
+    assert visits.sum() == 20 * 10
+    # Half of a tile's nine visits too many or too few on either side.
+    assert np.abs(visits - 50).max() <= 2 * 4
+    assert np.asarray(visited).all()
+    assert np.asarray(fits).all()
+    tiles = np.asarray(of_place)
+    inner = np.asarray(bounds)[1:-1]
+    assert (tiles[inner - 1] != tiles[inner]).all()
+
+
 def test_lower_precision_is_one_pass():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 1)
     one_pass = parameters_of(256, 128, 128, 1)
@@ -194,7 +242,13 @@ def test_refusals_say_why():
 
     assert reason() is None
     assert "grouped" in reason(kind="grouped")
-    assert "float16" in reason(dtype="float16")
+    assert reason(dtype="int8") is None
+    for dtype, why in {
+        "float16": "exponents", "float64": "adds in float32", "int16": "int8 alone",
+        "uint8": "int8 alone", "int32": "int8 alone",
+    }.items():  # fmt: skip
+        assert f"got {dtype}" in reason(dtype=dtype)
+        assert why in reason(dtype=dtype)
     assert "taps at most, got 999" in reason(num_offsets=999)
     assert "bytes of vector memory" in reason(dataclasses.replace(CHIP, vmem_bytes=2**19))
     assert "bytes of scalar memory" in reason(in_capacity=2**24, out_capacity=2**24)

@@ -81,7 +81,12 @@ def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
 
 
 def most_visits(
-    spec: KernelSpec | None, columns: Columns, in_capacity: int, tiles: int, window: int
+    spec: KernelSpec | None,
+    columns: Columns,
+    in_capacity: int,
+    tiles: int,
+    window: int,
+    alignment: int = WINDOW_ALIGNMENT,
 ) -> int:
     """How often tiles are visited at most, where one visit covers ``window`` rows of each column.
 
@@ -89,7 +94,7 @@ def most_visits(
     more than one at most. Windows of one column overlap only where two tiles meet, by less than
     the column's reach: each input row's taps lie in a segment no longer than that, which belongs
     to two tiles at most. It holds where the rows of both sides are in canonical order, as those
-    of every map that voxax builds.
+    of every map that voxax builds. Each window may start up to ``alignment - 1`` rows early.
     """
     more = 0
     for column in columns:
@@ -97,5 +102,5 @@ def most_visits(
         if spec is not None:
             last = spec.dilated_offsets[list(column), -1]
             reach = int(last.max() - last.min()) + 1
-        more += (in_capacity + tiles * (WINDOW_ALIGNMENT + reach)) // window
+        more += (in_capacity + tiles * (alignment + reach)) // window
     return tiles + more

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from voxax.algorithms.base import Parameters, Problem, Product
 from voxax.algorithms.rows import clear_unreached, oriented, table_views
+from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.geometry.windows import (
     OPPOSITE_WINDOWS,
     WINDOW_ALIGNMENT,
@@ -24,14 +25,15 @@ from voxax.geometry.windows import (
 )
 from voxax.hardware import HardwareInfo
 
-_DTYPES = ("float32", "bfloat16")
+_DTYPES = ("float32", "bfloat16", "int8")
 # Of these precisions one pass over bfloat16 operands is enough.
 _ONE_PASS = ("default", "fastest", "bfloat16")
 # Of tiles of 128 rows on LiDAR sweeps and indoor scans, 98.6 to 100 % have no window longer than
 # 256 rows, and none had one longer than 512.
 _WINDOWS = (256, 512)
-# Channels are multiples of it, and so are the blocks they are taken in.
+# Channels are multiples of it, and so are the blocks they are taken in; or they are half of it.
 _CHANNELS = 128
+_HALF = 64
 # Every column and tap is code of its own, so many taps would take long to compile. 7 x 7 x 7.
 _MOST_TAPS = 343
 # float32 is the sum of three bfloat16 numbers, of 8 bits each.
@@ -53,6 +55,16 @@ class Blocks:
     out_block: int
     stripes: int = 1
 
+    @property
+    def packed(self) -> int:
+        """Rows that stand side by side in 128 lanes."""
+        return _CHANNELS // self.in_block if self.in_block < _CHANNELS else 1
+
+    @property
+    def alignment(self) -> int:
+        """Windows start at multiples of so many rows."""
+        return self.packed * WINDOW_ALIGNMENT
+
 
 def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Why this body cannot run this problem, or None."""
@@ -61,12 +73,24 @@ def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
     if problem.kind != "dense":
         return f"the window kernels multiply dense weights, not {problem.kind} ones"
     if problem.dtype not in _DTYPES:
-        return f"the window kernels multiply {' and '.join(_DTYPES)}, got {problem.dtype}"
+        return _dtype_refusal(problem.dtype)
     if problem.num_offsets > _MOST_TAPS:
         return f"the window kernels take {_MOST_TAPS} taps at most, got {problem.num_offsets}"
     if not _fitting(problem, hardware):
         return _excess(problem, hardware)
     return None
+
+
+def _dtype_refusal(dtype: str) -> str:
+    """Operands pass through the matrix unit as bfloat16 numbers, which have 8 digits."""
+    reasons = {
+        "float16": "its exponents are not bfloat16's, and the matrix unit takes no float16",
+        "float64": "the matrix unit adds in float32",
+    }
+    wide = "of integers int8 alone is exact in bfloat16, with sums of 1024 products in float32"
+    return (
+        f"the window kernels multiply {', '.join(_DTYPES)}, got {dtype}: {reasons.get(dtype, wide)}"
+    )
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
@@ -109,51 +133,58 @@ def apply(
     if not problem.symmetric:
         (other,) = (views[n] for n in ("neighbors", "transposed_neighbors") if n != name)
     shape = problem.weight_shape if problem.product == "wgrad" else _written(problem)
+    result = product_dtype(a.dtype)
     if 0 in (*a.shape, *b.shape, *table.shape, *shape):
-        return jnp.zeros(shape, a.dtype)
+        return jnp.zeros(shape, result)
 
     columns = columns_of(problem.spec, problem.num_offsets)
     windows = views["windows" if name == "neighbors" else OPPOSITE_WINDOWS["windows"]]
-    # As many tiles in each stripe.
-    windows = jnp.pad(windows, ((0, 0), (0, -windows.shape[1] % blocks.stripes), (0, 0)))
     visits, visited, fits = _visits(problem, blocks, columns, windows, a.shape[0])
+    total = accumulator(a.dtype)
     kernel = tpu_kernel.Kernel(
-        columns, blocks.window, _parts(problem), _vmem_bytes(problem, blocks),
-        bool(values.get("interpret", 0)),
+        columns, blocks.window, blocks.packed, _parts(problem), total,
+        _vmem_bytes(problem, blocks), bool(values.get("interpret", 0)),
     )  # fmt: skip
     by_tap = _by_tap(table, WINDOW_TILE * windows.shape[1])
     x = _gathered(problem, a, other, blocks)
-    dtype = jnp.float32 if _parts(problem) > 1 else jnp.bfloat16
     arguments = kernel, tpu_kernel.Visits(*visits), by_tap
 
     if problem.product == "wgrad":
-        dy = _padded(clear_unreached(b, table).astype(dtype), by_tap.shape[1], blocks.out_block)
+        dy = clear_unreached(b, table).astype(x[0].dtype)
+        dy = _padded(dy, by_tap.shape[1], blocks.out_block)
         parts = [
             [
-                jnp.sum(tpu_kernel.weight_product(*arguments, xs, dys, problem.num_offsets), axis=0)
+                jnp.sum(tpu_kernel.weight_product(*arguments, xs, dys), axis=0)
                 for dys in _split(dy, blocks.out_block, 1)
             ]
             for xs in x
         ]
-        whole = jnp.concatenate([jnp.concatenate(row, axis=2) for row in parts], axis=1)
-        whole = jnp.where(jnp.all(fits), whole, jnp.nan)
-        return whole[:, : problem.in_channels, : problem.out_channels].astype(a.dtype)
+        taps = [[w.reshape(blocks.out_block, -1, blocks.in_block) for w in row] for row in parts]
+        whole = jnp.concatenate([jnp.concatenate(row, axis=0) for row in taps], axis=2)
+        whole = whole.transpose(1, 2, 0)[:, : problem.in_channels, : problem.out_channels]
+        return _unless_lost(whole, jnp.all(fits)).astype(result)
 
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    w = _padded_weight(w.astype(dtype), blocks)
-    # Partial sums over blocks of channels stay in float32.
-    kept = a.dtype if len(x) == 1 else jnp.dtype(jnp.float32)
+    # Partial sums over blocks of channels stay wide.
+    kept = result if len(x) == 1 else total
     outs = []
-    for ws in _split(w, blocks.out_block, 2):
+    for ws in _split(_padded_weight(w, blocks), blocks.out_block, 2):
         terms = [
-            tpu_kernel.product(*arguments, xs, part, kept)
+            tpu_kernel.product(*arguments, xs, _weight_of(problem, part), kept)
             for xs, part in zip(x, _split(ws, blocks.in_block, 1), strict=True)
         ]
         outs.append(sum(terms[1:], terms[0]))
-    y = jnp.concatenate(outs, axis=1).reshape(len(visited), WINDOW_TILE, -1)
+    y = jnp.concatenate(outs, axis=1)[: by_tap.shape[1]].reshape(len(visited), WINDOW_TILE, -1)
     y = jnp.where(visited[:, None, None], y, jnp.zeros((), y.dtype))
-    y = jnp.where(fits[:, None, None], y, jnp.asarray(jnp.nan, y.dtype))
-    return y.reshape(by_tap.shape[1], -1)[: shape[0], : shape[1]].astype(a.dtype)
+    y = _unless_lost(y, fits[:, None, None])
+    return y.reshape(by_tap.shape[1], -1)[: shape[0], : shape[1]].astype(result)
+
+
+def _unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
+    """NaN where there was no room; of integers, which have none, the least of all."""
+    integral = jnp.issubdtype(y.dtype, jnp.integer)
+    lost = jnp.iinfo(y.dtype).min if integral else jnp.nan
+    return jnp.where(fits, y, jnp.asarray(lost, y.dtype))
 
 
 def _written(problem: Problem) -> tuple[int, int]:
@@ -171,20 +202,30 @@ def _visits(
     between canonical orders. In a map that was made by hand there may not be, and what is left out
     must not look like a result: its tiles become NaN.
     """
-    tiles, stripes = windows.shape[1], blocks.stripes
-    each = tiles // stripes
-    most = most_visits(problem.spec, columns, rows, each, blocks.window)
-    number = jnp.max(-(-windows[1] // blocks.window), axis=1)
-    by_stripe = number.reshape(stripes, each)
-    ends = jnp.cumsum(by_stripe, axis=1, dtype=jnp.int32)
+    tiles, alignment = windows.shape[1], blocks.alignment
+    most = most_visits(problem.spec, columns, rows, tiles, blocks.window, alignment)
+    starts = jnp.maximum(windows[0] - windows[0] % alignment, 0)
+    lengths = jnp.where(windows[1] > 0, windows[1] + windows[0] - starts, 0)
+    number = jnp.max(-(-lengths // blocks.window), axis=1)
+    ends = jnp.cumsum(number, dtype=jnp.int32)
+    first = ends - number
     places = jnp.arange(most, dtype=jnp.int32)
-    # The tile of a place: how many tiles of the stripe end at or before it.
-    inside = jax.vmap(lambda e: jnp.searchsorted(e, places, side="right"))(ends).astype(jnp.int32)
-    begin = each * jnp.arange(stripes, dtype=jnp.int32)[:, None]
-    of_place = begin + jnp.minimum(inside, each - 1)
-    totals = jnp.minimum(ends[:, -1], most)
-    scalars = (of_place, ends - by_stripe, windows[0], windows[1], totals)
-    return tuple(s.reshape(-1) for s in scalars), number > 0, (ends <= most).reshape(-1)
+    # The tile of a place: how many tiles end at or before it.
+    of_place = jnp.searchsorted(ends, places, side="right").astype(jnp.int32)
+    of_place = jnp.minimum(of_place, tiles - 1)
+    # Each visit costs as much as another, so stripes have as many visits, but for whole tiles.
+    total = jnp.minimum(ends[-1], most)
+    shares = jnp.arange(blocks.stripes + 1, dtype=jnp.int32)
+    # Not total * shares: many visits by many stripes may not fit 32 bits.
+    wanted = total // blocks.stripes * shares + jnp.minimum(total % blocks.stripes, shares)
+    begins = jnp.concatenate([first, ends[-1:]])
+    # The nearest place where a tile begins; the last stripe goes to the end, room or not.
+    after = jnp.searchsorted(begins, wanted)
+    high, low = begins[after], begins[jnp.maximum(after - 1, 0)]
+    bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
+    bounds = bounds.at[-1].set(total)
+    scalars = (of_place, first, starts.reshape(-1), lengths.reshape(-1), bounds)
+    return scalars, number > 0, ends <= most
 
 
 def _by_tap(table: jax.Array, places: int) -> jax.Array:
@@ -195,28 +236,29 @@ def _by_tap(table: jax.Array, places: int) -> jax.Array:
 
 
 def _gathered(problem: Problem, x: jax.Array, other: jax.Array, blocks: Blocks) -> list[jax.Array]:
-    """Blocks of channels of the operand that rows are selected from, in bfloat16 parts.
+    """Blocks of channels of the operand that rows are selected from, as the kernel wants them.
 
-    Rows that nothing reads are zero, since zero times NaN is NaN. A window may begin at the last
-    row.
+    Rows that nothing reads are zero, since zero times NaN is NaN. The last window is zero: a
+    column's that has none, and it begins behind every other.
     """
-    rows = x.shape[0] + blocks.window
-    x = _padded(clear_unreached(x, other), rows + -rows % WINDOW_ALIGNMENT, blocks.in_block)
-    return [_in_parts(part, _parts(problem)) for part in _split(x, blocks.in_block, 1)]
+    rows = x.shape[0] + -x.shape[0] % blocks.alignment + blocks.window
+    x = _padded(clear_unreached(x, other), rows, blocks.in_block)
+    x = x.astype(jnp.float32 if _parts(problem) > 1 else jnp.bfloat16)
+    packed = (rows // blocks.packed, blocks.packed * blocks.in_block)
+    return [part.reshape(packed) for part in _split(x, blocks.in_block, 1)]
 
 
-def _in_parts(x: jax.Array, parts: int) -> jax.Array:
-    """``bfloat16[N, parts * C]`` whose parts sum to ``x``, as far as that many bits go.
+def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:
+    """``[K, C_in, C_out]`` to ``bfloat16[parts * C_out, K * C_in]``.
 
     ``reduce_precision``, since compilers may take a conversion there and back for nothing.
     """
-    if parts == 1:
-        return x.astype(jnp.bfloat16)
+    rows = w.transpose(2, 0, 1).reshape(w.shape[2], -1)
     found = []
-    for _ in range(parts):
-        found.append(jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7))
-        x = x - found[-1]
-    return jnp.concatenate(found, axis=1).astype(jnp.bfloat16)
+    for _ in range(_parts(problem) - 1):
+        found.append(jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7))
+        rows = rows - found[-1]
+    return jnp.concatenate([*found, rows], axis=0).astype(jnp.bfloat16)
 
 
 def _padded(x: jax.Array, rows: int, block: int) -> jax.Array:
@@ -280,39 +322,42 @@ def _channels(problem: Problem) -> tuple[int, int]:
 
 
 def _sizes(channels: int) -> list[int]:
-    whole = max(1, -(-channels // _CHANNELS))
+    if channels <= _HALF:
+        return [_HALF]
+    whole = -(-channels // _CHANNELS)
     return sorted({-(-whole // pieces) * _CHANNELS for pieces in range(1, whole + 1)}, reverse=True)
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
-    """Vector memory of a call: what the pipeline holds twice, what stays, what is computed."""
+    """Vector memory of a call: what is held twice, what stays, what is computed."""
     columns, taps = columns_of(problem.spec, problem.num_offsets), problem.num_offsets
-    parts, wide = _parts(problem), 4
-    operand = wide if parts > 1 else 2
-    selected = blocks.in_block * parts
+    parts, wide, half = _parts(problem), 4, 2
+    operand = wide if parts > 1 else half
     weight = taps * blocks.in_block * blocks.out_block
-    tile = WINDOW_TILE * blocks.out_block
-    twice = len(columns) * blocks.window * selected * 2 + (taps + 8) * WINDOW_TILE * wide
+    lanes = max(blocks.out_block, _CHANNELS)
+    tile = WINDOW_TILE * lanes * wide
+    picked = parts * taps * blocks.in_block * WINDOW_TILE * half
+    window = blocks.window * blocks.in_block
+    twice = len(columns) * window * operand + (taps + 8) * WINDOW_TILE * wide + tile
     if problem.product == "wgrad":
-        twice += tile * operand + weight * wide
-        once = 0
+        # Sums, and the terms that are added to them.
+        twice += weight * wide
+        once = parts * weight * wide
     else:
-        twice += tile * wide
-        once = weight * operand + tile * wide
-    # Ones, selected rows and sums of the taps of a column, and the places they are compared with.
-    longest = max(map(len, columns))
-    computed = WINDOW_TILE * (blocks.window + selected + blocks.out_block) * wide * (longest + 2)
-    return 2 * twice + once + computed
+        once = parts * weight * half + tile
+        # Terms of a product.
+        once += parts * blocks.out_block * WINDOW_TILE * wide
+    # Of a column: its window by channels, in parts; the ones, and what they are compared with.
+    computed = parts * (window + blocks.in_block * WINDOW_TILE) + 4 * blocks.window * WINDOW_TILE
+    return 2 * twice + once + picked + 2 * wide * computed
 
 
 def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
     columns = columns_of(problem.spec, problem.num_offsets)
-    rows = problem.out_rows
     sources = problem.out_capacity if problem.product == "dgrad" else problem.in_capacity
-    tiles = -(-rows // WINDOW_TILE)
-    each = -(-tiles // blocks.stripes)
-    visits = most_visits(problem.spec, columns, sources, each, blocks.window)
-    words = blocks.stripes * (visits + 1 + each * (1 + 2 * len(columns)))
+    tiles = -(-problem.out_rows // WINDOW_TILE)
+    visits = most_visits(problem.spec, columns, sources, tiles, blocks.window, blocks.alignment)
+    words = visits + tiles * (1 + 2 * len(columns)) + blocks.stripes + 1
     return 4 * words
 
 

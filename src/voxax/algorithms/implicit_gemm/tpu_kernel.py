@@ -1,17 +1,23 @@
 """The Pallas kernels of ``implicit_gemm`` on TPUs: rows are selected by products with 0 and 1.
 
 A step of the grid is one *visit*: a tile of output rows, and of every column of taps one window of
-input rows, which the pipeline brings from HBM while the step before computes. For each tap, a
-matrix of ones where "this output row's neighbour is that row of the window" and zeros elsewhere
-picks the rows on the matrix unit, exactly: no row is copied alone, and the table of neighbours
-stays in vector memory. The picked rows meet the tap's weight (forward, dgrad) or the tile's
-cotangent (wgrad). Tiles whose neighbours lie further apart are visited again, for the next window
-of each column.
+input rows, copied from HBM while the step before computes. Everything is transposed, channels by
+rows: for each tap a matrix of ones where "that row of the window is this output row's neighbour"
+and zeros elsewhere is the *stationary* operand of the matrix unit, and the window's channels pass
+through it. That picks rows exactly; no row is copied alone. The picked rows of all taps stand
+below each other, ``[K * C_in, WINDOW_TILE]``, and meet all the weights (forward, dgrad) or the
+tile's cotangent (wgrad) in one product. Tiles whose neighbours lie further apart are visited
+again, for the next window of each column.
+
+Why transposed: the ones are built by comparing a row of the table with the index of the row in a
+register, no value crosses lanes; 64 channels fill what passes through the matrix unit, where as
+lanes they would leave half of it empty.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +29,9 @@ from jax.experimental.pallas import tpu as pltpu
 from voxax import _compat
 from voxax.geometry.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
 
+# Sums of so many products of two 8-bit integers are exact in float32: 2^14 * 2^10 = 2^24.
+_EXACT_TERMS = 1024
+
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
@@ -31,16 +40,26 @@ class Kernel:
     Attributes:
       columns: taps of each column.
       window: rows of a window.
-      parts: ``x`` is the sum of so many bfloat16 numbers, side by side in its channels.
+      packed: rows that stand side by side in one row of ``x``: 1 or 2.
+      parts: bfloat16 numbers whose sum each operand is: 1, or 3 for all digits of float32.
+      total: dtype that sums are kept in: float32, or int32 for operands that hold integers of
+        8 bits.
       vmem_bytes: what the compiler may use.
-      interpret: run as plain JAX, on any platform.
+      interpret: run as plain JAX, on any platform. Or Pallas' parameters of its TPU interpreter.
     """
 
     columns: Columns
     window: int
+    packed: int
     parts: int
+    total: Any
     vmem_bytes: int
-    interpret: bool = False
+    interpret: Any = False
+
+    @property
+    def taps(self) -> int:
+        """K."""
+        return sum(map(len, self.columns))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,90 +67,107 @@ class Visits:
     """What the scalar unit knows before a step starts: ``int32``, one-dimensional.
 
     Attributes:
-      tiles: ``[stripes * most]``, the tile of each visit, stripe after stripe; a tile's visits
-        follow each other.
-      first: ``[tiles]``, the place of a tile's first visit in its stripe.
-      starts, lengths: ``[tiles * columns]``, see :func:`voxax.geometry.windows.find_windows`.
-      totals: ``[stripes]``, visits of each stripe.
+      tiles: ``[most]``, the tile of each visit; a tile's visits follow each other.
+      first: ``[tiles]``, the place of a tile's first visit.
+      starts: ``[tiles * columns]``, first input row of a tile's first window; not negative, and
+        a multiple of ``packed * WINDOW_ALIGNMENT``.
+      lengths: ``[tiles * columns]``, rows from there to the last neighbour.
+      bounds: ``[stripes + 1]``, the place where each stripe's visits begin, and where all end.
+        No tile has visits in two stripes.
     """
 
     tiles: jax.Array
     first: jax.Array
     starts: jax.Array
     lengths: jax.Array
-    totals: jax.Array
+    bounds: jax.Array
 
 
 def product(kernel: Kernel, visits: Visits, table: Any, x: Any, w: Any, dtype: Any) -> jax.Array:
-    """``y[m] = sum_k x[table[k, m]] @ w[k]``; rows of tiles without a visit are undefined.
+    """``y[m] = sum_k x[table[k, m]] @ w[k]``, of ``(tiles + 1) * WINDOW_TILE`` rows.
+
+    Rows of tiles without a visit are undefined, and so is the last tile.
 
     Args:
       kernel, visits: see there.
       table: ``int32[K', tiles * WINDOW_TILE]``, input row or -1; K' is a multiple of 8.
-      x: ``bfloat16[N, parts * C_in]``, finite, with a window of rows to spare behind the last.
-      w: ``[K, C_in, C_out]``; channels are multiples of 128.
+      x: ``[N / packed, packed * C_in]``, bfloat16, or float32 for more than one part; finite. The
+        last window of rows is zero, and no neighbour.
+      w: ``bfloat16[parts * C_out, K * C_in]``, part after part; channels are multiples of 64.
       dtype: of the result.
     """
-    channels = w.shape[2]
+    channels, c_in = w.shape[0] // kernel.parts, x.shape[1] // kernel.packed
 
-    def body(step: _Step, table_ref: Any, windows: Any, w_ref: Any, out: Any, total: Any) -> None:
-        @pl.when(step.live & (step.turn == 0))
-        def _() -> None:
-            total[...] = jnp.zeros_like(total)
+    def body(step: _Step, picked: Any, w_ref: Any, out: Any, total: Any) -> None:
+        y = jnp.zeros((channels, WINDOW_TILE), kernel.total)
+        # The smallest terms first. The products of two small parts are below float32's digits.
+        for part in reversed(range(kernel.parts)):
+            rows = kernel.parts - part
+            for begin, size in _pieces(kernel, kernel.taps * c_in):
+                terms = _dot(
+                    w_ref[: rows * channels, begin : begin + size],
+                    picked[part, begin : begin + size],
+                    1,
+                    0,
+                ).astype(kernel.total)
+                for row in reversed(range(rows)):
+                    y = y + terms[row * channels : (row + 1) * channels]
+        y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
+        total[...] = y
+        out[...] = jnp.transpose(y).astype(out.dtype)
 
-        def add(tap: int, rows: jax.Array) -> None:
-            total[...] += _dot(rows, w_ref[tap], 1, 0)
-
-        step.each_tap(kernel, table_ref, windows, w_ref.dtype, add)
-
-        @pl.when(step.live)
-        def _() -> None:
-            out[...] = total[...].astype(out.dtype)
-
-    # One buffer: its block never changes.
-    w_spec = pl.BlockSpec(w.shape, lambda *_: (0, 0, 0), pipeline_mode=pl.Buffered(1))
     return _call(
         kernel,
         visits,
         body,
         table,
         x,
-        (w, w_spec),
-        _compat.shape_like((table.shape[1], channels), dtype, x),
-        pl.BlockSpec((WINDOW_TILE, channels), lambda *place: (_Step(kernel, *place).tile, 0)),
-        [pltpu.VMEM((WINDOW_TILE, channels), jnp.float32)],
+        # One buffer: its block never changes.
+        (w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))),
+        _compat.shape_like((table.shape[1] + WINDOW_TILE, channels), dtype, x),
+        # A stripe without visits writes behind the last tile: its place is not another's.
+        lambda step: pl.BlockSpec(
+            (WINDOW_TILE, channels), lambda *place: (step(*place).written, 0)
+        ),
+        None,
+        [pltpu.VMEM((channels, WINDOW_TILE), kernel.total)],
     )
 
 
-def weight_product(
-    kernel: Kernel, visits: Visits, table: Any, x: Any, dy: Any, taps: int
-) -> jax.Array:
-    """``dw[k] = sum_m x[table[k, m]]^T dy[m]``: ``float32[stripes, K, C_in, C_out]``, to be summed.
+def weight_product(kernel: Kernel, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
+    """``dw[k] = sum_m x[table[k, m]]^T dy[m]``: ``[stripes, C_out, K * C_in]``, to be summed.
 
-    Args: those of :func:`product`; ``dy [tiles * WINDOW_TILE, C_out]`` is finite.
+    Args: those of :func:`product`; ``dy`` is ``[tiles * WINDOW_TILE, C_out]`` of the dtype of
+      ``x``, and finite.
     """
-    shape = (visits.totals.shape[0], taps, x.shape[1] // kernel.parts, dy.shape[1])
+    c_in = x.shape[1] // kernel.packed
+    shape = (visits.bounds.shape[0] - 1, dy.shape[1], kernel.taps * c_in)
 
-    def body(step: _Step, table_ref: Any, windows: Any, dy_ref: Any, out: Any) -> None:
-        @pl.when(step.place == 0)
-        def _() -> None:
-            out[...] = jnp.zeros_like(out)
+    def clear(out: Any) -> None:
+        out[...] = jnp.zeros_like(out)
 
-        def add(tap: int, rows: jax.Array) -> None:
-            out[0, tap] += _dot(rows, dy_ref[...], 0, 0)
+    def body(step: _Step, picked: Any, dy_ref: Any, out: Any) -> None:
+        del step
+        channels = dy.shape[1]
+        cotangents = _in_parts(jnp.transpose(dy_ref[...]), kernel.parts)
+        for part in reversed(range(kernel.parts)):
+            rows = kernel.parts - part
+            terms = _dot(
+                jnp.concatenate(cotangents[:rows], axis=0), picked[part], 1, 1
+            ).astype(kernel.total)  # fmt: skip
+            for row in reversed(range(rows)):
+                out[0] += terms[row * channels : (row + 1) * channels]
 
-        step.each_tap(kernel, table_ref, windows, dy_ref.dtype, add)
-
-    tile = (WINDOW_TILE, dy.shape[1])
     return _call(
         kernel,
         visits,
         body,
         table,
         x,
-        (dy, pl.BlockSpec(tile, lambda *place: (_Step(kernel, *place).tile, 0))),
-        _compat.shape_like(shape, jnp.float32, x),
-        pl.BlockSpec((1, *shape[1:]), lambda stripe, *_: (stripe, 0, 0, 0)),
+        (dy, None),
+        _compat.shape_like(shape, kernel.total, x),
+        lambda step: pl.BlockSpec((1, *shape[1:]), lambda stripe, *_: (stripe, 0, 0)),
+        clear,
         [],
     )
 
@@ -140,78 +176,92 @@ class _Step:
     """One step of the grid, from its indices and the scalars (those of ``Visits``, as refs).
 
     Attributes:
-      place: of the visit in its stripe.
+      place: of the visit.
+      begins: whether it is its stripe's first.
       live: whether there is such a visit; a stripe with fewer than another repeats its last.
+      follows: whether another visit of the stripe follows.
       tile: whose visit it is.
+      written: the tile whose results are written.
       turn: how often the tile was visited before.
     """
 
     def __init__(
-        self, kernel: Kernel, stripe: Any, place: Any,
-        tiles: Any, first: Any, starts: Any, lengths: Any, totals: Any,
+        self, kernel: Kernel, stripe: Any, step: Any,
+        tiles: Any, first: Any, starts: Any, lengths: Any, bounds: Any,
     ) -> None:  # fmt: skip
-        self.place, self.live = place, place < totals[stripe]
-        most = tiles.shape[0] // totals.shape[0]
-        last = jnp.maximum(jnp.minimum(place, totals[stripe] - 1), 0)
-        self.tile = tiles[stripe * most + last]
-        self.turn = last - first[self.tile]
-        self._kernel, self._starts, self._lengths = kernel, starts, lengths
+        begin, end = bounds[stripe], bounds[stripe + 1]
+        self.begins, self.live, self.follows = step == 0, begin + step < end, begin + step + 1 < end
+        self.place = jnp.maximum(jnp.minimum(begin + step, end - 1), 0)
+        self.tile = tiles[self.place]
+        self.written = jnp.where(begin < end, self.tile, first.shape[0])
+        self.turn = self.place - first[self.tile]
+        self._kernel, self._scalars = kernel, (tiles, first, starts, lengths)
 
-    def start(self, column: int) -> jax.Array:
-        """First input row of a column's window; a multiple of the alignment."""
-        return self._starts[self._at(column)] + self.turn * self._kernel.window
+    def windows(self, behind: int, ahead: int = 0) -> list[Any]:
+        """First rows of the windows of this visit, or of the one after; ``behind`` if none.
 
-    def fetched(self, column: int) -> jax.Array:
-        """The same, or the column's last window again where it has no more: it is not copied."""
-        windows = pl.cdiv(self._lengths[self._at(column)], self._kernel.window)
-        turn = jnp.minimum(self.turn, jnp.maximum(windows - 1, 0))
-        begin = self._starts[self._at(column)] + turn * self._kernel.window
-        return pl.multiple_of(begin, WINDOW_ALIGNMENT)
-
-    def each_tap(
-        self,
-        kernel: Kernel,
-        table: Any,
-        windows: Any,
-        dtype: Any,
-        use: Callable[[int, jax.Array], None],
-    ) -> None:
-        """``use(tap, rows [WINDOW_TILE, C_in])`` for the taps of columns that have this window."""
-        places = jax.lax.broadcasted_iota(jnp.int32, (WINDOW_TILE, kernel.window), 1)
-        for column, taps in enumerate(kernel.columns):
-
-            @pl.when(
-                self.live & (self._lengths[self._at(column)] > self.turn * self._kernel.window)
-            )
-            def _(column: int = column, taps: tuple[int, ...] = taps) -> None:
-                wanted = jnp.transpose(table[...] - self.start(column))
-                for tap in taps:
-                    chosen = wanted[:, tap : tap + 1] == places
-                    ones = jnp.where(chosen, jnp.float32(1), jnp.float32(0)).astype(jnp.bfloat16)
-                    rows = _dot(ones, windows[column][...], 1, 0)
-                    use(tap, _joined(rows, kernel.parts).astype(dtype))
-
-    def _at(self, column: int) -> Any:
-        return self.tile * len(self._kernel.columns) + column
+        ``behind``: where the rows begin that are zero. No window starts after it, whatever the
+        scalars say: the copies need no further check.
+        """
+        kernel, (tiles, first, starts, lengths) = self._kernel, self._scalars
+        tile = tiles[self.place + ahead]
+        passed = (self.place + ahead - first[tile]) * kernel.window
+        found = []
+        for column in range(len(kernel.columns)):
+            at = tile * len(kernel.columns) + column
+            start = jnp.where(lengths[at] > passed, starts[at] + passed, behind)
+            found.append(jnp.minimum(start, behind))
+        return found
 
 
-def _joined(rows: jax.Array, parts: int) -> jax.Array:
-    """The sum of the parts, largest first: exact, since each sum is a shorter form of the last."""
-    channels = rows.shape[1] // parts
-    total = rows[:, :channels]
-    for part in range(1, parts):
-        total = total + rows[:, part * channels : (part + 1) * channels]
-    return total
+def _pick(kernel: Kernel, starts: list[Any], table: Any, windows: Any, picked: Any) -> None:
+    """Every tap's rows: ``picked[part, tap * C_in + channel, row]``, zero where there is none."""
+    packed, window = kernel.packed, kernel.window
+    c_in = picked.shape[1] // kernel.taps
+    # Rows that share one come apart as the first of each, then the second of each.
+    places = jax.lax.broadcasted_iota(jnp.int32, (window, WINDOW_TILE), 0)
+    if packed == 2:
+        half = window // 2
+        places = jnp.where(places < half, 2 * places, 2 * places - (window - 1))
+    for column, taps in enumerate(kernel.columns):
+        x = jnp.transpose(windows[column])
+        x = jnp.concatenate([x[p * c_in : (p + 1) * c_in] for p in range(packed)], axis=1)
+        x = jnp.concatenate(_in_parts(x, kernel.parts), axis=0)
+        for tap in taps:
+            wanted = table[pl.ds(tap, 1), :] - starts[column]
+            ones = jnp.where(wanted == places, jnp.float32(1), jnp.float32(0))
+            rows = _dot(x, ones.astype(jnp.bfloat16), 1, 0).astype(jnp.bfloat16)
+            for part in range(kernel.parts):
+                picked[part, pl.ds(tap * c_in, c_in), :] = rows[part * c_in : (part + 1) * c_in]
+
+
+def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
+    """bfloat16 numbers whose sum is ``x``, the largest first; each has the next 8 of its digits."""
+    if parts == 1:
+        return [x.astype(jnp.bfloat16)]
+    found = []
+    for _ in range(parts):
+        # Cut, not rounded: a compiler may take a conversion there and back for nothing.
+        bits = jax.lax.bitcast_convert_type(x, jnp.int32) & jnp.int32(-(1 << 16))
+        head = jax.lax.bitcast_convert_type(bits, jnp.float32)
+        found.append(head.astype(jnp.bfloat16))
+        x = x - head
+    return found
+
+
+def _pieces(kernel: Kernel, terms: int) -> list[tuple[int, int]]:
+    """``(begin, size)`` of the sums that one product may take: all, but of integers few."""
+    size = _EXACT_TERMS if kernel.total == jnp.int32 else terms
+    return [(begin, min(size, terms - begin)) for begin in range(0, terms, size)]
 
 
 def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """Contracted over these axes, in float32. float32 operands keep all their digits."""
-    exact = a.dtype == jnp.float32
+    """bfloat16 operands contracted over these axes, in float32."""
     return jax.lax.dot_general(
         a,
         b,
         (((a_axis,), (b_axis,)), ((), ())),
-        precision=jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT,
+        precision=jax.lax.Precision.DEFAULT,
         preferred_element_type=jnp.float32,
     )
 
@@ -222,46 +272,94 @@ def _call(
     body: Callable[..., None],
     table: jax.Array,
     x: jax.Array,
-    other: tuple[jax.Array, pl.BlockSpec],
+    other: tuple[jax.Array, pl.BlockSpec | None],
     out: Any,
-    out_spec: pl.BlockSpec,
+    out_spec: Callable[[Callable[..., _Step]], pl.BlockSpec],
+    clear: Callable[[Any], None] | None,
     scratch: list[Any],
 ) -> jax.Array:
     """The grid over visits: windows of ``x`` by column, the table's and ``other``'s blocks."""
     scalars = tuple(getattr(visits, field.name) for field in dataclasses.fields(visits))
-    stripes, columns = visits.totals.shape[0], len(kernel.columns)
+    stripes, columns = visits.bounds.shape[0] - 1, len(kernel.columns)
+    c_in, rows = x.shape[1] // kernel.packed, kernel.window // kernel.packed
+    behind = x.shape[0] * kernel.packed - kernel.window
+
+    def step_of(stripe: Any, step: Any, *known: Any) -> _Step:
+        return _Step(kernel, stripe, step, *known)
 
     def run(*refs: Any) -> None:
-        known, (table_ref, *rest) = refs[: len(scalars)], refs[len(scalars) :]
-        step = _Step(kernel, pl.program_id(0), pl.program_id(1), *known)
-        body(step, table_ref, rest[:columns], *rest[columns:])
+        known, rest = refs[: len(scalars)], refs[len(scalars) :]
+        table_ref, x_ref, other_ref, out_ref, windows, picked, arrived, *own = rest
+        step = step_of(pl.program_id(0), pl.program_id(1), *known)
+        slot = jax.lax.rem(pl.program_id(1), 2)
 
-    def window(column: int) -> pl.BlockSpec:
-        shape = (pl.Element(kernel.window), pl.Element(x.shape[1]))
-        return pl.BlockSpec(shape, lambda *place: (_Step(kernel, *place).fetched(column), 0))
+        def copies(starts: list[Any], slot: Any) -> list[Any]:
+            found = []
+            for column, start in enumerate(starts):
+                if kernel.packed == 2:
+                    start = jax.lax.shift_right_logical(start, 1)
+                source = x_ref.at[pl.ds(pl.multiple_of(start, WINDOW_ALIGNMENT), rows), :]
+                found.append(
+                    pltpu.make_async_copy(source, windows.at[slot, column], arrived.at[slot])
+                )
+            return found
 
-    table_block = (table.shape[0], WINDOW_TILE)
-    in_specs = [
-        pl.BlockSpec(table_block, lambda *place: (0, _Step(kernel, *place).tile)),
-        *(window(column) for column in range(columns)),
-        other[1],
-    ]
+        if clear is not None:
+            pl.when(step.begins)(functools.partial(clear, out_ref))
+
+        @pl.when(step.live)
+        def _() -> None:
+            here = step.windows(behind)
+
+            @pl.when(step.begins)
+            def _() -> None:
+                for copy in copies(here, slot):
+                    copy.start()
+
+            @pl.when(step.follows)
+            def _() -> None:
+                for copy in copies(step.windows(behind, ahead=1), 1 - slot):
+                    copy.start()
+
+            # All of them, before any is read: they share a semaphore.
+            for copy in copies(here, slot):
+                copy.wait()
+            _pick(kernel, here, table_ref, windows.at[slot], picked)
+            body(step, picked, other_ref, out_ref, *own)
+
+    other_spec = other[1] or pl.BlockSpec(
+        (WINDOW_TILE, other[0].shape[1]), lambda *place: (step_of(*place).tile, 0)
+    )
     # Traced: neither padding nor tiles without neighbours cost a step. One step at least, in
     # which sums are set to zero.
-    steps = jnp.maximum(jnp.max(visits.totals), jnp.int32(1))
+    steps = jnp.maximum(jnp.max(visits.bounds[1:] - visits.bounds[:-1]), jnp.int32(1))
     return pl.pallas_call(
         run,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(stripes, steps),
-            in_specs=in_specs,
-            out_specs=out_spec,
-            scratch_shapes=scratch,
+            in_specs=[
+                pl.BlockSpec(
+                    (table.shape[0], WINDOW_TILE), lambda *place: (0, step_of(*place).tile)
+                ),
+                pl.BlockSpec(memory_space=pltpu.HBM),
+                other_spec,
+            ],
+            out_specs=out_spec(step_of),
+            scratch_shapes=[
+                pltpu.VMEM((2, columns, rows, x.shape[1]), x.dtype),
+                pltpu.VMEM((kernel.parts, kernel.taps * c_in, WINDOW_TILE), jnp.bfloat16),
+                pltpu.SemaphoreType.DMA((2,)),
+                *scratch,
+            ],
         ),
         out_shape=out,
         # Stripes are independent: a device of two cores takes two at once. Visits add up.
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=kernel.vmem_bytes
+            dimension_semantics=("parallel", "arbitrary"),
+            vmem_limit_bytes=kernel.vmem_bytes,
+            # No copy leaves its array, see _Step.windows; the checks took 260 bundles a visit.
+            disable_bounds_checks=True,
         ),
         interpret=kernel.interpret,
-    )(*scalars, table, *(x,) * columns, other[0])
+    )(*scalars, table, x, other[0])
