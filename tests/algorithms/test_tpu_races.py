@@ -191,5 +191,10 @@ def test_windows_beyond_the_rows_are_noticed(monkeypatch):
         return beyond if name == "windows" else view(kmap, name)
 
     monkeypatch.setattr(vx.KernelMap, "view", moved)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="Out-of-bounds"):
-        simulate("submanifold", "forward", "bfloat16")
+    # The pipeline would raise; a kernel that confines its copies selects nothing instead.
+    try:
+        actual, expected = simulate("submanifold", "forward", "bfloat16")
+    except jax.errors.JaxRuntimeError as error:
+        assert "Out-of-bounds" in str(error)  # noqa: PT017
+    else:
+        assert relative_error(actual, expected) > 0.1
