@@ -34,7 +34,9 @@ def export(
     dtype: Literal["float32", "bfloat16"] = "float32",
     algorithm: str | None = None,
 ) -> int:
-    """Write a model's forward pass with its weights to a file; voxax.io.program.load_program runs it.
+    """Write a model's forward pass with its weights to a file.
+
+    voxax.io.program.load_program runs it.
 
     The device need not be here. Algorithms are those that the tuning cache knows for it, or the
     default; --algorithm pins them, for example the TPU's own kernels by implicit_gemm.
