@@ -252,7 +252,8 @@ def _write(path: Path, exported: Any, leaves: list[Any], about: dict[str, Any]) 
     about["weight_dtypes"] = [array.dtype.name for array in arrays]
     plain = [a.view(np.uint16) if a.dtype == jnp.bfloat16 else a for a in arrays]
     stored = BytesIO()
-    np.savez(stored, **{f"w{i}": array for i, array in enumerate(plain)})
+    named: dict[str, Any] = {f"w{i}": array for i, array in enumerate(plain)}
+    np.savez(stored, **named)
     parts = {
         _ABOUT: json.dumps(about, indent=1).encode(),
         _PROGRAM: program,
