@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 
 from voxax.algorithms import Algorithm, native, registry
+from voxax.algorithms.depthwise import tpu as depthwise_tpu
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.algorithms.implicit_gemm import bodies, tpu, xla
 from voxax.algorithms.rows import EVERY_PRODUCT
@@ -77,8 +78,9 @@ def windowed(name, window, stripes):
     def parameters(problem, hardware):
         del hardware
         there = dataclasses.replace(problem, platform="tpu")
-        if tpu.refusal(there, chip) is None:
-            chosen = {**dict(tpu.space(there, chip)[0]), "window_rows": window, "interpret": 1}
+        body = depthwise_tpu if problem.kind == "depthwise" else tpu
+        if body.refusal(there, chip) is None:
+            chosen = {**dict(body.space(there, chip)[0]), "window_rows": window, "interpret": 1}
             return tuple(sorted(chosen.items()))
         if problem.product == "wgrad":
             return (("gemm_block_size", 4), ("split_k_factor", 1))

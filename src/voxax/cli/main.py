@@ -33,6 +33,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     from voxax.cli.check import check
     from voxax.cli.demo import demo
     from voxax.cli.explain import explain
+    from voxax.cli.export import export
     from voxax.cli.hardware import hardware
     from voxax.cli.segment import segment
     from voxax.cli.tune import tune
@@ -46,6 +47,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         "bench": bench,
         "cache": cache,
         "check": check,
+        "export": export,
     }
     return (
         tyro.extras.subcommand_cli_from_dict(

@@ -106,21 +106,7 @@ class Workload:
         return voxels, scene
 
     def _model(self) -> Callable[..., Any]:
-        try:
-            importlib.import_module("flax.nnx")
-        except ImportError as error:
-            from voxax.errors import MissingExtraError
-
-            raise MissingExtraError('models need: pip install "voxax[nn]"') from error
-        if ":" in self.model:
-            return _found(self.model)
-        if self.model not in _MODELS:
-            raise InputError(
-                f"--model {self.model} is unknown: give {', '.join(_MODELS)} or package.module:name"
-            )
-        from voxax import models
-
-        return getattr(models, self.model)(self.channels, self.classes)
+        return model_of(self.model, self.channels, self.classes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,3 +173,27 @@ def _described(value: Any) -> str:
         return f"{name}{_signature(value)}"
     except (TypeError, ValueError):
         return f"of type {type(value).__name__}"
+
+
+def model_of(name: str, channels: int, classes: int) -> Callable[..., Any]:
+    """The model that an option names; see :class:`Workload`.
+
+    Raises:
+      InputError: there is none.
+      MissingExtraError: flax is not installed.
+    """
+    try:
+        importlib.import_module("flax.nnx")
+    except ImportError as error:
+        from voxax.errors import MissingExtraError
+
+        raise MissingExtraError('models need: pip install "voxax[nn]"') from error
+    if ":" in name:
+        return _found(name)
+    if name not in _MODELS:
+        raise InputError(
+            f"--model {name} is unknown: give {', '.join(_MODELS)} or package.module:name"
+        )
+    from voxax import models
+
+    return getattr(models, name)(channels, classes)

@@ -19,6 +19,7 @@ from voxax.tuning import (
     autotune_mode,
     hardware_of,
     resolve,
+    target_platform,
     views_of,
 )
 from voxax.tuning.key import density_bucket
@@ -94,7 +95,7 @@ def _view_names(
         "dgrad": (dy, w),
         "wgrad": (x, dy),
     }
-    platform = jax.default_backend()
+    platform = target_platform()
     problems = [
         (problem_of(product, platform, *operands[product], layer), names)
         for product, names in layer.requests

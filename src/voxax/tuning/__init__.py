@@ -9,6 +9,8 @@ from voxax.tuning.request import Request as Request
 from voxax.tuning.request import Resolved as Resolved
 from voxax.tuning.request import resolve as resolve
 from voxax.tuning.space import views_of as views_of
+from voxax.tuning.target import target_platform as target_platform
+from voxax.tuning.target import targeting as targeting
 from voxax.tuning.tuner import choose as choose
 from voxax.tuning.tuner import foresee as foresee
 from voxax.tuning.tuner import hardware_of as hardware_of

@@ -53,6 +53,7 @@ from voxax.tuning.sample import CALLERS_MAP, Sample, sample_of
 from voxax.tuning.share import agree
 from voxax.tuning.similar import hopeless
 from voxax.tuning.space import Candidate, Space, space_of
+from voxax.tuning.target import targeted
 
 _LOG = logging.getLogger("voxax.tuning")
 _LOCK = threading.RLock()
@@ -153,6 +154,8 @@ def with_known_time(choice: Choice) -> Choice:
 @functools.lru_cache(maxsize=64)
 def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
     """Facts about the device that runs ``platform`` here, and the device; None if none does."""
+    if (target := targeted(platform)) is not None:
+        return target, None
     for name in (platform, *(("cuda", "rocm") if platform == "gpu" else ())):
         try:
             device = jax.local_devices(backend=name)[0]

@@ -1,7 +1,7 @@
 """Which body runs: a native one or a TPU's where the platform has it, else plain XLA.
 
-For ``implicit_gemm``, and for the depthwise ``implicit``, whose native kernel is one of its own; in
-XLA both are the same tiles.
+For ``implicit_gemm``, and for the depthwise ``implicit``, whose native and TPU kernels are its own;
+in XLA both are the same tiles.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import jax
 from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem, Product
 from voxax.algorithms.depthwise import cpu as depthwise_cpu
+from voxax.algorithms.depthwise import tpu as depthwise_tpu
 from voxax.algorithms.implicit_gemm import cpu, tpu, xla
 from voxax.hardware import HardwareInfo
 
@@ -31,7 +32,8 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     On TPUs windows first, and tiles too: which is faster, no one has measured yet.
     """
     if native.refusal(problem) is not None:
-        windows = () if tpu.refusal(problem, hardware) else tpu.space(problem, hardware)
+        body = depthwise_tpu if problem.kind == "depthwise" else tpu
+        windows = () if body.refusal(problem, hardware) else body.space(problem, hardware)
         return (*windows, *xla.space(problem, hardware))
     return (depthwise_cpu if problem.kind == "depthwise" else cpu).space(problem)
 
@@ -57,7 +59,8 @@ def apply(
 ) -> jax.Array:
     """Run the body that ``parameters`` name."""
     if tpu.is_windowed(parameters):
-        return tpu.apply(problem, parameters, a, b, views)
+        body = depthwise_tpu if problem.kind == "depthwise" else tpu
+        return body.apply(problem, parameters, a, b, views)
     if not native.is_native(parameters):
         return xla.apply(problem, parameters, a, b, views)
     body = depthwise_cpu if problem.kind == "depthwise" else cpu

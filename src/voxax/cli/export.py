@@ -1,0 +1,79 @@
+"""``voxax export``: a model as one file that runs without its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from voxax.cli.workload import model_of
+from voxax.errors import InputError
+
+# One TensorCore's worth of each chip, by libtpu's names.
+_TOPOLOGIES = {
+    "v4": "v4:2x2x1",
+    "v5e": "v5e:2x2",
+    "v5p": "v5p:2x2x1",
+    "v6e": "v6e:2x2",
+    "tpu7x": "tpu7x:2x2x1",
+}
+
+
+def export(
+    model: Annotated[str, tyro.conf.Positional],
+    capacity: int,
+    output: Path = Path("model.voxax"),
+    tpu: str | None = None,
+    cuda: bool = False,
+    cpu: bool = False,
+    channels: int = 4,
+    classes: int = 20,
+    ndim: int = 3,
+    batch_size: int = 1,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    algorithm: str | None = None,
+) -> int:
+    """Write a model's forward pass with its weights to a file.
+
+    voxax.io.program.load_program runs it.
+
+    The device need not be here. Algorithms are those that the tuning cache knows for it, or the
+    default; --algorithm pins them, for example the TPU's own kernels by implicit_gemm.
+
+    Args:
+        model: MinkUNet14, MinkUNet18, MinkUNet34, or package.module:name: a model on Voxels, or a
+            function without arguments that makes one. A named model has random weights.
+        capacity: Voxels that the program takes at most.
+        output: The file.
+        tpu: For this TPU: v4, v5e, v5p, v6e, tpu7x, or a topology such as v5e:4x4.
+        cuda: For NVIDIA GPUs.
+        cpu: For CPUs.
+        channels: Input channels.
+        classes: Output channels of a named model.
+        ndim: Spatial axes.
+        batch_size: Scenes of one run.
+        dtype: Of the input features.
+        algorithm: Request for all convolutions.
+    """
+    from voxax.io.program import export_program
+
+    if (tpu is not None) + cuda + cpu != 1:
+        raise InputError("give one of --tpu CHIP, --cuda and --cpu")
+    about = export_program(
+        model_of(model, channels, classes),
+        output,
+        capacity=capacity,
+        channels=channels,
+        platform="tpu" if tpu else "cuda" if cuda else "cpu",
+        device=_TOPOLOGIES.get(tpu, tpu) if tpu else None,
+        ndim=ndim,
+        batch_size=batch_size,
+        dtype=dtype,
+        algorithm=algorithm,
+    )
+    size = output.stat().st_size / 2**20
+    print(f"{output}: {size:.1f} MB for {about['platform']}, {about['device']}")
+    for line in about["algorithms"]:
+        print(f"  {line}")
+    return 0

@@ -1,0 +1,272 @@
+"""Whole programs in files: a network with its weights, and its algorithms chosen.
+
+:func:`export_program` traces a model for one kind of device, which need not be here, and writes
+StableHLO (``jax.export``) beside the weights; :func:`load_program` runs it where JAX is, with
+neither the model's code nor flax nor a tuning cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import zipfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import PAD
+from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError
+from voxax.geometry import Voxels
+from voxax.hardware import HardwareInfo, describe
+from voxax.sizing.step import step_of
+from voxax.tuning import Request, algorithms, record_choices, targeting
+
+FORMAT = 1
+"""Of the file; others are refused."""
+
+_PROGRAM, _WEIGHTS, _ABOUT = "program.stablehlo", "weights.npz", "about.json"
+_WRITTEN = (1980, 1, 1, 0, 0, 0)
+
+
+class Result(NamedTuple):
+    """What a program returns.
+
+    Attributes:
+      coords: ``int32[M, 1 + D]`` of the model's output voxels, padding removed.
+      features: ``[M, C]``.
+      rows: ``int32[N]``: the input voxel of each row that was given. Where the model keeps its
+        voxels, as those for segmentation do, it is the row of ``features`` too.
+    """
+
+    coords: np.ndarray
+    features: np.ndarray
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program of a file, ready to run.
+
+    Attributes:
+      about: what the file says of it: platform, device, capacity, channels, ndim, dtype,
+        batch_size, the versions that wrote it, and the algorithms that it holds.
+      call: ``(weights, coords, features) -> arrays``, as exported.
+      weights: what the model held.
+    """
+
+    about: dict[str, Any]
+    call: Callable[..., Any]
+    weights: list[Any]
+
+    def __call__(self, coords: Any, features: Any) -> Result:
+        """Run it on distinct voxels in any order.
+
+        Args:
+          coords: ``int[N, 1 + D]``: batch index, then lattice coordinates.
+          features: ``[N, C]``.
+
+        Raises:
+          InputError: other shapes than those that the program was made for.
+          CapacityError: more rows than its capacity, or voxels were lost at a level inside.
+        """
+        coords, features = np.asarray(coords), np.asarray(features)
+        capacity, channels = self.about["capacity"], self.about["channels"]
+        wanted = (coords.shape[0], 1 + self.about["ndim"]), (coords.shape[0], channels)
+        if (coords.shape, features.shape) != wanted:
+            raise InputError(
+                f"coords of shape {coords.shape} and features of shape {features.shape}: the "
+                f"program takes [N, {1 + self.about['ndim']}] and [N, {channels}]"
+            )
+        number = coords.shape[0]
+        if number > capacity:
+            raise CapacityError(
+                f"{number} voxels for a program of capacity {capacity}: export it with a larger one"
+            )
+        all_coords = np.full((capacity, coords.shape[1]), PAD, np.int32)
+        all_coords[:number] = coords
+        all_features = np.zeros((capacity, channels), self.about["dtype"])
+        all_features[:number] = features
+        out = jax.device_get(self.call(self.weights, all_coords, all_features))
+        if int(out["num_dropped"]):
+            raise CapacityError(
+                f"{int(out['num_dropped'])} voxels were lost inside a program of capacity "
+                f"{capacity}: export it with a larger one"
+            )
+        count = int(out["count"])
+        return Result(out["coords"][:count], out["features"][:count], out["rows"][:number])
+
+
+def export_program(
+    model: Callable[[Voxels], Voxels],
+    path: str | Path,
+    *,
+    capacity: int,
+    channels: int,
+    platform: str = "cpu",
+    device: str | None = None,
+    ndim: int = 3,
+    batch_size: int = 1,
+    dtype: Any = "float32",
+    algorithm: Request = None,
+) -> dict[str, Any]:
+    """Write a model's forward pass, traced for one platform, to a file.
+
+    For TPUs and GPUs algorithms are chosen for ``device``: what the user's tuning cache knows of
+    it, or the default. A program for CPUs holds plain XLA in place of the native kernels, so that
+    it runs where voxax is not installed.
+
+    Args:
+      model: a flax.nnx module, or a function of voxels alone.
+      path: of the file, replaced if it is there.
+      capacity: rows that the program takes at most, at every level.
+      channels: of the input.
+      platform: ``cpu``, ``cuda`` or ``tpu``.
+      device: the name of a TPU topology such as ``v5e:2x2``; None is this process's device where
+        it is of the platform, else an unknown one.
+      ndim: spatial axes.
+      batch_size: scenes.
+      dtype: of the input features.
+      algorithm: pins convolutions, see :func:`voxax.algorithms`.
+
+    Returns:
+      What the file says of itself.
+
+    Raises:
+      InputError: no such platform or topology, or the model does not return voxels.
+      MissingExtraError: ``flatbuffers`` is not installed.
+    """
+    names = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
+    if platform not in names:
+        raise InputError(f"platform {platform!r}: programs are for {', '.join(names)}")
+    if capacity < 1 or channels < 1:
+        raise InputError(f"capacity {capacity} and channels {channels} must be at least 1")
+    hardware = _hardware(names[platform], device)
+    # Programs for CPUs run anywhere: what they hold is chosen for no machine.
+    target = hardware if platform != "cpu" else HardwareInfo("any", "unknown")
+    step = step_of(model, None, False, None, None)
+
+    def run(leaves: list[jax.Array], coords: jax.Array, features: jax.Array) -> dict[str, Any]:
+        state = jax.tree.unflatten(tree, leaves)
+        voxels, rows = Voxels.from_coords(
+            coords, features, batch_size, capacity=capacity, return_inverse=True
+        )
+        out = step.call(*state, voxels)
+        if not isinstance(out, Voxels):
+            raise InputError(f"a program's model returns voxels, this one {type(out).__name__}")
+        return {
+            "coords": out.coords,
+            "features": out.features,
+            "count": out.count,
+            "num_dropped": out.num_dropped,
+            "rows": rows,
+        }
+
+    leaves, tree = jax.tree.flatten(step.state)
+    shapes = (
+        [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in leaves],
+        jax.ShapeDtypeStruct((capacity, 1 + ndim), jnp.int32),
+        jax.ShapeDtypeStruct((capacity, channels), jnp.dtype(dtype)),
+    )
+    with contextlib.ExitStack() as inside:
+        inside.enter_context(targeting(target))
+        inside.enter_context(_compat.fresh_trace())
+        if algorithm is not None:
+            inside.enter_context(algorithms(forward=algorithm, depthwise_forward=algorithm))
+        choices = inside.enter_context(record_choices())
+        exported = jax.export.export(jax.jit(run), platforms=[platform])(*shapes)
+    about = {
+        "format": FORMAT,
+        "platform": platform,
+        "device": hardware.device_kind,
+        "capacity": capacity,
+        "channels": channels,
+        "ndim": ndim,
+        "batch_size": batch_size,
+        "dtype": jnp.dtype(dtype).name,
+        "jax": jax.__version__,
+        "algorithms": [
+            f"{c.problem.product} {c.problem.in_channels} -> {c.problem.out_channels}, "
+            f"{c.problem.num_offsets} taps: {c.algorithm} {dict(c.parameters)}"
+            for c in choices
+        ],
+    }
+    _write(Path(path), exported, leaves, about)
+    return about
+
+
+def load_program(path: str | Path) -> Program:
+    """A program that :func:`export_program` wrote.
+
+    Raises:
+      FileFormatError: no such file, or another format.
+      InputError: the program is for a platform that this process has not.
+      MissingExtraError: ``flatbuffers`` is not installed.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = json.loads(archive.read(_ABOUT))
+            if about.get("format") != FORMAT:
+                raise FileFormatError(
+                    f"{path} has format {about.get('format')}, this version reads {FORMAT}"
+                )
+            program, stored = archive.read(_PROGRAM), archive.read(_WEIGHTS)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{path} is no program that voxax exported: {error}") from error
+    try:
+        device = jax.devices(about["platform"])[0]
+    except RuntimeError as error:
+        raise InputError(
+            f"{path} is for {about['platform']}, which this process has not: {error}"
+        ) from error
+    with np.load(BytesIO(stored)) as arrays:
+        weights = [arrays[f"w{i}"] for i in range(len(arrays.files))]
+    # NumPy's files know no bfloat16: their dtypes are kept beside.
+    weights = [w.view(jnp.dtype(d)) for w, d in zip(weights, about["weight_dtypes"], strict=True)]
+    with _needing_flatbuffers():
+        exported = jax.export.deserialize(bytearray(program))
+    return Program(about, jax.jit(exported.call), jax.device_put(weights, device))
+
+
+def _hardware(platform: str, device: str | None) -> HardwareInfo:
+    if device is not None:
+        if platform != "tpu":
+            raise InputError(f"device {device!r} is the topology of a TPU, not of a {platform}")
+        return describe(device)
+    here = describe()
+    return here if here.platform == platform else HardwareInfo(platform, "unknown")
+
+
+def _write(path: Path, exported: Any, leaves: list[Any], about: dict[str, Any]) -> None:
+    with _needing_flatbuffers():
+        program = bytes(exported.serialize())
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    about["weight_dtypes"] = [array.dtype.name for array in arrays]
+    plain = [a.view(np.uint16) if a.dtype == jnp.bfloat16 else a for a in arrays]
+    stored = BytesIO()
+    named: dict[str, Any] = {f"w{i}": array for i, array in enumerate(plain)}
+    np.savez(stored, **named)
+    parts = {
+        _ABOUT: json.dumps(about, indent=1).encode(),
+        _PROGRAM: program,
+        _WEIGHTS: stored.getvalue(),
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in parts.items():
+            archive.writestr(zipfile.ZipInfo(name, _WRITTEN), data)
+
+
+@contextlib.contextmanager
+def _needing_flatbuffers() -> Any:
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError("exported programs need: pip install flatbuffers") from error

@@ -1,0 +1,43 @@
+"""`voxax export`: what it takes, and that its file runs."""
+
+import numpy as np
+import pytest
+
+from voxax.cli import main
+from voxax.nn.modules import SpatiallySparseConv
+
+
+def layer():
+    """What `--model` finds here."""
+    return SpatiallySparseConv(3, 2, 1)
+
+
+@pytest.mark.parametrize("options", [[], ["--cpu", "--cuda"], ["--tpu", "v5e", "--cpu"]])
+def test_one_platform_is_needed(options, capsys):
+    assert main(["export", "MinkUNet14", "--capacity", "8", *options]) == 2
+    assert "give one of --tpu CHIP, --cuda and --cpu" in capsys.readouterr().err
+
+
+def test_unknown_models_and_chips(capsys):
+    assert main(["export", "Nothing", "--capacity", "8", "--cpu"]) == 2
+    assert "Nothing is unknown" in capsys.readouterr().err
+    name = "test_export_command:layer"
+    assert main(["export", name, "--capacity", "8", "--tpu", "abacus"]) == 2
+    assert "'abacus' is no TPU topology" in capsys.readouterr().err
+
+
+def test_the_file_runs(tmp_path, capsys):
+    pytest.importorskip("flatbuffers")
+    from voxax.io.program import load_program
+
+    path = tmp_path / "layer.voxax"
+    options = ["--capacity", "8", "--channels", "3", "--cpu", "--output", str(path)]
+    assert main(["export", "test_export_command:layer", *options]) == 0
+    told = capsys.readouterr().out
+    assert "for cpu" in told
+    assert "forward 3 -> 2, 1 taps: explicit_gemm" in told
+    features = np.ones((2, 3), np.float32)
+    found = load_program(path)([[0, 4, 1, -2], [0, 1, 1, 1]], features)
+    weight = np.asarray(layer().weight[...])
+    np.testing.assert_allclose(found.features, features @ weight[0], rtol=1e-5)
+    np.testing.assert_array_equal(found.rows, [1, 0])
