@@ -83,20 +83,15 @@ def dynamic_conv(
     taps = check_operands(x, weight, mixture)
     steps = per_axis(stride, ndim, "stride")
     outputs = output_grid(x.shape[:-1], steps)
-    static = (
-        None
-        if is_array(dilation)
-        else per_axis(1 if dilation is None else dilation, ndim, "dilation")
-    )
-    spec = sized_spec(taps, steps, static or (1,) * ndim)
+    static, spread = split_dilation(dilation, ndim)
+    spec = sized_spec(taps, steps, static)
     sizes = expand_size(size, outputs, taps)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)
-    is_sampled = static is None or offsets is not None or mask is not None or (soft and tau != 1)
+    is_sampled = any(a is not None for a in (spread, offsets, mask)) or (soft and tau != 1)
 
     def run(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Array:
         if is_sampled:
             _only_masked(method)
-            spread = dilation if static is None else None
             return sampled_conv(
                 x, weight, spec, sizes, spread, offsets, mask, tau=tau, precision=precision
             )
@@ -212,9 +207,14 @@ def _only_masked(method: Request) -> None:
         )
 
 
-def is_array(value: Any) -> bool:
-    """Whether a dilation varies with the position."""
-    return isinstance(value, jax.Array | np.ndarray) and value.ndim > 1
+def split_dilation(
+    dilation: jax.Array | int | Sequence[int] | None, ndim: int
+) -> tuple[tuple[int, ...], jax.Array | None]:
+    """The static dilation by axis, and that of each position, one of which is in use."""
+    if isinstance(dilation, jax.Array | np.ndarray) and dilation.ndim > 1:
+        return (1,) * ndim, jnp.asarray(dilation)
+    static: Any = 1 if dilation is None else dilation
+    return per_axis(static, ndim, "dilation"), None
 
 
 def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def sampled_conv(
                 (1,) * len(outputs) + (-1,)
             )
         if delta is not None:
-            kind = jnp.promote_types(place.dtype, delta.dtype)
+            kind = _wider(place.dtype, delta.dtype)
             place = place.astype(kind) + delta.astype(kind)
         reads = None if soft else is_active
         values = _fetch(source, x.shape[:-1], place, reads, dtype)
@@ -83,6 +83,15 @@ def sampled_conv(
     total = total + (jnp.sum(rows[:0]).astype(wide) + jnp.sum(weight[:0]).astype(wide))
     total, _ = jax.lax.scan(jax.checkpoint(tap), total, scanned)
     return total.astype(dtype)
+
+
+def _wider(a: Any, b: Any) -> Any:
+    """The dtype of a sum of places: a float of the two, the one with more digits.
+
+    Not ``jnp.promote_types``: that raises under ``jax.numpy_dtype_promotion("strict")``.
+    """
+    floats = [kind for kind in (a, b) if jnp.issubdtype(kind, jnp.floating)]
+    return max(floats, key=lambda kind: jnp.finfo(kind).bits) if floats else a
 
 
 def _like(centre: np.ndarray, offset: jax.Array) -> jax.Array:
