@@ -9,6 +9,7 @@ import pytest
 
 import voxax as vx
 from oracle.dynamic import dynamic_conv as oracle
+from samples import slow_unless
 from voxax.algorithms import names
 from voxax.errors import InputError
 from voxax.nn.functional import dynamic_conv
@@ -99,7 +100,9 @@ def test_measured_account():
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("method", ["masked", "grouped", "tiled", "selected"])
+@pytest.mark.parametrize(
+    "method", [slow_unless(m == "grouped", m) for m in ("masked", "grouped", "tiled", "selected")]
+)
 def test_lowers_for_other_platforms(method, platform, monkeypatch):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "off")
     x, w, size = case((1, 6, 6), 3)
