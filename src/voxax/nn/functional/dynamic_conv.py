@@ -258,7 +258,8 @@ def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> j
     elif not jnp.issubdtype(size.dtype, jnp.floating):
         raise InputError(f"sizes of {size.dtype}: give integers, or floats for a gradient")
     if size.ndim == 0:
-        return jnp.broadcast_to(size, outputs)
+        # Behind a barrier: XLA would spend seconds on reducing a large constant while it compiles.
+        return jnp.broadcast_to(jax.lax.optimization_barrier(size), outputs)
     if size.shape == outputs[:1]:
         return jnp.broadcast_to(size.reshape(-1, *(1,) * (len(outputs) - 1)), outputs)
     if size.shape != outputs:
