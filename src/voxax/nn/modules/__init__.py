@@ -42,6 +42,7 @@ from voxax.nn.modules.coordinates import ToBEV as ToBEV
 from voxax.nn.modules.coordinates import TopK as TopK
 from voxax.nn.modules.coordinates import Union as Union
 from voxax.nn.modules.dropout import Dropout as Dropout
+from voxax.nn.modules.dynamic import DynamicConv as DynamicConv
 from voxax.nn.modules.encoder import PillarEncoder as PillarEncoder
 from voxax.nn.modules.encoder import VoxelFeatureEncoder as VoxelFeatureEncoder
 from voxax.nn.modules.linear import Linear as Linear

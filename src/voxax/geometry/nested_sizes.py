@@ -1,0 +1,102 @@
+"""Kernel sizes that nest: which taps a size has, and in which order sizes reach them.
+
+Size s covers the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, so that the taps of
+3 are among those of 4, and these among those of 5. Each offset therefore has one number that
+decides everything, the smallest size that reaches it:
+
+    reaching size of o = max over axes of (2 o if o > 0, 1 - 2 o otherwise)
+
+1 for the centre, 2 for +1, 3 for -1, 4 for +2. A tap is part of a kernel of size s where its
+reaching size is at most s; with taps ordered by reaching size, the kernel of each size is a prefix.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.errors import InputError
+
+
+def reaching_size(offsets: Any) -> np.ndarray:
+    """The smallest size whose kernel has each offset.
+
+    Args:
+      offsets: static, ``int[K, D]``, in taps (before dilation).
+
+    Returns:
+      ``int32[K]``, 1 or more.
+    """
+    taps = np.asarray(offsets)
+    if taps.ndim != 2 or not np.issubdtype(taps.dtype, np.integer):
+        raise InputError(f"offsets of shape {taps.shape}, {taps.dtype}: expected int[K, D]")
+    sizes = np.where(taps > 0, 2 * taps, 1 - 2 * taps)
+    return sizes.max(axis=1, initial=1).astype(np.int32)
+
+
+def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
+    """Which taps each position has: those that its size reaches.
+
+    Args:
+      size: ``[...]``, integers, or floats (2.9 has the taps of 2). Below 1: no tap.
+      offsets: static, ``int[K, D]``.
+
+    Returns:
+      ``bool[..., K]``.
+    """
+    size = jnp.asarray(size)
+    return size[..., None] >= _reach(size, offsets)
+
+
+def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
+    """``clip((size - r_k) / tau + 1, 0, 1)``, with r_k the size that reaches tap k.
+
+    The ramp that gives sizes a gradient: a tap is there fully once the size reaches it, and fades
+    over ``tau`` sizes below. For a centred odd kernel this is the usual
+    ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)``, stated in sizes so that even ones have
+    their place. With ``tau <= 1`` it equals :func:`hard_mask` at whole sizes.
+
+    Args:
+      size: ``float[...]``.
+      offsets: static, ``int[K, D]``.
+      tau: width of the ramp, in sizes, more than 0.
+
+    Returns:
+      ``[..., K]`` in the dtype of ``size``; differentiable in ``size``.
+    """
+    if isinstance(tau, float | int) and not tau > 0:
+        raise InputError(f"tau={tau}: the ramp's width must be more than 0")
+    size = jnp.asarray(size)
+    if not jnp.issubdtype(size.dtype, jnp.floating):
+        raise InputError(f"sizes of {size.dtype} have no gradient: give floats, or use hard_mask")
+    return jnp.clip((size[..., None] - _reach(size, offsets)) / tau + 1, 0, 1)
+
+
+def taps_by_size(offsets: Any) -> np.ndarray:
+    """``int[K]``: the taps ordered by the size that reaches them; equal ones keep their order."""
+    return np.argsort(reaching_size(offsets), kind="stable")
+
+
+def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
+    """How many taps a kernel of each size has: prefix lengths of :func:`taps_by_size`.
+
+    Args:
+      offsets: static, ``int[K, D]``.
+      largest: the last size asked about; None is the smallest that has every tap.
+
+    Returns:
+      ``int[largest + 1]``, by size from 0 (which has none).
+    """
+    reach = reaching_size(offsets)
+    if largest is None:
+        largest = int(reach.max(initial=1))
+    return np.searchsorted(np.sort(reach), np.arange(largest + 1), side="right")
+
+
+def _reach(size: jax.Array, offsets: Any) -> jax.Array:
+    """Reaching sizes in the dtype of ``size``, with as many axes as its mask has."""
+    reach = reaching_size(offsets).reshape((1,) * size.ndim + (-1,))
+    return jnp.asarray(reach).astype(size.dtype)
