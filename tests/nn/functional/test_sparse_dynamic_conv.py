@@ -110,9 +110,9 @@ def wide(dtype):
 METHODS = [
     ("hard", "restricted"),
     slow_unless(False, "hard", "shells"),
-    slow_unless(False, "hard", "gathered"),
+    slow_unless(False, "hard", "taps"),
     ("soft", "shells"),
-    ("soft", "gathered"),
+    ("soft", "taps"),
 ]
 
 
@@ -272,10 +272,10 @@ def differentiable(method, names):
 GRADIENTS = [
     ("restricted", ("features", "weight")),
     ("shells", ("features", "weight", "size")),
-    slow_unless(False, "gathered", ALL),
+    slow_unless(False, "taps", ALL),
     slow_unless(False, "restricted", ("features", "weight", "mixture")),
-    slow_unless(False, "gathered", ("features", "weight", "mask")),
-    slow_unless(False, "gathered", ("features", "weight", "size")),
+    slow_unless(False, "taps", ("features", "weight", "mask")),
+    slow_unless(False, "taps", ("features", "weight", "size")),
 ]
 
 

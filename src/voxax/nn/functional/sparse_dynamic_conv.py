@@ -20,10 +20,10 @@ from voxax.nn.functional.sparse_conv import with_bias
 from voxax.products import convolve, convolve_modulated
 from voxax.tuning import Request
 
-DynamicMethod = Literal["auto", "restricted", "shells", "gathered"]
+DynamicMethod = Literal["auto", "restricted", "shells", "taps"]
 """``restricted``: one product over the map without the pairs that sizes leave out.
 ``shells``: one product for each size, over the taps that it adds to the smaller ones.
-``gathered``: neighbours are gathered, scaled and multiplied with all taps."""
+``taps``: one product for each tap, scaled by its factors."""
 
 
 def sparse_dynamic_conv(
@@ -81,10 +81,9 @@ def sparse_dynamic_conv(
         that can be known, else NaN in that voxel's outputs (0 in integers).
       capacity, out_voxels, kernel_map, kernel_shape: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
-      method: how; None of them changes the result. ``auto`` is ``gathered`` with a mask, else
+      method: how; None of them changes the result. ``auto`` is ``taps`` with a mask, else
         ``shells`` with soft sizes, else ``restricted``.
-      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as there; ``gathered`` has no choice
-        of algorithms.
+      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as there.
 
     Returns:
       Voxels with ``C_out`` channels; dtypes as there. Differentiable to any order in features,
@@ -129,7 +128,7 @@ def sparse_dynamic_conv(
     }
 
     def products(of: KernelMap) -> jax.Array:
-        if chosen == "gathered":
+        if chosen == "taps":
             limited, factors = _factors(of, sizes, tau, mask, voxels.features.dtype)
             return convolve_modulated(
                 voxels.features, bank, factors, limited, precision=precision
@@ -211,12 +210,12 @@ def _method(method: str, size: Any, tau: float | None, mask: Any) -> str:
         got = "no size" if size is None else f"sizes of {size.dtype}"
         raise InputError(f"tau={tau} makes sizes soft, got {got}: give floats, or leave tau out")
     if method == "auto":
-        return "gathered" if mask is not None else "restricted" if tau is None else "shells"
-    needs = "gathered" if mask is not None else "shells" if tau is not None else "restricted"
+        return "taps" if mask is not None else "restricted" if tau is None else "shells"
+    needs = "taps" if mask is not None else "shells" if tau is not None else "restricted"
     able = {
-        "restricted": ("restricted", "shells", "gathered"),
-        "shells": ("shells", "gathered"),
-        "gathered": ("gathered",),
+        "restricted": ("restricted", "shells", "taps"),
+        "shells": ("shells", "taps"),
+        "taps": ("taps",),
     }[needs]
     if method not in able:
         what = "a mask" if mask is not None else "soft sizes" if tau is not None else "these"
