@@ -42,9 +42,9 @@ from voxax.nn.modules.coordinates import ToBEV as ToBEV
 from voxax.nn.modules.coordinates import TopK as TopK
 from voxax.nn.modules.coordinates import Union as Union
 from voxax.nn.modules.dropout import Dropout as Dropout
-from voxax.nn.modules.dynamic_conv import SparseDynamicConv as SparseDynamicConv
-from voxax.nn.modules.dynamic_conv import SparseDynamicConv2d as SparseDynamicConv2d
-from voxax.nn.modules.dynamic_conv import SparseDynamicConv3d as SparseDynamicConv3d
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv as SparseDynamicConv
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv2d as SparseDynamicConv2d
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv3d as SparseDynamicConv3d
 from voxax.nn.modules.encoder import PillarEncoder as PillarEncoder
 from voxax.nn.modules.encoder import VoxelFeatureEncoder as VoxelFeatureEncoder
 from voxax.nn.modules.linear import Linear as Linear
