@@ -15,8 +15,9 @@ Product = Literal["forward", "dgrad", "wgrad"]
 """``forward``: Y = A W over the map. ``dgrad``: dX = dY W^T over the transposed map.
 ``wgrad``: dW = A^T dY."""
 
-WeightKind = Literal["dense", "grouped", "depthwise"]
-"""Weight shapes ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]``, ``[K, C]``."""
+WeightKind = Literal["dense", "grouped", "depthwise", "dynamic"]
+"""Weight shapes ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]``, ``[K, C]``. ``dynamic``: dense
+weights over a regular grid, of whose taps each output position uses those that its size reaches."""
 
 Parameters = tuple[tuple[str, int | str], ...]
 """An algorithm's parameters, sorted by name; hashable: ``(("fwd_block_size", 16),)``."""
@@ -41,6 +42,11 @@ class Problem:
       level: total stride of the map's input voxels.
       density: pairs of the map for each of its output rows, rounded to a power of sqrt(2);
         None where the map is traced.
+      grid: of a dynamic problem the shape ``[B, *spatial]`` whose positions its input rows are.
+      tile_density: of a dynamic problem the same as ``density`` if every position had the largest
+        size of its neighbourhood: how smooth the sizes are.
+      prefix: of a dynamic problem, how many positions have at least each size (from 0), rounded
+        up; known only to programs that are compiled for one histogram of sizes.
     """
 
     product: Product
@@ -58,6 +64,9 @@ class Problem:
     spec: KernelSpec | None = None
     level: tuple[int, ...] = ()
     density: float | None = None
+    grid: tuple[int, ...] = ()
+    tile_density: float | None = None
+    prefix: tuple[int, ...] = ()
 
     @property
     def weight_shape(self) -> tuple[int, ...]:

@@ -29,7 +29,11 @@ def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Rep
 
 def _explained(call: Call, hardware: HardwareInfo | None, counter: PairCounter) -> Explained:
     counted = call.views is not None
-    pairs = counter.estimate(call.problem) if call.views is None else counter.count(call.views)
+    pairs = (
+        counter.estimate(call.problem)
+        if call.views is None
+        else counter.count(call.views, call.problem)
+    )
     floor = floor_of(call.problem, pairs, hardware)
     choice = with_known_time(foresee(call.problem, call.admitted))
     return Explained(call.scope, choice, pairs, counted, floor)

@@ -66,7 +66,7 @@ def convolve(
         (),
         kind,
         weight.shape[1] if kind == "grouped" else 1,
-        _precision_name(precision),
+        precision_name(precision),
         requests,
         kernel_map.spec,
         kernel_map.in_geometry.stride,
@@ -121,8 +121,8 @@ def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.sum(found, dtype=jnp.int32), jnp.sum(jnp.any(found, axis=1), dtype=jnp.int32)
 
 
-def _precision_name(precision: jax.lax.PrecisionLike) -> str:
-    """Of a user's ``precision=``; None follows ``jax.default_matmul_precision`` where set."""
+def precision_name(precision: jax.lax.PrecisionLike) -> str:
+    """The name that problems keep; see :func:`convolve`."""
     if precision is None:
         return getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
     if isinstance(precision, str):

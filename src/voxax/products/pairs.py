@@ -10,6 +10,7 @@ import numpy as np
 from voxax.algorithms import Problem
 from voxax.tuning import at_hand
 from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
+from voxax.tuning.sample import sizes_of, taps_of
 
 _TABLES = ("neighbors", "transposed_neighbors")
 
@@ -22,8 +23,10 @@ class PairCounter:
         self._counted: dict[int, tuple[Any, int]] = {}
         self._estimated: dict[Hashable, int] = {}
 
-    def count(self, views: Mapping[str, Any]) -> int:
-        """The pairs of a map, from its arrays."""
+    def count(self, views: Mapping[str, Any], problem: Problem) -> int:
+        """The pairs of a map, from its arrays; of a dynamic problem, from its sizes."""
+        if problem.kind == "dynamic":
+            return taps_of(problem, np.asarray(views["sizes"]))
         if "pair_starts" in views:  # by tap; the last is where all end
             return int(views["pair_starts"][-1])
         table = next(views[name] for name in _TABLES if name in views)
@@ -38,7 +41,9 @@ class PairCounter:
         """
         views = at_hand.find(problem)
         if views is not None:
-            return self.count(views)
+            return self.count(views, problem)
+        if problem.kind == "dynamic":
+            return taps_of(problem, sizes_of(problem, None)[0])
         p = problem
         key = (p.spec, p.level, p.in_capacity, p.out_capacity, p.num_offsets)
         if key not in self._estimated:

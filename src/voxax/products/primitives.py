@@ -43,7 +43,7 @@ class Layer:
       precision: name of a ``jax.lax.Precision``.
       requests: admitted algorithms by product. All three are fixed when the forward
         product is traced: its backward may be traced later, in another context.
-      spec, level, density: see :class:`voxax.algorithms.Problem`.
+      spec, level, density, grid, tile_density, prefix: see :class:`voxax.algorithms.Problem`.
     """
 
     in_capacity: int
@@ -58,6 +58,9 @@ class Layer:
     spec: KernelSpec | None = None
     level: tuple[int, ...] = ()
     density: float | None = None
+    grid: tuple[int, ...] = ()
+    tile_density: float | None = None
+    prefix: tuple[int, ...] = ()
 
     def channels(self, weight_shape: tuple[int, ...]) -> tuple[int, int]:
         """``(C_in, C_out)`` of a layer with such a weight."""
@@ -92,6 +95,9 @@ def problem_of(product: Product, platform: str, a: Any, b: Any, layer: Layer) ->
         layer.spec,
         layer.level,
         layer.density,
+        layer.grid,
+        layer.tile_density,
+        layer.prefix,
     )
 
 
@@ -150,7 +156,8 @@ def _cotangents(
 def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any, int]:
     size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
     a, b, *views = args
-    if any(d is not None for d in dims[2:]):
+    # Dynamic products branch on their sizes: one after the other, a batch runs one branch each.
+    if layer.kind == "dynamic" or any(d is not None for d in dims[2:]):
         return _batch_maps(product, args, dims, layer), 0
 
     def spread(operand: Any, dim: int | None) -> Any:

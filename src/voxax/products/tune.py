@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from voxax.algorithms import Problem
 from voxax.products.account import report_of
+from voxax.products.dynamic import densities
 from voxax.products.report import Report
 from voxax.products.survey import is_concrete, survey
 from voxax.tuning import tune as tune_problem
@@ -49,7 +51,7 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
             continue
         done.add((call.problem, call.admitted))
         # What an eager call on the same map will ask for.
-        dense = dataclasses.replace(call.problem, density=_density(call.views))
+        dense = _as_met(call.problem, call.views)
         also = () if dense == call.problem else (dense,)
         tune_problem(call.problem, call.admitted, call.views, also=also, anew=anew)
     for call in calls:
@@ -57,6 +59,13 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
             done.add((call.problem, call.admitted))
             tune_problem(call.problem, call.admitted, anew=anew)
     return report_of(calls, platform, time.perf_counter() - begin)
+
+
+def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
+    """The problem with what is counted on a concrete map."""
+    if problem.kind == "dynamic":
+        return dataclasses.replace(problem, **densities(problem, np.asarray(views["sizes"])))
+    return dataclasses.replace(problem, density=_density(views))
 
 
 def _density(views: Mapping[str, jax.Array]) -> float | None:

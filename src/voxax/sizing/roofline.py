@@ -104,7 +104,7 @@ def _layer(index: int, equation: Any, operands: Any, info: HardwareInfo) -> Laye
     out = equation.outvars[0].aval
     taps, (c_in, c_out) = layer.num_offsets, (features.shape[1], out.shape[1])
     problem = problem_of("forward", info.platform, features, weight, layer)
-    pairs = PairCounter().count(dict(zip(layer.view_names, views, strict=True)))
+    pairs = PairCounter().count(dict(zip(layer.view_names, views, strict=True)), problem)
     floor = floor_of(problem, pairs, info)
     run = jax.jit(lambda *values: forward_p.bind(*values, layer=layer))
     return LayerRoofline(

@@ -45,9 +45,10 @@ def find(problem: Problem) -> dict[str, jax.Array] | None:
     alive = {name: array for name, ref in known.items() if (array := ref()) is not None}
     # NumPy arrays, of a plan made on the host, cannot be deleted.
     usable = {n: a for n, a in alive.items() if isinstance(a, np.ndarray) or not a.is_deleted()}
-    return usable if "neighbors" in usable or "transposed_neighbors" in usable else None
+    return usable if {"neighbors", "transposed_neighbors", "sizes"} & set(usable) else None
 
 
 def map_key(of: Any) -> Hashable:
     """What a map is noted under, from a problem or from a layer: both describe their map alike."""
-    return of.spec, of.level, of.in_capacity, of.out_capacity, of.symmetric, of.density
+    described = of.spec, of.level, of.in_capacity, of.out_capacity, of.symmetric, of.density
+    return *described, of.grid, of.tile_density, of.prefix

@@ -30,7 +30,19 @@ def key_of(problem: Problem) -> str:
         f"[{relation[:_MOST_SPEC]}]" + (" self-adjoint" if problem.symmetric else ""),
         occupancy,
     )
-    return family_of(problem) + " ".join(words)
+    return family_of(problem) + " ".join((*words, *_of_grid(problem)))
+
+
+def _of_grid(problem: Problem) -> tuple[str, ...]:
+    """The grid by powers of two, how smooth its sizes are, and how many positions have each."""
+    if not problem.grid:
+        return ()
+    words = ["grid " + "x".join(map(_power, problem.grid))]
+    if problem.tile_density is not None:
+        words.append(f"by tiles {problem.tile_density:.3g}")
+    if problem.prefix:
+        words.append("prefix " + "-".join(map(str, problem.prefix)))
+    return tuple(words)
 
 
 def family_of(problem: Problem) -> str:

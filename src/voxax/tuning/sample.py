@@ -11,6 +11,7 @@ import numpy as np
 
 from voxax.algorithms import Problem
 from voxax.geometry.host import invert_table, pair_lists, windows
+from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.geometry.windows import columns_of
 from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
 
@@ -44,6 +45,9 @@ def sample_of(
       views: concrete arrays of the caller's map, or None.
       needed: names of the views that candidates read.
     """
+    if problem.kind == "dynamic":
+        sizes, name = sizes_of(problem, views)
+        return Sample(*_operands(problem), {"sizes": jnp.asarray(sizes)}, name)
     if views is None:
         recorded = sample_map(
             DEFAULT_KIND,
@@ -72,6 +76,40 @@ def sample_of(
         if view in needed:
             have[view] = windows(have[side], columns_of(problem.spec, problem.num_offsets))
     arrays = {view: jnp.asarray(have[view]) for view in needed}
+    return Sample(*_operands(problem), arrays, name)
+
+
+def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[np.ndarray, str]:
+    """Sizes of a dynamic problem: the caller's, else random ones from 1 to the largest, or as
+    many of each as a program for one histogram allows."""
+    if views is not None and "sizes" in views:
+        return np.asarray(views["sizes"]), CALLERS_MAP
+    rng = np.random.default_rng(0)
+    largest = int(reaching_size(_offsets(problem)).max())
+    if not problem.prefix:
+        sizes = rng.integers(1, largest, problem.out_capacity, endpoint=True)
+        return sizes.astype(np.int32), "random sizes"
+    places = np.arange(problem.out_capacity)
+    sizes = np.zeros(problem.out_capacity, np.int32)
+    for size, count in enumerate(problem.prefix):
+        sizes[places < count] = size
+    return rng.permutation(sizes), "sizes of the histogram"
+
+
+def taps_of(problem: Problem, sizes: np.ndarray) -> int:
+    """Pairs of a position and a tap that its size has."""
+    counts = taps_within(_offsets(problem))
+    return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
+
+
+def _offsets(problem: Problem) -> np.ndarray:
+    if problem.spec is None:
+        raise ValueError("a dynamic problem has a spec")
+    return np.asarray(problem.spec.offsets)
+
+
+def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
+    """Normally distributed in every row."""
     rng = np.random.default_rng(0)
     x_shape = (problem.in_capacity, problem.in_channels)
     y_shape = (problem.out_capacity, problem.out_channels)
@@ -81,7 +119,7 @@ def sample_of(
         "wgrad": (x_shape, y_shape),
     }[problem.product]
     a, b = (jnp.asarray(_values(rng, shape, problem.dtype)) for shape in shapes)
-    return Sample(a, b, arrays, name)
+    return a, b
 
 
 def _with_pairs(neighbors: np.ndarray, problem: Problem) -> np.ndarray:

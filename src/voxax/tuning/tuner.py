@@ -300,8 +300,8 @@ def _measure(
 
 
 def reference_of(problem: Problem) -> Candidate:
-    """explicit_gemm as im2col, which every candidate must agree with."""
-    name = "explicit" if problem.kind == "depthwise" else "explicit_gemm"
+    """What every candidate must agree with: explicit_gemm as im2col, or the masked maximum."""
+    name = {"depthwise": "explicit", "dynamic": "masked"}.get(problem.kind, "explicit_gemm")
     algorithm = lookup(name, problem.kind)
     return Candidate(algorithm, algorithm.forms[0])
 

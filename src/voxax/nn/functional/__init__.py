@@ -1,6 +1,10 @@
 """Layers as functions on Voxels and arrays."""
 
 from voxax.nn.functional.dropout import dropout as dropout
+from voxax.nn.functional.dynamic_bank import BankError as BankError
+from voxax.nn.functional.dynamic_choice import choose_size as choose_size
+from voxax.nn.functional.dynamic_conv import bank_error as bank_error
+from voxax.nn.functional.dynamic_conv import dynamic_conv as dynamic_conv
 from voxax.nn.functional.global_pooling import global_pool as global_pool
 from voxax.nn.functional.norm import masked_moments as masked_moments
 from voxax.nn.functional.norm import normalize as normalize

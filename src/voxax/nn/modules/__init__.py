@@ -42,9 +42,7 @@ from voxax.nn.modules.coordinates import ToBEV as ToBEV
 from voxax.nn.modules.coordinates import TopK as TopK
 from voxax.nn.modules.coordinates import Union as Union
 from voxax.nn.modules.dropout import Dropout as Dropout
-from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv as SparseDynamicConv
-from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv2d as SparseDynamicConv2d
-from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv3d as SparseDynamicConv3d
+from voxax.nn.modules.dynamic import DynamicConv as DynamicConv
 from voxax.nn.modules.encoder import PillarEncoder as PillarEncoder
 from voxax.nn.modules.encoder import VoxelFeatureEncoder as VoxelFeatureEncoder
 from voxax.nn.modules.linear import Linear as Linear
@@ -65,3 +63,6 @@ from voxax.nn.modules.pooling import SpaceToChannel as SpaceToChannel
 from voxax.nn.modules.pooling import SumPool as SumPool
 from voxax.nn.modules.pooling import Unpool as Unpool
 from voxax.nn.modules.remat import Remat as Remat
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv as SparseDynamicConv
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv2d as SparseDynamicConv2d
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv3d as SparseDynamicConv3d

@@ -1,0 +1,48 @@
+"""grouped: positions sorted by size, so that nearly every block has one size.
+
+The taps are ordered by the size that reaches them: each block multiplies a prefix, and only the
+blocks at which the size changes multiply taps that some of their positions lack. No capacity is
+assumed, and nothing overflows: how many blocks take which prefix is decided while running.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from voxax.algorithms.base import Parameters, Problem
+from voxax.algorithms.dynamic import blocks, masked
+from voxax.algorithms.dynamic.grid import grid_of
+from voxax.hardware import HardwareInfo
+
+FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (512, 256, 1024))
+
+
+def apply(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
+) -> jax.Array:
+    """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
+    sizes = views["sizes"]
+    largest = grid_of(problem).largest
+    # Stable, so that neighbours of one size stay neighbours, and results are reproducible.
+    order = jnp.argsort(-jnp.clip(sizes, 0, largest), stable=True).astype(jnp.int32)
+    return blocks.run(problem, a, b, sizes, order, int(dict(parameters)["block"]))
+
+
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """Blocks that are not mostly padding."""
+    rows = problem.out_capacity
+    return tuple(form for form in FORMS if int(dict(form)["block"]) <= rows) or FORMS[:1]
+
+
+ALGORITHM = dataclasses.replace(
+    masked.ALGORITHM,
+    name="grouped",
+    space=space,
+    heuristic=lambda problem, hardware: space(problem, hardware)[0],
+    forms=FORMS,
+    apply=apply,
+    preferred=lambda problem, hardware: problem.product != "dgrad",
+)

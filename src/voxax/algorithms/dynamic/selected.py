@@ -1,0 +1,136 @@
+"""selected: one compiled kernel for each size, taken scene by scene.
+
+Where all positions of a scene have one size, that size's kernel runs, an ordinary convolution.
+Scenes of several sizes take the masked maximum, so the result is exact for any sizes. Scenes go one
+after the other: of the branches of ``jax.lax.switch`` one runs, also under ``jax.vmap``, because
+these products are batched by a loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.algorithms.base import Parameters, Problem
+from voxax.algorithms.dynamic import masked
+from voxax.algorithms.dynamic.grid import Grid, grid_of
+from voxax.algorithms.rows import options, zeros
+from voxax.geometry.dtypes import accumulator, product_dtype
+from voxax.hardware import HardwareInfo
+
+_AXES = "DHW"
+
+
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Boxes of sizes that XLA's convolution takes."""
+    reason = masked.supports(problem, hardware)
+    grid = grid_of(problem)
+    if reason is None and grid.counts[-1] != grid.largest ** len(grid.stride):
+        return f"has one kernel for each size, the taps {problem.spec} are no whole box"
+    return reason
+
+
+def apply(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
+) -> jax.Array:
+    """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
+    grid, scenes = grid_of(problem), problem.grid[0]
+    sizes = jnp.clip(views["sizes"], 0, grid.largest).reshape(scenes, -1)
+    one = _one_scene(problem)
+    own = grid_of(one)
+    branches = [_kernel(one, own, size) for size in range(own.largest + 1)]
+    branches.append(lambda a, b, sizes: masked.apply(one, masked.FORMS[0], a, b, {"sizes": sizes}))
+
+    def scene(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
+        first, last = jnp.min(sizes), jnp.max(sizes)
+        which = jnp.where(first == last, last, len(branches) - 1)
+        return jax.lax.switch(which, branches, a, b, sizes)
+
+    a = a.reshape(scenes, -1, a.shape[-1])
+    if problem.product != "wgrad":
+        out = jax.lax.map(lambda part: scene(part[0], b, part[1]), (a, sizes))
+        return out.reshape(-1, out.shape[-1])
+    b = b.reshape(scenes, -1, b.shape[-1])
+    wide = accumulator(a.dtype)
+
+    def step(total: jax.Array, part: tuple) -> tuple[jax.Array, None]:
+        return total + scene(*part).astype(wide), None
+
+    total = zeros(problem.weight_shape, wide, a.reshape(-1))
+    total, _ = jax.lax.scan(step, total, (a, b, sizes))
+    return total.astype(product_dtype(a.dtype))
+
+
+def _one_scene(problem: Problem) -> Problem:
+    scenes = max(1, problem.grid[0])
+    return dataclasses.replace(
+        problem,
+        grid=(1, *problem.grid[1:]),
+        in_capacity=problem.in_capacity // scenes,
+        out_capacity=problem.out_capacity // scenes,
+        prefix=(),
+    )
+
+
+def _kernel(problem: Problem, grid: Grid, size: int):
+    """The product with the kernel of one size everywhere."""
+    ndim = len(grid.stride)
+    taps = np.sort(grid.order[: grid.counts[size]])
+    spec = problem.spec
+    wide = options(problem, jnp.dtype(problem.dtype))
+    letters = _AXES[-ndim:]
+    layout = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+    kind = product_dtype(jnp.dtype(problem.dtype))
+    low, high = (size - 1) // 2, size // 2
+    padding = []
+    for n, m, s, d in zip(
+        grid.inputs[1:], grid.outputs[1:], grid.stride, spec.dilation if spec else (), strict=True
+    ):
+        padding.append((low * d, (m - 1) * s + high * d - (n - 1)))
+
+    def forward(x: jax.Array, w: jax.Array) -> jax.Array:
+        out = jax.lax.conv_general_dilated(
+            x.reshape(*grid.inputs, -1),
+            w[taps].reshape(*(size,) * ndim, *w.shape[1:]),
+            grid.stride,
+            padding,
+            rhs_dilation=spec.dilation if spec else None,
+            dimension_numbers=layout,
+            **wide,
+        )
+        return out.reshape(-1, w.shape[-1]).astype(kind)
+
+    x_shape = (math.prod(grid.inputs), problem.in_channels)
+    shapes = {
+        "forward": (math.prod(grid.outputs), problem.out_channels),
+        "dgrad": x_shape,
+        "wgrad": problem.weight_shape,
+    }
+
+    def body(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
+        if not size:
+            return zeros(shapes[problem.product], kind, a)
+        if problem.product == "forward":
+            return forward(a, b)
+        if problem.product == "dgrad":
+            x = jax.ShapeDtypeStruct(x_shape, a.dtype)
+            return jax.linear_transpose(lambda x: forward(x, b), x)(a)[0].astype(kind)
+        w = jax.ShapeDtypeStruct(problem.weight_shape, a.dtype)
+        return jax.linear_transpose(lambda w: forward(a, w), w)(b)[0].astype(kind)
+
+    return body
+
+
+ALGORITHM = dataclasses.replace(
+    masked.ALGORITHM,
+    name="selected",
+    supports=supports,
+    space=lambda problem, hardware: ((),),
+    heuristic=lambda problem, hardware: (),
+    forms=((),),
+    apply=apply,
+)

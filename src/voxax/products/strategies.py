@@ -1,0 +1,197 @@
+"""What each strategy of a dynamic convolution has to multiply for the sizes at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.algorithms import lookup, names
+from voxax.algorithms.dynamic.grid import grid_of
+from voxax.algorithms.dynamic.specialised import BLOCK
+from voxax.errors import InputError
+from voxax.products.floor import matrix_rate
+from voxax.products.survey import Call, survey
+from voxax.tuning import hardware_of
+from voxax.tuning.sample import sample_of
+from voxax.tuning.space import refusal
+
+_TILE = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """One way to compute a dynamic product.
+
+    Attributes:
+      name: what ``method`` calls it.
+      operations: multiplications and additions, for these sizes.
+      expected: seconds at the matrix rate of the device; None where that is unknown
+        (``voxax hardware --probe`` measures it).
+      seconds: measured, of one call; None where it was not asked for, or cannot run.
+      compile_seconds: measured, of its program.
+      reason: why it cannot run, or None.
+    """
+
+    name: str
+    operations: int
+    expected: float | None
+    seconds: float | None = None
+    compile_seconds: float | None = None
+    reason: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategies:
+    """The strategies of one product; prints as a table.
+
+    Attributes:
+      rows: one each.
+      histogram: positions of each size, from 0.
+      exact: operations over the taps that positions have: what none can go below.
+    """
+
+    rows: tuple[Strategy, ...]
+    histogram: tuple[int, ...]
+    exact: int
+
+    def __getitem__(self, name: str) -> Strategy:
+        return next(row for row in self.rows if row.name == name)
+
+    @property
+    def break_even(self) -> float | None:
+        """Calls after which ``specialised`` has earned its compilation, against the fastest other;
+        infinite where it is not faster, None unless both were measured."""
+        own = self["specialised"]
+        others = [r.seconds for r in self.rows if r.name != own.name and r.seconds is not None]
+        if own.seconds is None or own.compile_seconds is None or not others:
+            return None
+        gain = min(others) - own.seconds
+        return own.compile_seconds / gain if gain > 0 else float("inf")
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        sizes = ", ".join(f"{n} of size {s}" for s, n in enumerate(self.histogram) if n)
+        yield f"positions: {sizes}; exact {self.exact / 1e9:.3g} GFLOP"
+        yield f"{'strategy':<12}{'GFLOP':>9}{'expected':>12}{'measured':>12}{'compiled':>10}"
+        for row in self.rows:
+            work = f"{row.name:<12}{row.operations / 1e9:>9.3g}"
+            times = f"{_ms(row.expected):>12}{_ms(row.seconds):>12}"
+            made = "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f} s"
+            yield f"{work}{times}{made:>10}" + (f"  {row.reason}" if row.reason else "")
+        if self.break_even is not None:
+            yield f"specialised breaks even after {self.break_even:.0f} calls"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.3g} ms"
+
+
+def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Strategies:
+    """The strategies of the first dynamic convolution in ``fn(*args)``, for its actual sizes.
+
+    Beside :func:`voxax.explain`, which says what is chosen.
+
+    Args:
+      fn: any traceable function.
+      args: concrete arguments.
+      measure: compile and time each strategy as well, on random operands and these sizes.
+
+    Raises:
+      InputError: there is none.
+    """
+    calls = survey(fn, args, jax.default_backend(), maps=True)
+    found = [call for call in calls if call.problem.kind == "dynamic"]
+    return account(found[0] if found else calls[0], measure=measure)
+
+
+def account(call: Call, *, measure: bool = False) -> Strategies:
+    """The strategies of a product that was surveyed with concrete arguments.
+
+    Args:
+      call: from :func:`voxax.products.survey.survey` with ``maps=True``.
+      measure: compile and time each on random operands as well.
+
+    Raises:
+      InputError: the product is not dynamic, or its sizes are not known.
+    """
+    if call.problem.kind != "dynamic" or call.views is None:
+        raise InputError("there is no dynamic convolution with concrete sizes in this call")
+    sizes = np.asarray(call.views["sizes"])
+    grid = grid_of(call.problem)
+    sizes = np.clip(sizes, 0, grid.largest)
+    counts = np.asarray(grid.counts)
+    histogram = np.bincount(sizes, minlength=grid.largest + 1)
+    at_least = [int((sizes >= size).sum()) for size in range(grid.largest + 1)]
+    problem = dataclasses.replace(
+        call.problem, prefix=tuple(min(-(-n // BLOCK) * BLOCK, sizes.size) for n in at_least)
+    )
+    each = 2 * problem.in_channels * problem.out_channels
+    scenes = sizes.reshape(grid.outputs[0], -1)
+    uniform = scenes.min(1) == scenes.max(1)
+    multiplied = {
+        "masked": sizes.size * counts[-1],
+        "grouped": _blocks(counts, np.sort(sizes)[::-1], BLOCK),
+        "tiled": _tiles(counts, sizes.reshape(grid.outputs)),
+        "selected": int(np.where(uniform, counts[scenes.max(1)], counts[-1]).sum())
+        * scenes.shape[1],
+        "specialised": _blocks(counts, np.sort(sizes)[::-1], BLOCK),
+    }
+    hardware, device = hardware_of(problem.platform)
+    rate = matrix_rate(problem.dtype, problem.precision, hardware)
+    rows = []
+    for name in names("dynamic"):
+        algorithm = lookup(name, "dynamic")
+        operations = int(multiplied[name]) * each
+        reason = refusal(algorithm, problem, hardware)
+        seconds = made = None
+        if measure and reason is None and device is not None:
+            seconds, made = _timed(algorithm, problem, hardware, call.views["sizes"])
+        expected = operations / rate if rate else None
+        rows.append(Strategy(name, operations, expected, seconds, made, reason))
+    exact = int(counts[sizes].sum()) * each
+    return Strategies(tuple(rows), tuple(int(n) for n in histogram), exact)
+
+
+def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
+    """Taps over blocks, each with the largest size in it."""
+    starts = np.arange(0, len(ordered), block)
+    lengths = np.minimum(block, len(ordered) - starts)
+    return int((counts[ordered[starts]] * lengths).sum()) if len(ordered) else 0
+
+
+def _tiles(counts: np.ndarray, sizes: np.ndarray) -> int:
+    side = max(1, round(_TILE ** (1 / (sizes.ndim - 1))))
+    for axis in range(1, sizes.ndim):
+        starts = np.arange(0, sizes.shape[axis], side)
+        most = np.maximum.reduceat(sizes, starts, axis=axis)
+        sizes = np.repeat(most, side, axis=axis).take(np.arange(sizes.shape[axis]), axis=axis)
+    return int(counts[sizes].sum())
+
+
+def _timed(algorithm, problem, hardware, sizes) -> tuple[float, float]:
+    sample = sample_of(problem, {"sizes": sizes}, ("sizes",))
+    parameters = algorithm.heuristic(problem, hardware)
+
+    def body(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
+        return algorithm.apply(problem, parameters, a, b, {"sizes": sizes})
+
+    operands = sample.a, sample.b, jnp.asarray(sizes)
+    begin = time.perf_counter()
+    program = jax.jit(body).lower(*operands).compile()
+    made = time.perf_counter() - begin
+
+    def once() -> float:
+        begin = time.perf_counter()
+        jax.block_until_ready(program(*operands))
+        return time.perf_counter() - begin
+
+    once()
+    return min(once() for _ in range(3)), made

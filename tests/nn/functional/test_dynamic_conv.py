@@ -1,0 +1,338 @@
+"""Dense dynamic convolution against the definition, position by position."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from oracle.dynamic import dynamic_conv as oracle
+from voxax.errors import AlgorithmError, InputError
+from voxax.nn.functional import bank_error, dynamic_conv
+from voxax.tuning import record_choices
+
+STRATEGIES = ("masked", "grouped", "tiled", "selected", "specialised")
+# spatial, largest kernel, stride, dilation
+RELATIONS = [
+    ((9, 7), (5, 5), (1, 1), (1, 1)),
+    ((11,), (6,), (2,), (3,)),
+    ((5, 4, 6), (3, 3, 3), (1, 2, 1), (2, 1, 1)),
+    ((8, 5), (4, 3), (3, 1), (1, 2)),
+    ((6, 3), (3, 3), (3, 3), (1, 1)),
+]
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 0.06}
+
+
+def case(spatial, shape, stride, dtype="float64", batch=2, channels=(3, 4), seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((batch, *spatial, channels[0]))
+    w = rng.standard_normal((*shape, *channels)) / np.sqrt(np.prod(shape) * channels[0])
+    outputs = [-(-n // s) for n, s in zip(spatial, stride, strict=True)]
+    size = rng.integers(0, max(shape) + 2, (batch, *outputs)).astype(np.int32)
+    return jnp.asarray(x, dtype), jnp.asarray(w, dtype), jnp.asarray(size)
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch):
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "off")
+
+
+@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("relation", RELATIONS, ids=str)
+def test_every_strategy_is_exact(method, relation):
+    spatial, shape, stride, dilation = relation
+    if method == "selected" and len(set(shape)) > 1:
+        pytest.skip("has kernels with equal sides")
+    with jax.enable_x64(True):
+        x, w, size = case(spatial, shape, stride)
+        y = dynamic_conv(x, w, size=size, stride=stride, dilation=dilation, method=method)
+    want = oracle(x, w, size, np.asarray(dilation), stride=stride)
+    np.testing.assert_allclose(y, want, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dtypes(method, dtype):
+    x, w, size = case((9, 8), (5, 5), (1, 1), dtype)
+    y = dynamic_conv(x, w, size=size, method=method)
+    assert y.dtype == dtype
+    wide = np.asarray(x.astype(jnp.float32)), np.asarray(w.astype(jnp.float32))
+    np.testing.assert_allclose(
+        np.asarray(y, np.float64), oracle(*wide, size), atol=TOLERANCE[dtype]
+    )
+
+
+@pytest.mark.parametrize("method", STRATEGIES)
+def test_gradients_of_every_strategy(method):
+    """All three products, forward and reverse mode, against the numbers of the definition."""
+    with jax.enable_x64(True):
+        x, w, size = case((7, 5), (3, 3), (2, 1))
+        rng = np.random.default_rng(1)
+
+        def f(x, w):
+            return dynamic_conv(x, w, size=size, stride=(2, 1), method=method)
+
+        y, pullback = jax.vjp(f, x, w)
+        ct = jnp.asarray(rng.standard_normal(y.shape))
+        dx, dw = pullback(ct)
+        for which, gradient in enumerate((dx, dw)):
+            operands = [np.asarray(x), np.asarray(w)]
+            t = rng.standard_normal(operands[which].shape)
+            moved = list(operands)
+            moved[which] = t  # bilinear: the derivative along t is the function of t
+            along = oracle(*moved, size, stride=(2, 1))
+            assert np.vdot(gradient, t) == pytest.approx(np.vdot(ct, along), abs=1e-10)
+            tangents = [jnp.zeros_like(x), jnp.zeros_like(w)]
+            tangents[which] = jnp.asarray(t)
+            forward = jax.jvp(f, (x, w), tuple(tangents))[1]
+            np.testing.assert_allclose(forward, along, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["masked", "grouped", "tiled", "selected"])
+def test_second_order(method):
+    """The mixed second derivative of a bilinear function is the function itself."""
+    with jax.enable_x64(True):
+        x, w, size = case((5, 4), (3, 3), (1, 1))
+        tx, tw = (jnp.asarray(np.random.default_rng(2).standard_normal(a.shape)) for a in (x, w))
+
+        def f(x, w):
+            return jnp.sum(dynamic_conv(x, w, size=size, method=method) ** 2)
+
+        def slope(x, w):
+            return jnp.vdot(jax.grad(f)(x, w), tx)
+
+        got = jnp.vdot(jax.grad(slope, argnums=1)(x, w), tw)
+        # d2/dadb of |y(x + a tx, w + b tw)|^2 at 0, of y's own bilinear parts.
+        y, yx, yw, yxw = (
+            oracle(*map(np.asarray, pair), size) for pair in ((x, w), (tx, w), (x, tw), (tx, tw))
+        )
+        assert float(got) == pytest.approx(2 * np.vdot(yx, yw) + 2 * np.vdot(y, yxw), rel=1e-10)
+
+
+EXTRA = {
+    "soft": lambda r, o, k, d: {"size": r.uniform(0.3, 4.6, o)},
+    "soft, wide ramp": lambda r, o, k, d: {"size": r.uniform(0.3, 4.6, o), "tau": 2.5},
+    "offsets": lambda r, o, k, d: {"offsets": r.uniform(-2.4, 2.4, (*o, k, d))},
+    "mask": lambda r, o, k, d: {"mask": r.standard_normal((*o, k))},
+    "dilation": lambda r, o, k, d: {"dilation": r.uniform(0.6, 2.7, o)},
+    "mixture": lambda r, o, k, d: {"mixture": r.standard_normal((*o, 2))},
+    "scene mixture": lambda r, o, k, d: {"mixture": r.standard_normal((o[0], 2))},
+    "all": lambda r, o, k, d: {
+        "size": r.uniform(0.3, 4.6, o),
+        "offsets": r.uniform(-1.3, 1.3, (*o, k, d)),
+        "mask": r.standard_normal((*o, k)),
+        "dilation": r.uniform(0.6, 2.7, (*o, d)),
+        "mixture": r.standard_normal((*o, 2)),
+        "tau": 1.5,
+    },
+}
+
+
+def extra(name, spatial, shape, stride):
+    outputs = (2, *(-(-n // s) for n, s in zip(spatial, stride, strict=True)))
+    rng = np.random.default_rng(3)
+    options = EXTRA[name](rng, outputs, int(np.prod(shape)), len(spatial))
+    w = rng.standard_normal((*((2,) if "mixture" in options else ()), *shape, 3, 2))
+    x = rng.standard_normal((2, *spatial, 3))
+    return x, w, options
+
+
+@pytest.mark.parametrize("name", EXTRA)
+@pytest.mark.parametrize(
+    ("spatial", "shape", "stride"), [((6, 5), (4, 4), (1, 1)), ((9,), (3,), (2,))], ids=str
+)
+def test_everything_dynamic_is_exact(name, spatial, shape, stride):
+    x, w, options = extra(name, spatial, shape, stride)
+    with jax.enable_x64(True):
+        arrays = {k: jnp.asarray(v) if k != "tau" else v for k, v in options.items()}
+        y = dynamic_conv(jnp.asarray(x), jnp.asarray(w), stride=stride, **arrays)
+    np.testing.assert_allclose(y, oracle(x, w, stride=stride, **options), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_every_gradient_by_finite_differences(name):
+    """First and second order, of the input, the weight and every float argument."""
+    x, w, options = extra(name, (4, 3), (3, 3), (1, 1))
+    tau = options.pop("tau", 1.0)
+    values = {"x": x, "w": w, **options}
+    rng = np.random.default_rng(4)
+    along = {key: rng.standard_normal(value.shape) for key, value in values.items()}
+    probe = rng.standard_normal((2, 4, 3, 2))
+
+    with jax.enable_x64(True):
+
+        @jax.jit
+        def f(values):
+            y = dynamic_conv(values["x"], values["w"], tau=tau, **{k: values[k] for k in options})
+            return jnp.sum(jnp.asarray(probe) * jnp.sin(y))
+
+        first = jax.jit(jax.grad(f))
+        held = jax.tree.map(jnp.asarray, values)
+        gradient = first(held)
+        step = 1e-6
+        for key in values:
+            up, down = (
+                {**held, key: held[key] + sign * step * jnp.asarray(along[key])} for sign in (1, -1)
+            )
+            want = (f(up) - f(down)) / (2 * step)
+            assert float(jnp.vdot(gradient[key], along[key])) == pytest.approx(
+                float(want), rel=1e-5, abs=1e-5
+            ), key
+        # Second order along one direction of everything, reverse over forward and back.
+        direction = jax.tree.map(jnp.asarray, along)
+        second = jax.jit(lambda v: jax.jvp(jax.grad(f), (v,), (direction,))[1])(held)
+        up, down = (
+            jax.tree.map(lambda a, t, sign=sign: a + sign * step * t, held, direction)
+            for sign in (1, -1)
+        )
+        for got, plus, minus in zip(
+            *(jax.tree.leaves(tree) for tree in (second, first(up), first(down))), strict=True
+        ):
+            want = (plus - minus) / (2 * step)
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_integer_dilation_and_offsets_are_fetched():
+    rng = np.random.default_rng(5)
+    x, w, size = case((7, 6), (3, 3), (1, 1), "float32")
+    dilation = rng.integers(0, 4, size.shape)
+    offsets = rng.integers(-2, 3, (*size.shape, 9, 2))
+    y = dynamic_conv(
+        x, w, size=size, dilation=jnp.asarray(dilation), offsets=jnp.asarray(offsets, jnp.int32)
+    )
+    want = oracle(x, w, size, dilation=dilation[..., None], offsets=offsets)
+    np.testing.assert_allclose(y, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", STRATEGIES)
+def test_taps_that_are_not_there_are_not_read(method):
+    """A NaN beyond a position's kernel stays away from it, forwards and backwards."""
+    size = jnp.asarray([[1, 1, 3, 3, 1, 1, 1, 1, 1, 1]])
+    x = jnp.ones((1, 10, 1)).at[0, 7].set(jnp.nan)
+    w = jnp.ones((5, 1, 1))
+    y, pullback = jax.vjp(lambda x: dynamic_conv(x, w, size=size, method=method), x)
+    np.testing.assert_array_equal(np.isnan(y[0, :, 0]), np.arange(10) == 7)
+    ct = jnp.ones_like(y).at[0, 7].set(jnp.nan)
+    (dx,) = pullback(ct)
+    np.testing.assert_array_equal(np.isnan(dx[0, :, 0]), np.arange(10) == 7)
+
+
+@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("size", [0, 1, 3, 9], ids=lambda s: f"size {s}")
+def test_one_size(method, size):
+    x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
+    y = dynamic_conv(x, w, size=size, method=method)
+    np.testing.assert_allclose(y, oracle(x, w, np.full((2, 6, 7), size)), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("spatial", [(1, 1), (0, 4), (4, 0)], ids=str)
+def test_tiny_and_empty_grids(method, spatial):
+    x, w, size = case(spatial, (3, 3), (1, 1), "float32")
+    y, pullback = jax.vjp(lambda x, w: dynamic_conv(x, w, size=size, method=method), x, w)
+    assert y.shape == (2, *spatial, 4)
+    np.testing.assert_allclose(y, oracle(x, w, size), atol=1e-5)
+    dx, dw = pullback(y)
+    assert dx.shape == x.shape
+    assert np.isfinite(dw).all()
+
+
+def test_a_size_for_each_scene():
+    x, w, _ = case((6, 7), (5, 5), (1, 1), "float32")
+    y = dynamic_conv(x, w, size=jnp.asarray([3, 5]), method="selected")
+    size = np.broadcast_to(np.array([3, 5])[:, None, None], (2, 6, 7))
+    np.testing.assert_allclose(y, oracle(x, w, size), atol=1e-5)
+
+
+def test_bias_and_no_size():
+    x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
+    bias = jnp.arange(4.0)
+    y = dynamic_conv(x, w, bias=bias)
+    np.testing.assert_allclose(y, oracle(x, w) + np.arange(4.0), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", STRATEGIES[:4])
+def test_vmap(method):
+    x, w, size = case((5, 4), (3, 3), (1, 1), "float32", batch=3)
+
+    def f(x, size):
+        return dynamic_conv(x[None], w, size=size[None], method=method)[0]
+
+    np.testing.assert_allclose(jax.vmap(f)(x, size), oracle(x, w, size), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [*STRATEGIES[:4], "auto", "bank"])
+def test_other_sizes_are_no_new_program(method):
+    x, w, size = case((8, 8), (5, 5), (1, 1), "float32")
+    traced = []
+
+    @jax.jit
+    def f(x, w, size):
+        traced.append(1)
+        return jax.value_and_grad(lambda x: dynamic_conv(x, w, size=size, method=method).sum())(x)
+
+    for other in (size, size // 2, jnp.full_like(size, 3), jnp.zeros_like(size)):
+        f(x, w, other)
+    assert len(traced) == 1
+    assert f._cache_size() == 1
+
+
+def test_specialised_is_one_program_for_a_bucket_of_histograms():
+    x, w, size = case((40, 40), (5, 5), (1, 1), "float32", batch=1)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        shuffled = jnp.asarray(rng.permutation(np.asarray(size).ravel()).reshape(size.shape))
+        y = dynamic_conv(x, w, size=shuffled, method="specialised")
+        np.testing.assert_allclose(y, dynamic_conv(x, w, size=shuffled, method="masked"), atol=1e-5)
+    with pytest.raises(AlgorithmError, match="traced"):
+        jax.jit(lambda size: dynamic_conv(x, w, size=size, method="specialised"))(size)
+
+
+def test_bank():
+    x, w, _ = case((16, 16), (7, 7), (1, 1), "float32")
+    rng = np.random.default_rng(0)
+    size = jnp.asarray(rng.choice([2, 4, 7], (2, 16, 16)))
+    y = dynamic_conv(x, w, size=size, method="bank")
+    np.testing.assert_allclose(y, oracle(x, w, size), atol=1e-5)
+    exact = bank_error(x, w, size=size)
+    np.testing.assert_array_equal(exact.sizes, [2, 4, 7])
+    assert float(exact.moved) == 0
+    assert float(exact.relative) < 1e-6
+    fixed = bank_error(x, w, size=size, bank=[3, 7])
+    assert 0.5 < float(fixed.moved) < 0.8
+    near = np.where(np.asarray(size) == 7, 7, 3)
+    want = oracle(x, w, near) - oracle(x, w, size)
+    relative = np.sqrt((want**2).mean() / (oracle(x, w, size) ** 2).mean())
+    assert float(fixed.relative) == pytest.approx(relative, rel=1e-4)
+
+
+def test_refused():
+    x, w, size = case((6, 7), (3, 3), (1, 1), "float32")
+    with pytest.raises(InputError, match=r"size of shape \(2, 6\)"):
+        dynamic_conv(x, w, size=size[..., 0])
+    with pytest.raises(InputError, match="takes 3"):
+        dynamic_conv(x[..., :2], w)
+    with pytest.raises(InputError, match=r"expected \[\*T"):
+        dynamic_conv(x, w[0])
+    with pytest.raises(InputError, match="mask of shape"):
+        dynamic_conv(x, w, mask=jnp.ones((2, 6, 7, 8)))
+    with pytest.raises(InputError, match="offsets of shape"):
+        dynamic_conv(x, w, offsets=jnp.ones((2, 6, 7, 9)))
+    with pytest.raises(InputError, match="dilation of shape"):
+        dynamic_conv(x, w, dilation=jnp.ones((2, 6)))
+    with pytest.raises(InputError, match="mixture of shape"):
+        dynamic_conv(x, w[None], mixture=jnp.ones((2, 6, 1)))
+    with pytest.raises(InputError, match="int32"):
+        dynamic_conv(x.astype(jnp.int32), w)
+    with pytest.raises(AlgorithmError, match="only 'masked'"):
+        dynamic_conv(x, w, mask=jnp.ones((2, 6, 7, 9)), method="grouped")
+    with pytest.raises(AlgorithmError, match="known: grouped, masked"):
+        dynamic_conv(x, w, size=size, method="winograd")
+    with pytest.raises(AlgorithmError, match="whole box"):
+        dynamic_conv(x, w[:2], size=size, method="selected")
+
+
+def test_a_list_is_a_filter():
+    x, w, size = case((6, 7), (3, 3), (1, 1), "float32")
+    with record_choices() as choices:
+        dynamic_conv(x, w * 2, size=size, method=["tiled", "masked"])
+    assert [choice.algorithm for choice in choices] == ["tiled"]

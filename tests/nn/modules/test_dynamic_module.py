@@ -1,0 +1,71 @@
+"""The module is the function with parameters of its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from oracle.dynamic import dynamic_conv as oracle
+from voxax.errors import InputError
+from voxax.nn.functional import choose_size, dynamic_conv
+from voxax.nn.modules import DynamicConv
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch):
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "off")
+
+
+def test_module():
+    rng = np.random.default_rng(0)
+    conv = DynamicConv(3, 4, (5, 3), stride=2, method=["tiled", "masked"], rngs=nnx.Rngs(1))
+    x = jnp.asarray(rng.standard_normal((2, 7, 6, 3)), jnp.float32)
+    size = jnp.asarray(rng.integers(1, 6, (2, 4, 3)))
+    y = nnx.jit(lambda conv, x, size: conv(x, size=size))(conv, x, size)
+    assert conv.weight[...].shape == (5, 3, 3, 4)
+    np.testing.assert_allclose(y, oracle(x, conv.weight[...], size, stride=2), atol=1e-5)
+    gradient = nnx.grad(lambda conv: jnp.sum(conv(x, size=size) ** 2))(conv)
+    assert np.abs(np.asarray(gradient.weight[...])).max() > 0
+    assert np.abs(np.asarray(gradient.bias[...])).max() > 0
+
+
+def test_module_with_a_bank_in_half_precision():
+    conv = DynamicConv(3, 4, 3, ndim=1, bank=2, use_bias=False, dtype=jnp.bfloat16)
+    x, mixture = jnp.ones((2, 5, 3)), jnp.asarray([[1.0, 0.0], [0.5, 0.5]])
+    y = conv(x, mixture=mixture)
+    assert y.dtype == jnp.bfloat16
+    want = oracle(x, conv.weight[...], mixture=mixture)
+    np.testing.assert_allclose(np.asarray(y, np.float32), want, atol=0.1)
+
+
+def test_choose_size():
+    scores = jnp.asarray([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [jnp.nan, 9.0, 0.0]])
+    size, gate = choose_size(scores, (3, 5, 7), fallback=7)
+    np.testing.assert_array_equal(size, [5, 3, 7])
+    np.testing.assert_allclose(gate, 1)
+    slope = jax.grad(lambda s: choose_size(s, (3, 5, 7), fallback=3)[1].sum())(scores)
+    chance = np.exp(scores[0]) / np.exp(scores[0]).sum()
+    # d softmax_1 / d scores
+    np.testing.assert_allclose(slope[0], chance[1] * (np.eye(3)[1] - chance), atol=1e-6)
+    np.testing.assert_array_equal(slope[2], 0)
+    with pytest.raises(InputError, match="one a size"):
+        choose_size(scores, (3, 5), fallback=3)
+
+
+def test_the_choice_trains_through_the_selected_kernel():
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((2, 8, 2)), jnp.float32)
+    w = jnp.asarray(rng.standard_normal((5, 2, 2)), jnp.float32)
+
+    @jax.jit
+    def loss(scores):
+        size, gate = choose_size(scores, (3, 5), fallback=3)
+        return jnp.sum(
+            (dynamic_conv(x, w, size=size, method="selected") * gate[:, None, None]) ** 2
+        )
+
+    for scores in ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]):
+        slope = jax.grad(loss)(jnp.asarray(scores))
+        assert (np.abs(np.asarray(slope)).max(axis=1) > 0).all()
+    assert loss._cache_size() == 1

@@ -1,0 +1,110 @@
+"""Dynamic products in the tuner, in its reports, and in the account of strategies."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import voxax as vx
+from oracle.dynamic import dynamic_conv as oracle
+from voxax.algorithms import names
+from voxax.errors import InputError
+from voxax.nn.functional import dynamic_conv
+from voxax.products import strategies
+from voxax.tuning import record_choices
+
+
+def case(shape=(1, 12, 12), largest=5):
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((*shape, 3)), jnp.float32)
+    w = jnp.asarray(rng.standard_normal((largest, largest, 3, 4)), jnp.float32)
+    return x, w, jnp.asarray(rng.integers(1, largest + 1, shape))
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_auto_is_measured_on_the_callers_sizes():
+    x, w, size = case()
+    # No others: which is the fastest is no matter here, and programs take long to compile.
+    with record_choices() as choices:
+        y = dynamic_conv(x, w, size=size, method=["grouped", "tiled"])
+    np.testing.assert_allclose(y, oracle(x, w, size), atol=1e-4)
+    (choice,) = choices
+    assert choice.source == "measured"
+    assert choice.entry.sample == "caller's map"
+    assert {m.algorithm for m in choice.entry.measured} == {"grouped", "tiled"}
+    assert all(m.verdict in ("ok", "slow", "skipped") for m in choice.entry.measured)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_tune_and_explain():
+    x, w, size = case()
+
+    def f(x, w):
+        return dynamic_conv(x, w, size=size, method=["grouped", "masked"])
+
+    report = vx.tune(f, x, w)
+    assert [row.choice.source for row in report] == ["cached"]
+    assert report.rows[0].pairs == int((np.asarray(size) ** 2).sum())
+    explained = vx.explain(f, x, w)
+    assert str(explained.rows[0].choice) == str(report.rows[0].choice)
+    assert "dynamic" in str(explained)
+    with record_choices() as choices:
+        f(x, w)
+    assert [c.source for c in choices] == ["cached"]
+
+
+def test_account():
+    x, w, size = case((1, 40, 40))
+    table = strategies(lambda x: dynamic_conv(x, w, size=size, method="masked"), x)
+    taps = np.asarray(size).ravel() ** 2
+    assert table.exact == 2 * 12 * int(taps.sum())
+    assert table["masked"].operations == 2 * 12 * 25 * 1600
+    ordered = np.sort(taps)[::-1]
+    blocks = [ordered[i : i + 512] for i in range(0, 1600, 512)]
+    assert table["grouped"].operations == 2 * 12 * sum(len(b) * b[0] for b in blocks)
+    assert table["selected"].operations == table["masked"].operations
+    assert sum(table.histogram) == 1600
+    assert [row.name for row in table.rows] == list(names("dynamic"))
+    assert re.search(r"grouped +0\.0", str(table))
+    assert table.break_even is None
+
+
+def test_account_of_one_size():
+    x, w, _ = case((2, 8, 8))
+    table = strategies(lambda x: dynamic_conv(x, w, size=3, method="masked"), x)
+    for name in ("grouped", "tiled", "selected", "specialised"):
+        assert table[name].operations == table.exact
+
+
+def test_account_of_nothing_dynamic():
+    with pytest.raises(InputError, match="no sparse convolution"):
+        strategies(lambda x: x + 1, jnp.ones(3))
+
+
+@pytest.mark.slow
+def test_measured_account():
+    x, w, size = case((1, 64, 64))
+    table = strategies(lambda x: dynamic_conv(x, w, size=size, method="masked"), x, measure=True)
+    assert all(row.seconds > 0 and row.compile_seconds > 0 for row in table.rows)
+    assert table.break_even > 0
+    assert "breaks even" in str(table)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("method", ["masked", "grouped", "tiled", "selected"])
+def test_lowers_for_other_platforms(method, platform, monkeypatch):
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "off")
+    x, w, size = case((1, 6, 6), 3)
+
+    def f(x, w, size):
+        return dynamic_conv(x, w, size=size, method=method).sum()
+
+    jax.jit(jax.grad(f, argnums=(0, 1))).trace(x, w, size).lower(lowering_platforms=(platform,))
