@@ -80,7 +80,7 @@ class SparseDynamicConv(nnx.Module):
             )
         rngs = nnx.Rngs(0) if rngs is None else rngs
         self.kernel_size, self.dtype, self.deterministic = int(kernel_size), dtype, False
-        self.options = {
+        self.options: dict[str, Any] = {
             "kernel_size": self.kernel_size,
             "stride": steps,
             "dilation": per_axis(dilation, self.ndim, "dilation"),
