@@ -65,7 +65,7 @@ class SparseDynamicConv(nnx.Module):
         param_dtype: Any = jnp.float32,
         kernel_init: Initializer = he_normal,
         bias_init: Initializer = jax.nn.initializers.zeros,
-        precision: jax.lax.PrecisionLike = None,
+        precision: Any = None,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         if bank < 1:
