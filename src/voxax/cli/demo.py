@@ -28,11 +28,17 @@ def demo(
     seed: int = 0,
     resume: bool = False,
     profile: Path | None = None,
+    task: Literal["segment", "learned-size"] = "segment",
+    seeds: int = 3,
 ) -> int:
     """Train a small MinkUNet on simulated LiDAR sweeps, or on a labelled scan.
 
     Writes a checkpoint, metrics.json, a picture and an interactive page. Ctrl-C stops early
     and leaves a usable checkpoint.
+
+    With --task learned-size: a small network that learns a kernel size for every voxel, against
+    the same network at every fixed size. Writes learned_size.md, .json, .svg and .png; of the
+    options only --out, --steps, --voxel-size, --sensor, --scenes and --seeds count.
 
     Args:
         out: Folder for the results.
@@ -51,6 +57,8 @@ def demo(
         resume: Continue from the checkpoint in --out.
         profile: Folder for a trace of a few training steps, with layers by name, for
             TensorBoard, XProf or Perfetto.
+        task: Segment streets, or compare learned kernel sizes with fixed ones.
+        seeds: Of learned-size: how often each network is trained.
     """
     from voxax.cli.malloc import keep_heap
 
@@ -59,6 +67,10 @@ def demo(
         from voxax.errors import InputError
 
         raise InputError(f"--steps {steps} and --scenes {scenes} must be at least 1")
+    if task == "learned-size":
+        from voxax.cli.learned_size import learned_size
+
+        return learned_size(out, steps, voxel_size, sensor, scenes, seeds)
     from voxax.cli.scenes import from_file, simulated
 
     chosen = simulated(scenes, 8, sensor, seed) if input is None else from_file(input, labels)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from voxax.errors import InputError
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.memo import Memo
+from voxax.geometry.nested_sizes import hard_mask
 from voxax.geometry.views import VIEW_BUILDERS
 from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.windows import OPPOSITE_WINDOWS
@@ -27,12 +31,14 @@ class KernelMap:
       out_geometry: output voxels, without attached maps.
       spec: the static relation.
       views: arrays by name that existed when the map was made.
+      restricted: pairs of the spec's relation were taken out; see :meth:`restrict`.
     """
 
     in_geometry: VoxelGeometry
     out_geometry: VoxelGeometry
     spec: KernelSpec
     views: dict[str, jax.Array]
+    restricted: bool = False
     memo: Memo = dataclasses.field(default_factory=Memo, repr=False)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
@@ -44,21 +50,24 @@ class KernelMap:
             (key("out_geometry"), None if same else self.out_geometry),
             (key("views"), tuple(self.views[name] for name in names)),
         )
-        return children, (self.spec, names, same)
+        return children, (self.spec, names, same, self.restricted)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> KernelMap:
-        spec, names, same = aux
+        spec, names, same, restricted = aux
         in_geometry, out_geometry, views = children
         by_name = dict(zip(names, views, strict=True)) if isinstance(views, tuple) else {}
-        return cls(in_geometry, in_geometry if same else out_geometry, spec, by_name)
+        out = in_geometry if same else out_geometry
+        return cls(in_geometry, out, spec, by_name, restricted)
 
     @property
     def symmetric(self) -> bool:
-        """One voxel set and centred taps: ``neighbors`` reversed along K is the adjoint's."""
-        return (
-            self.in_geometry is self.out_geometry and self.spec.keeps_coords and self.spec.symmetric
-        )
+        """One voxel set and centred taps: ``neighbors`` reversed along K is the adjoint's.
+
+        Not of a restricted map: an output may have left out the pair that its input kept.
+        """
+        same = self.in_geometry is self.out_geometry and not self.restricted
+        return same and self.spec.keeps_coords and self.spec.symmetric
 
     @property
     def num_offsets(self) -> int:
@@ -104,10 +113,60 @@ class KernelMap:
         for name, other in OPPOSITE_WINDOWS.items():
             if name in self.views:
                 swapped[other] = self.views[name]
-        return KernelMap(self.out_geometry, self.in_geometry, self.spec.adjoint(), swapped)
+        adjoint = self.spec.adjoint()
+        return KernelMap(self.out_geometry, self.in_geometry, adjoint, swapped, self.restricted)
+
+    def restrict(self, keep: jax.Array) -> KernelMap:
+        """The map of those pairs that ``keep`` has: the others are as if they did not exist.
+
+        So every algorithm that passes over absent pairs passes over these too, in all three
+        products.
+
+        Args:
+          keep: ``bool``, broadcast to ``[out_capacity, K]``.
+
+        Raises:
+          InputError: another dtype, or a shape that cannot be broadcast.
+        """
+        shape = (self.out_capacity, self.num_offsets)
+        keep = jnp.asarray(keep)
+        fits = keep.ndim == 2 and all(n in (1, m) for n, m in zip(keep.shape, shape, strict=True))
+        if not fits or keep.dtype != jnp.bool_:
+            raise InputError(
+                f"keep of shape {keep.shape}, {keep.dtype}: expected bool[{shape[0]}, {shape[1]}], "
+                "one for each output row and tap; an axis may be 1"
+            )
+        views = {"neighbors": jnp.where(keep, self.neighbors, -1)}
+        return KernelMap(self.in_geometry, self.out_geometry, self.spec, views, restricted=True)
+
+    def within(self, size: jax.Array) -> KernelMap:
+        """The map in which each output has the taps of its own kernel size.
+
+        Size s covers ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation.
+
+        Args:
+          size: ``[out_capacity]`` or ``[]``; integers, or floats that are rounded down. Below 1:
+            no tap.
+        """
+        size = jnp.asarray(size)
+        if size.shape not in ((), (self.out_capacity,)):
+            raise InputError(
+                f"size of shape {size.shape}: expected [{self.out_capacity}], one for each output "
+                "row, or []"
+            )
+        mask = hard_mask(jax.lax.stop_gradient(size), self.spec.offsets)
+        return self.restrict(mask if size.ndim else mask[None])
+
+    def of_taps(self, taps: Sequence[int]) -> KernelMap:
+        """The map of some taps only. ``taps``: static, distinct, each below K."""
+        chosen = tuple(int(tap) for tap in taps)
+        spec = dataclasses.replace(self.spec, offsets=tuple(self.spec.offsets[k] for k in chosen))
+        views = {"neighbors": self.neighbors[:, jnp.asarray(chosen, jnp.int32)]}
+        return KernelMap(self.in_geometry, self.out_geometry, spec, views, self.restricted)
 
     def __repr__(self) -> str:
         return (
             f"KernelMap({self.spec}: {self.in_capacity} -> {self.out_capacity} rows, "
-            f"{self.num_offsets} taps, views {sorted(self.views)})"
+            f"{self.num_offsets} taps{', restricted' if self.restricted else ''}, "
+            f"views {sorted(self.views)})"
         )

@@ -14,3 +14,4 @@ from .palette import rgb as rgb
 from .panel import Panel as Panel
 from .sites import draw_sites as draw_sites
 from .sites import reads as reads
+from .tradeoff import tradeoff_svg as tradeoff_svg

@@ -23,4 +23,5 @@ from voxax.nn.functional.sparse_conv_depth import depthwise_conv as depthwise_co
 from voxax.nn.functional.sparse_conv_depth import (
     spatially_sparse_depthwise_conv as spatially_sparse_depthwise_conv,
 )
+from voxax.nn.functional.sparse_dynamic_conv import sparse_dynamic_conv as sparse_dynamic_conv
 from voxax.nn.functional.unpooling import unpool as unpool

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
-
-import jax
+from typing import Any
 
 from voxax import _compat
 from voxax.errors import GeometryMismatchError, InputError
@@ -91,8 +90,8 @@ def warn_if_inputs_unused(spec: KernelSpec) -> None:
         )
 
 
-def check_weight(weight: jax.Array, kernel_map: KernelMap, channels: int, groups: int) -> None:
-    """Weight ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups."""
+def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int) -> None:
+    """Weight (or its shape) ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups."""
     taps = kernel_map.num_offsets
     if groups < 1:
         raise InputError(f"groups={groups} must be at least 1")

@@ -63,3 +63,6 @@ from voxax.nn.modules.pooling import SpaceToChannel as SpaceToChannel
 from voxax.nn.modules.pooling import SumPool as SumPool
 from voxax.nn.modules.pooling import Unpool as Unpool
 from voxax.nn.modules.remat import Remat as Remat
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv as SparseDynamicConv
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv2d as SparseDynamicConv2d
+from voxax.nn.modules.sparse_dynamic_conv import SparseDynamicConv3d as SparseDynamicConv3d
