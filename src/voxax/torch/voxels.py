@@ -274,15 +274,23 @@ def _make_voxels(children: Any, context: Any) -> Voxels:
     return Voxels(geometry, features, tuple(voxel_size), tuple(origin))
 
 
-for _kind, _take, _make in (
-    (VoxelGeometry, _take_geometry, _make_geometry),
-    (Voxels, _take_voxels, _make_voxels),
-):
+def _register(kind: type, take: Any, make: Any) -> None:
+    def take_with_keys(value: Any) -> tuple[list[Any], Any]:
+        children, context = take(value)
+        return [(_pytree.SequenceKey(i), child) for i, child in enumerate(children)], context
+
     _pytree.register_pytree_node(
-        _kind,
-        _take,
-        _make,
-        serialized_type_name=f"voxax.torch.{_kind.__name__}",
+        kind,
+        take,
+        make,
+        serialized_type_name=f"voxax.torch.{kind.__name__}",
         to_dumpable_context=json.dumps,
         from_dumpable_context=json.loads,
+        flatten_with_keys_fn=take_with_keys,
     )
+
+
+_register(VoxelGeometry, _take_geometry, _make_geometry)
+_register(Voxels, _take_voxels, _make_voxels)
+# torch.export.load reads example inputs with weights_only=True.
+torch.serialization.add_safe_globals([Voxels, VoxelGeometry, Link, KernelMap])
