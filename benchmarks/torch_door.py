@@ -42,10 +42,10 @@ def main() -> None:
     import jax
     import numpy as np
     import torch
+    from benchmarks.workloads import lidar_like
 
     import voxax as vx
     import voxax.torch as vxt
-    from benchmarks.workloads import lidar_like
     from voxax.nn.functional import spatially_sparse_conv
 
     rows = np.unique(lidar_like(12 * options.rows), axis=0)[: options.rows]
@@ -56,9 +56,7 @@ def main() -> None:
     geometry = voxels.geometry
     grad = torch.randn(voxels.capacity, channels)
     features, weight = voxels.features, layer.weight.detach()
-    jax_voxels = vx.plan(
-        lambda v: spatially_sparse_conv(v, vxt.to_jax(weight)), voxels.to_jax()
-    )
+    jax_voxels = vx.plan(lambda v: spatially_sparse_conv(v, vxt.to_jax(weight)), voxels.to_jax())
     x, w, g = (vxt.to_jax(t) for t in (features, weight, grad))
 
     @jax.jit
@@ -68,8 +66,9 @@ def main() -> None:
     @jax.jit
     def both(voxels: vx.Voxels, x: jax.Array, w: jax.Array, g: jax.Array) -> Any:
         # Three calls, as PyTorch makes them.
-        out, back = jax.vjp(lambda x, w: spatially_sparse_conv(
-            voxels.replace_features(x), w).features, x, w)
+        out, back = jax.vjp(
+            lambda x, w: spatially_sparse_conv(voxels.replace_features(x), w).features, x, w
+        )
         return out, back(g)
 
     def torch_both() -> None:

@@ -132,7 +132,7 @@ def test_one_tap_norm_and_linear(rng):
 def test_what_torchsparse_does_not_have():
     with pytest.raises(vx.InputError, match="no depthwise"):
         to_torchsparse(SpatiallySparseDepthwiseConv(4))
-    with pytest.raises(vx.InputError, match="groups=2.*TorchSparse has no grouped"):
+    with pytest.raises(vx.InputError, match=r"groups=2.*TorchSparse has no grouped"):
         to_torchsparse(SpatiallySparseConv(4, 4, groups=2))
     with pytest.raises(vx.InputError, match="boxes along three axes only"):
         to_torchsparse(SpatiallySparseConv(4, 4, kernel_shape="cross"))
@@ -144,8 +144,8 @@ def test_what_torchsparse_does_not_have():
         to_torchsparse(SparseConvTranspose3d(4, 4, generative=True))
     with pytest.raises(vx.InputError, match="generative at stride 1"):
         to_torchsparse(SparseConv3d(4, 4, generative=True))
+    shifted = ((1, 0, 0), (2, 0, 0))
     with pytest.raises(vx.InputError, match="follow one another from -padding on"):
-        shifted = ((1, 0, 0), (2, 0, 0))
         to_torchsparse(SparseConv3d(4, 4, stride=2, kernel_shape=shifted))
     with pytest.raises(vx.InputError, match="padding=-1"):
         torchsparse_offsets(3, 2, -1)

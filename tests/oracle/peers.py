@@ -84,9 +84,9 @@ def torchsparse_taps(kernel, size, *, stride=1, padding=0):
 
     As its CUDA threads find their tap: the number is taken apart by remainders, from the first axis
     on where K is odd, from the last where it is even. At stride 1 an odd kernel is moved by
-    ``(k - 1) / 2`` and another not at all. A strided kernel visits the outputs of each input: number
-    n, which is weight ``K - 1 - n``, goes to the output at ``(in + padding + digit - (k - 1)) /
-    stride``.
+    ``(k - 1) / 2`` and another not at all. A strided kernel visits the outputs of each input:
+    number n, which is weight ``K - 1 - n``, goes to the output at ``(in + padding + digit -
+    (k - 1)) / stride``.
     """
     volume = int(np.prod(size))
     if kernel.ndim == 2:

@@ -3,18 +3,15 @@
 import jax
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from benchmarks.workloads import random_cube
 
 import voxax as vx
-import voxax.torch as vxt
-from benchmarks.workloads import random_cube
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
-from voxax.torch import products
-from voxax.torch.functional import convolve, weight_kind
-from voxax.torch.map_arrays import map_view, neighbors, output_coords, window_extremes
-from voxax.torch.static_text import layer_text, request_text, view_names
 
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+vxt = pytest.importorskip("voxax.torch")
+products, maps, functional = vxt.products, vxt.map_arrays, vxt.functional
+text_of = vxt.static_text
 pytestmark = pytest.mark.torch
 
 CAPACITY = 384
@@ -35,9 +32,11 @@ def operands(kind, dtype=torch.float32, grad=False):
     layer = vxt.SubMConv3d(8, 6)
     kernel_map, _ = voxels.geometry.relate(layer.spec)
     name = str(dtype).removeprefix("torch.")
-    options = request_text(kind, None)
-    text = layer_text(layer.spec, True, (1, 1, 1), options, kind, SHAPES[kind], name)
-    views = [kernel_map.view(view) for view in view_names(text)]
+    options = text_of.request_text(kind, None)
+    text = text_of.layer_text(
+        layer.spec, True, (1, 1, 1), options, kind, SHAPES[kind], name
+    )
+    views = [kernel_map.view(view) for view in text_of.view_names(text)]
     x, w = voxels.features.requires_grad_(grad), weight.requires_grad_(grad)
     c_out = 8 if kind == "depthwise" else 6
     dy = torch.randn(CAPACITY, c_out, generator=generator).to(dtype).requires_grad_(grad)
@@ -55,13 +54,13 @@ def test_opcheck_of_products(kind):
 def test_opcheck_of_maps():
     voxels = cloud()
     spec = vxt.SparseConv3d(8, 8, 2, 2).spec
-    torch.library.opcheck(output_coords, (voxels.coords, spec, CAPACITY))
-    coarse = output_coords(voxels.coords, spec, CAPACITY)
-    torch.library.opcheck(neighbors, (voxels.coords, coarse, spec, False))
-    table = neighbors(voxels.coords, coarse, spec, False)
+    torch.library.opcheck(maps.output_coords, (voxels.coords, spec, CAPACITY))
+    coarse = maps.output_coords(voxels.coords, spec, CAPACITY)
+    torch.library.opcheck(maps.neighbors, (voxels.coords, coarse, spec, False))
+    table = maps.neighbors(voxels.coords, coarse, spec, False)
     for name in ("transposed_neighbors", "pairs", "pair_starts", "windows", "transposed_windows"):
-        torch.library.opcheck(map_view, (table, name, spec, False, CAPACITY))
-    torch.library.opcheck(window_extremes, (voxels.features, table, True))
+        torch.library.opcheck(maps.map_view, (table, name, spec, False, CAPACITY))
+    torch.library.opcheck(maps.window_extremes, (voxels.features, table, True))
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -95,10 +94,12 @@ def test_first_and_second_derivatives_by_differences(kind):
     kernel_map, _ = voxels.geometry.relate(vxt.SparseConv3d(4, 2, 2, 2).spec)
     x = voxels.features.double().requires_grad_()
     w = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    assert weight_kind(w) == kind
+    assert functional.weight_kind(w) == kind
 
     def run(x, w):
-        return convolve(x, w, kernel_map, (1, 1, 1), request_text(kind, None))
+        return functional.convolve(
+            x, w, kernel_map, (1, 1, 1), text_of.request_text(kind, None)
+        )
 
     assert torch.autograd.gradcheck(run, (x, w))
     assert torch.autograd.gradgradcheck(run, (x, w))
@@ -129,7 +130,7 @@ def test_rows_that_begin_off_alignment_and_strided_ones():
 
 
 def test_float64_is_not_rounded_silently():
-    with pytest.raises(vx.InputError, match="float64.*jax_enable_x64"):
+    with pytest.raises(vx.InputError, match=r"float64.*jax_enable_x64"):
         vxt.to_jax(torch.zeros(3, dtype=torch.float64))
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import optax
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-import voxax.torch as vxt
 from voxax.interop import from_torch
 from voxax.io.simulator import simulate_sweep
 from voxax.models import MinkUNet14
 from voxax.models.training import Trainer
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+vxt = pytest.importorskip("voxax.torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.lax_promotion]
 

@@ -1,11 +1,11 @@
 """Weights from and to TorchSparse.
 
-Read off the sources of TorchSparse 2.1.0 (``sparsemapping_cuda.cu``, ``nn/modules/conv.py``); it was
-not run. Which axis of a kernel is counted fastest depends on the number of its taps: the first
+Read off the sources of TorchSparse 2.1.0 (``sparsemapping_cuda.cu``, ``nn/modules/conv.py``); it
+was not run. Which axis of a kernel is counted fastest depends on the number of its taps: the first
 where that is odd, the last where it is even. At stride 1 an odd kernel is centred, and one with an
-even number of taps reaches 0 to k-1 along every axis; strided kernels begin at ``-padding``. Nothing
-is flipped, and a transposed convolution uses tap k for the same offset as the convolution that it
-undoes. Maps are built without dilation. Batch norm is PyTorch's.
+even number of taps reaches 0 to k-1 along every axis; strided kernels begin at ``-padding``.
+Nothing is flipped, and a transposed convolution uses tap k for the same offset as the convolution
+that it undoes. Maps are built without dilation. Batch norm is PyTorch's.
 """
 
 from __future__ import annotations
@@ -169,8 +169,7 @@ def _check_kind(layer: Layer, spec: KernelSpec) -> None:
         )
     if spec.generative and all(s == 1 for s in spec.stride):
         raise InputError(
-            f"{layer} is generative at stride 1: TorchSparse keeps the voxels there. Use "
-            "SubMConv3d"
+            f"{layer} is generative at stride 1: TorchSparse keeps the voxels there. Use SubMConv3d"
         )
     if any(d != 1 for d in spec.dilation):
         raise InputError(
@@ -185,7 +184,9 @@ def _check_places(
     low = offsets.min(0)
     wanted = np.asarray(torchsparse_offsets(size)).min(0)
     kept = spec.keeps_coords
-    spaced = all(k == 1 or s == 1 for k, s in zip(size, grid_steps(offsets) or (2, 2, 2), strict=True))
+    spaced = all(
+        k == 1 or s == 1 for k, s in zip(size, grid_steps(offsets) or (2, 2, 2), strict=True)
+    )
     if spaced and (np.array_equal(low, wanted) if kept else (low <= 0).all()):
         return
     if kept:

@@ -1,5 +1,8 @@
 """voxax's operators as PyTorch modules, on the CPU. Needs ``pip install "voxax[torch]"``."""
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from voxax.errors import MissingExtraError
 
 try:

@@ -5,6 +5,9 @@ JAX wants, so a whole tensor is shared, not copied. A slice that begins elsewher
 came from NumPy, are copied by JAX without a word; results are shared always.
 """
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,8 @@
 """Convolution modules."""
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 import math
@@ -110,7 +113,11 @@ class SpatiallySparseConv(_Convolution):
             dgrad_algo=dgrad_algo if dgrad_algo is not None else bwd_algo,
             wgrad_algo=wgrad_algo if wgrad_algo is not None else bwd_algo,
         )
-        taps, c_in, c_out = relation_facts(self.spec).num_offsets, in_channels // groups, out_channels
+        taps, c_in, c_out = (
+            relation_facts(self.spec).num_offsets,
+            in_channels // groups,
+            out_channels,
+        )
         shape = (taps, c_in, c_out) if groups == 1 else (taps, groups, c_in, c_out // groups)
         self._parameters_of(shape, taps * c_in, out_channels, bias, dtype)
 

@@ -1,5 +1,8 @@
 """Layers as functions on voxels of tensors."""
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -183,7 +186,9 @@ def mean_pool(
     kernel_map, out = _window(voxels, kernel_size, stride, dilation, out_voxels, capacity)
     dtype = voxels.features.dtype
     wide = torch.promote_types(dtype, torch.float32)
-    ones = voxels.features.new_ones((kernel_map.neighbors.shape[1], voxels.num_channels), dtype=wide)
+    ones = voxels.features.new_ones(
+        (kernel_map.neighbors.shape[1], voxels.num_channels), dtype=wide
+    )
     total = convolve(voxels.features.to(wide), ones, kernel_map, voxels.stride)
     number = (kernel_map.neighbors >= 0).sum(1).clamp(min=1)
     return voxels.on(out, (total / number[:, None].to(wide)).to(dtype))

@@ -1,5 +1,8 @@
 """Voxel sets and kernel maps of tensors."""
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,9 +29,7 @@ class KernelMap:
       views: the arrays that were built so far, by name; ``neighbors`` always.
     """
 
-    def __init__(
-        self, spec: str, same: bool, in_rows: int, views: dict[str, torch.Tensor]
-    ) -> None:
+    def __init__(self, spec: str, same: bool, in_rows: int, views: dict[str, torch.Tensor]) -> None:
         self.spec, self.same, self.in_rows, self.views = spec, same, in_rows, views
 
     @property

@@ -1,5 +1,8 @@
 """Kernel maps as PyTorch operators: coordinates in, tables out, all of static shapes."""
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 import functools
@@ -132,7 +135,8 @@ def _(neighbors: torch.Tensor, name: str, spec: str, same: bool, in_rows: int) -
     if name == "pair_starts":
         return neighbors.new_empty((taps + 1,))
     side = rows if name == "windows" else in_rows
-    columns = len(columns_of(read_spec(spec), taps))
+    # The spec's own number: that of the table may be a symbol.
+    columns = len(columns_of(read_spec(spec), read_spec(spec).num_offsets))
     return neighbors.new_empty((2, (side + WINDOW_TILE - 1) // WINDOW_TILE, columns))
 
 
@@ -141,9 +145,7 @@ def _(neighbors: torch.Tensor, name: str, spec: str, same: bool, in_rows: int) -
     mutates_args=(),
     schema="(Tensor features, Tensor neighbors, bool largest) -> Tensor",
 )
-def window_extremes(
-    features: torch.Tensor, neighbors: torch.Tensor, largest: bool
-) -> torch.Tensor:
+def window_extremes(features: torch.Tensor, neighbors: torch.Tensor, largest: bool) -> torch.Tensor:
     """``int32[M, C]``: the input row of each window's largest or smallest value, or -1."""
     return call(extreme_rows, features, neighbors, largest=largest)
 

@@ -4,6 +4,9 @@ Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutio
 Neural Networks", CVPR 2019.
 """
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,7 +26,12 @@ class ConvNormAct(nn.Module):
     """Convolution without bias, batch normalisation, ReLU."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int = 3, stride: int = 1, **options: Any
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        stride: int = 1,
+        **options: Any,
     ) -> None:
         super().__init__()
         sizes = (in_channels, out_channels, kernel_size, stride)

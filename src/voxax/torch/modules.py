@@ -1,5 +1,8 @@
 """Modules that see each voxel alone, normalisation, and pooling."""
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 import math
@@ -17,8 +20,9 @@ from voxax.torch.voxels import Voxels
 class BatchNorm(nn.Module):
     """Batch normalisation over the voxels that exist; padding rows have no influence.
 
-    In training the running averages take the biased variance, as :class:`voxax.nn.modules.BatchNorm`
-    does; PyTorch's own take the unbiased one. A batch without voxels leaves them.
+    In training the running averages take the biased variance, as those of
+    :class:`voxax.nn.modules.BatchNorm`; PyTorch's own take the unbiased one. A batch without voxels
+    leaves them.
 
     Args:
       num_features: channels.
@@ -111,7 +115,7 @@ class ReLU(nn.Module):
 
 
 class Sequential(nn.Module):
-    """Apply modules one after the other; named as :class:`voxax.nn.modules.Sequential` names them."""
+    """Apply modules one after the other, under the names of :class:`voxax.nn.modules.Sequential`."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()

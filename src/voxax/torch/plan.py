@@ -1,5 +1,8 @@
 """Kernel maps built ahead of a model's call."""
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -5,6 +5,9 @@
 gradient of each is written with the other two, and gradients of any order follow.
 """
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 import functools

@@ -4,6 +4,9 @@ A text holds everything but shapes and dtypes, so an exported program can be loa
 process.
 """
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 import dataclasses
@@ -239,4 +242,3 @@ def view_names(text: str) -> tuple[str, ...]:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-

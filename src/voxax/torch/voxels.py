@@ -1,5 +1,8 @@
 """Voxels of tensors."""
 
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
 from __future__ import annotations
 
 import json
@@ -244,7 +247,9 @@ def _take_geometry(geometry: VoxelGeometry) -> tuple[list[Any], Any]:
         children += [link.out, [link.kernel_map.views[name] for name in names]]
         children += [[] if link.adjoint is None else [link.adjoint.views[n] for n in back]]
         adjoint = None if link.adjoint is None else link.adjoint.spec
-        described.append([link.key, link.kernel_map.spec, link.kernel_map.same, names, adjoint, back])
+        described.append(
+            [link.key, link.kernel_map.spec, link.kernel_map.same, names, adjoint, back]
+        )
     return children, [list(geometry.stride), geometry.batch_size, described]
 
 
