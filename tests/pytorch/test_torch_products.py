@@ -33,9 +33,7 @@ def operands(kind, dtype=torch.float32, grad=False):
     kernel_map, _ = voxels.geometry.relate(layer.spec)
     name = str(dtype).removeprefix("torch.")
     options = text_of.request_text(kind, None)
-    text = text_of.layer_text(
-        layer.spec, True, (1, 1, 1), options, kind, SHAPES[kind], name
-    )
+    text = text_of.layer_text(layer.spec, True, (1, 1, 1), options, kind, SHAPES[kind], name)
     views = [kernel_map.view(view) for view in text_of.view_names(text)]
     x, w = voxels.features.requires_grad_(grad), weight.requires_grad_(grad)
     c_out = 8 if kind == "depthwise" else 6
@@ -97,9 +95,7 @@ def test_first_and_second_derivatives_by_differences(kind):
     assert functional.weight_kind(w) == kind
 
     def run(x, w):
-        return functional.convolve(
-            x, w, kernel_map, (1, 1, 1), text_of.request_text(kind, None)
-        )
+        return functional.convolve(x, w, kernel_map, (1, 1, 1), text_of.request_text(kind, None))
 
     assert torch.autograd.gradcheck(run, (x, w))
     assert torch.autograd.gradgradcheck(run, (x, w))
