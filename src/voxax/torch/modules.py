@@ -115,7 +115,7 @@ class ReLU(nn.Module):
 
 
 class Sequential(nn.Module):
-    """Apply modules one after the other, under the names of :class:`voxax.nn.modules.Sequential`."""
+    """Apply modules one after the other; the counterpart of ``voxax.nn.modules.Sequential``."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
