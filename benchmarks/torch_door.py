@@ -4,8 +4,8 @@
 
 One 3x3x3 submanifold layer on a closed surface, float32, forward and forward with both gradients,
 over a map that is built already. All take turns; medians. JAX runs the three products as programs
-of their own, as PyTorch does, so the difference is the bridge; and as one program, which may compute
-both gradients at once. PyTorch is needed.
+of their own, as PyTorch does, so the difference is the bridge; and as one program, which may
+compute both gradients at once. PyTorch is needed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     import voxax.torch as vxt
     from voxax.nn.functional import spatially_sparse_conv
 
-    rows = np.unique(surface(3 * options.rows), axis=0)[: options.rows]
+    rows = np.unique(surface(options.rows), axis=0)
     channels = options.channels
     layer = vxt.SubMConv3d(channels, channels, bias=False)
     voxels = vxt.Voxels.from_coords(rows, torch.randn(len(rows), channels))
