@@ -45,7 +45,7 @@ def pages():
 
 
 @pytest.mark.lax_promotion
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", list(pages()))
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": f"docs.{page.stem}"}
