@@ -2,6 +2,7 @@
 
 The blocks of one page run in order in one namespace, in an empty folder. A block that cannot run
 here (it needs a file or a device) has the line `<!-- no-run -->` before it; it is still compiled.
+A page that needs PyTorch says so in a line of its own; see `pages`.
 """
 
 import re
@@ -35,8 +36,16 @@ def test_blocks_are_found():
     assert list(blocks(text)) == [("x = 1", 2, True), ("y", 8, False)]
 
 
+def pages():
+    """A page with the line `<!-- needs torch -->` runs with `pytest -m torch` only."""
+    for page in PAGES:
+        needs_torch = "<!-- needs torch -->\n" in page.read_text()
+        marks = [pytest.mark.torch] if needs_torch else []
+        yield pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
+
+
 @pytest.mark.lax_promotion
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", list(pages()))
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": f"docs.{page.stem}"}

@@ -7,6 +7,8 @@ weight is the matrix ``[in, out]``.
 MinkowskiEngine 0.5.4 (``kernel_region.hpp``): the number of a box's tap is taken apart by
 remainders, first axis first; even sizes begin at offset 0, odd ones at ``-(size // 2)``. A cross
 has its centre first, then each axis with 1 to r and -r to -1.
+
+TorchSparse 2.1.0 (``sparsemapping_cuda.cu``) and WarpConvNet 1.8.1 (``kernel_map.cuh``): see below.
 """
 
 import itertools
@@ -75,3 +77,44 @@ def convolved(inputs, outputs, taps, stride=1, bias=0.0, transposed=False):
                 total = total + (row @ weight if weight.ndim == 2 else row * weight)
         result[batch, *site] = total + bias
     return result
+
+
+def torchsparse_taps(kernel, size, *, stride=1, padding=0):
+    """``{offset: matrix [in, out]}`` of a TorchSparse 2.1.0 kernel ``[K, in, out]``.
+
+    As its CUDA threads find their tap: the number is taken apart by remainders, from the first axis
+    on where K is odd, from the last where it is even. At stride 1 an odd kernel is moved by
+    ``(k - 1) / 2`` and another not at all. A strided kernel visits the outputs of each input:
+    number n, which is weight ``K - 1 - n``, goes to the output at ``(in + padding + digit -
+    (k - 1)) / stride``.
+    """
+    volume = int(np.prod(size))
+    if kernel.ndim == 2:
+        return {(0, 0, 0): kernel}
+    axes = range(3) if volume % 2 else range(2, -1, -1)
+    taps = {}
+    for number in range(volume):
+        rest, digits = number, [0, 0, 0]
+        for axis in axes:
+            digits[axis] = rest % size[axis]
+            rest //= size[axis]
+        if stride == 1:
+            shift = [(k - 1) // 2 if volume % 2 else 0 for k in size]
+            taps[tuple(d - s for d, s in zip(digits, shift, strict=True))] = kernel[number]
+        else:
+            # out * stride = in + padding + digit - (k - 1), solved for in - out * stride.
+            places = zip(digits, size, strict=True)
+            offset = tuple(k - 1 - d - padding for d, k in places)
+            taps[offset] = kernel[volume - 1 - number]
+    return taps
+
+
+def warpconvnet_taps(weight, size):
+    """``{offset: matrix}`` of a WarpConvNet 1.8.1 kernel ``[K, ...]``, by its index arithmetic."""
+    kx, ky, kz = size
+    centre = [k // 2 if k % 2 else 0 for k in size]
+    taps = {}
+    for number in range(kx * ky * kz):
+        place = (number // (kz * ky), (number // kz) % ky, number % kz)
+        taps[tuple(p - c for p, c in zip(place, centre, strict=True))] = weight[number]
+    return taps

@@ -190,7 +190,7 @@ def output_geometry(
       CapacityError: eager, and more rows are needed than ``capacity``.
       InputError: a traced generative map without ``capacity``.
     """
-    stride = _output_stride(geometry.stride, spec)
+    stride = output_stride(geometry.stride, spec)
     if capacity is None:
         capacity = dict(geometry.level_capacities).get(stride)
     outside = jnp.zeros((), jnp.int32)
@@ -237,7 +237,8 @@ def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> No
     )
 
 
-def _output_stride(stride: Level, spec: KernelSpec) -> Level:
+def output_stride(stride: Level, spec: KernelSpec) -> Level:
+    """Total stride of the output of ``spec`` on voxels of total stride ``stride``."""
     if not spec.transposed:
         return tuple(a * b for a, b in zip(stride, spec.stride, strict=True))
     if any(a % b for a, b in zip(stride, spec.stride, strict=True)):
@@ -251,7 +252,7 @@ def _output_stride(stride: Level, spec: KernelSpec) -> Level:
 
 def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
     """Raise :class:`InputError` unless ``spec`` leads from ``stride`` to ``given``."""
-    expected = _output_stride(stride, spec)
+    expected = output_stride(stride, spec)
     if given == expected:
         return
     way = "a transposed convolution" if spec.transposed else "a convolution"

@@ -28,7 +28,7 @@ def load(
     """Set the arrays of ``model``; see :func:`voxax.interop.from_spconv`."""
     if not isinstance(state_dict, Mapping):
         state_dict = read_checkpoint(state_dict)
-    layers = find_layers(model)
+    layers = _layers_of(model, peer)
     groups = groups_of(state_dict)
     prefixes = bind(layers, groups, peer, names)
     arrays: list[tuple[nnx.Variable, jax.Array]] = []
@@ -46,7 +46,7 @@ def dump(
     model: nnx.Module, peer: Peer, names: Names, like: Mapping[str, Any] | None
 ) -> dict[str, np.ndarray]:
     """The arrays of ``model``; see :func:`voxax.interop.to_spconv`."""
-    layers = find_layers(model)
+    layers = _layers_of(model, peer)
     written: dict[str, np.ndarray] = {}
     if like is None:
         if isinstance(names, str):
@@ -62,6 +62,17 @@ def dump(
         for role, form in _choose(layer, prefix, groups[prefix], like, peer).items():
             written[groups[prefix][form.member]] = _on_host(layer, role, form)
     return {name: written[name] for name in like if name in written}
+
+
+def _layers_of(model: nnx.Module, peer: Peer) -> list[Layer]:
+    layers = find_layers(model)
+    for layer in layers:
+        if layer.groups > 1 and not peer.grouped:
+            raise InputError(
+                f"{layer.path!r} has groups={layer.groups}: {peer.name} has no grouped convolution "
+                "(groups=1 only)"
+            )
+    return layers
 
 
 def _choose(

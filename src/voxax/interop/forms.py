@@ -39,6 +39,11 @@ class Peer(Protocol):
         """Names of inner modules in which this library keeps PyTorch's own layers."""
         ...
 
+    @property
+    def grouped(self) -> bool:
+        """Whether this library has grouped convolutions."""
+        ...
+
     def wrapper_of(self, layer: Layer) -> str:
         """The inner module that holds this layer's tensors, or the empty string."""
         ...

@@ -40,6 +40,7 @@ class Layer:
       arrays: its variables by role, those that it has.
       spec: the relation of a convolution; None for others.
       is_cross: a convolution with ``kernel_shape="cross"``.
+      groups: of a convolution; 1 for others.
       in_order: its attributes are in the order in which its constructor made them.
     """
 
@@ -48,6 +49,7 @@ class Layer:
     arrays: dict[Role, nnx.Variable]
     spec: KernelSpec | None
     is_cross: bool
+    groups: int
     in_order: bool
 
     @property
@@ -56,6 +58,7 @@ class Layer:
         spec = self.spec
         return self.kind == "linear" or (
             self.kind == "conv"
+            and self.groups == 1
             and spec is not None
             and spec.offsets == ((0,) * spec.ndim,)
             and all(s == 1 for s in spec.stride)
@@ -75,8 +78,7 @@ def find_layers(model: nnx.Module) -> list[Layer]:
     A layer that is shared comes once, at the first path that leads to it.
 
     Raises:
-      InputError: a parameter or statistic that belongs to none of these, or grouped
-        convolutions, which no peer has.
+      InputError: a parameter or statistic that belongs to none of these.
     """
     return list(_walk(model, (), set()))
 
@@ -102,18 +104,13 @@ def _walk(node: Any, path: tuple[str, ...], seen: set[int]) -> Iterator[Layer]:
 
 
 def _layer(node: Any, path: str) -> Layer | None:
-    spec, is_cross = None, False
+    spec, is_cross, groups = None, False, 1
     if isinstance(node, SpatiallySparseConv | SpatiallySparseDepthwiseConv):
         kind = "depthwise" if isinstance(node, SpatiallySparseDepthwiseConv) else "conv"
         spec = KernelSpec.make(node.ndim, **node.relation)
         is_cross = node.relation["kernel_shape"] == "cross"
         roles, holder = _CONV_ROLES, node
         groups = node.options.get("groups", 1)
-        if groups > 1:
-            raise InputError(
-                f"{path!r} has groups={groups}: spconv and MinkowskiEngine have no grouped "
-                "convolution (groups=1 only)"
-            )
     elif isinstance(node, Linear | nnx.Linear):
         kind, roles = "linear", _LINEAR_ROLES
         holder = node.linear if isinstance(node, Linear) else node
@@ -125,7 +122,7 @@ def _layer(node: Any, path: str) -> Layer | None:
     for role, name in roles.items():
         if (value := getattr(holder, name, None)) is not None:
             arrays[role] = value
-    return Layer(path, kind, arrays, spec, is_cross, _is_as_constructed(holder))
+    return Layer(path, kind, arrays, spec, is_cross, groups, _is_as_constructed(holder))
 
 
 def _is_as_constructed(holder: nnx.Module) -> bool:

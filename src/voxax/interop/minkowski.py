@@ -115,6 +115,7 @@ class _Minkowski:
     axes: Sequence[int] | None
     name: str = "MinkowskiEngine"
     wrappers: tuple[str, ...] = ("bn", "linear")
+    grouped: bool = False
 
     def wrapper_of(self, layer: Layer) -> str:
         if layer.kind == "linear":

@@ -131,6 +131,7 @@ class _Spconv:
     layout: Layout
     name: str = "spconv"
     wrappers: tuple[str, ...] = ()
+    grouped: bool = False
 
     def __post_init__(self) -> None:
         if self.layout not in ("KRSC", "RSKC", "RSCK"):

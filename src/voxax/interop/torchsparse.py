@@ -1,0 +1,200 @@
+"""Weights from and to TorchSparse.
+
+Read off the sources of TorchSparse 2.1.0 (``sparsemapping_cuda.cu``, ``nn/modules/conv.py``); it
+was not run. Which axis of a kernel is counted fastest depends on the number of its taps: the first
+where that is odd, the last where it is even. At stride 1 an odd kernel is centred, and one with an
+even number of taps reaches 0 to k-1 along every axis; strided kernels begin at ``-padding``.
+Nothing is flipped, and a transposed convolution uses tap k for the same offset as the convolution
+that it undoes. Maps are built without dilation. Batch norm is PyTorch's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry import KernelSpec
+from voxax.geometry.kernel_spec import per_axis
+from voxax.interop.binding import Names
+from voxax.interop.convert import dump, load
+from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
+from voxax.interop.kernel_order import (
+    check_axes,
+    grid_size,
+    grid_steps,
+    named_ranges,
+    peer_offsets,
+    places_of,
+)
+from voxax.interop.layers import Layer, Role
+
+
+def from_torchsparse(
+    state_dict: Mapping[str, Any] | str | os.PathLike[str],
+    model: nnx.Module,
+    *,
+    names: Names = None,
+    axes: Sequence[int] | None = None,
+) -> dict[str, str]:
+    """Set all parameters and statistics of ``model`` to those of a TorchSparse model.
+
+    Nothing is changed unless everything fits. The model's arrays take the dtypes of the tensors.
+
+    Args:
+      state_dict, model, names, axes: as in :func:`from_spconv`.
+
+    Returns:
+      The peer's name by the path of each layer.
+
+    Raises:
+      InputError: a layer without tensors, tensors without a layer, another shape, a layer that
+        TorchSparse does not have, a kernel with another reach.
+    """
+    return load(state_dict, model, _TorchSparse(axes), names)
+
+
+def to_torchsparse(
+    model: nnx.Module,
+    *,
+    names: Names = None,
+    axes: Sequence[int] | None = None,
+    like: Mapping[str, Any] | None = None,
+) -> dict[str, np.ndarray]:
+    """The parameters and statistics of ``model`` as a TorchSparse state dict of NumPy arrays.
+
+    Args:
+      model, names, axes: as in :func:`from_torchsparse`.
+      like: as in :func:`to_spconv`.
+
+    Raises:
+      InputError: as :func:`from_torchsparse`.
+    """
+    return dump(model, _TorchSparse(axes), names, like)
+
+
+def torchsparse_offsets(
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+) -> tuple[tuple[int, ...], ...]:
+    """The offsets of a kernel of TorchSparse, in its order, for ``kernel_shape=`` of ours.
+
+    Needed where its reach is another: strided kernels whose padding is not ``(k - 1) // 2``, or not
+    0 where stride and size are equal; at stride 1, kernels with an even number of taps where a size
+    is above 2.
+
+    Args:
+      kernel_size, stride: integers, or one per axis.
+      padding: of a strided layer; at stride 1 it has no say, as there.
+
+    Returns:
+      ``K`` offsets of three integers.
+    """
+    size, step = per_axis(kernel_size, 3, "kernel_size"), per_axis(stride, 3, "stride")
+    low = (padding,) * 3 if isinstance(padding, int) else tuple(padding)
+    if len(low) != 3 or min(low) < 0:
+        raise InputError(f"padding={padding} must be at least 0 along each of the 3 axes")
+    if all(s == 1 for s in step):
+        low = tuple((k - 1) // 2 for k in size) if np.prod(size) % 2 else (0, 0, 0)
+    return _counted([range(-p, k - p) for k, p in zip(size, low, strict=True)])
+
+
+def _counted(ranges: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Offsets in the order in which TorchSparse counts them."""
+    if np.prod([len(r) for r in ranges]) % 2 == 0:
+        return tuple(itertools.product(*ranges))
+    # product() has its last factor fastest.
+    return tuple(taps[::-1] for taps in itertools.product(*ranges[::-1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _TorchSparse:
+    axes: Sequence[int] | None
+    name: str = "TorchSparse"
+    wrappers: tuple[str, ...] = ()
+    grouped: bool = False
+
+    def wrapper_of(self, layer: Layer) -> str:
+        del layer
+        return ""
+
+    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+        found: dict[Role, list[Form]]
+        found = {role: vector_forms(layer, role) for role in layer.arrays}
+        if layer.kind != "norm":
+            found["weight"] = self._weight(layer)
+        return found
+
+    def _weight(self, layer: Layer) -> list[Form]:
+        own = layer.shape("weight")
+        if layer.kind == "depthwise":
+            raise InputError(
+                f"{layer}: TorchSparse has no depthwise convolution; use SpatiallySparseConv, or "
+                "leave the layer out"
+            )
+        if layer.is_product:
+            matrix, linear = reshaped("kernel", own[-2:], own), linear_form(own)
+            return [linear, matrix] if layer.kind == "linear" else [matrix, linear]
+        assert layer.spec is not None
+        return [self._taps(layer, layer.spec)]
+
+    def _taps(self, layer: Layer, spec: KernelSpec) -> Form:
+        offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
+        size = grid_size(offsets)
+        if spec.ndim != 3 or size is None:
+            raise InputError(
+                f"{layer} has the kernel {spec}: TorchSparse has boxes along three axes only"
+            )
+        _check_kind(layer, spec)
+        _check_places(layer, spec, offsets, size)
+        ranges = [np.unique(column).tolist() for column in offsets.T]
+        order = places_of(offsets, np.asarray(_counted(ranges)))
+        assert order is not None
+        back = np.argsort(order)
+        return Form("kernel", layer.shape("weight"), lambda x: x[back], lambda x: x[order])
+
+
+def _check_kind(layer: Layer, spec: KernelSpec) -> None:
+    if spec.generative and spec.transposed:
+        raise InputError(
+            f"{layer} is generative and transposed: TorchSparse looks such a kernel up from its "
+            "outputs, which turns it around. Use out_voxels= (generative=False)"
+        )
+    if spec.generative and all(s == 1 for s in spec.stride):
+        raise InputError(
+            f"{layer} is generative at stride 1: TorchSparse keeps the voxels there. Use SubMConv3d"
+        )
+    if any(d != 1 for d in spec.dilation):
+        raise InputError(
+            f"{layer} has dilation {spec.dilation}: TorchSparse builds its maps without dilation"
+        )
+
+
+def _check_places(
+    layer: Layer, spec: KernelSpec, offsets: np.ndarray, size: tuple[int, ...]
+) -> None:
+    """Refuse kernels whose taps TorchSparse has elsewhere: a state dict would not show it."""
+    low = offsets.min(0)
+    wanted = np.asarray(torchsparse_offsets(size)).min(0)
+    kept = spec.keeps_coords
+    spaced = all(
+        k == 1 or s == 1 for k, s in zip(size, grid_steps(offsets) or (2, 2, 2), strict=True)
+    )
+    if spaced and (np.array_equal(low, wanted) if kept else (low <= 0).all()):
+        return
+    if kept:
+        theirs = named_ranges(np.asarray(torchsparse_offsets(size)))
+        theirs = f"at stride 1 a kernel of {len(offsets)} taps has them at {theirs} there"
+    else:
+        theirs = "they follow one another from -padding on there"
+    raise InputError(
+        f"{layer} has taps at {named_ranges(offsets)}: {theirs}. Build the layer with "
+        "kernel_shape=torchsparse_offsets(kernel_size, stride, padding) of the peer's layer"
+    )

@@ -1,0 +1,206 @@
+"""Voxel sets and kernel maps of tensors."""
+
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from voxax.coords import PAD
+from voxax.errors import InputError
+from voxax.geometry.windows import OPPOSITE_WINDOWS
+from voxax.torch import planning
+from voxax.torch.map_arrays import map_view, neighbors, output_bucket, output_coords
+from voxax.torch.static_text import adjoint_text, output_level, relation_facts
+
+Level = tuple[int, ...]
+
+
+class KernelMap:
+    """Which input row feeds which output row through which tap.
+
+    Attributes:
+      spec: the relation, as text.
+      same: both sides are one voxel set.
+      in_rows: capacity of the input.
+      views: the arrays that were built so far, by name; ``neighbors`` always.
+    """
+
+    def __init__(self, spec: str, same: bool, in_rows: int, views: dict[str, torch.Tensor]) -> None:
+        self.spec, self.same, self.in_rows, self.views = spec, same, in_rows, views
+
+    @property
+    def neighbors(self) -> torch.Tensor:
+        """``int32[out_capacity, K]``: input row under each tap, or -1."""
+        return self.views["neighbors"]
+
+    def view(self, name: str) -> torch.Tensor:
+        """An array by its name in :mod:`voxax.geometry.views`, built on first use."""
+        if name not in self.views:
+            args = (self.spec, self.same, self.in_rows)
+            self.views[name] = map_view(self.neighbors, name, *args)
+        return self.views[name]
+
+    def transpose(self) -> KernelMap:
+        """The adjoint's map: outputs and inputs change places."""
+        views = {
+            "neighbors": self.view("transposed_neighbors"),
+            "transposed_neighbors": self.neighbors,
+        }
+        for name, other in OPPOSITE_WINDOWS.items():
+            if name in self.views:
+                views[other] = self.views[name]
+        if "pairs" in self.views and "pair_starts" in self.views:
+            views["pairs"] = self.views["pairs"].flip(0)
+            views["pair_starts"] = self.views["pair_starts"]
+        return KernelMap(adjoint_text(self.spec), self.same, self.neighbors.shape[0], views)
+
+
+@dataclasses.dataclass(eq=False)
+class Link:
+    """A kernel map from one voxel set, kept there.
+
+    Attributes:
+      key: the spec and the capacity that were asked for.
+      out: the voxels it leads to; None where they are the same.
+      given: ``out`` was given, not found.
+      kernel_map: the map.
+      adjoint: its transpose, where that was asked for.
+    """
+
+    key: str
+    out: VoxelGeometry | None
+    given: bool
+    kernel_map: KernelMap
+    adjoint: KernelMap | None = None
+
+
+class VoxelGeometry:
+    """Which voxels exist: canonical order, no duplicates, static capacity.
+
+    Attributes:
+      coords: ``int32[capacity, 1 + D]``: batch index, then lattice coordinates; padding rows
+        hold ``voxax.PAD``.
+      stride: total stride, one integer per axis.
+      batch_size: number of scenes.
+      links: the maps that were built from here.
+    """
+
+    def __init__(
+        self,
+        coords: torch.Tensor,
+        stride: Level,
+        batch_size: int,
+        links: list[Link] | None = None,
+    ) -> None:
+        self.coords, self.stride, self.batch_size = coords, stride, batch_size
+        self.links: list[Link] = [] if links is None else links
+
+    @property
+    def capacity(self) -> int:
+        """Static number of rows."""
+        return self.coords.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        return self.coords.shape[1] - 1
+
+    @property
+    def valid(self) -> torch.Tensor:
+        """``bool[capacity]``: which rows are voxels."""
+        return self.coords[:, 0] != int(PAD)
+
+    @property
+    def count(self) -> torch.Tensor:
+        """``int64[]``: number of valid rows."""
+        return self.valid.sum()
+
+    def same_as(self, other: VoxelGeometry) -> bool:
+        """Whether both hold the same voxels: identical tensors, or proven equal eagerly."""
+        if self is other or self.coords is other.coords:
+            return True
+        alike = self.stride == other.stride and self.batch_size == other.batch_size
+        if not alike or self.coords.shape != other.coords.shape or torch.compiler.is_compiling():
+            return False
+        return torch.equal(self.coords, other.coords)
+
+    def relate(
+        self, spec: str, target: VoxelGeometry | None = None, capacity: int | None = None
+    ) -> tuple[KernelMap, VoxelGeometry]:
+        """The map of a spec from here, and the voxels it leads to; built on first use.
+
+        Args:
+          spec: the relation, as text.
+          target: the voxels to produce; None where the spec determines them.
+          capacity: static rows of a new voxel set; None takes the plan's, else this one's.
+
+        Raises:
+          InputError: voxels of another dimension, a transposed relation without a target, a
+            target of another stride, generative outputs without a capacity where sizes are static.
+          CapacityError: the new voxels do not fit.
+        """
+        facts = relation_facts(spec)
+        if facts.ndim != self.ndim:
+            raise InputError(f"a {facts.ndim}-D kernel on {self.ndim}-D voxels")
+        level = output_level(spec, self.stride)
+        if target is not None:
+            if facts.generative:
+                raise InputError(
+                    "generative=True finds the output voxels, out_voxels= gives them: use one"
+                )
+            return self._onto(target, spec, level)
+        if facts.transposed and not facts.generative:
+            raise InputError(
+                "a transposed convolution needs out_voxels= (the voxels to return to, usually a "
+                "skip connection), or generative=True to create every site that a tap reaches"
+            )
+        key = f"{spec}|{capacity}"
+        for link in self.links:
+            if link.key == key and not link.given:
+                return link.kernel_map, self if link.out is None else link.out
+        out = None if facts.keeps_coords else self._reached(spec, level, capacity)
+        coords = self.coords if out is None else out.coords
+        table = neighbors(self.coords, coords, spec, out is None)
+        kernel_map = KernelMap(spec, out is None, self.capacity, {"neighbors": table})
+        self.links.append(Link(key, out, False, kernel_map))
+        return kernel_map, self if out is None else out
+
+    def _reached(self, spec: str, level: Level, capacity: int | None) -> VoxelGeometry:
+        if capacity is None and planning.active():
+            capacity = output_bucket(self.coords, spec)
+        elif capacity is None and relation_facts(spec).generative:
+            if torch.compiler.is_compiling():
+                raise InputError(
+                    "generative=True in a compiled program needs capacity=: the number of output "
+                    "voxels depends on the data"
+                )
+            capacity = output_bucket(self.coords, spec)
+        rows = self.capacity if capacity is None else capacity
+        return VoxelGeometry(output_coords(self.coords, spec, rows), level, self.batch_size)
+
+    def _onto(
+        self, target: VoxelGeometry, spec: str, level: Level
+    ) -> tuple[KernelMap, VoxelGeometry]:
+        if target.stride != level or target.batch_size != self.batch_size:
+            raise InputError(
+                f"out_voxels have stride {target.stride} and batch_size {target.batch_size}; from "
+                f"voxels of stride {self.stride} and batch_size {self.batch_size} this layer leads "
+                f"to stride {level}"
+            )
+        adjoint = adjoint_text(spec)
+        for link in target.links:  # the forward map onto here, read backwards
+            if link.out is self and adjoint_text(adjoint_text(link.kernel_map.spec)) == adjoint:
+                if link.adjoint is None:
+                    link.adjoint = link.kernel_map.transpose()
+                return link.adjoint, target
+        for link in self.links:
+            if link.given and link.out is target and link.key == spec:
+                return link.kernel_map, target
+        same = target is self
+        table = neighbors(self.coords, target.coords, spec, same)
+        kernel_map = KernelMap(spec, same, self.capacity, {"neighbors": table})
+        self.links.append(Link(spec, target, True, kernel_map))
+        return kernel_map, target

@@ -1,0 +1,148 @@
+"""MinkUNet of PyTorch modules, layer for layer and name for name that of :mod:`voxax.models`.
+
+Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional
+Neural Networks", CVPR 2019.
+"""
+
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from voxax.errors import InputError
+from voxax.torch.conv import SpatiallySparseConv
+from voxax.torch.modules import BatchNorm, Linear, ReLU, Sequential
+from voxax.torch.voxels import Voxels, cat
+
+_PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
+
+
+class ConvNormAct(nn.Module):
+    """Convolution without bias, batch normalisation, ReLU."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        stride: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        sizes = (in_channels, out_channels, kernel_size, stride)
+        self.conv = SpatiallySparseConv(*sizes, bias=False, **options)
+        self.norm = BatchNorm(out_channels, dtype=options.get("dtype"))
+        self.act = ReLU()
+
+    def forward(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
+        return self.act(self.norm(self.conv(voxels, out_voxels)))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016)."""
+
+    def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
+        super().__init__()
+        self.first = ConvNormAct(in_channels, out_channels, **options)
+        self.second = SpatiallySparseConv(out_channels, out_channels, 3, bias=False, **options)
+        dtype = options.get("dtype")
+        self.norm = BatchNorm(out_channels, dtype=dtype)
+        self.act = ReLU()
+        shortcut: list[nn.Module] = []
+        if in_channels != out_channels:
+            linear = Linear(in_channels, out_channels, bias=False, dtype=dtype)
+            shortcut = [linear, BatchNorm(out_channels, dtype=dtype)]
+        self.shortcut = Sequential(*shortcut)
+
+    def forward(self, voxels: Voxels) -> Voxels:
+        residual = self.norm(self.second(self.first(voxels)))
+        return self.act(residual + self.shortcut(voxels))
+
+
+class MinkUNet(nn.Module):
+    """Stem, four levels down by stride 2, four levels up onto the skips' voxels, head.
+
+    Args:
+      in_channels, out_channels: input features and classes.
+      blocks, planes, stem, width, stem_kernel_size, ndim: as in :class:`voxax.models.MinkUNet`.
+      options: ``dtype``, ``fwd_algo``, ``bwd_algo``, ``precision`` and ``ndim``, handed to every
+        convolution.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        blocks: Sequence[int] = (2, 3, 4, 6, 2, 2, 2, 2),
+        planes: Sequence[int] = _PLANES,
+        stem: int = 32,
+        width: float = 1.0,
+        stem_kernel_size: int = 3,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if len(blocks) != 8 or len(planes) != 8:
+            raise InputError(
+                f"MinkUNet has eight stages (four down, four up): got {len(blocks)} blocks and "
+                f"{len(planes)} planes"
+            )
+        widths = [max(4, round(p * width / 4) * 4) for p in (stem, *planes)]
+        stem_width, *stage = widths
+        self.stem = ConvNormAct(in_channels, stem_width, stem_kernel_size, **options)
+        self.stem_second = ConvNormAct(stem_width, stem_width, 3, **options)
+
+        def residual(c_in: int, c_out: int, number: int) -> nn.ModuleList:
+            sizes = [c_in, *[c_out] * (number - 1)]
+            return nn.ModuleList([ResidualBlock(c, c_out, **options) for c in sizes])
+
+        down, down_blocks, skips, channels = [], [], [], stem_width
+        for c_out, number in zip(stage[:4], blocks[:4], strict=True):
+            skips.append(channels)
+            down.append(ConvNormAct(channels, channels, 2, 2, **options))
+            down_blocks.append(residual(channels, c_out, number))
+            channels = c_out
+        up, up_blocks = [], []
+        for c_out, number in zip(stage[4:], blocks[4:], strict=True):
+            up.append(ConvNormAct(channels, c_out, 2, 2, transposed=True, **options))
+            up_blocks.append(residual(c_out + skips.pop(), c_out, number))
+            channels = c_out
+        self.down, self.down_blocks = nn.ModuleList(down), nn.ModuleList(down_blocks)
+        self.up, self.up_blocks = nn.ModuleList(up), nn.ModuleList(up_blocks)
+        self.head = Linear(channels, out_channels, dtype=options.get("dtype"))
+
+    def forward(self, voxels: Voxels) -> Voxels:
+        """Logits ``[capacity, out_channels]`` on the input's voxels."""
+        voxels = self.stem_second(self.stem(voxels))
+        skips = []
+        for down, blocks in zip(self.down, self.down_blocks, strict=True):
+            skips.append(voxels)
+            voxels = down(voxels)
+            for block in blocks:  # type: ignore[attr-defined]
+                voxels = block(voxels)
+        for up, blocks in zip(self.up, self.up_blocks, strict=True):
+            skip = skips.pop()
+            voxels = cat([up(voxels, skip), skip])
+            for block in blocks:  # type: ignore[attr-defined]
+                voxels = block(voxels)
+        return self.head(voxels)
+
+
+def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
+    """One residual block a stage. Options as in :class:`MinkUNet`."""
+    return MinkUNet(in_channels, out_channels, blocks=(1,) * 8, **options)
+
+
+def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
+    """Two residual blocks a stage. Options as in :class:`MinkUNet`."""
+    return MinkUNet(in_channels, out_channels, blocks=(2,) * 8, **options)
+
+
+def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
+    """2, 3, 4, 6 blocks down and 2 a stage up. Options as in :class:`MinkUNet`."""
+    return MinkUNet(in_channels, out_channels, blocks=(2, 3, 4, 6, 2, 2, 2, 2), **options)

@@ -1,0 +1,244 @@
+"""The static side of operators as text: PyTorch's operators take tensors, numbers and strings.
+
+A text holds everything but shapes and dtypes, so an exported program can be loaded in another
+process.
+"""
+
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, and not there where types are checked.
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from voxax.algorithms import WeightKind
+from voxax.geometry import KernelMap, KernelShape, KernelSpec, VoxelGeometry
+from voxax.geometry.build import output_stride
+from voxax.products import convolve
+from voxax.tuning.grammar import frozen
+
+# Rows of the problem for which views are chosen: those that a program lacks it builds itself.
+_TYPICAL_ROWS = 65536
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """What the three products of a layer have in common.
+
+    Attributes:
+      spec: the relation.
+      same: both sides are one voxel set.
+      level: total stride of the input.
+      kind, groups: of the weight.
+      views: names of the map's arrays, ``neighbors`` first.
+      precision, requests: as in :func:`voxax.nn.functional.spatially_sparse_conv`.
+    """
+
+    spec: KernelSpec
+    same: bool
+    level: tuple[int, ...]
+    kind: WeightKind
+    groups: int
+    views: tuple[str, ...]
+    precision: str | None
+    requests: tuple[tuple[str, Any], ...]
+
+    def kernel_map(self, in_rows: int, out_rows: int, views: Sequence[jax.Array]) -> KernelMap:
+        """The map that holds ``views``. Of its voxels it knows the number only."""
+        source = _stand_in(in_rows, self.level)
+        out = source if self.same else _stand_in(out_rows, self.level)
+        return KernelMap(source, out, self.spec, dict(zip(self.views, views, strict=True)))
+
+    def weight_shape(self, c_in: int, c_out: int) -> tuple[int, ...]:
+        taps, g = self.spec.num_offsets, self.groups
+        if self.kind == "depthwise":
+            return (taps, c_in)
+        return (taps, g, c_in // g, c_out // g) if self.kind == "grouped" else (taps, c_in, c_out)
+
+    def forward(self, features: jax.Array, weight: jax.Array, kernel_map: KernelMap) -> jax.Array:
+        return convolve(
+            features, weight, kernel_map, precision=self.precision, **dict(self.requests)
+        )
+
+
+def _stand_in(rows: int, stride: tuple[int, ...]) -> VoxelGeometry:
+    coords: Any = jax.ShapeDtypeStruct((rows, 1 + len(stride)), jnp.int32)
+    return VoxelGeometry(coords, jax.ShapeDtypeStruct((), jnp.int32), {}, None, stride, 1)  # type: ignore[arg-type]
+
+
+@torch.compiler.assume_constant_result
+def spec_text(
+    ndim: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int],
+    dilation: int | Sequence[int],
+    transposed: bool,
+    generative: bool,
+    kernel_shape: KernelShape,
+    spatial_shape: int | Sequence[int] | None,
+) -> str:
+    """A :class:`voxax.KernelSpec`, checked. Arguments and errors as there."""
+    spec = KernelSpec.make(
+        ndim,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        kernel_shape=kernel_shape,
+        spatial_shape=spatial_shape,
+    )
+    return text_of_spec(spec)
+
+
+def text_of_spec(spec: KernelSpec) -> str:
+    """The text that :func:`read_spec` reads."""
+    return json.dumps(dataclasses.asdict(spec), separators=(",", ":"))
+
+
+@functools.lru_cache(maxsize=4096)
+def read_spec(text: str) -> KernelSpec:
+    """The spec in a text."""
+    return KernelSpec(**{name: _tuples(value) for name, value in json.loads(text).items()})
+
+
+class Facts(NamedTuple):
+    """What callers ask of a spec that they hold as text."""
+
+    ndim: int
+    transposed: bool
+    generative: bool
+    keeps_coords: bool
+    num_offsets: int
+
+
+@torch.compiler.assume_constant_result
+def relation_facts(spec: str) -> Facts:
+    """Of the spec in a text."""
+    found = read_spec(spec)
+    return Facts(
+        found.ndim, found.transposed, found.generative, found.keeps_coords, found.num_offsets
+    )
+
+
+@torch.compiler.assume_constant_result
+def output_level(spec: str, stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Total stride of the output for an input of that total stride.
+
+    Raises:
+      InputError: a transposed relation that leads to a finer lattice than the original voxels.
+    """
+    return output_stride(tuple(stride), read_spec(spec))
+
+
+@torch.compiler.assume_constant_result
+def adjoint_text(spec: str) -> str:
+    """The relation read in the other direction, without how outputs are found."""
+    return text_of_spec(read_spec(spec).adjoint().relation)
+
+
+@torch.compiler.assume_constant_result
+def request_text(kind: WeightKind, precision: str | None, **requests: Any) -> str:
+    """Algorithm requests in one spelling.
+
+    Raises:
+      AlgorithmError: one that is not understood.
+    """
+    plain = {name: frozen(request, kind, name) for name, request in requests.items()}
+    return json.dumps({"precision": precision, "requests": plain}, separators=(",", ":"))
+
+
+@torch.compiler.assume_constant_result
+def layer_text(
+    spec: str,
+    same: bool,
+    level: tuple[int, ...],
+    options: str,
+    kind: WeightKind,
+    weight_shape: tuple[int, ...],
+    dtype: str,
+) -> str:
+    """The text that :func:`read_layer` reads, with the views that its products want.
+
+    Args:
+      spec, options: texts.
+      same, level, kind: as in :class:`Layer`.
+      weight_shape: of the weight.
+      dtype: of the operands, by name.
+    """
+    return _layer_text(spec, same, tuple(level), options, kind, tuple(weight_shape), dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _layer_text(
+    spec: str,
+    same: bool,
+    level: tuple[int, ...],
+    options: str,
+    kind: WeightKind,
+    weight_shape: tuple[int, ...],
+    dtype: str,
+) -> str:
+    groups = weight_shape[1] if kind == "grouped" else 1
+    described = {
+        "spec": json.loads(spec),
+        "same": same,
+        "level": level,
+        "kind": kind,
+        "groups": groups,
+        "views": ("neighbors",),
+        **json.loads(options),
+    }
+    layer = read_layer(json.dumps(described))
+    c_in = weight_shape[1] if kind == "depthwise" else groups * weight_shape[-2]
+    taps = layer.spec.num_offsets
+    table = jax.ShapeDtypeStruct((_TYPICAL_ROWS, taps), jnp.int32)
+    x = jax.ShapeDtypeStruct((_TYPICAL_ROWS, c_in), dtype)
+    w = jax.ShapeDtypeStruct(weight_shape, dtype)
+    asked: list[str] = []
+
+    def forward(x: jax.Array, w: jax.Array, table: jax.Array) -> jax.Array:
+        kernel_map = layer.kernel_map(_TYPICAL_ROWS, _TYPICAL_ROWS, [table])
+        out = layer.forward(x, w, kernel_map)
+        asked.extend(name for name in kernel_map.memo.names() if isinstance(name, str))
+        return out
+
+    with jax.enable_x64(True):
+        jax.eval_shape(forward, x, w, table)
+    described["views"] = ("neighbors", *sorted(set(asked)))
+    return json.dumps(described, separators=(",", ":"))
+
+
+@functools.lru_cache(maxsize=4096)
+def read_layer(text: str) -> Layer:
+    """The layer in a text."""
+    found = json.loads(text)
+    spec = KernelSpec(**{name: _tuples(value) for name, value in found["spec"].items()})
+    return Layer(
+        spec,
+        found["same"],
+        tuple(found["level"]),
+        found["kind"],
+        found["groups"],
+        tuple(found["views"]),
+        found["precision"],
+        tuple(found["requests"].items()),
+    )
+
+
+@torch.compiler.assume_constant_result
+def view_names(text: str) -> tuple[str, ...]:
+    """The map's arrays that a layer's operators take, in order."""
+    return read_layer(text).views
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,141 @@
+"""The operators of voxax.torch: registration, and every gradient against JAX."""
+
+import jax
+import numpy as np
+import pytest
+from benchmarks.workloads import random_cube
+
+import voxax as vx
+from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+vxt = pytest.importorskip("voxax.torch")
+products, maps, functional = vxt.products, vxt.map_arrays, vxt.functional
+text_of = vxt.static_text
+pytestmark = pytest.mark.torch
+
+CAPACITY = 384
+SHAPES = {"dense": (27, 8, 6), "grouped": (27, 2, 4, 3), "depthwise": (27, 8)}
+
+
+def cloud(channels=8, dtype=torch.float32, seed=0, rows=None):
+    rows = random_cube(300) if rows is None else rows
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(len(rows), channels, generator=generator).to(dtype)
+    return vxt.Voxels.from_coords(rows, features, 2, capacity=CAPACITY)
+
+
+def operands(kind, dtype=torch.float32, grad=False):
+    voxels = cloud(dtype=dtype)
+    generator = torch.Generator().manual_seed(1)
+    weight = (torch.randn(SHAPES[kind], generator=generator) / 5).to(dtype)
+    layer = vxt.SubMConv3d(8, 6)
+    kernel_map, _ = voxels.geometry.relate(layer.spec)
+    name = str(dtype).removeprefix("torch.")
+    options = text_of.request_text(kind, None)
+    text = text_of.layer_text(layer.spec, True, (1, 1, 1), options, kind, SHAPES[kind], name)
+    views = [kernel_map.view(view) for view in text_of.view_names(text)]
+    x, w = voxels.features.requires_grad_(grad), weight.requires_grad_(grad)
+    c_out = 8 if kind == "depthwise" else 6
+    dy = torch.randn(CAPACITY, c_out, generator=generator).to(dtype).requires_grad_(grad)
+    return x, w, dy, views, text
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_opcheck_of_products(kind):
+    x, w, dy, views, text = operands(kind, grad=True)
+    torch.library.opcheck(products.forward, (x, w, views, text))
+    torch.library.opcheck(products.dgrad, (dy, w, views, text, CAPACITY))
+    torch.library.opcheck(products.wgrad, (x, dy, views, text))
+
+
+def test_opcheck_of_maps():
+    voxels = cloud()
+    spec = vxt.SparseConv3d(8, 8, 2, 2).spec
+    torch.library.opcheck(maps.output_coords, (voxels.coords, spec, CAPACITY))
+    coarse = maps.output_coords(voxels.coords, spec, CAPACITY)
+    torch.library.opcheck(maps.neighbors, (voxels.coords, coarse, spec, False))
+    table = maps.neighbors(voxels.coords, coarse, spec, False)
+    for name in ("transposed_neighbors", "pairs", "pair_starts", "windows", "transposed_windows"):
+        torch.library.opcheck(maps.map_view, (table, name, spec, False, CAPACITY))
+    torch.library.opcheck(maps.window_extremes, (voxels.features, table, True))
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_gradients_equal_those_of_jax(kind, dtype):
+    x, w, dy, views, text = operands(kind, dtype, grad=True)
+    y = products.forward(x, w, views, text)
+    dx, dw = torch.autograd.grad(y, (x, w), dy)
+    assert y.dtype == dx.dtype == dw.dtype == dtype
+    with jax.enable_x64(dtype is torch.float64):
+        jax_voxels = cloud(dtype=dtype).to_jax()
+
+        def forward(x, w):
+            conv = depthwise_conv if kind == "depthwise" else spatially_sparse_conv
+            options = {"groups": 2} if kind == "grouped" else {}
+            return conv(jax_voxels.replace_features(x), w, **options).features
+
+        expected, back = jax.vjp(forward, vxt.to_jax(x), vxt.to_jax(w))
+        expected_dx, expected_dw = back(vxt.to_jax(dy))
+        for ours, theirs in ((y, expected), (dx, expected_dx), (dw, expected_dw)):
+            actual, wanted = (np.asarray(v).astype(np.float64) for v in (vxt.to_jax(ours), theirs))
+            np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_first_and_second_derivatives_by_differences(kind):
+    torch.manual_seed(0)
+    rows = random_cube(12)
+    voxels = vxt.Voxels.from_coords(rows, torch.randn(len(rows), 4), 2, capacity=14)
+    shape = {"dense": (8, 4, 2), "grouped": (8, 2, 2, 1), "depthwise": (8, 4)}[kind]
+    kernel_map, _ = voxels.geometry.relate(vxt.SparseConv3d(4, 2, 2, 2).spec)
+    x = voxels.features.double().requires_grad_()
+    w = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    assert functional.weight_kind(w) == kind
+
+    def run(x, w):
+        return functional.convolve(x, w, kernel_map, (1, 1, 1), text_of.request_text(kind, None))
+
+    assert torch.autograd.gradcheck(run, (x, w))
+    assert torch.autograd.gradgradcheck(run, (x, w))
+
+
+def test_memory_is_shared_both_ways():
+    tensor = torch.randn(1000, 64)
+    array = vxt.to_jax(tensor)
+    assert array.unsafe_buffer_pointer() == tensor.data_ptr()
+    out = jax.jit(lambda x: x + 1)(array)
+    assert vxt.to_torch(out).data_ptr() == out.unsafe_buffer_pointer()
+    voxels = cloud()
+    back = vxt.Voxels.from_jax(voxels.to_jax())
+    assert back.features.data_ptr() == voxels.features.data_ptr()
+    assert back.coords.data_ptr() == voxels.coords.data_ptr()
+
+
+def test_rows_that_begin_off_alignment_and_strided_ones():
+    base = torch.randn(CAPACITY * 8 + 1)
+    off = base[1:].view(CAPACITY, 8)
+    assert off.data_ptr() % 64 != 0
+    np.testing.assert_array_equal(vxt.to_jax(off), off.numpy())
+    _, w, _, views, text = operands("dense")
+    expected = products.forward(off.clone(), w, views, text)
+    torch.testing.assert_close(products.forward(off, w, views, text), expected, rtol=0, atol=0)
+    columns = off.t().contiguous().t()
+    torch.testing.assert_close(products.forward(columns, w, views, text), expected, rtol=0, atol=0)
+
+
+def test_float64_is_not_rounded_silently():
+    with pytest.raises(vx.InputError, match=r"float64.*jax_enable_x64"):
+        vxt.to_jax(torch.zeros(3, dtype=torch.float64))
+
+
+def test_writing_into_operands_and_results():
+    """The optimiser writes into weights as soon as the step is over; results can be written to."""
+    x, w, _, views, text = operands("dense")
+    first = products.forward(x, w, views, text)
+    kept = first.clone()
+    w.mul_(0.0)
+    torch.testing.assert_close(first, kept, rtol=0, atol=0)
+    first.zero_()
+    assert not products.forward(x, w, views, text).any()
