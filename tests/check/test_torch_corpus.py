@@ -9,7 +9,12 @@ import voxax as vx
 from check.test_corpus import expected, load
 from voxax.check.source import tree_of
 
-pytestmark = [pytest.mark.torch, pytest.mark.lax_promotion]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.lax_promotion,
+    # Of PyTorch itself, when it is imported and when it exports.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 CASES = sorted((Path(__file__).parent / "cases" / "pytorch").glob("*.py"))
 # Exporting five times takes seconds: what is called static, and one of each other verdict.
@@ -17,7 +22,6 @@ VERIFIED = ("branch_tensor", "boolean_mask", "loop_scalar", "slice_tensor", "sin
 BY_NAME = {path.stem: path for path in CASES}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_torch_case(path):
     case = load(path)

@@ -9,7 +9,12 @@ from check.test_corpus import load
 from voxax.check.fix import mend
 from voxax.cli import main
 
-pytestmark = [pytest.mark.torch, pytest.mark.lax_promotion]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.lax_promotion,
+    # Of PyTorch itself, when it is imported and when it exports.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 FOLDER = Path(__file__).parent / "cases" / "pytorch"
 

@@ -80,6 +80,7 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
 
 
 def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+    """The code of a condition, from the statement that it decides."""
     inner: ast.AST | None = None
     for node in chain:
         if isinstance(node, ast.IfExp) and node.test is inner:
@@ -183,6 +184,7 @@ def _called(node: ast.Call) -> str:
 
 
 def first_of(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
+    """The innermost node of some kinds."""
     return next((node for node in chain if isinstance(node, kinds)), None)
 
 
@@ -209,6 +211,7 @@ def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[l
 
 
 def message(code: str, question: Question) -> str:
+    """One sentence about a place."""
     aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
     value = f"a traced value ({aval})"
     api = question.place.api
@@ -285,6 +288,7 @@ def _has_twin(call: ast.Call) -> bool:
 
 
 def around(chain: Sequence[ast.AST], node: ast.AST) -> Sequence[ast.AST]:
+    """The nodes around one of a chain."""
     return chain[list(chain).index(node) + 1 :]
 
 
@@ -301,6 +305,7 @@ def alone(file: str, rewrite: Rewrite) -> bool:
 
 
 def following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
+    """The statements after one in its block."""
     parent = chain[list(chain).index(node) + 1] if node is not chain[-1] else None
     for field in ("body", "orelse", "finalbody"):
         block = getattr(parent, field, None)

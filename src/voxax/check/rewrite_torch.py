@@ -64,16 +64,14 @@ def choice(node: ast.IfExp, statement: ast.stmt) -> Rewrite | None:
 
 
 def integer(node: ast.expr) -> str:
-    """An integer expression as a tensor."""
+    """An integer expression as a tensor, without conversions to Python's numbers."""
+    called = node.func if isinstance(node, ast.Call) and not node.keywords else None
+    arguments = node.args if isinstance(node, ast.Call) else []
     inner = node
-    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-        if isinstance(node.func, ast.Name) and node.func.id in ("int", "bool"):
-            inner = node.args[0]
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "__index__"):
-            return source(node)
-    elif isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
-        if node.func.attr == "item":
-            inner = node.func.value
+    if isinstance(called, ast.Name) and called.id == "int" and len(arguments) == 1:
+        inner = arguments[0]
+    elif isinstance(called, ast.Attribute) and called.attr == "item" and not arguments:
+        inner = called.value
     return f"torch.as_tensor({source(inner)}).to(torch.int64)"
 
 

@@ -1,6 +1,6 @@
 """Really export a PyTorch module, over several inputs of equal shape, and count the programs.
 
-The exported program is then lowered to XLA through torchax, where that can be imported, and compiled.
+The exported program is then lowered to XLA through torchax and compiled, where that imports.
 """
 
 from __future__ import annotations
