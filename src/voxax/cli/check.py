@@ -208,8 +208,7 @@ def _inputs(tokens: tuple[str, ...], module: Any, torch: bool) -> tuple[Any, ...
 
 def _value(token: str, torch: bool) -> Any:
     if match := _ARRAY.fullmatch(token):
-        array = _array(token, match["dtype"], match["shape"])
-        return _tensor(array, match["dtype"]) if torch else array
+        return _array(token, match["dtype"], match["shape"], torch)
     try:
         return ast.literal_eval(token)
     except (ValueError, SyntaxError):
@@ -218,7 +217,7 @@ def _value(token: str, torch: bool) -> Any:
         ) from None
 
 
-def _array(token: str, name: str, shape: str) -> Any:
+def _array(token: str, name: str, shape: str, torch: bool) -> Any:
     import jax.numpy as jnp
 
     letters, digits = re.match(r"([a-z]+)(\d*)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
@@ -231,16 +230,15 @@ def _array(token: str, name: str, shape: str) -> Any:
     drawn = (
         rng.normal(size=sizes) if jnp.issubdtype(dtype, jnp.inexact) else rng.integers(0, 2, sizes)
     )
-    return jnp.asarray(drawn, dtype)
+    return _tensor(drawn, name) if torch else jnp.asarray(drawn, dtype)
 
 
-def _tensor(array: Any, name: str) -> Any:
-    """The same as a tensor; 64-bit types keep their width, which JAX has off by default."""
+def _tensor(drawn: Any, name: str) -> Any:
+    """The same as a tensor."""
     import torch  # pyright: ignore[reportMissingImports]  (its module asked for it)
 
     letters, digits = re.match(r"([a-z]+)(\d*)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
     dtype: Any = getattr(torch, _DTYPES.get(letters, letters) + digits, None)
     if not isinstance(dtype, torch.dtype):
         raise InputError(f"{name} is no dtype of PyTorch; f32, bf16, i64, bool are")
-    wide = np.asarray(array, np.float64) if dtype.is_floating_point else np.asarray(array)
-    return torch.tensor(wide).to(dtype)
+    return torch.tensor(drawn).to(dtype)
