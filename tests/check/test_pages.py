@@ -12,8 +12,8 @@ pytestmark = pytest.mark.lax_promotion
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "check").glob("VX*.md"))
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-# About several examples, and with functions of their own.
-OTHERS = ("VX201", "VX202", "VX203", "VX204")
+# Of PyTorch, about several examples, and with functions of their own.
+OTHERS = ("VX192", "VX201", "VX202", "VX203", "VX204")
 
 
 @pytest.mark.parametrize(

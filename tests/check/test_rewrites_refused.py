@@ -39,6 +39,13 @@ SAME = {
     "window past the end": ("x, i", "return x[i : i + 3].sum()\n", (X, np.int32(2))),
     "sum of an expression": ("x, m", "return (x + 1)[m].sum()\n", (X, MASK)),
     "slice of an expression": ("x, n", "return (x + 1)[: int(n)].sum()\n", (X, np.int32(3))),
+    "from the end": ("x, k", "return x[-k:].sum()\n", (X, np.int32(2))),
+    "all but the last": ("x, k", "return x[:-k].sum()\n", (X, np.int32(2))),
+    "one less": ("x, k", "return x[: k - 1].sum()\n", (X, np.int32(2))),
+    "negative bound": ("x, n", "return x[: int(n)].sum()\n", (X, np.int32(-1))),
+    "bounds that cross": ("x, n", "return x[n : n - 3].sum()\n", (X, np.int32(2))),
+    "window before row 0": ("x, i", "return x[i : i + 3].sum()\n", (X, np.int32(-2))),
+    "window from the end": ("x, i", "return x[i : i + 2].sum()\n", (X, np.int32(-3))),
     "bound by choice": ("x, n", "return x[: n if True else 2].sum()\n", (X, np.int32(3))),
     "window by choice": (
         "x, n",
@@ -78,9 +85,6 @@ def test_computes_the_same(name, tmp_path):
 REFUSED = {
     "mask of columns": ("x, m", "return x[:, m].sum()\n", (X, MASK)),
     "a method called sum": ("x, m", "return np.sum(x[m])\n", (X, MASK)),
-    "from the end": ("x, k", "return x[-k:].sum()\n", (X, np.int32(2))),
-    "all but the last": ("x, k", "return x[:-k].sum()\n", (X, np.int32(2))),
-    "one less": ("x, k", "return x[: k - 1].sum()\n", (X, np.int32(2))),
     "zeros in a mean": ("x, k", "return x[:k].mean()\n", (X, np.int32(2))),
     "zeros in a later mean": ("x, k", "y = x[:k]\nreturn y.mean()\n", (X, np.int32(2))),
     "elif": (

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from jax.tree_util import tree_leaves
+
 from voxax.check.codes import CODES as CODES
 from voxax.check.codes import Verdict as Verdict
 from voxax.check.finding import Finding as Finding
@@ -23,7 +25,9 @@ def check_static(
     also: Sequence[Sequence[Any]] = (),
     verify: bool = False,
 ) -> Report:
-    """Check whether ``target`` compiles to one static program under ``jax.jit``.
+    """Check whether ``target`` compiles to one static program.
+
+    For JAX that is under ``jax.jit``; for PyTorch, through ``torch.export`` to XLA.
 
     The function is traced as ``jit`` does. Where that fails, it is run again with the example
     values riding along: every place that asks for a value of a traced array is noted, and the run
@@ -32,7 +36,7 @@ def check_static(
 
     Args:
       target: a function (also one made by ``jax.jit``, whose static arguments are honoured), or a
-        flax.nnx module, whose parameters are traced. It is not changed.
+        flax.nnx module or a ``torch.nn.Module``, whose parameters are traced. It is not changed.
       example_inputs: its positional arguments: arrays and pytrees of arrays; Python numbers, which
         ``jit`` traces unless told otherwise; anything else is static.
       also: further examples, each a tuple like ``example_inputs``. Shapes, dtypes and structures
@@ -46,15 +50,32 @@ def check_static(
     Raises:
       InputError: the target cannot be called, or an example is no value.
     """
-    torch = sys.modules.get("torch.nn")
-    if torch is not None and isinstance(target, torch.Module):
-        raise InputError(
-            "PyTorch modules are not checked in this version; got "
-            f"{type(target).__name__}. Functions of JAX and flax.nnx modules are"
-        )
     if not callable(target):
         raise InputError(f"a function or a module is needed, got {type(target).__name__}")
-    for inputs in (example_inputs, *also):
-        refuse(inputs)
-    report = check(target, example_inputs, also)
-    return dataclasses.replace(report, verification=_verify(report)) if verify else report
+    if of_torch(target, example_inputs):
+        # Only here, as nobody without PyTorch can import these.
+        from voxax.check import torch_check, torch_verify
+
+        report = torch_check.check(target, example_inputs, also)
+        verified = torch_verify.verify if verify else None
+    else:
+        for inputs in (example_inputs, *also):
+            refuse(inputs)
+        report = check(target, example_inputs, also)
+        verified = _verify if verify else None
+    return (
+        report if verified is None else dataclasses.replace(report, verification=verified(report))
+    )
+
+
+def of_torch(target: Any, inputs: Sequence[Any]) -> bool:
+    """Whether a target is PyTorch's: a module of it, or a function that is given its tensors.
+
+    PyTorch is not imported for that: where nobody has, there is nothing of it.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "nn"):
+        return False
+    if isinstance(target, torch.nn.Module):
+        return True
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(tuple(inputs)))

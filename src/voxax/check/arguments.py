@@ -56,7 +56,10 @@ class Arguments:
 
 
 def take_apart(
-    function: Callable[..., Any], inputs: Sequence[Any], target: Any = None
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    target: Any = None,
+    kind: Callable[[Any], str] | None = None,
 ) -> Arguments:
     """Name and sort the leaves of ``inputs``, the arguments of ``function``.
 
@@ -64,7 +67,9 @@ def take_apart(
       function: what is called.
       inputs: its positional arguments.
       target: what the user gave; one made by ``jit`` may have static arguments.
+      kind: sorts a leaf; :func:`kind_of` by default.
     """
+    sort = kind or kind_of
     parameters = _parameters(function)
     numbers, names = _compat_tracing.static_arguments(target)
     own = int(inspect.ismethod(target))  # the numbers count `self`
@@ -74,8 +79,8 @@ def take_apart(
         position = path[0].idx
         name = parameters[position] if position < len(parameters) else f"args[{position}]"
         declared = position + own in numbers or name in names
-        kind = "static" if declared else kind_of(value)
-        leaves.append(Leaf(name + jax.tree_util.keystr(path[1:]), value, kind, declared))
+        leaf_kind = "static" if declared else sort(value)
+        leaves.append(Leaf(name + jax.tree_util.keystr(path[1:]), value, leaf_kind, declared))
     return Arguments(tuple(leaves), structure)
 
 

@@ -17,12 +17,16 @@ from voxax.check.source import enclosing
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 # Functions of JAX whose arguments are shapes, beside those that ask `canonicalize_shape`.
-_MAKE_SHAPES = {
+MAKE_SHAPES = {
     "arange", "linspace", "logspace", "geomspace", "eye", "identity", "tri", "tile", "indices",
     "one_hot", "_one_hot", "diag_indices", "tril_indices", "triu_indices", "mask_indices", "pad",
     "iota", "broadcasted_iota", "hanning", "hamming", "blackman", "bartlett", "kaiser", "repeat",
     "segment_sum", "segment_max", "segment_min", "segment_prod", "_scatter_reduce", "reshape",
     "resize", "vander", "permutation", "bincount", "histogram", "split", "array_split",
+    # Of PyTorch.
+    "view", "expand", "unflatten", "new_zeros", "new_ones", "new_full", "new_empty", "rand",
+    "randn", "randint", "randperm", "chunk", "unfold", "repeat_interleave", "tensor_split",
+    "interpolate", "zeros", "ones", "full", "empty",
 }  # fmt: skip
 _SIZE_ARGUMENT = {
     "repeat": "total_repeat_length",
@@ -39,7 +43,7 @@ def classify(question: Question) -> Finding:
     return Finding(
         code,
         question.place.site,
-        _message(code, question),
+        message(code, question),
         question.chain,
         tuple(sorted(question.arguments or ())),
         fix,
@@ -53,29 +57,30 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
     """The code, and the syntax node that it is about."""
     kind, api = question.kind, question.place.api
     if kind == "mask":
-        return "VX105", _first(chain, ast.Subscript)
+        return "VX105", first_of(chain, ast.Subscript)
     if kind == "setitem":
-        return "VX113", _first(chain, ast.stmt)
+        return "VX113", first_of(chain, ast.stmt)
     if kind == "format":
-        return "VX114", _first(chain, ast.expr)
+        return "VX114", first_of(chain, ast.expr)
     if kind == "hash":
-        return "VX115", _first(chain, ast.expr)
+        return "VX115", first_of(chain, ast.expr)
     if kind == "bool" and api is None:
-        return _condition(chain)
+        return condition_of(chain)
     if kind in ("tolist", "tobytes", "dlpack"):
-        return "VX109", _first(chain, ast.Call)
+        return "VX109", first_of(chain, ast.Call)
     if api in ("item", "_item"):
-        return _number(chain)
+        return number_of(chain)
     if kind == "array":
-        inside = _first(chain, ast.Subscript)
+        inside = first_of(chain, ast.Subscript)
         indexed = inside is not None and inside is next(iter(_expressions(chain)), None)
-        return ("VX111", inside) if indexed else ("VX109", _first(chain, ast.Call))
+        return ("VX111", inside) if indexed else ("VX109", first_of(chain, ast.Call))
     if api is not None:
         return _static(question, chain)
-    return _number(chain)
+    return number_of(chain)
 
 
-def _condition(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+    """The code of a condition, from the statement that it decides."""
     inner: ast.AST | None = None
     for node in chain:
         if isinstance(node, ast.IfExp) and node.test is inner:
@@ -89,16 +94,18 @@ def _condition(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
         if isinstance(node, ast.stmt | ast.Lambda):
             break
         inner = node
-    return "VX101", _first(chain, ast.BoolOp) or _first(chain, ast.Call) or _first(chain, ast.expr)
+    return "VX101", first_of(chain, ast.BoolOp) or first_of(chain, ast.Call) or first_of(
+        chain, ast.expr
+    )
 
 
 def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
     """A function of JAX needs a value."""
     api, inside = question.place.api or "", set(question.place.inside)
-    call = _first(chain, ast.Call)
-    if cut := _slice(chain):
+    call = first_of(chain, ast.Call)
+    if cut := cut_of(chain):
         return "VX104", cut
-    if api in _MAKE_SHAPES or "canonicalize_shape" in inside or inside & _MAKE_SHAPES:
+    if api in MAKE_SHAPES or "canonicalize_shape" in inside or inside & MAKE_SHAPES:
         return "VX107", call
     if "size" in _parameters(api):
         return "VX106", call
@@ -113,22 +120,22 @@ def _parameters(api: str) -> Sequence[str]:
         return []
 
 
-def _number(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
     """Python takes a number: what for decides."""
     if found := _role(chain):
         return found
-    statement, function = _first(chain, ast.stmt), _first(chain, _FUNCTIONS)
+    statement, function = first_of(chain, ast.stmt), first_of(chain, _FUNCTIONS)
     names = rewrites.stored([statement]) if isinstance(statement, ast.Assign) else []
     for name in names:
         for use in _loads(function, name, statement):
             if found := _role(use):
-                return found[0], _first(chain, ast.Call)
-    return "VX108", _first(chain, ast.Call)
+                return found[0], first_of(chain, ast.Call)
+    return "VX108", first_of(chain, ast.Call)
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
     """What the innermost expression of a chain is used for."""
-    if cut := _slice(chain):
+    if cut := cut_of(chain):
         return "VX104", cut
     inner: ast.AST | None = None
     for node in chain:
@@ -137,7 +144,7 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
             if name == "range":
                 loop = next((n for n in chain if isinstance(n, ast.For)), None)
                 return "VX103", loop if loop is not None and loop.iter is node else node
-            if inner is not node.func and name in _MAKE_SHAPES | {"zeros", "ones", "full", "empty"}:
+            if inner is not node.func and name in MAKE_SHAPES:
                 return "VX107", node
         # Where the subscript itself asks, there is no inner expression.
         if isinstance(node, ast.Subscript) and (inner is node.slice or inner is None):
@@ -153,7 +160,7 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
     return None
 
 
-def _slice(chain: Sequence[ast.AST]) -> ast.Subscript | None:
+def cut_of(chain: Sequence[ast.AST]) -> ast.Subscript | None:
     """The subscript in whose slice the innermost expression is."""
     inside = False
     for node in chain:
@@ -176,7 +183,8 @@ def _called(node: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _first(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
+def first_of(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
+    """The innermost node of some kinds."""
     return next((node for node in chain if isinstance(node, kinds)), None)
 
 
@@ -202,7 +210,8 @@ def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[l
     return found
 
 
-def _message(code: str, question: Question) -> str:
+def message(code: str, question: Question) -> str:
+    """One sentence about a place."""
     aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
     value = f"a traced value ({aval})"
     api = question.place.api
@@ -218,7 +227,7 @@ def _message(code: str, question: Question) -> str:
         "VX109": f"{value} is handed to NumPy or to Python",
         "VX110": f"the assertion is about {value}",
         "VX111": f"a Python container is indexed with {value}",
-        "VX112": f"`{api}` needs a value while it is traced, and got {value}",
+        "VX112": f"{_named(api)} needs a value while it is traced, and got {value}",
         "VX113": "the array is assigned to in place",
         "VX114": f"{value} is formatted",
         "VX115": f"{value} is used as a key",
@@ -228,17 +237,21 @@ def _message(code: str, question: Question) -> str:
     return text
 
 
+def _named(api: str | None) -> str:
+    return "the index" if api in ("__getitem__", "__setitem__") else f"`{api}`"
+
+
 def _advice(
     code: str, question: Question, chain: Sequence[ast.AST], subject: ast.AST | None
 ) -> tuple[str, Rewrite | None]:
-    statement = _first(chain, ast.stmt)
-    function = _first(chain, _FUNCTIONS) or (chain[-1] if chain else ast.Module([], []))
+    statement = first_of(chain, ast.stmt)
+    function = first_of(chain, _FUNCTIONS) or (chain[-1] if chain else ast.Module([], []))
     made: Rewrite | None = None
     api = question.place.api or ""
     if not isinstance(statement, ast.stmt):
         return _WORDS[code].format(api=api, size="size"), None
     if isinstance(subject, ast.If):
-        made = rewrites.branch(subject, _following(chain, subject), function)
+        made = rewrites.branch(subject, following(chain, subject), function)
     elif isinstance(subject, ast.IfExp):
         made = rewrites.choice(subject, statement)
     elif isinstance(subject, ast.While):
@@ -246,15 +259,15 @@ def _advice(
     elif isinstance(subject, ast.For):
         made = rewrites.counted(subject, function)
     elif code == "VX104" and isinstance(subject, ast.Subscript):
-        made = rewrites.bounded_slice(subject, _around(chain, subject), statement)
+        made = rewrites.bounded_slice(subject, around(chain, subject), statement)
     elif code == "VX105" and isinstance(subject, ast.Subscript):
-        made = rewrites.masked(subject, _around(chain, subject), statement)
+        made = rewrites.masked(subject, around(chain, subject), statement)
     elif code == "VX113":
         made = rewrites.assignment(statement)
     elif code == "VX109" and isinstance(subject, ast.Call) and _has_twin(subject):
         return f"jnp.{_called(subject)} computes the same inside of the program", None
     size = _SIZE_ARGUMENT.get(api, "size")
-    if made is not None and not _alone(question.place.site.file, made):
+    if made is not None and not alone(question.place.site.file, made):
         made = None
     return _WORDS[code].format(api=api, size=size), made
 
@@ -274,11 +287,12 @@ def _has_twin(call: ast.Call) -> bool:
     return numpy and called not in _ON_THE_HOST and hasattr(jnp, called)
 
 
-def _around(chain: Sequence[ast.AST], node: ast.AST) -> Sequence[ast.AST]:
+def around(chain: Sequence[ast.AST], node: ast.AST) -> Sequence[ast.AST]:
+    """The nodes around one of a chain."""
     return chain[list(chain).index(node) + 1 :]
 
 
-def _alone(file: str, rewrite: Rewrite) -> bool:
+def alone(file: str, rewrite: Rewrite) -> bool:
     """Whether the lines hold what is replaced and nothing else.
 
     An ``elif`` is a statement of its own in the syntax tree, and not one in the source.
@@ -290,7 +304,8 @@ def _alone(file: str, rewrite: Rewrite) -> bool:
     return given[: len(given) - len(given.lstrip())] == new[: len(new) - len(new.lstrip())]
 
 
-def _following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
+def following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
+    """The statements after one in its block."""
     parent = chain[list(chain).index(node) + 1] if node is not chain[-1] else None
     for field in ("body", "orelse", "finalbody"):
         block = getattr(parent, field, None)

@@ -87,6 +87,8 @@ _TABLE = [
      "tracing the function raised the error that is shown"),
     ("VX191", "fails on the example inputs", "error", Verdict.NOT_STATIC,
      "the function raises this without jit too, so there is nothing to compile"),
+    ("VX192", "torch.export cannot trace this", "error", Verdict.NOT_STATIC,
+     "exporting the module raised the error that is shown, so there is no program to compile"),
     # Compiled more often than needed.
     ("VX201", "Python argument that recompiles", "warning", Verdict.PER_VALUE,
      "a Python value that decides the program must be static, and each value has its own program"),

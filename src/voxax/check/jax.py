@@ -77,7 +77,7 @@ def check(
         incomplete = "; ".join(filter(None, (incomplete, unseen)))
     more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
     found += retrace.differences(arguments, more, definition(target), held)
-    findings = with_ignores(_unique(found))
+    findings = with_ignores(unique(found))
     verdict = worst([f.verdict for f in findings])
     if verdict is Verdict.STATIC and any(leaf.kind == "static" for leaf in arguments.leaves):
         verdict = Verdict.PER_VALUE
@@ -85,7 +85,7 @@ def check(
         name=subject.name,
         verdict=verdict,
         findings=tuple(findings),
-        modules=_by_module(subject, findings),
+        modules=by_module(subject, findings),
         static_arguments=tuple(
             sorted(held | {leaf.name for leaf in arguments.leaves if leaf.kind == "static"})
         ),
@@ -278,14 +278,17 @@ def _untraceable(
     )
 
 
-def _unique(findings: Sequence[Finding]) -> list[Finding]:
+def unique(findings: Sequence[Finding]) -> list[Finding]:
+    """Each place and code once, by place."""
     seen: dict[tuple[Any, ...], Finding] = {}
     for finding in findings:
         seen.setdefault((finding.code, finding.file, finding.line, finding.column), finding)
     return sorted(seen.values(), key=lambda f: (f.site, f.code))
 
 
-def _by_module(subject: Subject, findings: Sequence[Finding]) -> dict[str, Verdict]:
+def by_module(subject: Subject, findings: Sequence[Finding]) -> dict[str, Verdict]:
+    """The verdict of each submodule."""
+
     def inside(path: str) -> list[Verdict]:
         return [f.verdict for f in findings if (f.module + ".").startswith(path + ".")]
 

@@ -38,6 +38,7 @@ class Question:
       chain: the steps from the arguments to the value, nearest first.
       module: the submodule in which it happened.
       shape, dtype: of the value.
+      value: the example's, where it is a number.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Question:
     module: str
     shape: tuple[int, ...]
     dtype: str
+    value: Any = None
 
 
 @dataclasses.dataclass
@@ -65,7 +67,7 @@ class Recording:
     error: tuple[BaseException, Place | None] | None = None
 
 
-class _RanAway(BaseException):
+class RanAway(BaseException):
     """The function asks on and on, or for too long."""
 
 
@@ -75,6 +77,7 @@ def record_all(
     held: frozenset[str] = frozenset(),
     own: str | None = None,
     module_of: Callable[[Any], str] = lambda frame: "",
+    one_pass: Callable[..., Recording] | None = None,
 ) -> tuple[Recording, list[Question], str]:
     """Every question that ``function`` asks, on both sides of every branch.
 
@@ -84,13 +87,15 @@ def record_all(
       held: names of Python numbers that are static.
       own: the library that the function is part of.
       module_of: names the submodule that a frame belongs to.
+      one_pass: runs the function once, some branches turned; JAX's by default.
 
     Returns:
       ``(the pass with the example values, the questions of all passes, why passes are missing or
       cut short)``; the reason is empty where all is complete.
     """
     end = time.monotonic() + SECONDS
-    first = _record(function, arguments, held, frozenset(), own, module_of, end)
+    record = one_pass or _record
+    first = record(function, arguments, held, frozenset(), own, module_of, end)
     reasons = [_cut_short(first)]
     found = dict(first.questions)
     waiting = [frozenset([key]) for key in _branches(first)]
@@ -99,7 +104,7 @@ def record_all(
     while waiting and passes < MOST_PASSES and time.monotonic() < end:
         turned = waiting.pop(0)
         passes += 1
-        more = _record(function, arguments, held, turned, own, module_of, end)
+        more = record(function, arguments, held, turned, own, module_of, end)
         reasons.append(_cut_short(more))
         new = {key: q for key, q in more.questions.items() if key not in found}
         found |= new
@@ -110,17 +115,17 @@ def record_all(
     if waiting and passes >= MOST_PASSES:
         reasons.append(f"more combinations of branches than the {MOST_PASSES} that are tried")
     elif waiting:
-        reasons.append(_TOO_LONG)
+        reasons.append(TOO_LONG)
     return first, list(found.values()), "; ".join(dict.fromkeys(filter(None, reasons)))
 
 
-_TOO_LONG = f"it takes longer than {SECONDS:g} s"
+TOO_LONG = f"it takes longer than {SECONDS:g} s"
 
 
 def _cut_short(recording: Recording) -> str:
     """Why a pass ended before the function did; empty if it did not."""
     error = recording.error[0] if recording.error is not None else None
-    return str(error) if isinstance(error, _RanAway | _compat_tracing.TraceLimit) else ""
+    return str(error) if isinstance(error, RanAway | _compat_tracing.TraceLimit) else ""
 
 
 def _branches(recording: Recording) -> list[Any]:
@@ -162,9 +167,9 @@ def _record(
             value = np.zeros_like(value)
         recording.answers.append(value)
         if len(recording.answers) > MOST_QUESTIONS:
-            raise _RanAway(f"more than {MOST_QUESTIONS} questions for values in one pass")
+            raise RanAway(f"more than {MOST_QUESTIONS} questions for values in one pass")
         if time.monotonic() > end:
-            raise _RanAway(_TOO_LONG)
+            raise RanAway(TOO_LONG)
         return value
 
     traced = set(arguments.traced(held))
@@ -180,7 +185,7 @@ def _record(
     ):
         try:
             function(*arguments.fill(values))
-        except (_RanAway, _compat_tracing.TraceLimit) as error:
+        except (RanAway, _compat_tracing.TraceLimit) as error:
             recording.error = (error, None)
         except Exception as error:
             recording.error = (error, place(raised_frames(error), own))

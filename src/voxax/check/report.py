@@ -22,6 +22,7 @@ class Report:
       modules: the verdict of each submodule by its path.
       static_arguments: Python arguments that must be static: each value has its own program.
       programs: how many programs the given examples need.
+      framework: ``jax`` or ``torch``.
       incomplete: why the search for findings ended early; empty when it did not.
     """
 
@@ -35,6 +36,7 @@ class Report:
     verification: Any = None
     subject: Any = dataclasses.field(default=None, repr=False, compare=False)
     arguments: Any = dataclasses.field(default=None, repr=False, compare=False)
+    framework: str = "jax"
 
     @property
     def counted(self) -> tuple[Finding, ...]:

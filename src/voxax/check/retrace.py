@@ -30,6 +30,8 @@ def _kind(leaf: Leaf, held: frozenset[str]) -> Any:
 
 
 def _type(leaf: Leaf) -> tuple[Any, ...]:
+    if leaf.kind == "tensor":  # of PyTorch
+        return tuple(leaf.value.shape), str(leaf.value.dtype), False
     aval = jax.typeof(leaf.value) if leaf.kind == "number" else jax.typeof(_canonical(leaf.value))
     return aval.shape, aval.dtype.name, bool(getattr(aval, "weak_type", False))
 

@@ -102,7 +102,8 @@ def _names(target: ast.expr) -> bool:
     return all(isinstance(part, ast.Name) for part in parts)
 
 
-def _simple(statements: Sequence[ast.stmt]) -> bool:
+def is_simple(statements: Sequence[ast.stmt]) -> bool:
+    """Whether all that statements do is to assign names."""
     return all(
         (isinstance(s, ast.Assign) and all(_names(t) for t in s.targets))
         or (isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name))
@@ -111,7 +112,8 @@ def _simple(statements: Sequence[ast.stmt]) -> bool:
     )
 
 
-def _block(statements: Sequence[ast.stmt], indent: str = "    ") -> str:
+def indented(statements: Sequence[ast.stmt], indent: str = "    ") -> str:
+    """Statements as the text of a block."""
     text = "\n".join(source(s) for s in statements if not isinstance(s, ast.Pass))
     return "".join(f"{indent}{line}\n" for line in text.splitlines())
 
@@ -137,28 +139,29 @@ def branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST) -> Re
     if isinstance(one, ast.Return) and isinstance(two, ast.Return) and one.value and two.value:
         text = f"return {_cond(test, source(one.value), source(two.value))}"
         return lines_of(node, text, _JAX, last=last)
-    if not (_simple(node.body) and _simple(node.orelse)):
+    if not (is_simple(node.body) and is_simple(node.orelse)):
         return None
     names = stored([*node.body, *node.orelse])
     before = defined_before(function, node.lineno)
     if not set(names) <= before | (set(stored(node.body)) & set(stored(node.orelse))):
         return None
     if len(names) == 1 and len(node.body) == 1 and len(node.orelse) <= 1:
-        sides = [_value(s[0]) if s else names[0] for s in (node.body, node.orelse)]
+        sides = [value_of(s[0]) if s else names[0] for s in (node.body, node.orelse)]
         if all(sides):
             return lines_of(node, f"{names[0]} = {_cond(test, *sides)}", _JAX)  # pyright: ignore[reportArgumentType]
     if not set(names) <= before:
         return None
     given = ", ".join(names)
     text = (
-        f"def taken({given}):\n{_block(node.body)}    return {given}\n"
-        f"def skipped({given}):\n{_block(node.orelse)}    return {given}\n"
+        f"def taken({given}):\n{indented(node.body)}    return {given}\n"
+        f"def skipped({given}):\n{indented(node.orelse)}    return {given}\n"
         f"{given} = jax.lax.cond({test}, taken, skipped, {given})"
     )
     return lines_of(node, text, _JAX)
 
 
-def _value(statement: ast.stmt) -> str | None:
+def value_of(statement: ast.stmt) -> str | None:
+    """What an assignment assigns, as text."""
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         return source(statement.value)
     if isinstance(statement, ast.AugAssign):
@@ -179,11 +182,15 @@ def _cond(test: str, one: str, two: str) -> str:
 _GUARDS = ("isinstance", "issubclass", "hasattr", "callable", "len", "any", "all")
 
 
-def condition(node: ast.expr) -> str | None:
+def condition(node: ast.expr, library: str = "jnp") -> str | None:
     """A Python condition as one that arrays understand.
 
     ``and`` and ``or`` become functions that evaluate both operands, so there is none (None) where
     one operand may be a guard of the other: ``mask is not None and mask.any()``.
+
+    Args:
+      node: the condition.
+      library: what the functions are called by.
     """
     for part in ast.walk(node):
         if isinstance(part, ast.NamedExpr):
@@ -195,35 +202,35 @@ def condition(node: ast.expr) -> str | None:
         called = part.func if isinstance(part, ast.Call) else None
         if isinstance(called, ast.Name) and called.id in _GUARDS:
             return None
-    return source(_logic(node))
+    return source(_logic(node, library))
 
 
-def _logic(node: ast.expr) -> ast.expr:
+def _logic(node: ast.expr, library: str) -> ast.expr:
     """Only what is a condition itself: ``a or b`` as an argument chooses a value."""
     if isinstance(node, ast.BoolOp):
         name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
-        return _joined(name, [_logic(value) for value in node.values])
+        return _joined(library, name, [_logic(value, library) for value in node.values])
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return _call("logical_not", _logic(node.operand))
+        return _call(library, "logical_not", _logic(node.operand, library))
     if isinstance(node, ast.Compare) and len(node.ops) > 1:
         operands = [node.left, *node.comparators]
         pairs = zip(operands, node.ops, operands[1:], strict=False)
-        return _joined("logical_and", [ast.Compare(a, [op], [b]) for a, op, b in pairs])
+        return _joined(library, "logical_and", [ast.Compare(a, [op], [b]) for a, op, b in pairs])
     called = node.func if isinstance(node, ast.Call) and len(node.args) == 1 else None
     if isinstance(called, ast.Name) and called.id == "bool":
-        return _logic(node.args[0])  # pyright: ignore[reportAttributeAccessIssue]
+        return _logic(node.args[0], library)  # pyright: ignore[reportAttributeAccessIssue]
     return node
 
 
-def _joined(name: str, parts: Sequence[ast.expr]) -> ast.expr:
+def _joined(library: str, name: str, parts: Sequence[ast.expr]) -> ast.expr:
     joined = parts[0]
     for part in parts[1:]:
-        joined = _call(name, joined, part)
+        joined = _call(library, name, joined, part)
     return joined
 
 
-def _call(name: str, *arguments: ast.expr) -> ast.expr:
-    function = ast.Attribute(ast.Name("jnp", ast.Load()), name, ast.Load())
+def _call(library: str, name: str, *arguments: ast.expr) -> ast.expr:
+    function = ast.Attribute(ast.Name(library, ast.Load()), name, ast.Load())
     return ast.Call(function, list(arguments), [])
 
 
@@ -252,7 +259,7 @@ def counted(node: ast.For, function: ast.AST) -> Rewrite | None:
         return None
     if not (isinstance(call.func, ast.Name) and call.func.id == "range"):
         return None
-    if not (_simple(node.body) and isinstance(node.target, ast.Name)):
+    if not (is_simple(node.body) and isinstance(node.target, ast.Name)):
         return None
     before = defined_before(function, node.lineno)
     carried = [name for name in stored(node.body) if name in before]
@@ -267,7 +274,7 @@ def counted(node: ast.For, function: ast.AST) -> Rewrite | None:
     unpack = "" if len(carried) == 1 else f"    {state} = state\n"
     given = state if len(carried) == 1 else "state"
     text = (
-        f"def body({index}, {given}):\n{unpack}{_block(node.body)}    return {packed}\n"
+        f"def body({index}, {given}):\n{unpack}{indented(node.body)}    return {packed}\n"
         f"{state} = jax.lax.fori_loop({start}, {integer(stop)}, body, {packed})"
     )
     return lines_of(node, text, _JAX, _JNP)
@@ -276,7 +283,7 @@ def counted(node: ast.For, function: ast.AST) -> Rewrite | None:
 def repeated(node: ast.While, function: ast.AST) -> Rewrite | None:
     """``while test`` as ``jax.lax.while_loop``."""
     test = condition(node.test)
-    if test is None or node.orelse or not _simple(node.body):
+    if test is None or node.orelse or not is_simple(node.body):
         return None
     before = defined_before(function, node.lineno)
     carried = [name for name in stored(node.body) if name in before]
@@ -288,7 +295,7 @@ def repeated(node: ast.While, function: ast.AST) -> Rewrite | None:
     given = state if len(carried) == 1 else "state"
     text = (
         f"def unfinished({given}):\n{unpack}    return {test}\n"
-        f"def body({given}):\n{unpack}{_block(node.body)}    return {packed}\n"
+        f"def body({given}):\n{unpack}{indented(node.body)}    return {packed}\n"
         f"{state} = jax.lax.while_loop(unfinished, body, {packed})"
     )
     return lines_of(node, text, _JAX, _JNP)
@@ -299,8 +306,7 @@ def bounded_slice(
 ) -> Rewrite | None:
     """``x[a:b]`` at full length, or of a constant one, with zeros for what is not in the slice.
 
-    Only where it is returned or summed: in a mean or a maximum the zeros would count. And only for
-    bounds that are not negative as written, since those count from the end.
+    Only where it is returned or summed: in a mean or a maximum the zeros would count.
 
     Args:
       node: the slice.
@@ -308,12 +314,12 @@ def bounded_slice(
       statement: the statement that it is in.
     """
     cut = node.slice
-    if not isinstance(cut, ast.Slice) or cut.step is not None or not _zeros_fit(node, parents):
+    if not isinstance(cut, ast.Slice) or cut.step is not None:
+        return None
+    if not may_fill_with_zeros(node, parents):
         return None
     of = grouped(node.value)
     low, high = cut.lower, cut.upper
-    if any(bound is not None and _may_be_negative(bound) for bound in (low, high)):
-        return None
     if (
         isinstance(high, ast.BinOp)
         and isinstance(high.op, ast.Add)
@@ -321,29 +327,41 @@ def bounded_slice(
         and ast.dump(high.left) == ast.dump(low)
         and isinstance(high.right, ast.Constant)
         and isinstance(high.right.value, int)
+        and high.right.value > 0
     ):
-        # Not dynamic_slice: near the end it moves the window, where Python shortens it.
-        rows = f"({integer(low)}) + jnp.arange({source(high.right)})"
+        # Not dynamic_slice: near the end it moves the window, where Python shortens it. A window
+        # from before row 0 to behind it is empty in Python.
+        start, width = integer(low), high.right.value
+        rows = f"({start}) + jnp.arange({width})"
+        whole = f"(({start}) >= 0) | (({start}) < {-width})"
+        rows = f"jnp.where({whole}, {rows}, {of}.shape[0])"
         text = f"jnp.take({of}, {rows}, axis=0, mode='fill', fill_value=0)"
         return within(statement, node, text)
     rows = f"jnp.arange({of}.shape[0])"
-    tests = [f"({rows} >= ({integer(low)}))"] if low is not None else []
-    tests += [f"({rows} < ({integer(high)}))"] if high is not None else []
+    tests = [f"({rows} >= {_from_start(low, of)})"] if low is not None else []
+    tests += [f"({rows} < {_from_start(high, of)})"] if high is not None else []
     mask = " & ".join(tests)
     zeros = f"jnp.zeros_like({of})"
     text = f"jnp.where(jnp.expand_dims({mask}, tuple(range(1, {of}.ndim))), {of}, {zeros})"
     return within(statement, node, text)
 
 
-def _zeros_fit(node: ast.Subscript, parents: Sequence[ast.AST]) -> bool:
+def _from_start(bound: ast.expr, of: str) -> str:
+    """A bound that counts from the start: in Python, negative ones count from the end."""
+    at = integer(bound)
+    if isinstance(bound, ast.Constant) and isinstance(bound.value, int):
+        return at
+    return f"({at}) + (({at}) < 0) * {of}.shape[0]"
+
+
+def may_fill_with_zeros(
+    node: ast.Subscript, parents: Sequence[ast.AST], library: str = "jnp"
+) -> bool:
+    """Whether a slice is returned or summed, so that zeros in place of nothing are right."""
     if parents and isinstance(parents[0], ast.Return):
         return True
-    found = _reduction(node, parents)
+    found = reduction_of(node, parents, library)
     return found is not None and found[1] == "sum"
-
-
-def _may_be_negative(bound: ast.expr) -> bool:
-    return any(isinstance(part, ast.USub | ast.Sub | ast.Invert) for part in ast.walk(bound))
 
 
 _IN_PLACE = {ast.Add: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power"}
@@ -368,17 +386,18 @@ def assignment(statement: ast.stmt) -> Rewrite | None:
     return lines_of(statement, f"{array} = {array}.at[{index}].{method}({value})")
 
 
+_NAMES = {"jnp": ("jnp", "jax.numpy"), "torch": ("torch",)}
 _MASKED = ("sum", "mean", "prod", "any", "all", "std", "var")
 
 
 def masked(node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt) -> Rewrite | None:
     """``x[mask].sum()`` or ``jnp.sum(x[mask])`` as a reduction with ``where=mask``."""
-    found = _reduction(node, parents)
+    found = reduction_of(node, parents)
     if found is None or isinstance(node.slice, ast.Tuple | ast.Slice | ast.List | ast.NamedExpr):
         return None
     outer, name = found
     array, mask = grouped(node.value), source(node.slice)
-    if not _compared(node.slice, node.value):
+    if not same_shape(node.slice, node.value):
         # The mask may be of the rows alone: it is aligned on the left, and broadcasting is not.
         axes = f"tuple(range({grouped(node.slice)}.ndim, {array}.ndim))"
         mask = f"jnp.expand_dims({mask}, {axes})"
@@ -388,7 +407,7 @@ def masked(node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt)
     return within(statement, outer, f"{array}.{name}(where={mask})")
 
 
-def _compared(mask: ast.expr, array: ast.expr) -> bool:
+def same_shape(mask: ast.expr, array: ast.expr) -> bool:
     """Whether a mask is ``array > 0`` and the like: it has the array's own shape."""
     return (
         isinstance(mask, ast.Compare)
@@ -397,7 +416,9 @@ def _compared(mask: ast.expr, array: ast.expr) -> bool:
     )
 
 
-def _reduction(node: ast.Subscript, parents: Sequence[ast.AST]) -> tuple[ast.Call, str] | None:
+def reduction_of(
+    node: ast.Subscript, parents: Sequence[ast.AST], library: str = "jnp"
+) -> tuple[ast.Call, str] | None:
     """The call that reduces all of a subscript, and its name."""
     for outer in parents[:2]:
         if not isinstance(outer, ast.Call) or outer.keywords:
@@ -407,6 +428,6 @@ def _reduction(node: ast.Subscript, parents: Sequence[ast.AST]) -> tuple[ast.Cal
             continue
         if name.value is node and not outer.args:
             return outer, name.attr
-        if outer.args == [node] and source(name.value) in ("jnp", "jax.numpy"):
+        if outer.args == [node] and source(name.value) in _NAMES[library]:
             return outer, name.attr
     return None

@@ -18,7 +18,9 @@ from typing import Any
 from voxax import _compat_tracing
 
 # Frames of these are how the user's line reaches JAX, not what a finding is about.
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "numpy", "voxax", "tyro")
+_LIBRARIES = (
+    "jax", "jaxlib", "flax", "optax", "orbax", "numpy", "voxax", "tyro", "torch", "torchax",
+)  # fmt: skip
 
 Frame = tuple[types.CodeType, int]  # innermost instruction of one frame
 
@@ -103,7 +105,9 @@ class Place:
 
 # The checker's own files that call the target.
 _HERE = os.path.dirname(__file__)
-_RUNNERS = {os.path.join(_HERE, name) for name in ("recording.py", "jax.py", "leaks.py")}
+_RUNNERS = {
+    os.path.join(_HERE, name) for name in ("recording.py", "jax.py", "leaks.py", "torch_pass.py")
+}
 
 # What stands between a user's call and the function that they called.
 _WRAPPERS = {

@@ -28,38 +28,118 @@ def check(
     verify: bool = False,
     format: Literal["text", "json", "sarif", "github"] = "text",
     fail_on: Literal["error", "warning", "note"] = "error",
+    fix: bool = False,
+    write: bool = False,
 ) -> int:
-    """Check that a function or flax.nnx module compiles to one static program.
+    """Check that a function, a flax.nnx module or a PyTorch module compiles to one static program.
 
     Exit status: 0 when it does, 1 when there are findings of the severity --fail-on or worse or
     when --verify contradicts the verdict, 2 when it cannot be checked: the file, its import or an
-    input fails.
+    input fails, 3 when the checker itself does. After --fix --write: of what is left.
 
     Args:
         target: what to check, as FILE.py:NAME. The file is imported.
         inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
             value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
-            function that returns the tuple of all inputs.
+            function that returns the tuple of all inputs. Arrays are tensors where the target is
+            PyTorch's: a module, or a function in a file that imports torch and not jax.
         also: a further example; may be given several times.
         verify: really compile, for five inputs of equal shape, and count the programs.
         format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
         fail_on: the least severity for which the exit status is 1.
+        fix: show as a diff what can be mended mechanically; only what gives the same outputs on
+            random inputs.
+        write: with --fix, change the file.
     """
     from voxax.check import check_static, formats
 
+    if write and not fix:
+        raise InputError("--write goes with --fix, and writes what that shows")
+    if fix and format != "text":
+        raise InputError(f"--fix shows a diff, which --format {format} has no place for")
     # What the file prints must not stand in the middle of a report for machines.
     machine = format != "text"
     with contextlib.redirect_stdout(sys.stderr) if machine else contextlib.nullcontext():
         module, name = _load(target)
-        found = _attribute(module, name)
-        examples = [_inputs(tokens, module) for tokens in (inputs, *also)]
-        report = check_static(found, *examples[0], also=examples[1:], verify=verify)
+        found = _target(_attribute(module, name))
+        torch = _of_torch(found, module)
+        examples = [_inputs(tokens, module, torch) for tokens in (inputs, *also)]
+        try:
+            report = check_static(found, *examples[0], also=examples[1:], verify=verify)
+        except InputError:
+            raise
+        except Exception as error:
+            return _failed(error)
     if format == "text":
         _show(report)
     else:
-        write = {"json": formats.as_json, "sarif": formats.as_sarif, "github": formats.as_github}
-        print(write[format]([report]))
+        writers = {
+            "json": formats.as_json,
+            "sarif": formats.as_sarif,
+            "github": formats.as_github,
+        }
+        print(writers[format]([report]))
+    if fix:
+        try:
+            report = _mend(report, target, found, examples[0], write)
+        except InputError:
+            raise
+        except Exception as error:
+            return _failed(error)
     return int(report.fails(fail_on))
+
+
+def _failed(error: Exception) -> int:
+    traceback.print_exception(error)
+    print("voxax: this is a mistake of the checker; please report it", file=sys.stderr)
+    return 3
+
+
+def _mend(report: Any, target: str, found: Any, inputs: Any, write: bool) -> Any:
+    """Show what can be mended, and write it if asked; the report that counts afterwards."""
+    from voxax.check.fix import TRIALS, mend
+    from voxax.check.source import relative
+
+    path, _, name = target.rpartition(":")
+    done = mend(report, path, name, found, inputs)
+    print()
+    print(done.diff(), end="")
+    for finding, reason in done.refused:
+        print(f"{relative(finding.file)}:{finding.line}: {finding.code} is not mended: {reason}")
+    for finding in done.left:
+        print(f"{relative(finding.file)}:{finding.line}: {finding.code} has no mechanical rewrite")
+    if done.report is None:
+        print("nothing to mend")
+        return report
+    count = len(done.kept)
+    print(f"mended {count}, equal on {TRIALS} inputs; then: {done.report.verdict}")
+    if not write:
+        print("nothing is written; --fix --write does")
+        return report
+    done.write()
+    print(f"written to {path}")
+    return done.report
+
+
+def _target(found: Any) -> Any:
+    """A class of PyTorch modules that needs no arguments stands for such a module."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(found, type) or not issubclass(found, torch.nn.Module):
+        return found
+    with _told(f"{found.__name__}()"):
+        return found()
+
+
+def _of_torch(found: Any, module: Any) -> bool:
+    """Whether arrays among the inputs are tensors of PyTorch."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "nn"):
+        return False
+    if isinstance(found, torch.nn.Module):
+        return True
+    names = [v.__name__ for v in vars(module).values() if isinstance(v, type(sys))]
+    roots = {name.split(".")[0] for name in names}
+    return "torch" in roots and not roots & {"jax", "flax"}
 
 
 def _show(report: Any) -> None:
@@ -113,7 +193,7 @@ def _attribute(module: Any, name: str) -> Any:
     return found
 
 
-def _inputs(tokens: tuple[str, ...], module: Any) -> tuple[Any, ...]:
+def _inputs(tokens: tuple[str, ...], module: Any, torch: bool) -> tuple[Any, ...]:
     values: list[Any] = []
     for token in tokens:
         if token.startswith("@"):
@@ -122,13 +202,13 @@ def _inputs(tokens: tuple[str, ...], module: Any) -> tuple[Any, ...]:
                 found = found() if callable(found) else found
             values += found if isinstance(found, tuple) else [found]
         else:
-            values.append(_value(token))
+            values.append(_value(token, torch))
     return tuple(values)
 
 
-def _value(token: str) -> Any:
+def _value(token: str, torch: bool) -> Any:
     if match := _ARRAY.fullmatch(token):
-        return _array(token, match["dtype"], match["shape"])
+        return _array(token, match["dtype"], match["shape"], torch)
     try:
         return ast.literal_eval(token)
     except (ValueError, SyntaxError):
@@ -137,7 +217,7 @@ def _value(token: str) -> Any:
         ) from None
 
 
-def _array(token: str, name: str, shape: str) -> Any:
+def _array(token: str, name: str, shape: str, torch: bool) -> Any:
     import jax.numpy as jnp
 
     letters, digits = re.match(r"([a-z]+)(\d*)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
@@ -150,4 +230,15 @@ def _array(token: str, name: str, shape: str) -> Any:
     drawn = (
         rng.normal(size=sizes) if jnp.issubdtype(dtype, jnp.inexact) else rng.integers(0, 2, sizes)
     )
-    return jnp.asarray(drawn, dtype)
+    return _tensor(drawn, name) if torch else jnp.asarray(drawn, dtype)
+
+
+def _tensor(drawn: Any, name: str) -> Any:
+    """The same as a tensor."""
+    import torch  # pyright: ignore[reportMissingImports]  (its module asked for it)
+
+    letters, digits = re.match(r"([a-z]+)(\d*)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    dtype: Any = getattr(torch, _DTYPES.get(letters, letters) + digits, None)
+    if not isinstance(dtype, torch.dtype):
+        raise InputError(f"{name} is no dtype of PyTorch; f32, bf16, i64, bool are")
+    return torch.tensor(drawn).to(dtype)

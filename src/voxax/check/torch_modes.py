@@ -1,0 +1,365 @@
+"""Watches a PyTorch program run: what it computes, and each time that it asks for a value.
+
+Two of PyTorch's modes do it. The outer one sees the functions that the program calls, and the inner
+one every operator that these come down to, also in code that is not the user's. PyTorch itself tags
+the operators whose results depend on data, so no list of them is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
+from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
+from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
+    TorchDispatchMode,
+)
+from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportMissingImports]
+
+from voxax.check import torch_numbers
+from voxax.check.source import Frame, live_frames
+
+_HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array_interface__")
+_CONDITIONS = ("__bool__", "is_nonzero", "equal", "allclose", "__contains__", "is_same_size")
+_NUMBERS = ("__int__", "__index__", "__float__", "__complex__", "item", "__hash__", "__round__")
+_TEXT = ("__format__", "__repr__", "__str__")
+# They turn Python numbers into values of tensors: nothing of the program depends on them.
+_VALUES = ("tensor", "as_tensor", "scalar_tensor", "asarray", "sym_float", "sym_int")
+# Their numbers are lengths, though PyTorch declares them as values.
+_LENGTHS = ("arange", "linspace", "logspace", "range")
+_MOVES = ("cpu", "cuda", "xpu", "pin_memory")
+
+
+@dataclasses.dataclass(eq=False)
+class Origin:
+    """How a tensor came to be.
+
+    Attributes:
+      inputs: the origins of what it was computed from.
+      frames: where, innermost first.
+      label: the argument or parameter that it is.
+    """
+
+    inputs: tuple[Origin, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    label: str | None = None
+    names: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The function that the program called last."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    frames: tuple[Frame, ...]
+    frame: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operator that ran: what makes it another program, and where it was."""
+
+    structure: tuple[Any, ...]
+    constants: tuple[Any, ...]
+    frames: tuple[Frame, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The program asked for a value.
+
+    Attributes:
+      kind: ``bool``, ``index`` (a number), ``array``, ``mask``, ``size``, ``format``, ``slice``,
+        ``row`` (a single index).
+      api: PyTorch's function that asked; None where Python itself did.
+      origins: of what the value depends on.
+      names: arguments that are Python numbers, where it is one.
+    """
+
+    kind: str
+    api: str | None
+    frames: tuple[Frame, ...]
+    frame: Any
+    origins: tuple[Origin, ...]
+    names: frozenset[str]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Handler = Callable[[Asked, Any], Any]
+
+
+class Watch:
+    """State that both modes share.
+
+    Args:
+      handler: is given each question and its true answer; returns the answer. What has no answer
+        (the size of a result) is asked with None.
+    """
+
+    def __init__(self, handler: Handler, module_of: Callable[[Any], str]) -> None:
+        self.handler = handler
+        self.module_of = module_of
+        self.call: Call | None = None
+        self.busy = False  # with something of the checker's own
+        self.operations: list[Operation] = []
+        self.born: list[tuple[weakref.ref[Any], tuple[Frame, ...]]] = []
+        self.moves: list[tuple[str, tuple[Frame, ...], str]] = []
+        self.foreign: list[tuple[Any, tuple[Frame, ...], str]] = []
+        self.widened: list[tuple[str, str, tuple[int, ...], tuple[Frame, ...], str]] = []
+        # Numbers that left for where nobody sees what is done with them.
+        self.escaped: dict[str, tuple[Frame, ...]] = {}
+        self.limit: Callable[[int], None] = lambda operations: None
+        self.functions = _Functions(self)
+        self.operators = _Operators(self)
+
+    def __enter__(self) -> None:
+        self.numbers = torch_numbers.asking(self.of_number)
+        self.numbers.__enter__()
+        self.functions.__enter__()
+        self.operators.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.operators.__exit__(*error)
+        self.functions.__exit__(*error)
+        self.numbers.__exit__(*error)
+
+    def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
+        """A question about a tensor."""
+        call = self.call
+        frame = call.frame if call is not None else sys._getframe(2)
+        frames = call.frames if call is not None else tuple(live_frames(frame))
+        of = [tensor, *(tree_leaves((call.args, call.kwargs)) if call is not None else ())]
+        origins = tuple(o for o in map(origin_of, of) if o is not None)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        asked = Asked(kind, api, frames, frame, origins, frozenset(), tuple(tensor.shape), dtype)
+        return self.handler(asked, value)
+
+    def of_number(self, kind: str, value: Any, names: frozenset[str]) -> Any:
+        """A question about a Python number."""
+        call = self.call
+        api = call.name if call is not None else None
+        if kind == "float" or api in _VALUES:
+            frames = call.frames if call is not None else tuple(live_frames(sys._getframe(2)))
+            if call is None:
+                for name in names:
+                    self.escaped.setdefault(name, frames)
+            return value
+        frame = call.frame if call is not None else sys._getframe(2)
+        frames = call.frames if call is not None else tuple(live_frames(frame))
+        if api in _NUMBERS or api in _CONDITIONS:
+            api = None
+        if kind != "bool":
+            kind = "row" if api in ("__getitem__", "__setitem__") else "index"
+        dtype = f"Python {type(value).__name__}"
+        return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
+
+
+def origin_of(tensor: Any) -> Origin | None:
+    """How a tensor came to be, where that was watched."""
+    return getattr(tensor, "_voxax_origin", None) if isinstance(tensor, torch.Tensor) else None
+
+
+def set_origin(tensor: Any, origin: Origin) -> None:
+    """Remember how a tensor came to be."""
+    tensor._voxax_origin = origin
+
+
+class _Functions(TorchFunctionMode):
+    """Sees the functions of PyTorch that the program calls."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        kwargs = kwargs or {}
+        watch, outer = self.watch, self.watch.call
+        name = getattr(func, "__name__", "") or ""
+        if outer is not None or watch.busy or name in ("__get__", "__set__"):
+            return func(*args, **kwargs)
+        frame = sys._getframe(1)
+        frames = tuple(live_frames(frame))
+        watch.call = Call(name, args, kwargs, frames, frame)
+        try:
+            if name in _HOST and isinstance(args[0], torch.Tensor):
+                watch.ask("tolist" if name == "tolist" else "array", name, args[0])
+            if name in _MOVES or (name == "to" and _names_device(args, kwargs)):
+                watch.moves.append((name, frames, watch.module_of(frame)))
+            result = func(*args, **kwargs)
+        finally:
+            watch.call = None
+        self._remember(result, args, kwargs, frames)
+        return result
+
+    def _remember(self, result: Any, args: Any, kwargs: Any, frames: tuple[Frame, ...]) -> None:
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        if not made:
+            return
+        given = tree_leaves((args, kwargs))
+        inputs = tuple(o for o in map(origin_of, given) if o is not None)
+        names = frozenset().union(*(torch_numbers.names_of(v) or () for v in given))
+        for tensor in made:
+            known = origin_of(tensor)
+            if known is not None and known.label is not None and not isinstance(result, list):
+                # Written in place, or handed on: it stays what it was, of more inputs.
+                known = Origin((known, *inputs), frames, None, names)
+                set_origin(tensor, known)
+            else:
+                set_origin(tensor, Origin(inputs, frames, None, names))
+                self.watch.born.append((weakref.ref(tensor), frames))
+
+
+def _names_device(args: Any, kwargs: Any) -> bool:
+    """Whether ``to`` names a device in the source: ``x.to(y.device)`` does not."""
+    given = kwargs.get("device", args[1] if len(args) > 1 else None)
+    return isinstance(given, str)
+
+
+class _Operators(TorchDispatchMode):
+    """Sees the operators that all of it comes down to."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        kwargs = kwargs or {}
+        watch = self.watch
+        args, kwargs = self._numbers(func, args, kwargs)
+        call = watch.call
+        frames = call.frames if call is not None else tuple(live_frames(sys._getframe(1)))
+        self._note(func, args, kwargs, frames)
+        if torch.Tag.data_dependent_output in func.tags:
+            return self._read(func, args, kwargs)
+        if torch.Tag.dynamic_output_shape in func.tags:
+            self._sized(func, args, kwargs)
+        result = func(*args, **kwargs)
+        self._promoted(func, args, result, frames)
+        return result
+
+    def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A value that PyTorch gives to Python."""
+        watch, value = self.watch, func(*args, **kwargs)
+        name = watch.call.name if watch.call is not None else None
+        if name in _CONDITIONS:
+            return watch.ask("bool", None, args[0], value)
+        if name in _TEXT:
+            watch.ask("format", None, args[0], value)
+        elif name in _NUMBERS or name is None:
+            watch.ask("index", None, args[0], value)
+        elif name in ("__getitem__", "__setitem__"):
+            cuts = watch.call is not None and _cuts(watch.call.args[1])
+            watch.ask("slice" if cuts else "row", name, args[0], value)
+        elif name not in _HOST and name not in _VALUES:
+            watch.ask("index", name, args[0], value)
+        elif name in _VALUES:
+            watch.ask("index", None, args[0], value)
+        return value
+
+    def _sized(self, func: Any, args: Any, kwargs: Any) -> None:
+        """An operator whose result's size depends on data."""
+        watch = self.watch
+        name = watch.call.name if watch.call is not None else func.name().split("::")[-1]
+        if func.overloadpacket is torch.ops.aten.index:
+            masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+            if masks:
+                watch.ask("mask", name, masks[0])
+        elif func.overloadpacket is torch.ops.aten.masked_select:
+            watch.ask("mask", name, args[1])
+        elif kwargs.get("output_size") is None:
+            watch.ask("size", name, args[0])
+
+    def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The same arguments with plain numbers; asks for those that the program depends on."""
+        given = tree_leaves((args, kwargs))
+        if not any(torch_numbers.names_of(v) is not None for v in given):
+            return args, kwargs
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            self._number(func, argument, value)
+        by_name = {a.name: a for a in func._schema.arguments}
+        for name, value in kwargs.items():
+            self._number(func, by_name[name], value)
+        return tree_map(torch_numbers.plain, (args, kwargs))
+
+    def _number(self, func: Any, argument: Any, value: Any) -> None:
+        # `Scalar` and `float` are values, `SymInt` and `int` are sizes, axes and counts.
+        structural = "int" in str(argument.type).lower() or any(
+            str(argument.type) == "number" and func.name().startswith(f"aten::{name}")
+            for name in _LENGTHS
+        )
+        for leaf in tree_leaves(value):
+            names = torch_numbers.names_of(leaf)
+            if names and structural:
+                watch = self.watch
+                call = watch.call
+                frame = call.frame if call is not None else sys._getframe(3)
+                frames = call.frames if call is not None else tuple(live_frames(frame))
+                api = call.name if call is not None else None
+                number = torch_numbers.plain(leaf)
+                kind = "index"
+                if api in ("__getitem__", "__setitem__"):
+                    kind = "row" if func.overloadpacket is torch.ops.aten.select else "slice"
+                watch.handler(Asked(kind, api, frames, frame, (), names, (), "Python int"), number)
+
+    def _note(self, func: Any, args: Any, kwargs: Any, frames: tuple[Frame, ...]) -> None:
+        watch = self.watch
+        leaves = tree_leaves((args, kwargs))
+        tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
+        constants = tuple(repr(v) for v in leaves if isinstance(v, bool | int | float | str))
+        if func.overloadpacket is torch.ops.aten.lift_fresh:
+            value = tensors[0]
+            small = value.numel() <= 64 and value.dtype is not torch.bfloat16
+            watch.busy = True
+            constants += (repr(value.detach().cpu().numpy().tolist()),) if small else ()
+            watch.busy = False
+        shapes = tuple((tuple(t.shape), t.dtype) for t in tensors)
+        watch.operations.append(Operation((func.name(), shapes), constants, frames))
+        watch.limit(len(watch.operations))
+        for tensor in tensors:
+            # Views of what is known have no origin here; those have a base, or come from a call.
+            if (
+                tensor._base is None
+                and origin_of(tensor) is None
+                and watch.call is not None
+                and any(v is tensor for v in tree_leaves((watch.call.args, watch.call.kwargs)))
+            ):
+                watch.foreign.append((tensor, frames, watch.module_of(watch.call.frame)))
+
+    def _promoted(self, func: Any, args: Any, result: Any, frames: tuple[Frame, ...]) -> None:
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+            return
+        if func.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_):
+            return
+        given = [
+            a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim()
+        ]
+        wide = result.dtype
+        for tensor in given:
+            if tensor.dtype.itemsize < wide.itemsize and any(o.dtype is wide for o in given):
+                call = self.watch.call
+                module = self.watch.module_of(call.frame) if call is not None else ""
+                narrow = str(tensor.dtype).removeprefix("torch.")
+                self.watch.widened.append(
+                    (narrow, str(wide).removeprefix("torch."), tuple(tensor.shape), frames, module)
+                )
+                return
+
+
+def _cuts(index: Any) -> bool:
+    """Whether an index has a slice with a tensor as a bound."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(
+        isinstance(bound, torch.Tensor)
+        for part in parts
+        if isinstance(part, slice)
+        for bound in (part.start, part.stop, part.step)
+    )

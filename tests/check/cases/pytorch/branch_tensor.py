@@ -1,0 +1,26 @@
+"""Model (a): a branch on the sum of a layer's output."""
+
+import torch
+
+VERDICT = "not static"
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        output = self.linear(x)
+        if torch.sum(output) > 0:  # expect: VX101
+            return torch.relu(output)
+        else:
+            return torch.sigmoid(output)
+
+
+torch.manual_seed(0)
+model = Model()
+
+
+def inputs():
+    return (torch.arange(12.0).reshape(3, 4) - 5,)

@@ -1,0 +1,130 @@
+"""Every PyTorch case's faults are found at their lines, and nothing else; see ``test_corpus``."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import voxax as vx
+from check.test_corpus import expected, load
+from voxax.check.source import tree_of
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.lax_promotion,
+    # Of PyTorch itself, when it is imported and when it exports.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+CASES = sorted((Path(__file__).parent / "cases" / "pytorch").glob("*.py"))
+# Exporting five times takes seconds: what is called static, and one of each other verdict.
+VERIFIED = ("branch_tensor", "boolean_mask", "loop_scalar", "slice_tensor", "single_index")
+BY_NAME = {path.stem: path for path in CASES}
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_torch_case(path):
+    case = load(path)
+    verify = not expected(path) and path.stem != "ignored_torch"
+    verify = verify or path.stem in VERIFIED
+    report = vx.check_static(case.model, *case.inputs(), verify=verify)
+    found = sorted((f.line, f.code) for f in report.counted)
+    assert found == expected(path), str(report)
+    assert all(f.file == str(path) for f in report.findings)
+    assert report.verdict == case.VERDICT, str(report)
+    assert report.static_arguments == tuple(sorted(getattr(case, "STATIC", ()))), str(report)
+    assert report.framework == "torch"
+    if report.verification is not None:
+        assert report.verification.holds, str(report)
+    assert all(f.excerpt() and f.fix and f.why for f in report.counted)
+    assert tree_of(str(path)) is not None
+
+
+def test_torch_corpus_has_both_kinds():
+    innocent = [path for path in CASES if not expected(path)]
+    assert len(CASES) >= 30
+    assert len(CASES) / 4 <= len(innocent) <= len(CASES) / 2
+
+
+def test_modules_are_not_changed():
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    x = torch.randn(5, 4)
+    given, state = x.clone(), torch.get_rng_state()
+    report = vx.check_static(model, x)
+    assert report.verdict == "static"
+    assert report.modules == {"0": "static", "1": "static"}
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    np.testing.assert_array_equal(x, given)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_torch_submodules_have_verdicts():
+    case = load(BY_NAME["in_a_submodule"])
+    report = vx.check_static(case.model, *case.inputs())
+    assert report.modules == {"0": "not static", "1": "static", "2": "static"}
+    (finding,) = report.findings
+    assert finding.module == "0"
+    assert finding.arguments == ("input",)
+
+
+def test_torch_finding_says_all():
+    case = load(BY_NAME["branch_scalar"])
+    (finding,) = vx.check_static(case.model, *case.inputs()).findings
+    text, caret = finding.excerpt().splitlines()
+    start = caret.index("^")
+    assert text[start : start + caret.count("^")] == "torch.sum(output) > threshold"
+    assert finding.arguments == ("linear.bias", "linear.weight", "threshold", "x")
+    assert "output (line 14)" in finding.depends_on
+
+
+def test_torch_examples_that_differ():
+    import torch
+
+    def model(x, reps):
+        for _ in range(reps):
+            x = x * 2
+        return x
+
+    x = torch.ones(3)
+    report = vx.check_static(model, x, 2, also=[(x, 3), (torch.ones(4), 2), (x.double(), 2)])
+    assert [f.code for f in report.findings] == ["VX202", "VX203", "VX201"]
+    assert report.programs == 4
+    assert report.static_arguments == ("reps",)
+
+
+def test_refused_by_export(request):
+    from check.test_pages import BLOCK
+
+    page = request.config.rootpath / "docs" / "check" / "VX192.md"
+    shown = {}
+    exec("\n".join(BLOCK.findall(page.read_text())), shown)
+    wrong = vx.check_static(shown["wrong"], shown["x"])
+    assert "VX192" in {f.code for f in wrong.findings}, str(wrong)
+    right = vx.check_static(shown["right"], shown["x"])
+    assert right.verdict == "static", str(right)
+    assert not right.findings, str(right)
+
+
+def test_mistakes_of_the_model():
+    import torch
+
+    report = vx.check_static(lambda x: x @ torch.ones(7, 7), torch.ones(3, 4))
+    assert [f.code for f in report.findings] == ["VX191"]
+    assert report.verdict == "not static"
+
+
+def test_flags_that_pytorch_takes_only_from_python():
+    import torch
+
+    def model(x, keepdim, names):
+        return x.sum(dim=0, keepdim=keepdim) * len(names)
+
+    report = vx.check_static(model, torch.ones(3, 4), True, "ab")
+    assert report.static_arguments == ("keepdim", "names")
+    assert report.verdict == "static per value"
+    assert [f.code for f in report.findings] == ["VX201"]
