@@ -106,7 +106,7 @@ def test_a_program_for_a_tpu_holds_its_kernels(tmp_path, monkeypatch):
         algorithm="implicit_gemm",
     )  # fmt: skip
     assert about["device"] == "TPU v5 lite"
-    assert all("windows" in line for line in about["algorithms"])
+    assert [line for line in about["algorithms"] if "windows" not in line] == []
     with zipfile.ZipFile(path) as archive:
         text = jax.export.deserialize(bytearray(archive.read("program.stablehlo"))).mlir_module()
     assert text.count("@tpu_custom_call") >= 3

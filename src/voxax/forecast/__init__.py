@@ -8,12 +8,13 @@ Nothing runs on a TPU, and none need be there; libtpu must be installed. See ``l
 is counted and how.
 """
 
-from voxax.forecast.chip import TOPOLOGIES, Chip, chip_named
+from voxax.forecast.chip import Chip, chip_named
 from voxax.forecast.compile import compile_for
 from voxax.forecast.count import Request, count, count_all, outcomes
 from voxax.forecast.listing import Listing, Loop, read_listing
 from voxax.forecast.program import Cost, Kernel, Program
 from voxax.forecast.render import LEFT_OUT, render, render_loops
+from voxax.hardware.generations import TOPOLOGIES
 
 __all__ = [
     "LEFT_OUT",

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from voxax import _compat
-from voxax.forecast.chip import TOPOLOGIES, chip_named
+from voxax.forecast.chip import chip_named
 from voxax.forecast.compile import compile_for
 from voxax.forecast.hlo import operations, runs_beside
 from voxax.forecast.listing import Listing, read_listing
 from voxax.forecast.program import Kernel, Program
+from voxax.hardware.generations import TOPOLOGIES
 
 SCHEDULE, UTILIZATION = "packed-bundles-post-ra", "pre-delay_hlo-static-per-bundle-utilization"
 

@@ -6,15 +6,7 @@ import dataclasses
 
 from voxax import _compat
 from voxax.errors import InputError
-
-TOPOLOGIES = {
-    "v4": "v4:2x2x1",
-    "v5e": "v5e:2x2",
-    "v5p": "v5p:2x2x1",
-    "v6e": "v6e:2x2",
-    "7x": "tpu7x:2x2x1",
-}
-"""The smallest slice of each generation that libtpu describes."""
+from voxax.hardware.generations import TOPOLOGIES
 
 # Rows that a matrix unit of so many columns takes in a cycle. In the listing of a plain product of
 # large matrices each unit is busy for rows * columns / columns^2 / this number of cycles.
@@ -62,7 +54,7 @@ def chip_named(name: str) -> Chip:
     Raises:
       InputError: an unknown name, or a chip that this version of JAX does not know.
     """
-    name = name.removeprefix("tpu") if name.startswith("tpu7") else name
+    name = name.removeprefix("tpu")
     if name not in TOPOLOGIES:
         raise InputError(f"TPU {name!r} is unknown: give {', '.join(TOPOLOGIES)}")
     table = _compat.tpu_info_of_version(name)

@@ -28,7 +28,8 @@ _DTYPES = ("float32", "bfloat16")
 _ONE_PASS = ("default", "fastest", "bfloat16")
 # Lengths of windows, as for dense weights.
 _WINDOWS = (256, 512)
-_LANES = 128
+# Channels are taken in multiples of this.
+_CHANNELS = 128
 _MOST_TAPS = 343
 # float32 is the sum of three bfloat16 numbers, of 8 bits each.
 _PARTS = 3
@@ -58,7 +59,7 @@ def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
     if problem.num_offsets > _MOST_TAPS:
         return f"the window kernels take {_MOST_TAPS} taps at most, got {problem.num_offsets}"
     if not _fitting(problem, hardware):
-        least = Blocks(_WINDOWS[0], _LANES)
+        least = Blocks(_WINDOWS[0], _CHANNELS)
         return (
             f"the window kernels need {_vmem_bytes(problem, least)} bytes of vector memory and "
             f"{_smem_bytes(problem, least)} of scalar memory for {problem.num_offsets} taps and "
@@ -186,8 +187,9 @@ def _parts(problem: Problem) -> int:
 
 def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
     vmem, smem = hardware.vmem_bytes or 0, _free_smem(hardware)
-    whole = max(1, -(-problem.in_channels // _LANES))
-    sizes = sorted({-(-whole // pieces) * _LANES for pieces in range(1, whole + 1)}, reverse=True)
+    whole = max(1, -(-problem.in_channels // _CHANNELS))
+    pieces = {-(-whole // number) for number in range(1, whole + 1)}
+    sizes = sorted((_CHANNELS * piece for piece in pieces), reverse=True)
     found = []
     for window in _WINDOWS:
         fitting = (b for size in sizes if _vmem_bytes(problem, b := Blocks(window, size)) <= vmem)
