@@ -99,7 +99,8 @@ def convolve_sized(
         layer = _counted(layer, np.asarray(sizes), pinned)
     flat = sizes.reshape(-1)
     if layer.density is not None:
-        at_hand.note(at_hand.map_key(layer), {"sizes": flat})
+        # Known sizes that are reshaped in a trace are no longer known.
+        at_hand.note(at_hand.map_key(layer), {"sizes": sizes if _compat.is_traced(flat) else flat})
     operands = _compat.vary_alike(
         x.reshape(-1, x.shape[-1]).astype(dtype), weight.astype(dtype), flat
     )
