@@ -31,11 +31,13 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_auto_is_measured_on_the_callers_sizes():
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_auto_is_measured_on_the_callers_sizes(wrap):
+    """Also where the sizes are a constant of a jitted function."""
     x, w, size = case()
     # No others: which is the fastest is no matter here, and programs take long to compile.
     with record_choices() as choices:
-        y = dynamic_conv(x, w, size=size, method=["grouped", "tiled"])
+        y = wrap(lambda x: dynamic_conv(x, w, size=size, method=["grouped", "tiled"]))(x)
     np.testing.assert_allclose(y, oracle(x, w, size), atol=1e-4)
     (choice,) = choices
     assert choice.source == "measured"
@@ -57,6 +59,8 @@ def test_tune_and_explain():
     explained = vx.explain(f, x, w)
     assert str(explained.rows[0].choice) == str(report.rows[0].choice)
     assert "dynamic" in str(explained)
+    # No table of neighbours: 4 bytes each of x, w, y and the sizes.
+    assert explained.rows[0].floor.bytes == 4 * (144 * 3 + 25 * 12 + 144 * 4 + 144)
     with record_choices() as choices:
         f(x, w)
     assert [c.source for c in choices] == ["cached"]

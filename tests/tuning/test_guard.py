@@ -147,3 +147,16 @@ def test_the_scale_of_the_values_does_not_matter():
         wrong = one * factor
         wrong[3, 3] = -wrong[3, 3]
         assert "differs" in objection(wrong, one * factor, "float32", "highest")
+
+
+def test_reasons_name_the_reference():
+    reference = values()
+    zeros = np.zeros_like(reference)
+    for got, want in (
+        (2 * reference, reference),
+        (reference, zeros),
+        (zeros, np.full_like(reference, np.nan)),
+    ):
+        reason = objection(got, want, "float32", "highest", "masked")
+        assert "masked" in reason
+        assert "explicit_gemm" not in reason

@@ -15,11 +15,14 @@ from voxax.algorithms import Product
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.dynamic.specialised import prefix_of
 from voxax.coords import box_offsets
+from voxax.errors import InputError
 from voxax.geometry import KernelSpec
+from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.products.convolve import precision_name
 from voxax.products.primitives import Layer, forward_p
-from voxax.tuning import Request, Resolved, at_hand, autotune_mode, resolve
+from voxax.tuning import Request, Resolved, at_hand, autotune_mode
+from voxax.tuning.grammar import parse
 from voxax.tuning.key import density_bucket
 
 _TILE = 16
@@ -29,8 +32,18 @@ def sized_spec(
     shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> KernelSpec:
     """The relation of the largest kernel. Unlike :meth:`KernelSpec.make`, sizes nest whatever the
-    stride is: a size equal to the stride is centred like any other."""
+    stride is: a size equal to the stride is centred like any other.
+
+    Raises:
+      InputError: taps or strides beyond 2**28, as there.
+    """
     offsets = box_offsets(shape, (0,) * len(shape))
+    reach = max(n // 2 * d for n, d in zip(shape, dilation, strict=True))
+    if max(reach, *stride) > LONGEST_REACH:
+        raise InputError(
+            f"a kernel that reaches {reach} cells with stride {stride}: both are limited to "
+            f"2**28 = {LONGEST_REACH}, so that 32-bit places cannot wrap around"
+        )
     return KernelSpec(tuple(map(tuple, np.asarray(offsets).tolist())), stride, dilation)
 
 
@@ -57,10 +70,11 @@ def convolve_sized(
       ``[B, *outputs, C_out]``.
     """
     dtype = jnp.promote_types(x.dtype, weight.dtype)
-    products: tuple[Product, ...] = ("forward", "dgrad", "wgrad")
-    requests: tuple[tuple[Product, Resolved], ...] = tuple(
-        (p, resolve("auto" if method is None else method, kind="dynamic", product=p))
-        for p in products
+    admitted = parse("auto" if method is None else method, "dynamic", "method")
+    requests: tuple[tuple[Product, Resolved], ...] = (
+        ("forward", admitted),
+        ("dgrad", admitted),
+        ("wgrad", admitted),
     )
     grid = x.shape[:-1]
     outputs = output_grid(grid, spec.stride)
@@ -79,14 +93,14 @@ def convolve_sized(
         spec,
         grid=grid,
     )
-    admits = {name for _, names in requests for name in names}
-    pinned = all(names == ("specialised",) for _, names in requests)
+    pinned = admitted == ("specialised",)
     known = not _compat.is_traced(sizes) and getattr(sizes, "is_fully_addressable", True)
-    if known and (pinned or (autotune_mode() != "off" and len(admits) > 1)):
+    if known and (pinned or (autotune_mode() != "off" and len(admitted) > 1)):
         layer = _counted(layer, np.asarray(sizes), pinned)
     flat = sizes.reshape(-1)
     if layer.density is not None:
-        at_hand.note(at_hand.map_key(layer), {"sizes": flat})
+        # Known sizes that are reshaped in a trace are no longer known.
+        at_hand.note(at_hand.map_key(layer), {"sizes": sizes if _compat.is_traced(flat) else flat})
     operands = _compat.vary_alike(
         x.reshape(-1, x.shape[-1]).astype(dtype), weight.astype(dtype), flat
     )

@@ -32,9 +32,9 @@ class Floor:
     Attributes:
       operations: multiplications and additions over the pairs that exist; missing neighbours and
         padding count for nothing.
-      bytes: features, gradients, weights, results and the table of neighbours, each once and at
-        its full capacity. A product that is mostly padding and skips it, or whose operands are
-        in a cache, may beat a floor that is set by memory.
+      bytes: features, gradients, weights, results and the table of neighbours (of a dynamic
+        product: the sizes), each once and at its full capacity. A product that is mostly padding
+        and skips it, or whose operands are in a cache, may beat a floor that is set by memory.
       seconds: the greater of ``operations`` over the matrix rate and ``bytes`` over the
         bandwidth; None unless both are known.
       bound: which of the two gives ``seconds``; None without.
@@ -92,6 +92,8 @@ def _bytes(p: Problem) -> int:
     # A symmetric map's transpose is the same table.
     transposed = p.product == "dgrad" and not p.symmetric
     table = p.num_offsets * (p.in_capacity if transposed else p.out_capacity)
+    if p.kind == "dynamic":  # sizes, and no table
+        table = p.out_capacity
     sizes = {
         "forward": p.out_capacity * p.out_channels,
         "dgrad": p.in_capacity * p.in_channels,

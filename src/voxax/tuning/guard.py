@@ -1,4 +1,4 @@
-"""A candidate is admitted only if it computes what explicit_gemm computes."""
+"""A candidate is admitted only if it computes what the reference computes: explicit_gemm mostly."""
 
 from __future__ import annotations
 
@@ -34,13 +34,20 @@ def _blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
         yield tuple(array[begin : begin + _BLOCK].astype(wide) for array in flat)
 
 
-def objection(result: np.ndarray, reference: np.ndarray, dtype: str, precision: str) -> str | None:
+def objection(
+    result: np.ndarray,
+    reference: np.ndarray,
+    dtype: str,
+    precision: str,
+    name: str = "explicit_gemm",
+) -> str | None:
     """Why ``result`` cannot stand for ``reference``, or None.
 
     Args:
-      result, reference: the outputs of the candidate and of explicit_gemm on the same data.
+      result, reference: the outputs of the candidate and of the reference on the same data.
       dtype: of the operands.
       precision: name of the ``jax.lax.Precision`` that both were computed with.
+      name: the reference's, for messages.
     """
     if result.shape != reference.shape:
         return f"returned shape {result.shape}, expected {reference.shape}"
@@ -56,7 +63,7 @@ def objection(result: np.ndarray, reference: np.ndarray, dtype: str, precision: 
     unfinished = 0
     for got, want in _blocks(result, reference):
         if not np.isfinite(want).all():
-            return "explicit_gemm itself returned values that are not finite"
+            return f"{name} itself returned values that are not finite"
         unfinished += int((~np.isfinite(got)).sum())
         error = np.abs(got - want)
         total, worst = total + float(error.sum()), max(worst, float(error.max(initial=0)))
@@ -66,7 +73,7 @@ def objection(result: np.ndarray, reference: np.ndarray, dtype: str, precision: 
         return f"{unfinished} of {result.size} values are not finite"
     scale = float(np.sqrt(squares / result.size))
     if scale == 0:
-        return None if not nonzero else "returned values where explicit_gemm returns zeros"
+        return None if not nonzero else f"returned values where {name} returns zeros"
     if not nonzero:
         return "returned zeros only"
     mean, worst = total / result.size / scale, worst / scale
@@ -75,7 +82,7 @@ def objection(result: np.ndarray, reference: np.ndarray, dtype: str, precision: 
         most_mean, most_worst = _REDUCED
     if mean > most_mean or worst > most_worst:
         return (
-            f"differs from explicit_gemm by {mean:.1e} on average and {worst:.1e} at worst, "
+            f"differs from {name} by {mean:.1e} on average and {worst:.1e} at worst, "
             f"admitted are {most_mean:.0e} and {most_worst:.0e} of the root mean square"
         )
     return None

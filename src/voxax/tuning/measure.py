@@ -142,7 +142,8 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
         result = np.asarray(runner.run())
     except Exception as error:
         return _measured(runner.candidate, None, "failed", _reason(error))
-    wrong = objection(result, expected, problem.dtype, problem.precision)
+    name = "masked" if problem.kind == "dynamic" else "explicit_gemm"
+    wrong = objection(result, expected, problem.dtype, problem.precision, name)
     return None if wrong is None else _measured(runner.candidate, None, "rejected", wrong)
 
 

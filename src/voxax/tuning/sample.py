@@ -83,7 +83,7 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
     """Sizes of a dynamic problem: the caller's, else random ones from 1 to the largest, or as
     many of each as a program for one histogram allows."""
     if views is not None and "sizes" in views:
-        return np.asarray(views["sizes"]), CALLERS_MAP
+        return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
     rng = np.random.default_rng(0)
     largest = int(reaching_size(_offsets(problem)).max())
     if not problem.prefix:

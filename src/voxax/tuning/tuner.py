@@ -151,11 +151,15 @@ def with_known_time(choice: Choice) -> Choice:
     return dataclasses.replace(choice, seconds=known[0], entry=entry) if known else choice
 
 
-@functools.lru_cache(maxsize=64)
 def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
     """Facts about the device that runs ``platform`` here, and the device; None if none does."""
-    if (target := targeted(platform)) is not None:
-        return target, None
+    target = targeted(platform)
+    return _here(platform) if target is None else (target, None)
+
+
+@functools.lru_cache(maxsize=64)
+def _here(platform: str) -> tuple[HardwareInfo, Any | None]:
+    """:func:`hardware_of` in this process, whatever :func:`voxax.tuning.targeting` says."""
     for name in (platform, *(("cuda", "rocm") if platform == "gpu" else ())):
         try:
             device = jax.local_devices(backend=name)[0]

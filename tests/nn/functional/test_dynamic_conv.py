@@ -335,7 +335,9 @@ def test_refused():
         dynamic_conv(x.astype(jnp.int32), w)
     with pytest.raises(AlgorithmError, match="only 'masked'"):
         dynamic_conv(x, w, mask=jnp.ones((2, 6, 7, 9)), method="grouped")
-    with pytest.raises(AlgorithmError, match="known: grouped, masked"):
+    with pytest.raises(
+        AlgorithmError, match=r"^method: unknown algorithm 'winograd'; known: grouped, masked"
+    ):
         dynamic_conv(x, w, size=size, method="winograd")
     with pytest.raises(AlgorithmError, match="whole box"):
         dynamic_conv(x, w[:2], size=size, method="selected")
@@ -346,3 +348,56 @@ def test_a_list_is_a_filter():
     with record_choices() as choices:
         dynamic_conv(x, w * 2, size=size, method=["tiled", "masked"])
     assert [choice.algorithm for choice in choices] == ["tiled"]
+
+
+@pytest.mark.parametrize("method", [slow_unless(m == "grouped", m) for m in STRATEGIES])
+def test_the_gradient_of_a_position_without_taps_is_not_read(method):
+    """Size 0 contributes nothing to the weight's gradient, whatever arrives there."""
+    x, w, size = case((6, 7), (3, 3), (1, 1), "float32")
+    size = size.at[0, 0, 0].set(0)
+    y, pullback = jax.vjp(lambda w: dynamic_conv(x, w, size=size, method=method), w)
+    ct = jnp.ones_like(y)
+    (want,) = pullback(ct)
+    (got,) = pullback(ct.at[0, 0, 0].set(jnp.nan))
+    np.testing.assert_array_equal(got, want)
+
+
+def test_places_far_outside_read_nothing():
+    """Not even the first row, times zero."""
+    x = jnp.ones((1, 3, 4, 1)).at[0, 0, 2].set(jnp.nan)
+    y = dynamic_conv(x, jnp.ones((1, 1, 1, 1)), offsets=jnp.full((1, 3, 4, 1, 2), -50.0))
+    np.testing.assert_array_equal(y, 0)
+    off = jnp.zeros((1, 3, 4, 1, 2)).at[..., 0].set(jnp.nan)
+    y = dynamic_conv(x, jnp.ones((1, 1, 1, 1)), offsets=off)
+    np.testing.assert_array_equal(y, 0)
+
+
+def test_numbers_that_32_bits_do_not_hold():
+    x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
+    with jax.enable_x64(True):
+        huge = np.full((2, 6, 7), 2**32 + 1)
+        y = dynamic_conv(x, w, size=huge, method="masked")
+    np.testing.assert_allclose(y, oracle(x, w), atol=1e-5)
+    for wrong in ({"dilation": 2**32}, {"stride": 2**32}):
+        with pytest.raises(InputError, match=r"limited to 2\*\*28"):
+            dynamic_conv(x, w, mask=jnp.ones((2, 6, 7, 9)), **wrong)
+
+
+def test_kernels_are_mixed_at_the_precision_of_the_products():
+    x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
+    mixed = jax.make_jaxpr(lambda m: dynamic_conv(x, jnp.stack([w, w]), mixture=m))
+    (product,) = [e for e in mixed(jnp.ones((2, 2))).eqns if e.primitive.name == "dot_general"]
+    assert set(product.params["precision"]) == {jax.lax.Precision.HIGHEST}
+
+
+def test_soft_sizes_are_interpolated_wide():
+    """Of half precision: rounded once per size and once at the end, also their gradient."""
+    x, w, _ = case((6, 7), (3, 3), (1, 1), "bfloat16")
+    size = jnp.full((2, 6, 7), 2.3)
+    y = dynamic_conv(x, w, size=size)
+    assert y.dtype == jnp.bfloat16
+    low, high = (dynamic_conv(x, w, size=s).astype(jnp.float32) for s in (2, 3))
+    part = size[..., None] - 2
+    np.testing.assert_array_equal(y, (low * (1 - part) + high * part).astype(jnp.bfloat16))
+    slope = jax.grad(lambda s: dynamic_conv(x, w, size=s).astype(jnp.float32).sum())(size)
+    np.testing.assert_allclose(slope, (high - low).sum(-1), rtol=1e-5, atol=1e-5)

@@ -80,6 +80,11 @@ class _Rows:
         return rows[inverse]
 
 
+def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Zero where a position has no tap: zero times NaN is NaN."""
+    return jnp.where((sizes > 0)[..., None], dy, jnp.zeros((), dy.dtype))
+
+
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
     """``branch(number of taps)(*operands)`` with as few taps as the block's sizes allow."""
     if size is not None:
@@ -134,7 +139,7 @@ def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments
 
 
 def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments) -> jax.Array:
-    source, gradients = _source(grid, x), rows.arrange(dy)
+    source, gradients = _source(grid, x), clear_unused(rows.arrange(dy), rows.sizes)
     wide, channels = options(problem, x.dtype), x.shape[1]
     total = zeros((grid.counts[-1] * channels, dy.shape[1]), accumulator(x.dtype), source)
 

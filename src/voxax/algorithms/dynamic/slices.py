@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.algorithms.base import Problem
+from voxax.algorithms.dynamic.blocks import clear_unused
 from voxax.algorithms.dynamic.grid import grid_of, ordered, unordered
 from voxax.algorithms.rows import options, zeros
 from voxax.geometry.dtypes import accumulator, product_dtype
@@ -47,7 +48,7 @@ def run(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array, block: i
             return jnp.matmul(patches, flat, **wide).astype(kind)
 
         return tiles.assemble(jax.lax.map(one, tiles.places()))
-    dy = tiles.fill(b.reshape(*grid.outputs, -1))
+    dy = clear_unused(tiles.fill(b.reshape(*grid.outputs, -1)), sizes)
     shape = (grid.counts[-1] * a.shape[1], b.shape[1])
 
     def step(total: jax.Array, place: jax.Array) -> tuple[jax.Array, None]:

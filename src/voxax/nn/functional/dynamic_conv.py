@@ -15,6 +15,7 @@ from voxax.geometry.dtypes import accumulator
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.functional.dynamic_bank import BankError, bank_conv, compare
 from voxax.nn.functional.dynamic_sampled import sampled_conv
+from voxax.products.convolve import precision_name
 from voxax.products.dynamic import convolve_sized, largest_size, output_grid, sized_spec
 from voxax.tuning import Request
 from voxax.tuning.grammar import parse
@@ -107,7 +108,8 @@ def dynamic_conv(
     if mixture is None:
         y = run(x, flat(weight, taps), sizes)
     else:
-        y = _mixed(run, x, weight, sizes, mixture, taps, outputs, is_sampled or method == "bank")
+        whole = is_sampled or method == "bank"
+        y = _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision)
     return y if bias is None else _with_bias(y, bias)
 
 
@@ -161,11 +163,12 @@ def _between(
     whole = jnp.clip(below, -1, 2**20).astype(jnp.int32)
     lower = convolve_sized(x, weight, whole, spec, **options)
     upper = convolve_sized(x, weight, whole + 1, spec, **options)
-    part = part.astype(lower.dtype)
-    return lower * (1 - part) + upper * part
+    wide = accumulator(lower.dtype)
+    part = part.astype(wide)
+    return (lower.astype(wide) * (1 - part) + upper.astype(wide) * part).astype(lower.dtype)
 
 
-def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole) -> jax.Array:
+def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
     """Kernels mixed from a bank of weights, for each scene or for each position."""
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):
@@ -176,7 +179,8 @@ def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole) -> jax.Array:
     mixture = mixture.astype(jnp.promote_types(x.dtype, weight.dtype))
     if mixture.shape == (outputs[0], count) and not whole:
         # Few weights: they are mixed themselves, and each scene has one convolution.
-        mixed = jnp.einsum("bm,m...->b...", mixture, weight.astype(mixture.dtype))
+        kernels, exactly = weight.astype(mixture.dtype), precision_name(precision)
+        mixed = jnp.einsum("bm,m...->b...", mixture, kernels, precision=exactly)
 
         def one(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Array:
             return run(x[None], flat(weight, taps), sizes[None])[0]
@@ -254,6 +258,10 @@ def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> j
         size = largest_size(taps)
     size = jnp.asarray(size)
     if jnp.issubdtype(size.dtype, jnp.integer):
+        # 32 bits would wrap around. Not where they hold the size: clipped in a trace, sizes that
+        # are known there would no longer be.
+        if jnp.iinfo(size.dtype).max > jnp.iinfo(jnp.int32).max:
+            size = jnp.clip(size, 0, largest_size(taps))
         size = size.astype(jnp.int32)
     elif not jnp.issubdtype(size.dtype, jnp.floating):
         raise InputError(f"sizes of {size.dtype}: give integers, or floats for a gradient")

@@ -111,9 +111,10 @@ def _fetch(
     extents = grid[1:]
     if jnp.issubdtype(place.dtype, jnp.integer):
         return _rows(source, grid, place, reads)
-    # Outside by a cell or more is zero, as is what is not finite; the cast needs a range.
+    # Outside by a cell or more is zero, as is what is not finite; the cast needs a range. Two cells
+    # below, since from one below the interpolation would read the first row, times zero.
     last = jnp.asarray(extents, place.dtype).reshape((1,) * (place.ndim - 1) + (-1,))
-    place = jnp.clip(jnp.where(jnp.isfinite(place), place, -1), -1, last)
+    place = jnp.clip(jnp.where(jnp.isfinite(place), place, -2), -2, last)
     base = jax.lax.stop_gradient(jnp.floor(place))
     part = place - base
     cell = base.astype(jnp.int32)
