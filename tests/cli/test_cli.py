@@ -46,6 +46,11 @@ def test_demo_resume_and_segment(tmp_path, rng, capsys):
     assert "class 2" in capsys.readouterr().out
 
 
+def test_learned_sizes_need_a_seed(tmp_path, capsys):
+    assert main(["demo", "--task", "learned-size", "--out", str(tmp_path), "--seeds", "0"]) == 2
+    assert "--seeds 0 must be at least 1" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.lax_promotion  # optax promotes step counts
 def test_learned_sizes_against_fixed_ones(tmp_path, capsys, monkeypatch):

@@ -1,5 +1,7 @@
 """The loss that ignores padding, and the trainer on a problem small enough to learn."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,12 +9,13 @@ import optax
 import pytest
 from flax import nnx
 
+from voxax.errors import CapacityError
 from voxax.geometry import Plan
 from voxax.io.examples import Example, Preparation
 from voxax.io.point_cloud import PointCloud
 from voxax.models import VoxelMLP
 from voxax.models.training import Trainer, masked_cross_entropy
-from voxax.nn.modules import Linear, ReLU, Sequential, SubMConv3d
+from voxax.nn.modules import Linear, ReLU, Sequential, SparseConv3d, SubMConv3d
 
 
 def test_loss_by_hand():
@@ -93,6 +96,15 @@ def test_step_says_loss_prediction_and_drops():
     assert prediction.shape == (example.voxels.capacity,)
     assert int(dropped) == 0
     assert learner.programs == 1
+
+
+def test_logits_refuse_what_a_level_inside_the_network_lost():
+    model = SparseConv3d(5, 2, 2, 2, rngs=nnx.Rngs(0))
+    voxels = jax.tree.map(jnp.asarray, scene().voxels)
+    geometry = dataclasses.replace(voxels.geometry, level_capacities=(((2, 2, 2), 1),))
+    assert int(voxels.num_dropped) == 0
+    with pytest.raises(CapacityError, match=r"stride \(2, 2, 2\): \d+ rows lost"):
+        trainer(model=model).logits(dataclasses.replace(voxels, geometry=geometry))
 
 
 def test_compile_changes_nothing():

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,10 @@ def test_part_of_a_process():
         assert tuple(indices[i] for i in own) == packing.scenes[place]
     assert part.loads == (packing.loads[1], packing.loads[3])
     assert (part.capacity, part.scenes_per_shard) == (packing.capacity, packing.scenes_per_shard)
+
+
+def test_counts_of_numpy():
+    assert pack_scenes(np.asarray([0, 20, 60, 40], np.uint8), 2) == pack_scenes([0, 20, 60, 40], 2)
 
 
 def test_no_scene():

@@ -111,9 +111,7 @@ def test_a_killed_process_is_noticed_and_the_job_goes_on(restarted, single, tmp_
 
 def test_the_documentations_example_on_two_hosts_is_that_on_one(tmp_path):
     page = Path(__file__).resolve().parents[2] / "docs" / "parallel.md"
-    (script,) = re.findall(
-        r"<!-- two-hosts -->\n\n```python\n(.*?)```", page.read_text(), re.DOTALL
-    )
+    (script,) = re.findall(r"<!-- two-hosts:.*?```python\n(.*?)```", page.read_text(), re.DOTALL)
     curves = []
     for processes in (1, 2):
         folder = tmp_path / str(processes)

@@ -50,10 +50,45 @@ def test_maps_of_all_shards_have_equal_shapes(scenes):
         assert leaf.shape[0] == 3
 
 
+def test_a_process_without_a_scene_has_empty_shards_like_the_others(scenes):
+    voxels, labels = scenes
+    packing = packed(voxels, 8)
+    whole, known = shard_scenes(voxels, packing, labels=labels)
+    empty = [place for place, own in enumerate(packing.scenes) if not own]
+    indices, part = packing.part(empty)
+    assert indices == ()
+    own, unknown = shard_scenes([], part, labels=[], like=voxels[0])
+    assert jax.tree.structure(own) == jax.tree.structure(whole)
+    for one, of_all in zip(jax.tree.leaves(own), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_array_equal(one, of_all[empty])
+    np.testing.assert_array_equal(unknown, known[empty])
+
+
+def test_capacities_that_were_planned_for_one_scene_do_not_bind_a_shard(scenes):
+    voxels, _ = scenes
+    level = (2, 2, 2)
+    geometry = dataclasses.replace(voxels[0].geometry, level_capacities=((level, 8),))
+    small = dataclasses.replace(voxels[0], geometry=geometry)
+    parts, _ = shard_scenes([small, *voxels[1:]], packed(voxels, 1))
+    out = vx.kernel_map(jax.tree.map(lambda x: x[0], parts), 2, 2).out_geometry
+    assert int(out.num_dropped) == 0
+
+
+def test_unknown_rows_are_minus_one_and_strange_labels_are_refused(scenes):
+    voxels, _ = scenes
+    packing = packed(voxels[:1], 1)
+    count = int(voxels[0].count)
+    _, known = shard_scenes(voxels[:1], packing, labels=[np.full(count, -100)])
+    assert (known == -1).all()
+    for wrong in (np.zeros(1, int), np.zeros(count), np.zeros((count, 1), int)):
+        with pytest.raises(InputError, match=f"labels of scene 0 are .* each of its {count} vox"):
+            shard_scenes(voxels[:1], packing, labels=[wrong])
+
+
 def test_refusals(scenes):
     voxels, labels = scenes
     packing = packed(voxels, 2)
-    with pytest.raises(InputError, match="at least one scene"):
+    with pytest.raises(InputError, match="give like=, any voxels"):
         shard_scenes([], pack_scenes([], 2))
     with pytest.raises(InputError, match="4 labels for 5 scenes"):
         shard_scenes(voxels, packing, labels=labels[:4])

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from voxax.errors import InputError
+
 # Pairs of one voxel and layer cost so much of the loss: what the curve of learned sizes is drawn
 # through.
 PRICES = (0.0, 0.01, 0.04)
@@ -39,6 +41,8 @@ def learned_size(
     from voxax.cli.scenes import Prepare, simulated
     from voxax.io.examples import Preparation
 
+    if seeds < 1:
+        raise InputError(f"--seeds {seeds} must be at least 1")
     begin = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     streets = simulated(scenes, VALIDATION, sensor, 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax.errors import InputError
 from voxax.geometry.kernel_spec import KernelSpec
@@ -159,9 +160,10 @@ class KernelMap:
 
     def of_taps(self, taps: Sequence[int]) -> KernelMap:
         """The map of some taps only. ``taps``: static, distinct, each below K."""
+        # Indexed by NumPy: attached tables may be NumPy's, which no tracer can index.
         chosen = tuple(int(tap) for tap in taps)
         spec = dataclasses.replace(self.spec, offsets=tuple(self.spec.offsets[k] for k in chosen))
-        views = {"neighbors": self.neighbors[:, jnp.asarray(chosen, jnp.int32)]}
+        views = {"neighbors": self.neighbors[:, np.asarray(chosen, np.int32)]}
         return KernelMap(self.in_geometry, self.out_geometry, spec, views, self.restricted)
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from voxax.geometry import KernelMap, Voxels, kernel_map
+from voxax.geometry.dtypes import accumulator
 from voxax.geometry.nested_sizes import reaching_size, soft_mask
 from voxax.nn.modules import BatchNorm, Linear, SparseDynamicConv3d, SubMConv3d
 
@@ -87,17 +88,20 @@ class SizedNetwork(nnx.Module):
 
 
 def pairs_within(kernel_map: KernelMap, size: jax.Array) -> jax.Array:
-    """``float[]``: the pairs that sizes leave of a map, at whole sizes exactly.
+    """``float[]``, float32 or wider: the pairs that sizes leave of a map, at whole sizes.
 
     Between them a ramp, so that it has a gradient: half a shell more plus half a shell less.
+    Exact at whole sizes up to what the dtype counts, 2**24 in float32.
 
     Args:
       kernel_map: the relation.
-      size: ``float[out_capacity]``.
+      size: ``float[out_capacity]``; read only where an output has pairs.
     """
     offsets = np.asarray(kernel_map.spec.offsets)
     reach = reaching_size(offsets)
     found = kernel_map.neighbors >= 0
+    size = jnp.where(jnp.any(found, axis=1), size, jnp.zeros((), size.dtype))
+    size = size.astype(accumulator(size.dtype))
     total = jnp.zeros((), size.dtype)
     for number in np.unique(reach).tolist():
         taps = np.flatnonzero(reach == number)

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from voxax.errors import CapacityError
 from voxax.geometry import Voxels
 
 
@@ -73,8 +74,8 @@ class Trainer:
         self.programs = 0
         weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
 
-        def everywhere(number: jax.Array) -> jax.Array:
-            return number if axis_name is None else jax.lax.psum(number, axis_name)
+        def everywhere(numbers: Any) -> Any:
+            return numbers if axis_name is None else jax.lax.psum(numbers, axis_name)
 
         def train(params: Any, state: Any, opt: Any, voxels: Voxels, labels: jax.Array) -> Any:
             self.programs += 1  # runs while tracing: once per compiled program
@@ -96,7 +97,7 @@ class Trainer:
         def evaluate(params: Any, state: Any, voxels: Voxels) -> Any:
             self.programs += 1
             out = nnx.merge(self._eval_graph, params, state, copy=True)(voxels)
-            return out.features, everywhere(out.num_dropped)
+            return out.features, everywhere(out.geometry.drops)
 
         self._train = self._jit(train, 3, (False, False, False, False, True, False))
         self._evaluate = self._jit(evaluate, 2, (True, False))
@@ -123,9 +124,13 @@ class Trainer:
         Raises:
           CapacityError: rows were lost at some level.
         """
-        features, dropped = self._evaluate(self.params, self.state, voxels)
-        if int(dropped):
-            voxels.raise_if_overflowed()
+        features, drops = self._evaluate(self.params, self.state, voxels)
+        if lost := {level: int(n) for level, n in drops.items() if int(n)}:
+            levels = "; ".join(f"level of stride {k}: {n} rows lost" for k, n in lost.items())
+            raise CapacityError(
+                f"capacity overflow on the way to the logits: {levels}. Give a larger capacity=, "
+                "or a plan that is fitted to samples as large as this one"
+            )
         return np.asarray(features)
 
     def compile(self, voxels: Voxels, labels: Any) -> None:

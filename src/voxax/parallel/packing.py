@@ -86,6 +86,7 @@ def pack_scenes(counts: Sequence[int], shards: int, *, capacity: int | None = No
     """
     if shards < 1:
         raise InputError(f"scenes are packed into at least one shard, got {shards}")
+    counts = [int(count) for count in counts]  # of NumPy's unsigned ones, -count would wrap
     if min(counts, default=0) < 0:
         raise InputError(f"a scene has at least 0 voxels, got {min(counts)}")
     emptiest = [(0, shard) for shard in range(shards)]
@@ -93,8 +94,8 @@ def pack_scenes(counts: Sequence[int], shards: int, *, capacity: int | None = No
     for index in sorted(range(len(counts)), key=lambda i: (-counts[i], i)):
         load, shard = heapq.heappop(emptiest)
         scenes[shard].append(index)
-        heapq.heappush(emptiest, (load + int(counts[index]), shard))
-    loads = [sum(int(counts[i]) for i in shard) for shard in scenes]
+        heapq.heappush(emptiest, (load + counts[index], shard))
+    loads = [sum(counts[i] for i in shard) for shard in scenes]
     if capacity is None:
         capacity = bucket_capacity(max(loads))
     if max(loads) > capacity:

@@ -1,5 +1,6 @@
 """sparse_dynamic_conv against one loop over voxels in float64, and its map against a count."""
 
+import dataclasses
 import functools
 
 import jax
@@ -13,7 +14,8 @@ from oracle import relative_error
 from oracle.dynamic_convolution import dynamic_convolution, reaching
 from oracle.rows import box_offsets
 from samples import slow_unless
-from voxax.errors import InputError
+from voxax.errors import AlgorithmError, InputError
+from voxax.geometry.memo import Memo
 from voxax.nn.functional import max_pool, mean_pool, sparse_dynamic_conv, spatially_sparse_conv
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 3e-2}
@@ -415,6 +417,44 @@ def test_errors_name_value_limit_and_fix():
         )
     with pytest.raises(InputError, match="keep of shape"):
         vx.kernel_map(case.voxels(), 3).restrict(jnp.ones((CAPACITY, 27)))
+
+
+def test_requests_hold_for_every_method():
+    case = Case(kernel_size=3)
+    for given in ({"size": 2}, {"mask": case.mask_rows}, {"size": case.size_rows, "tau": 1.0}):
+        with pytest.raises(AlgorithmError, match="nonsense"):
+            sparse_dynamic_conv(case.voxels(), case.weight, 3, fwd_algo="nonsense", **given)
+
+
+def test_a_mask_keeps_its_digits_beside_sizes_of_half_precision():
+    case = Case(kernel_size=3)
+    mask = jnp.full((CAPACITY, 27), 1.003)
+    size = jnp.full(CAPACITY, 3, jnp.bfloat16)
+    out = sparse_dynamic_conv(case.voxels(), case.weight, 3, size=size, tau=1.0, mask=mask)
+    plain = sparse_dynamic_conv(case.voxels(), case.weight, 3, mask=mask)
+    assert relative_error(out.features, plain.features) < 1e-6
+
+
+@pytest.mark.parametrize("shape", ["box", "cross"])
+def test_a_stride_of_the_kernels_size_leaves_it_centred(shape):
+    case = Case("gap", kernel_size=3)
+    taps = 27 if shape == "box" else 7
+    options = {"stride": 3, "kernel_shape": shape}
+    out = sparse_dynamic_conv(case.voxels(), case.weight[:taps], 3, size=3, **options)
+    plain = sparse_dynamic_conv(case.voxels(), case.weight[:taps], 3, **options)
+    assert np.abs(np.asarray(plain.features)).max() > 0
+    np.testing.assert_array_equal(out.features, plain.features)
+
+
+def test_tables_of_a_plan_made_on_the_host_inside_a_trace():
+    case = Case(kernel_size=3)
+    full = vx.kernel_map(case.voxels(), 3)
+    views = {"neighbors": np.asarray(full.neighbors)}
+    full = dataclasses.replace(full, views=views, memo=Memo())
+    own = jax.jit(lambda keep: full.of_taps([3, 1]).restrict(keep).neighbors)(
+        jnp.ones((1, 1), bool)
+    )
+    np.testing.assert_array_equal(own, views["neighbors"][:, [3, 1]])
 
 
 def test_a_dilation_that_is_not_listed_is_nan_in_a_trace():

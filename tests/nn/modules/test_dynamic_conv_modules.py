@@ -10,6 +10,8 @@ from flax import nnx
 from oracle import relative_error
 from samples import make_voxels
 from voxax.errors import InputError
+from voxax.geometry import kernel_map
+from voxax.models.sized import pairs_within
 from voxax.nn.functional import sparse_dynamic_conv
 from voxax.nn.modules import SparseDynamicConv2d, SparseDynamicConv3d
 
@@ -57,9 +59,21 @@ def test_every_parameter_has_a_gradient():
         assert float(jnp.abs(leaf).max()) > 0, path
 
 
+def test_pairs_are_counted_in_any_dtype_and_without_padding():
+    voxels = make_voxels(random_cube(40), channels=4, capacity=64)
+    kmap = kernel_map(voxels, 3)
+    number = int((kmap.neighbors >= 0).sum())
+    for dtype in (jnp.float32, jnp.bfloat16):
+        size = jnp.where(voxels.valid, jnp.asarray(3, dtype), jnp.asarray(jnp.nan, dtype))
+        assert int(pairs_within(kmap, size)) == number
+    assert number > 256, "more than bfloat16 counts"
+
+
 def test_errors():
     with pytest.raises(InputError, match="stride 1"):
         SparseDynamicConv3d(4, 3, 3, 2, learn_size=True)
+    with pytest.raises(TypeError, match="integer"):
+        SparseDynamicConv3d(4, 3, 2.5)
     with pytest.raises(InputError, match="bank=0"):
         SparseDynamicConv3d(4, 3, 3, bank=0)
     voxels = make_voxels(random_cube(40), channels=4, capacity=64)

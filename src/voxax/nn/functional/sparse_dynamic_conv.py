@@ -11,7 +11,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.errors import InputError
-from voxax.geometry import KernelMap, KernelShape, Voxels
+from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import reaching_size, soft_mask
@@ -99,8 +99,8 @@ def sparse_dynamic_conv(
     """
     rate, of_voxel = _dilation(dilation, dilations, kernel_map)
     shape = kernel_shape
-    if kernel_map is None and isinstance(shape, str) and shape == "box":
-        shape = _centred_box(voxels.geometry.ndim, kernel_size, stride)
+    if kernel_map is None and isinstance(shape, str) and shape in ("box", "cross"):
+        shape = _centred(shape, voxels.geometry.ndim, kernel_size, stride)
 
     def map_of(spread: Any) -> KernelMap:
         return request_map(
@@ -129,10 +129,9 @@ def sparse_dynamic_conv(
 
     def products(of: KernelMap) -> jax.Array:
         if chosen == "taps":
-            limited, factors = _factors(of, sizes, tau, mask, voxels.features.dtype)
-            return convolve_modulated(
-                voxels.features, bank, factors, limited, precision=precision
-            )  # fmt: skip
+            dtype = jnp.promote_types(voxels.features.dtype, bank.dtype)
+            limited, factors = _factors(of, sizes, tau, mask, accumulator(dtype))
+            return convolve_modulated(voxels.features, bank, factors, limited, **requests)
         if chosen == "shells" and sizes is not None:
             return _shells(voxels.features, bank, of, sizes, tau, requests)
         within = of if sizes is None else of.within(sizes)
@@ -148,13 +147,13 @@ def sparse_dynamic_conv(
         return with_bias(voxels, kmap, features, bias, out_voxels)
 
 
-def _centred_box(ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
-    """``"box"``, or its centred offsets where the stride would turn it into a partition."""
+def _centred(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
+    """``shape``, or its centred offsets where the stride would turn it into a partition."""
     sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
     if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
-        return "box"
-    axes = [np.arange(k) - (k - 1) // 2 for k in sizes]
-    return tuple(map(tuple, np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, ndim)))
+        return shape
+    # With stride 1 no axis of more than one tap is a partition.
+    return KernelSpec.make(ndim, sizes, kernel_shape=shape).offsets
 
 
 def _dilation(
@@ -234,19 +233,14 @@ def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]
 
 
 def _factors(
-    kernel_map: KernelMap, size: Any, tau: float | None, mask: Any, dtype: Any
+    kernel_map: KernelMap, size: Any, tau: float | None, mask: Any, wide: Any
 ) -> tuple[KernelMap, jax.Array]:
-    """The map without pairs that can have no factor, and the factors ``[out_capacity, K]``."""
-    if size is None:
-        factors = jnp.ones((1, 1), accumulator(dtype)) if mask is None else mask
-        return kernel_map, jnp.broadcast_to(factors, kernel_map.neighbors.shape)
-    if tau is None:
-        ones = jnp.ones((1, 1), accumulator(dtype)) if mask is None else mask
-        within = kernel_map.within(size)
-        return within, jnp.broadcast_to(ones, within.neighbors.shape)
-    ramp = soft_mask(size, kernel_map.spec.offsets, tau)
-    both = ramp if mask is None else ramp * mask.astype(ramp.dtype)
-    return kernel_map, both
+    """The map without pairs that can have no factor, and the factors ``wide[out_capacity, K]``."""
+    factors = jnp.ones((1, 1), wide) if mask is None else mask.astype(wide)
+    if size is not None and tau is not None:
+        factors = soft_mask(size, kernel_map.spec.offsets, tau).astype(wide) * factors
+    within = kernel_map if size is None or tau is not None else kernel_map.within(size)
+    return within, jnp.broadcast_to(factors, within.neighbors.shape)
 
 
 def _shells(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,7 +80,8 @@ class SparseDynamicConv(nnx.Module):
                 "stride 1; give size= and mixture= for strided outputs when calling"
             )
         rngs = nnx.Rngs(0) if rngs is None else rngs
-        self.kernel_size, self.dtype, self.deterministic = int(kernel_size), dtype, False
+        self.kernel_size, self.dtype = operator.index(kernel_size), dtype
+        self.deterministic = False
         self.options: dict[str, Any] = {
             "kernel_size": self.kernel_size,
             "stride": steps,
