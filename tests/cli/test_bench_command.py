@@ -16,8 +16,9 @@ def small(voxels):
 """
 
 
-def test_needs_generations(capsys):
-    assert main(["bench"]) == 2
+@pytest.mark.parametrize("options", [[], ["--tpu", ","]])
+def test_needs_generations(options, capsys):
+    assert main(["bench", *options]) == 2
     assert "--tpu is missing: give generations, such as v4,v5e" in capsys.readouterr().err
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from voxax.cli import main
+from voxax.io import program
 from voxax.nn.modules import SpatiallySparseConv
 
 
@@ -24,6 +25,21 @@ def test_unknown_models_and_chips(capsys):
     name = "test_export_command:layer"
     assert main(["export", name, "--capacity", "8", "--tpu", "abacus"]) == 2
     assert "'abacus' is no TPU topology" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["7x", "tpu7x"])
+def test_generations_have_the_names_of_bench(name, monkeypatch, tmp_path):
+    asked, path = [], tmp_path / "layer.voxax"
+
+    def written(model, output, **options):
+        output.touch()
+        asked.append(options["device"])
+        return {"platform": "tpu", "device": "TPU7x", "algorithms": []}
+
+    monkeypatch.setattr(program, "export_program", written)
+    options = ["--capacity", "8", "--tpu", name, "--output", str(path)]
+    assert main(["export", "test_export_command:layer", *options]) == 0
+    assert asked == ["tpu7x:2x2x1"]
 
 
 def test_the_file_runs(tmp_path, capsys):

@@ -76,6 +76,18 @@ def test_mistakes_are_told(written, rng, tmp_path):
         program(coords, features)
     with pytest.raises(vx.InputError, match=r"takes \[N, 4\] and \[N, 3\]"):
         program(coords[:3], features[:3, :2])
+    coords, features = clouds(rng, 20)
+    with pytest.raises(vx.InputError, match=r"takes \[N, 4\]"):
+        program(3, features)
+    # Neither cut nor wrapped to what 32 bits hold.
+    with pytest.raises(vx.InputError, match="coords of float64"):
+        program(coords + 0.5, features)
+    with pytest.raises(vx.InputError, match="coordinates"):
+        program(coords.astype(np.int64) + np.array([0, 2**32, 0, 0]), features)
+    with pytest.raises(vx.InputError, match="batch_size=2"):
+        program(coords + np.array([2, 0, 0, 0]), features)
+    with pytest.raises(vx.InputError, match="features of complex"):
+        program(coords, features * 1j)
     with pytest.raises(vx.InputError, match="programs are for cpu, cuda, tpu"):
         export_program(model, path, capacity=8, channels=3, platform="abacus")
     with pytest.raises(vx.InputError, match="at least 1"):
@@ -89,6 +101,24 @@ def test_mistakes_are_told(written, rng, tmp_path):
         archive.writestr("about.json", json.dumps({**about, "format": 0}))
     with pytest.raises(vx.errors.FileFormatError, match="has format 0"):
         load_program(other)
+
+
+def test_a_model_that_holds_random_keys(tmp_path, rng):
+    class Dropping(nnx.Module):
+        def __init__(self, rngs):
+            self.one = SpatiallySparseConv(3, 2, 1, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, voxels):
+            return self.one(voxels).map(self.drop)
+
+    model, path = Dropping(nnx.Rngs(0)), tmp_path / "dropping"
+    export_program(model, path, capacity=64, channels=3, batch_size=2)
+    coords, features = clouds(rng, 30)
+    found = load_program(path)(coords, features)
+    # As it is evaluated: nothing is dropped.
+    expected = features @ np.asarray(model.one.weight[...])[0]
+    np.testing.assert_allclose(found.features[found.rows], expected, rtol=1e-4, atol=1e-5)
 
 
 def chip(*_):

@@ -43,7 +43,8 @@ def bench(
     """
     from voxax.forecast import LEFT_OUT, TOPOLOGIES, count_all, render
 
-    if tpu is None:
+    chips = [chip.strip() for chip in (tpu or "").split(",") if chip.strip()]
+    if not chips:
         raise InputError(
             f"--tpu is missing: give generations, such as {','.join(TOPOLOGIES)}. Devices that are "
             "here are measured by `voxax tune` and `voxax explain --roofline`"
@@ -52,7 +53,6 @@ def bench(
     arguments["file"] = None if workload.file is None else str(workload.file)
     if ":" in workload.model:
         _checked(workload.model)
-    chips = [chip.strip() for chip in tpu.split(",") if chip.strip()]
     programs = count_all([(chip, "voxax.cli.bench:to_compile", arguments) for chip in chips])
     if json_:
         found = [_to_json(program) for program in programs]

@@ -10,15 +10,6 @@ import tyro
 from voxax.cli.workload import model_of
 from voxax.errors import InputError
 
-# One TensorCore's worth of each chip, by libtpu's names.
-_TOPOLOGIES = {
-    "v4": "v4:2x2x1",
-    "v5e": "v5e:2x2",
-    "v5p": "v5p:2x2x1",
-    "v6e": "v6e:2x2",
-    "tpu7x": "tpu7x:2x2x1",
-}
-
 
 def export(
     model: Annotated[str, tyro.conf.Positional],
@@ -46,7 +37,7 @@ def export(
             function without arguments that makes one. A named model has random weights.
         capacity: Voxels that the program takes at most.
         output: The file.
-        tpu: For this TPU: v4, v5e, v5p, v6e, tpu7x, or a topology such as v5e:4x4.
+        tpu: For this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.
         cuda: For NVIDIA GPUs.
         cpu: For CPUs.
         channels: Input channels.
@@ -56,6 +47,7 @@ def export(
         dtype: Of the input features.
         algorithm: Request for all convolutions.
     """
+    from voxax.forecast import TOPOLOGIES
     from voxax.io.program import export_program
 
     if (tpu is not None) + cuda + cpu != 1:
@@ -66,7 +58,7 @@ def export(
         capacity=capacity,
         channels=channels,
         platform="tpu" if tpu else "cuda" if cuda else "cpu",
-        device=_TOPOLOGIES.get(tpu, tpu) if tpu else None,
+        device=TOPOLOGIES.get(tpu.removeprefix("tpu"), tpu) if tpu else None,
         ndim=ndim,
         batch_size=batch_size,
         dtype=dtype,

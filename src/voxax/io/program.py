@@ -24,6 +24,7 @@ from voxax import _compat
 from voxax.coords import PAD
 from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError
 from voxax.geometry import Voxels
+from voxax.geometry.checks import check_coord_values
 from voxax.hardware import HardwareInfo, describe
 from voxax.sizing.step import step_of
 from voxax.tuning import Request, algorithms, record_choices, targeting
@@ -73,17 +74,24 @@ class Program:
           features: ``[N, C]``.
 
         Raises:
-          InputError: other shapes than those that the program was made for.
+          InputError: other shapes than those that the program was made for; coordinates that are
+            no integers or outside 30 bits, scenes outside its batch, complex features.
           CapacityError: more rows than its capacity, or voxels were lost at a level inside.
         """
         coords, features = np.asarray(coords), np.asarray(features)
         capacity, channels = self.about["capacity"], self.about["channels"]
-        wanted = (coords.shape[0], 1 + self.about["ndim"]), (coords.shape[0], channels)
+        wanted = (*coords.shape[:1], 1 + self.about["ndim"]), (*coords.shape[:1], channels)
         if (coords.shape, features.shape) != wanted:
             raise InputError(
                 f"coords of shape {coords.shape} and features of shape {features.shape}: the "
                 f"program takes [N, {1 + self.about['ndim']}] and [N, {channels}]"
             )
+        if coords.dtype.kind not in "iu" or features.dtype.kind == "c":
+            raise InputError(
+                f"coords of {coords.dtype} and features of {features.dtype}: the program takes "
+                f"integers and {self.about['dtype']}"
+            )
+        check_coord_values(coords, self.about["batch_size"])
         number = coords.shape[0]
         if number > capacity:
             raise CapacityError(
@@ -153,7 +161,11 @@ def export_program(
     step = step_of(model, None, False, None, None)
 
     def run(leaves: list[jax.Array], coords: jax.Array, features: jax.Array) -> dict[str, Any]:
-        state = jax.tree.unflatten(tree, leaves)
+        typed = [
+            leaf if impl is None else jax.random.wrap_key_data(leaf, impl=impl)
+            for leaf, impl in zip(leaves, impls, strict=True)
+        ]
+        state = jax.tree.unflatten(tree, typed)
         voxels, rows = Voxels.from_coords(
             coords, features, batch_size, capacity=capacity, return_inverse=True
         )
@@ -169,6 +181,9 @@ def export_program(
         }
 
     leaves, tree = jax.tree.flatten(step.state)
+    # Random keys, such as a dropout's, go into the file as the integers that they are.
+    impls = [jax.random.key_impl(leaf) if _is_key(leaf) else None for leaf in leaves]
+    leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
     shapes = (
         [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in leaves],
         jax.ShapeDtypeStruct((capacity, 1 + ndim), jnp.int32),
@@ -234,6 +249,10 @@ def load_program(path: str | Path) -> Program:
     with _needing_flatbuffers():
         exported = jax.export.deserialize(bytearray(program))
     return Program(about, jax.jit(exported.call), jax.device_put(weights, device))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _hardware(platform: str, device: str | None) -> HardwareInfo:

@@ -162,7 +162,8 @@ def apply(
         taps = [[w.reshape(blocks.out_block, -1, blocks.in_block) for w in row] for row in parts]
         whole = jnp.concatenate([jnp.concatenate(row, axis=0) for row in taps], axis=2)
         whole = whole.transpose(1, 2, 0)[:, : problem.in_channels, : problem.out_channels]
-        return _unless_lost(whole, jnp.all(fits)).astype(result)
+        # The dtype first: with x64 enabled integers were summed in 64 bits.
+        return _unless_lost(whole.astype(result), jnp.all(fits))
 
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
     # Partial sums over blocks of channels stay wide.
@@ -345,8 +346,8 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
         once = parts * weight * wide
     else:
         once = parts * weight * half + tile
-        # Terms of a product.
-        once += parts * blocks.out_block * WINDOW_TILE * wide
+        # What the compiler puts on its stack: the picked rows once more, and terms of each product.
+        once += picked + parts * (parts + 1) // 2 * blocks.out_block * WINDOW_TILE * wide
     # Of a column: its window by channels, in parts; the ones, and what they are compared with.
     computed = parts * (window + blocks.in_block * WINDOW_TILE) + 4 * blocks.window * WINDOW_TILE
     return 2 * twice + once + picked + 2 * wide * computed
