@@ -1,5 +1,6 @@
 """What `--fix` mends is static and computes the same; what would not be the same stays."""
 
+import jax.numpy as jnp
 import pytest
 
 import voxax as vx
@@ -57,6 +58,56 @@ def test_what_differs_is_refused(tmp_path):
     assert fix.text == fix.before
     assert fix.refused
     assert fix.report is None
+
+
+def tried(tmp_path, text, *inputs):
+    path = tmp_path / "case.py"
+    path.write_bytes(text.encode())
+    case = load(path)
+    report = vx.check_static(case.model, *inputs)
+    return path, mend(report, path, "model", case.model, inputs)
+
+
+def test_side_that_no_input_takes_is_compared(tmp_path):
+    text = (
+        "SEEN = []\n\n\ndef noted(x):\n    SEEN.append(1)\n    return x * len(SEEN)\n\n\n"
+        "def model(x):\n    if x.sum() > 1e6:\n        return noted(x)\n    return x\n"
+    )
+    _, fix = tried(tmp_path, text, jnp.ones(3))
+    assert not fix.kept, fix.diff()
+    assert "if the condition is True" in fix.refused[0][1]
+
+
+def test_lines_are_counted_as_python_does(tmp_path):
+    text = (
+        "import jax\r\nTEXT = 'a\x1cb'\r\n\x0c\r\n"
+        "def model(x):\r\n    if x.sum() > 0:\r\n        x = x * 2\r\n    return x\r\n"
+    )
+    path, fix = tried(tmp_path, text, jnp.ones(3))
+    assert len(fix.kept) == 1
+    fix.write()
+    assert path.read_bytes().decode() == text.replace(
+        "if x.sum() > 0:\r\n        x = x * 2",
+        "x = jax.lax.cond(x.sum() > 0, lambda: x * 2, lambda: x)",
+    )
+
+
+def test_imports_do_not_go_into_docstrings(tmp_path):
+    text = '"""As\nfrom the paper."""\n\nimport numpy\n\n\n'
+    text += "def model(x):\n    if x.sum() > 0:\n        x = x * 2\n    return x\n"
+    _, fix = tried(tmp_path, text, jnp.ones(3))
+    assert len(fix.kept) == 1
+    assert '"""\n\nimport jax\nimport numpy\n' in fix.text
+
+
+def test_loop_that_our_inputs_never_leave(tmp_path, monkeypatch):
+    monkeypatch.setattr("voxax.check.equal.SECONDS", 3.0)
+    text = (
+        "def model(x):\n    if x.sum() > 0:\n        x = x * 2\n"
+        "    while float(x.sum()) < 10:\n        x = x * 2\n    return x\n"
+    )
+    _, fix = tried(tmp_path, text, jnp.ones(1))
+    assert 1 <= fix.trials < 8
 
 
 def test_command_line_fixes(tmp_path, capsys):

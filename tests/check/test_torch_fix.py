@@ -66,6 +66,64 @@ def test_torch_model_is_mended(name, tmp_path):
             torch.testing.assert_close(ours, plain)
 
 
+WRONG = {
+    "dtype": ("if x.sum() > 0:\n        return x.half()\n    return x", "float32 in place of"),
+    "shape": ("if x.sum() > 0:\n        return x\n    return torch.zeros(1)", "in place of (1,)"),
+    "rare": ("if x.sum() > 1e6:\n        return x.sum()\n    return x", "condition is True"),
+    "rare choice": ("return x.sum() if x.sum() > 1e6 else x", "condition is True"),
+    "no else": ("if x.sum() < 1e6:\n        x = x[:1]\n    return x", "in place of (1,)"),
+    "written": ("if x.sum() > 0:\n        x += 1\n    return x * 1", "in an argument"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_torch_what_differs_is_refused(name, tmp_path):
+    import torch
+
+    body, reason = WRONG[name]
+    path = tmp_path / "case.py"
+    path.write_text(
+        f"import torch\n\n\ndef model(x):\n    {body}\n\n\n"
+        "def inputs():\n    return (torch.ones(3),)\n"
+    )
+    _, fix = mended(path)
+    assert not fix.kept, fix.diff()
+    assert reason in fix.refused[0][1]
+    assert fix.text == fix.before
+    assert torch.is_grad_enabled()
+
+
+def test_mending_leaves_the_module_and_the_random_state(tmp_path):
+    import torch
+
+    path = tmp_path / "case.py"
+    path.write_text(
+        "import torch\n\n\nclass Model(torch.nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.norm = torch.nn.BatchNorm1d(3)\n"
+        "        self.drop = torch.nn.Dropout()\n\n    def forward(self, x):\n"
+        "        if x.sum() > 0:\n            x = x * 2\n        return self.drop(self.norm(x))\n"
+        "\n\nmodel = Model()\n\n\n"
+        "def inputs():\n    return (torch.ones(4, 3),)\n"
+    )
+    case, state = load(path), torch.get_rng_state()
+    before = {k: v.clone() for k, v in case.model.state_dict().items()}
+    report = vx.check_static(case.model, *case.inputs())
+    fix = mend(report, path, "model", case.model, case.inputs())
+    assert len(fix.kept) == 1, fix.refused
+    assert all(torch.equal(v, before[k]) for k, v in case.model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_torch_bfloat16_is_mended(tmp_path):
+    path = tmp_path / "case.py"
+    path.write_text(
+        "import torch\n\n\ndef model(x):\n    if x.sum() > 0:\n        x = x * 2\n    return x\n"
+        "\n\ndef inputs():\n    return (torch.ones(3, dtype=torch.bfloat16),)\n"
+    )
+    _, fix = mended(path)
+    assert len(fix.kept) == 1, fix.refused
+
+
 def test_torch_slices_from_the_end(tmp_path):
     import torch
 

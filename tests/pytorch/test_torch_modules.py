@@ -270,6 +270,7 @@ def test_compile_in_one_graph():
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of inductor's own import
 def test_compile_with_inductor():
     net = vxt.Sequential(vxt.SubMConv3d(3, 8), vxt.BatchNorm(8), vxt.ReLU(), vxt.SubMConv3d(8, 4))
     voxels = vxt.plan(net, cloud())

@@ -10,12 +10,20 @@ from voxax.check.source import Site, excerpt
 
 @dataclasses.dataclass(frozen=True)
 class Rewrite:
-    """Source lines that may replace others. Lines count from 1, both ends included."""
+    """Source lines that may replace others. Lines count from 1, both ends included.
+
+    Attributes:
+      first_line, last_line: what is replaced.
+      text: the new lines.
+      imports: statements that they need.
+      pads: in place of a slice they have the whole, with zeros for what is not in the slice.
+    """
 
     first_line: int
     last_line: int
     text: str
     imports: tuple[str, ...] = ()
+    pads: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import linecache
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import numpy as np
-
+from voxax.check.equal import TRIALS, compare, with_state
 from voxax.check.finding import Finding, Rewrite
 from voxax.check.report import Report
+from voxax.check.rewrite import condition
 from voxax.errors import InputError
-
-TRIALS = 8
-# As far as two orders of the same sum differ in single precision.
-TOLERANCE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Fix:
       refused: findings whose rewrite does not, each with the reason.
       left: findings without a rewrite.
       report: of the mended target; None where nothing was kept.
+      trials: the least number of inputs on which a rewrite that is kept was compared.
     """
 
     file: str
@@ -43,24 +43,25 @@ class Fix:
     refused: tuple[tuple[Finding, str], ...]
     left: tuple[Finding, ...]
     report: Report | None
+    trials: int
 
     def diff(self) -> str:
         """The change as a unified diff."""
         lines = difflib.unified_diff(
-            self.before.splitlines(keepends=True),
-            self.text.splitlines(keepends=True),
+            lines_in(self.before),
+            lines_in(self.text),
             f"a/{os.path.basename(self.file)}",
             f"b/{os.path.basename(self.file)}",
         )
-        return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+        return "".join(line.rstrip("\r\n") + "\n" for line in lines)
 
     def write(self) -> None:
         """Replace the source. The change is what :meth:`diff` shows."""
-        with open(self.file, encoding="utf-8") as stream:
+        with open(self.file, encoding="utf-8", newline="") as stream:
             if stream.read() != self.before:
                 raise InputError(f"{self.file} has changed since it was checked; check it again")
         handle, path = tempfile.mkstemp(dir=os.path.dirname(self.file) or ".")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
             stream.write(self.text)
         os.chmod(path, os.stat(self.file).st_mode)
         os.replace(path, self.file)
@@ -76,8 +77,9 @@ def mend(
     """Try every rewrite of a report, and keep those after which the outputs are the same.
 
     Each is tried by itself on random inputs, in the shapes and near the values of the example, on
-    the target in a copy of the file. A slice that became a mask is the same where it was, and zero
-    elsewhere. Nothing is written.
+    the target in a copy of the file; see :func:`voxax.check.equal.compare`. That of a branch is
+    tried with its condition taken for true and for false as well. A slice that became a mask is the
+    same where it was, and zero elsewhere. Nothing is written, and the target is not changed.
 
     Args:
       report: of ``check_static``.
@@ -89,14 +91,16 @@ def mend(
     from voxax.check import check_static
 
     file = os.path.abspath(file)
-    with open(file, encoding="utf-8") as stream:
+    with open(file, encoding="utf-8", newline="") as stream:
         before = stream.read()
-    lines, imports = before.splitlines(), []
+    lines, imports = lines_in(before), []
     kept: list[Finding] = []
     refused: list[tuple[Finding, str]] = []
     done: set[Rewrite] = set()
+    trials = TRIALS
     mendable = [f for f in report.counted if f.rewrite is not None and f.file == file]
     with tempfile.TemporaryDirectory() as folder:
+        load = functools.partial(_loaded, file=file, folder=folder, name=name, target=target)
         # From the last line up, so that the numbers of those above stay right.
         for finding in sorted(mendable, key=lambda f: -f.rewrite.first_line):  # pyright: ignore[reportOptionalMemberAccess]
             rewrite = finding.rewrite
@@ -107,45 +111,138 @@ def mend(
             if any(r.first_line <= rewrite.last_line for r in done):
                 refused.append((finding, "it overlaps with another; check again after that"))
                 continue
-            tried = list(lines)
-            tried[rewrite.first_line - 1 : rewrite.last_line] = rewrite.text.splitlines()
+            tried = _replaced(lines, rewrite)
             needed = [*imports, *(i for i in rewrite.imports if i not in imports)]
-            new, reason = _loaded(_with_imports(tried, needed), file, folder, name, target)
-            reason = reason or _differ(target, new, inputs)
+            number, reason = _tried(lines, tried, needed, rewrite, load, file, target, inputs)
             if reason:
                 refused.append((finding, reason))
                 continue
-            lines, imports = tried, needed
+            lines, imports, trials = tried, needed, min(trials, number)
             done.add(rewrite)
             kept.append(finding)
         text = _with_imports(lines, imports) if kept else before
         again = None
         if kept:
-            new, _ = _loaded(text, file, folder, name, target)
+            new, _ = load(text)
             again = check_static(new, *inputs)
     left = tuple(f for f in report.counted if f not in mendable)
-    return Fix(file, before, text, tuple(kept), tuple(refused), left, again)
+    return Fix(file, before, text, tuple(kept), tuple(refused), left, again, trials)
+
+
+def lines_in(text: str) -> list[str]:
+    """Lines with their ends, as Python counts them: ``splitlines`` also ends them at form feeds."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
+
+
+def _replaced(lines: Sequence[str], rewrite: Rewrite) -> list[str]:
+    first = lines[rewrite.first_line - 1]
+    end = first[len(first.rstrip("\r\n")) :] or "\n"
+    new = [line + end for line in rewrite.text.rstrip("\n").split("\n")]
+    return [*lines[: rewrite.first_line - 1], *new, *lines[rewrite.last_line :]]
+
+
+def _tried(
+    lines: Sequence[str],
+    tried: Sequence[str],
+    imports: Sequence[str],
+    rewrite: Rewrite,
+    load: Callable[[str], tuple[Any, str]],
+    file: str,
+    target: Any,
+    inputs: Sequence[Any],
+) -> tuple[int, str]:
+    """On how many inputs a rewrite computes the same, and why it does not."""
+    try:
+        changed = _with_imports(tried, imports)
+    except SyntaxError as error:
+        return 0, f"the new source raises SyntaxError: {error}"
+    new, reason = load(changed)
+    if reason:
+        return 0, reason
+    number, reason = compare(_copied(target), new, inputs, file, rewrite.pads)
+    # Inputs of ours may never be such that a branch is taken, or not.
+    first, last = rewrite.first_line, rewrite.last_line
+    last_new = last + len(tried) - len(lines)
+    tests = _tests("".join(lines), first, last)
+    for answer in (True, False) if tests and not reason else ():
+        one = _answered("".join(lines), first, last, tests, answer)
+        two = _answered("".join(tried), first, last_new, tests, answer)
+        (old, reason), (new, other) = (
+            load(_with_imports(lines_in(text), imports)) for text in (one, two)
+        )
+        reason = reason or other or compare(old, new, inputs, file, rewrite.pads)[1]
+        if reason:
+            return number, f"{reason}, if the condition is {answer}"
+    return number, reason
+
+
+def _conditions(test: ast.expr) -> set[str]:
+    """A condition in the spellings that a rewrite may give it."""
+    return {text for library in ("jnp", "torch") if (text := condition(test, library)) is not None}
+
+
+def _tests(text: str, first: int, last: int) -> set[str]:
+    """The conditions of branches that begin in some lines."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.If | ast.IfExp) and first <= node.lineno <= last:
+            found |= _conditions(node.test)
+    return found
+
+
+_CHOICES = ("jax.lax.cond", "torch.where")
+
+
+def _answered(text: str, first: int, last: int, tests: set[str], answer: bool) -> str:
+    """The source with those conditions taken for true, or for false, in some lines."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if not first <= getattr(node, "lineno", 0) <= last:
+            continue
+        if isinstance(node, ast.If | ast.IfExp) and _conditions(node.test) & tests:
+            node.test = ast.Constant(answer)
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _CHOICES:
+            continue
+        if node.args and ast.unparse(node.args[0]) in tests:
+            plain = ast.Constant(answer)
+            tensor = ast.parse(f"torch.tensor({answer})", mode="eval").body
+            node.args[0] = tensor if ast.unparse(node.func) == "torch.where" else plain
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+
+def _copied(target: Any) -> Any:
+    """The target for calls that may change it; itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(target)
+    except Exception:  # what its author stored in it decides
+        return target
 
 
 def _with_imports(lines: Sequence[str], imports: Sequence[str]) -> str:
-    """The lines with missing imports before the first import."""
-    missing = [line for line in imports if line not in lines]
-    starts = (i for i, line in enumerate(lines) if line.startswith(("import ", "from ")))
-    usual = [i for i in starts if not lines[i].startswith("from __future__")]
-    first = (
-        usual[0]
-        if usual
-        else next(
-            (i for i, line in enumerate(lines) if line.startswith(("def ", "class ", "@"))), 0
-        )
-    )
-    return "\n".join([*lines[:first], *missing, *lines[first:]]) + "\n"
+    """The lines with missing imports before the first import, or else the first definition."""
+    body = ast.parse("".join(lines)).body
+    there: set[str] = set()
+    usual: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.Import):
+            there |= {ast.unparse(ast.Import([name])) for name in node.names}
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            usual += [node] if getattr(node, "module", "") != "__future__" else []
+    definitions = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    first = min((_first_line(n) for n in (usual or definitions)[:1]), default=1) - 1
+    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    missing = [line + end for line in imports if line not in there]
+    return "".join([*lines[:first], *missing, *lines[first:]])
+
+
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
 
 
 def _loaded(text: str, file: str, folder: str, name: str, target: Any) -> tuple[Any, str]:
     """The target as a changed source makes it, with the state of the present one."""
     path = os.path.join(folder, os.path.basename(file))
-    with open(path, "w", encoding="utf-8") as stream:
+    with open(path, "w", encoding="utf-8", newline="") as stream:
         stream.write(text)
     linecache.checkcache(path)
     spec = importlib.util.spec_from_file_location("voxax_mended", path)
@@ -157,130 +254,6 @@ def _loaded(text: str, file: str, folder: str, name: str, target: Any) -> tuple[
         found = module
         for part in name.split("."):
             found = getattr(found, part)
-        return _with_state(found, target), ""
+        return with_state(found, target), ""
     except Exception as error:
         return None, f"the new source raises {type(error).__name__}: {error}"
-
-
-def _with_state(new: Any, old: Any) -> Any:
-    """The same parameters: a module is made with random ones."""
-    if isinstance(new, type) and not isinstance(old, type):
-        new = new()
-    if hasattr(old, "state_dict") and hasattr(new, "load_state_dict"):
-        new.load_state_dict(old.state_dict())
-        new.train(old.training)
-    elif type(old).__module__ != "builtins" and hasattr(type(old), "__nnx_repr__"):
-        from flax import nnx
-
-        nnx.update(new, nnx.state(old))
-    return new
-
-
-def _differ(old: Callable[..., Any], new: Callable[..., Any], inputs: Sequence[Any]) -> str:
-    """Why two functions are not the same; empty where they are."""
-    compared = 0
-    for trial in range(TRIALS):
-        given = _varied(inputs, trial)
-        try:
-            expected = _called(old, given)
-        except Exception:  # these inputs are not for it
-            continue
-        try:
-            found = _called(new, given)
-        except Exception as error:
-            return f"it raises {type(error).__name__}: {error}"
-        reason = _unequal(expected, found)
-        if reason:
-            return reason
-        compared += 1
-    return "" if compared else "the target accepts none of the random inputs"
-
-
-def _called(function: Callable[..., Any], given: Sequence[Any]) -> Any:
-    """What a function returns for copies of inputs, so that it may write into them."""
-    import copy
-
-    try:
-        return function(*copy.deepcopy(given))
-    except TypeError:
-        # It assigns into arrays: those of JAX refuse.
-        return function(
-            *jax.tree.map(lambda v: np.array(v) if isinstance(v, jax.Array) else v, list(given))
-        )
-
-
-def _varied(inputs: Sequence[Any], trial: int) -> list[Any]:
-    rng = np.random.default_rng(trial)
-    return jax.tree.map(lambda value: _vary(value, trial, rng), list(inputs))
-
-
-def _vary(value: Any, trial: int, rng: np.random.Generator) -> Any:
-    """Near the example: other values in arrays; small and negative numbers too."""
-    if trial == 0 or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return int(value) + (0, 1, 2, -1, -value, -value - 1, -2, 0)[trial % 8]
-    if isinstance(value, float):
-        return float(value) * (1.0, 0.5, 1.3, 0.1, 0.0, -0.5, -1.0, 1.0)[trial % 8]
-    if hasattr(value, "detach"):  # a tensor of PyTorch
-        other = _vary(value.detach().cpu().numpy(), trial, rng)
-        return value.detach().new_tensor(other).requires_grad_(value.requires_grad)
-    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-        return value
-    kind = np.dtype(value.dtype).kind if value.dtype != jax.dtypes.bfloat16 else "f"
-    if value.shape == () and kind in "iuf":
-        number = _vary(float(value) if kind == "f" else int(value), trial, rng)
-        number = abs(number) if kind == "u" else number
-        return (
-            jax.numpy.asarray(number, value.dtype)
-            if isinstance(value, jax.Array)
-            else (np.asarray(number, value.dtype))
-        )
-    if kind != "f":
-        return value
-    scale = float(np.abs(np.asarray(value, np.float64)).max(initial=0)) or 1.0
-    drawn = rng.normal(size=value.shape) * scale + (trial % 3 - 1) * scale
-    return (
-        jax.numpy.asarray(drawn, value.dtype)
-        if isinstance(value, jax.Array)
-        else (drawn.astype(value.dtype))
-    )
-
-
-def _unequal(expected: Any, found: Any) -> str:
-    one, structure = jax.tree.flatten(expected)
-    two, other = jax.tree.flatten(found)
-    if structure != other:
-        return "it returns something of another structure"
-    for a, b in zip(one, two, strict=True):
-        a, b = _as_numpy(a), _as_numpy(b)
-        if a.dtype.kind != b.dtype.kind:
-            return f"it returns {b.dtype} in place of {a.dtype}"
-        if a.shape != b.shape:
-            b = _cut(a, b)
-            if b is None:
-                return "it returns another shape, and not the same with zeros around it"
-        scale = max(1.0, float(np.abs(a[np.isfinite(a)]).max(initial=0))) if a.size else 1.0
-        if not np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True):
-            return "its outputs differ"
-    return ""
-
-
-def _cut(slice: np.ndarray, padded: np.ndarray) -> np.ndarray | None:
-    """The part of an array of which the slice is one; None if the rest of it is not zero."""
-    if slice.ndim != padded.ndim or slice.shape[1:] != padded.shape[1:]:
-        return None
-    for start in range(len(padded) - len(slice) + 1):
-        part = padded[start : start + len(slice)]
-        rest = np.delete(padded, np.s_[start : start + len(slice)], axis=0)
-        if not rest.any() and np.allclose(part, slice, rtol=TOLERANCE, atol=TOLERANCE):
-            return part
-    return None
-
-
-def _as_numpy(value: Any) -> np.ndarray:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().float() if value.dtype.itemsize == 2 else value.detach().cpu()
-        return value.numpy()
-    array = np.asarray(value)
-    return array if array.dtype.kind in "biufc" else array.astype(np.float32)

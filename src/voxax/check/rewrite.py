@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dataclasses
 from collections.abc import Sequence
 
 from voxax.check.finding import Rewrite
@@ -336,14 +337,19 @@ def bounded_slice(
         whole = f"(({start}) >= 0) | (({start}) < {-width})"
         rows = f"jnp.where({whole}, {rows}, {of}.shape[0])"
         text = f"jnp.take({of}, {rows}, axis=0, mode='fill', fill_value=0)"
-        return within(statement, node, text)
+        return padding(within(statement, node, text))
     rows = f"jnp.arange({of}.shape[0])"
     tests = [f"({rows} >= {_from_start(low, of)})"] if low is not None else []
     tests += [f"({rows} < {_from_start(high, of)})"] if high is not None else []
     mask = " & ".join(tests)
     zeros = f"jnp.zeros_like({of})"
     text = f"jnp.where(jnp.expand_dims({mask}, tuple(range(1, {of}.ndim))), {of}, {zeros})"
-    return within(statement, node, text)
+    return padding(within(statement, node, text))
+
+
+def padding(made: Rewrite | None) -> Rewrite | None:
+    """The same, marked as one that returns zeros beside the slice."""
+    return made if made is None else dataclasses.replace(made, pads=True)
 
 
 def _from_start(bound: ast.expr, of: str) -> str:

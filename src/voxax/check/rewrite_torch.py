@@ -15,6 +15,7 @@ from voxax.check.rewrite import (
     lines_of,
     loaded,
     may_fill_with_zeros,
+    padding,
     reduction_of,
     same_shape,
     source,
@@ -136,7 +137,7 @@ def bounded_slice(
             tests.append(f"({rows} {compare} {at} + ({at} < 0) * {of}.shape[0])")
     mask = " & ".join(tests)
     text = f"torch.where(({mask}).reshape(-1, *[1] * ({of}.ndim - 1)), {of}, 0)"
-    return within(statement, node, text, _TORCH)
+    return padding(within(statement, node, text, _TORCH))
 
 
 def masked(node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt) -> Rewrite | None:

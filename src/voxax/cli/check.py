@@ -97,7 +97,7 @@ def _failed(error: Exception) -> int:
 
 def _mend(report: Any, target: str, found: Any, inputs: Any, write: bool) -> Any:
     """Show what can be mended, and write it if asked; the report that counts afterwards."""
-    from voxax.check.fix import TRIALS, mend
+    from voxax.check.fix import mend
     from voxax.check.source import relative
 
     path, _, name = target.rpartition(":")
@@ -112,7 +112,7 @@ def _mend(report: Any, target: str, found: Any, inputs: Any, write: bool) -> Any
         print("nothing to mend")
         return report
     count = len(done.kept)
-    print(f"mended {count}, equal on {TRIALS} inputs; then: {done.report.verdict}")
+    print(f"mended {count}, equal on {done.trials} inputs; then: {done.report.verdict}")
     if not write:
         print("nothing is written; --fix --write does")
         return report
