@@ -43,6 +43,8 @@ CAUGHT = {
     "sums not cleared": (("NaN",), ("NaN",), ("NaN",)),
 }
 """What each guard of ``GUARDS`` shows of a fault."""
+# Newer JAX raises where it finds a race, and nothing else is seen; JAX 0.10 goes on.
+STOPPED = "race, which stops the program"
 
 
 def sums_of_windows(x, starts, fault, interpret=False):
@@ -111,6 +113,8 @@ def signs(run, capsys):
     try:
         found = np.asarray(run(jnp.asarray(x), jnp.asarray(STARTS, jnp.int32)))[::8]
     except jax.errors.JaxRuntimeError as error:
+        if RACE in str(error):
+            return (STOPPED,)
         return ("raises",) if "Out-of-bounds read" in str(error) else (str(error),)
     seen = ["race"] if RACE in capsys.readouterr().out else []
     if np.isnan(found).any():
@@ -127,7 +131,11 @@ def test_which_guard_catches_a_fault(fault, capsys):
         run = functools.partial(sums_of_windows, fault=fault, interpret=changes is None)
         with contextlib.nullcontext() if changes is None else simulated(**changes):
             shown.append(signs(run, capsys))
-    assert tuple(shown) == CAUGHT[fault]
+    expected = [
+        (STOPPED,) if found == (STOPPED,) and "race" in signs_of else signs_of
+        for found, signs_of in zip(shown, CAUGHT[fault], strict=True)
+    ]
+    assert shown == expected
 
 
 def test_every_fault_is_caught():
