@@ -122,7 +122,9 @@ def test_products_are_those_of_explicit_gemm(cloud, options, dtype, blocks, chan
     kmap = vx.kernel_map(make_voxels(rows, capacity=640), **options)
     actual, expected = both(kmap, product, *channels, dtype, parameters_of(*blocks))
     assert np.isfinite(actual).all()
-    assert relative_error(actual, expected) < TOLERANCE[dtype]
+    # Both round sums of this many terms, in other orders: the difference grows with the root.
+    terms = kmap.num_offsets * max(channels)
+    assert relative_error(actual, expected) < TOLERANCE[dtype] * max(1, (terms / 1000) ** 0.5)
 
 
 def test_the_short_windows_are_exceeded():
@@ -168,7 +170,8 @@ def test_selection_rounds_nothing():
 
 
 @pytest.mark.parametrize("product", ["forward", "wgrad"])
-def test_integers_of_8_bits_are_summed_exactly(product):
+@pytest.mark.parametrize("x64", [False, True])
+def test_integers_of_8_bits_are_summed_exactly(product, x64):
     """Sums above 2^24, where float32 has no odd numbers: 27 taps of 64 channels, all at the end."""
     cube = np.stack(np.meshgrid(*(np.arange(n) for n in (1, 6, 6, 6)), indexing="ij"), -1)
     kmap = vx.kernel_map(make_voxels(cube.reshape(-1, 4), capacity=256), 3)
@@ -177,7 +180,8 @@ def test_integers_of_8_bits_are_summed_exactly(product):
     w = jnp.full((27, 64, 3), -127, "int8").at[:, 0, 0].set(1)
     other = w if product == "forward" else jnp.full((kmap.out_capacity, 3), 127, "int8")
     views = {name: kmap.view(name) for name in tpu.views((), product, kmap.symmetric)}
-    found = tpu.apply(problem, parameters_of(256, 64, 64, 1), x, other, views)
+    with jax.enable_x64(x64):
+        found = tpu.apply(problem, parameters_of(256, 64, 64, 1), x, other, views)
     table = np.asarray(kmap.view("neighbors"))
     taps = (table >= 0).astype(np.int64)
     assert found.dtype == jnp.int32

@@ -92,7 +92,9 @@ def close(found, expected, tolerance):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
 
 
-def check_against_one_device(build, points=UNEVEN, attach=True, **options):
+def check_against_one_device(
+    build, points=UNEVEN, attach=True, steps=STEPS, gradient=1e-6, **options
+):
     """Loss curve, the first step's gradient and running averages are those of one device."""
     devices = len(jax.devices())
     scenes, labels = scenes_of(points, **options)
@@ -105,15 +107,15 @@ def check_against_one_device(build, points=UNEVEN, attach=True, **options):
     single = Trainer(build(), optimizer())
     many = DataParallelTrainer(build(), optimizer(), mesh)
     curves = []
-    for step in range(STEPS):
+    for step in range(steps):
         alone, together = single.step(*batch), many.step(*parts)
         curves.append((float(alone[0]), float(together[0])))
         assert int(together[2]) == 0
         if step == 0:
-            close(gradient_of(many), gradient_of(single), 1e-6)
+            close(gradient_of(many), gradient_of(single), gradient)
     one, other = np.asarray(curves).T
     np.testing.assert_allclose(other, one, rtol=1e-5)
-    assert one[-1] < 0.98 * one[0]
+    assert one[-1] < one[0]
     close(many.state, single.state, 1e-4)
     assert many.programs == 1
     logits = many.logits(parts[0])

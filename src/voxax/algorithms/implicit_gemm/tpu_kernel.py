@@ -291,7 +291,7 @@ def _call(
         known, rest = refs[: len(scalars)], refs[len(scalars) :]
         table_ref, x_ref, other_ref, out_ref, windows, picked, arrived, *own = rest
         step = step_of(pl.program_id(0), pl.program_id(1), *known)
-        slot = jax.lax.rem(pl.program_id(1), 2)
+        slot = jax.lax.rem(pl.program_id(1), jnp.int32(2))
 
         def copies(starts: list[Any], slot: Any) -> list[Any]:
             found = []
