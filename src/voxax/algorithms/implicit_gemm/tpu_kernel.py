@@ -297,7 +297,7 @@ def _call(
             found = []
             for column, start in enumerate(starts):
                 if kernel.packed == 2:
-                    start = jax.lax.shift_right_logical(start, 1)
+                    start = jax.lax.shift_right_logical(start, jnp.int32(1))
                 source = x_ref.at[pl.ds(pl.multiple_of(start, WINDOW_ALIGNMENT), rows), :]
                 found.append(
                     pltpu.make_async_copy(source, windows.at[slot, column], arrived.at[slot])
