@@ -152,7 +152,7 @@ class _Step:
     def fetched(self, column: int) -> jax.Array:
         """First row of a column's window, or of its last again where it has no more."""
         length, window = self._lengths[self._at(column)], self._kernel.window
-        turn = jnp.minimum(self.turn, jnp.maximum(pl.cdiv(length, window) - 1, 0))
+        turn = jnp.minimum(self.turn, jnp.maximum(pl.cdiv(length, jnp.int32(window)) - 1, 0))
         begin = self._starts[self._at(column)] + turn * window
         return pl.multiple_of(begin, WINDOW_ALIGNMENT)
 
