@@ -1,6 +1,7 @@
 """Settings and fixtures that every test shares."""
 
 import atexit
+import collections
 import gc
 import itertools
 import os
@@ -50,6 +51,22 @@ def _strict_jax(request):
         return
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.hookimpl(trylast=True)  # of those that the marks leave
+def pytest_collection_modifyitems(config, items):
+    """With ``VOXAX_TEST_EVERY=n``, of each test's cases the first and every n-th."""
+    every = int(os.environ.get("VOXAX_TEST_EVERY", "1"))
+    if every == 1:
+        return
+    number = collections.Counter()
+    kept, left = [], []
+    for item in items:
+        test = item.nodeid.split("[")[0]
+        (left if number[test] % every else kept).append(item)
+        number[test] += 1
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
 
 
 _finished = itertools.count(1)

@@ -170,7 +170,7 @@ def test_selection_rounds_nothing():
 
 
 @pytest.mark.parametrize("product", ["forward", "wgrad"])
-@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("x64", [False, slow_unless(False, True)])
 def test_integers_of_8_bits_are_summed_exactly(product, x64):
     """Sums above 2^24, where float32 has no odd numbers: 27 taps of 64 channels, all at the end."""
     cube = np.stack(np.meshgrid(*(np.arange(n) for n in (1, 6, 6, 6)), indexing="ij"), -1)

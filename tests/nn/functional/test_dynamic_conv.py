@@ -297,6 +297,7 @@ def test_specialised_is_one_program_for_a_bucket_of_histograms():
         jax.jit(lambda size: dynamic_conv(x, w, size=size, method="specialised"))(size)
 
 
+@pytest.mark.slow
 def test_bank():
     x, w, _ = case((16, 16), (7, 7), (1, 1), "float32")
     rng = np.random.default_rng(0)

@@ -60,7 +60,7 @@ def test_every_parameter_has_a_gradient():
 
 
 def test_pairs_are_counted_in_any_dtype_and_without_padding():
-    voxels = make_voxels(random_cube(40), channels=4, capacity=64)
+    voxels = make_voxels(random_cube(400), channels=4, capacity=512)
     kmap = kernel_map(voxels, 3)
     number = int((kmap.neighbors >= 0).sum())
     for dtype in (jnp.float32, jnp.bfloat16):
