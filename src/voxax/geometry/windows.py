@@ -80,6 +80,28 @@ def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
     return jnp.stack([jnp.stack(starts, axis=1), jnp.stack(lengths, axis=1)])
 
 
+def tiles_of_visits(
+    lengths: jax.Array, window: int, most: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Which tile each visit is of, tile after tile.
+
+    Args:
+      lengths: ``int32[tiles, columns]``, of the windows.
+      window: rows of each column that one visit covers.
+      most: number of places for visits, see :func:`most_visits`.
+
+    Returns:
+      ``(of_place int32[most], first int32[tiles], ends int32[tiles])``: the tile of each place (the
+      last one behind the visits), and each tile's visits are the places ``first`` to ``ends - 1``.
+    """
+    number = jnp.max(-(-lengths // window), axis=1)
+    ends = jnp.cumsum(number, dtype=jnp.int32)
+    places = jnp.arange(most, dtype=jnp.int32)
+    # How many tiles end at or before a place.
+    of_place = jnp.searchsorted(ends, places, side="right").astype(jnp.int32)
+    return jnp.minimum(of_place, lengths.shape[0] - 1), ends - number, ends
+
+
 def most_visits(
     spec: KernelSpec | None,
     columns: Columns,

@@ -11,8 +11,8 @@ from benchmarks.workloads import gap_in_batch, no_voxel, one_voxel, random_cube,
 
 import voxax as vx
 from oracle import relative_error
-from oracle.dynamic_convolution import dynamic_convolution, reaching
 from oracle.rows import box_offsets
+from oracle.sparse_dynamic import dynamic_convolution, reaching
 from samples import slow_unless
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry.memo import Memo

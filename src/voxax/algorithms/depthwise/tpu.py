@@ -20,6 +20,7 @@ from voxax.geometry.windows import (
     Columns,
     columns_of,
     most_visits,
+    tiles_of_visits,
 )
 from voxax.hardware import HardwareInfo
 
@@ -148,15 +149,10 @@ def _visits(
     """
     tiles = windows.shape[1]
     most = most_visits(problem.spec, columns, rows, tiles, blocks.window)
-    number = jnp.max(-(-windows[1] // blocks.window), axis=1)
-    ends = jnp.cumsum(number, dtype=jnp.int32)
-    places = jnp.arange(most, dtype=jnp.int32)
-    # The tile of a place: how many tiles end at or before it.
-    of_place = jnp.searchsorted(ends, places, side="right").astype(jnp.int32)
+    of_place, first, ends = tiles_of_visits(windows[1], blocks.window, most)
     total = jnp.minimum(ends[-1:], most)
-    of_place = jnp.minimum(of_place, tiles - 1)
-    scalars = (of_place, ends - number, windows[0].reshape(-1), windows[1].reshape(-1), total)
-    return scalars, number > 0, ends <= most
+    scalars = (of_place, first, windows[0].reshape(-1), windows[1].reshape(-1), total)
+    return scalars, ends > first, ends <= most
 
 
 def _in_parts(x: jax.Array, parts: int) -> jax.Array:

@@ -22,6 +22,7 @@ from voxax.geometry.windows import (
     Columns,
     columns_of,
     most_visits,
+    tiles_of_visits,
 )
 from voxax.hardware import HardwareInfo
 
@@ -207,13 +208,7 @@ def _visits(
     most = most_visits(problem.spec, columns, rows, tiles, blocks.window, alignment)
     starts = jnp.maximum(windows[0] - windows[0] % alignment, 0)
     lengths = jnp.where(windows[1] > 0, windows[1] + windows[0] - starts, 0)
-    number = jnp.max(-(-lengths // blocks.window), axis=1)
-    ends = jnp.cumsum(number, dtype=jnp.int32)
-    first = ends - number
-    places = jnp.arange(most, dtype=jnp.int32)
-    # The tile of a place: how many tiles end at or before it.
-    of_place = jnp.searchsorted(ends, places, side="right").astype(jnp.int32)
-    of_place = jnp.minimum(of_place, tiles - 1)
+    of_place, first, ends = tiles_of_visits(lengths, blocks.window, most)
     # Each visit costs as much as another, so stripes have as many visits, but for whole tiles.
     total = jnp.minimum(ends[-1], most)
     shares = jnp.arange(blocks.stripes + 1, dtype=jnp.int32)
@@ -226,7 +221,7 @@ def _visits(
     bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
     bounds = bounds.at[-1].set(total)
     scalars = (of_place, first, starts.reshape(-1), lengths.reshape(-1), bounds)
-    return scalars, number > 0, ends <= most
+    return scalars, ends > first, ends <= most
 
 
 def _by_tap(table: jax.Array, places: int) -> jax.Array:
