@@ -41,6 +41,8 @@ def operands(kind, dtype=torch.float32, grad=False):
     return x, w, dy, views, text
 
 
+# PyTorch silences this warning of its own only where warnings are not errors.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("kind", SHAPES)
 def test_opcheck_of_products(kind):
     x, w, dy, views, text = operands(kind, grad=True)
