@@ -55,15 +55,21 @@ def _strict_jax(request):
 
 @pytest.hookimpl(trylast=True)  # of those that the marks leave
 def pytest_collection_modifyitems(config, items):
-    """With ``VOXAX_TEST_EVERY=n``, of each test's cases the first and every n-th."""
+    """With ``VOXAX_TEST_EVERY=n``, every n-th of each test's cases, and one of fewer than n.
+
+    ``VOXAX_TEST_TURN=k`` says which: n values of k in a row take every case.
+    """
     every = int(os.environ.get("VOXAX_TEST_EVERY", "1"))
+    turn = int(os.environ.get("VOXAX_TEST_TURN", "0"))
     if every == 1:
         return
+    tests = [item.nodeid.split("[")[0] for item in items]
+    cases = collections.Counter(tests)
     number = collections.Counter()
     kept, left = [], []
-    for item in items:
-        test = item.nodeid.split("[")[0]
-        (left if number[test] % every else kept).append(item)
+    for item, test in zip(items, tests, strict=True):
+        period = min(every, cases[test])
+        (left if (number[test] - turn) % period else kept).append(item)
         number[test] += 1
     config.hook.pytest_deselected(items=left)
     items[:] = kept
