@@ -4,8 +4,9 @@
 
 One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad. The
 floor is the arithmetic of the pairs that exist over this machine's own best rate of a dense matrix
-product, which is measured in the same run. All candidates take turns. Also the kernel map, native
-and by XLA's searches. Results go to results/native.md and .json.
+product, which is measured in the same run. All candidates take turns. The floor of a depthwise
+layer is a copy of its features, by the best of three ways to copy. Also the kernel map, native and
+by XLA's searches. Results go to results/native.md and .json.
 
 glibc is told to keep its heap, as the command line does: fresh pages would be half of small times.
 """
@@ -13,12 +14,14 @@ glibc is told to keep its heap, as the command line does: fresh pages would be h
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ import numpy as np
 from own_process import KEEP_HEAP
 
 from tuning import DATA, RESULTS, SCANS
+
+WIDTHS = {"dense": (16, 32, 64, 128, 256), "depthwise": (16, 64, 256)}
 
 
 def interleaved(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -53,11 +58,33 @@ def matrix_rates() -> dict[str, Callable[[], Any]]:
     return {"sgemm, XLA": lambda: product(x, y), "sgemm, NumPy": lambda: a @ b}
 
 
-def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
-    """All three products of one layer, and the floor."""
+def copies(rows: int, channels: int) -> dict[str, Callable[[], Any]]:
+    """Ways to copy float32[rows, channels]: by XLA, by NumPy, and by NumPy on two threads."""
+    import jax
+    import jax.numpy as jnp
 
-    import voxax as vx
+    source = np.ones((rows, channels), np.float32)
+    target = np.empty_like(source)
+    x, half = jnp.asarray(source), rows // 2
+    doubled = jax.jit(lambda x: 2 * x)
+    pool = ThreadPoolExecutor(2)
+
+    def by_two_threads() -> None:
+        parts = [(target[:half], source[:half]), (target[half:], source[half:])]
+        for future in [pool.submit(np.copyto, *part) for part in parts]:
+            future.result()
+
+    return {
+        "copy, XLA": lambda: doubled(x),
+        "copy, NumPy": lambda: np.copyto(target, source),
+        "copy, two threads": by_two_threads,
+    }
+
+
+def candidates(kernel_map: Any, kind: str, channels: int, product: str) -> dict[str, Any]:
+    """``{name: program}`` of all that can run one product of a layer."""
     from voxax.algorithms import Problem
+    from voxax.algorithms.depthwise import cpu as depthwise_cpu
     from voxax.algorithms.explicit_gemm import formulations
     from voxax.algorithms.implicit_gemm import cpu
     from voxax.hardware import describe
@@ -65,44 +92,49 @@ def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import Candidate, lookup
 
+    problem = Problem(
+        product,  # pyright: ignore[reportArgumentType]
+        kind,  # pyright: ignore[reportArgumentType]
+        kernel_map.in_capacity,
+        kernel_map.out_capacity,
+        27,
+        channels,
+        channels,
+        1,
+        "float32",
+        "highest",
+        True,
+        "cpu",
+        kernel_map.spec,
+        (1, 1, 1),
+    )
+    dense = kind == "dense"
+    explicit = lookup("explicit_gemm") if dense else lookup("explicit", "depthwise")
+    implicit = lookup("implicit_gemm") if dense else lookup("implicit", "depthwise")
+    found = [Candidate(implicit, p) for p in (cpu if dense else depthwise_cpu).space(problem)]
+    found += [
+        Candidate(explicit, p)
+        for p in formulations.space(problem, describe())
+        if channels < 256 or p != formulations.IM2COL
+    ]
+    names = {v for c in found for v in c.algorithm.views(c.parameters, product, problem.symmetric)}
+    sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, sorted(names))
+    return {f"{product}, {c}": compiled(problem, c, sample) for c in found}
+
+
+def layer(scan: str, folder: Path, kind: str, channels: int, rounds: int) -> dict[str, Any]:
+    """All three products of one layer, and the floor."""
+    import voxax as vx
+
     voxels = scene(scan, folder)
     kernel_map = vx.kernel_map(voxels, 3)
-    pairs = int((np.asarray(kernel_map.neighbors) >= 0).sum())
-    runs = matrix_rates()
+    count, pairs = int(voxels.count), int((np.asarray(kernel_map.neighbors) >= 0).sum())
+    limits = matrix_rates() if kind == "dense" else copies(count, channels)
+    runs = dict(limits)
     for product in ("forward", "dgrad", "wgrad"):
-        problem = Problem(
-            product,
-            "dense",
-            kernel_map.in_capacity,
-            kernel_map.out_capacity,
-            27,
-            channels,
-            channels,
-            1,
-            "float32",
-            "highest",
-            True,
-            "cpu",
-            kernel_map.spec,
-            voxels.geometry.stride,
-        )
-        hardware = describe()
-        explicit, implicit = lookup("explicit_gemm"), lookup("implicit_gemm")
-        candidates = [Candidate(implicit, p) for p in cpu.space(problem)]
-        candidates += [
-            Candidate(explicit, p)
-            for p in formulations.space(problem, hardware)
-            if channels < 256 or p != formulations.IM2COL
-        ]
-        names = {
-            v
-            for c in candidates
-            for v in c.algorithm.views(c.parameters, problem.product, problem.symmetric)
-        }
-        sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, sorted(names))
-        runs |= {f"{product}, {c}": compiled(problem, c, sample) for c in candidates}
+        runs |= candidates(kernel_map, kind, channels, product)
     seconds = interleaved(runs, rounds)
-    rate = 2 * 4096 * 512 * 512 / min(seconds.pop(f"sgemm, {by}") for by in ("XLA", "NumPy"))
+    limit = min(seconds.pop(name) for name in limits)
     rows = {}
     for product in ("forward", "dgrad", "wgrad"):
         own = {k: v for k, v in seconds.items() if k.startswith(product)}
@@ -110,15 +142,11 @@ def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]
             "native": min(v for k, v in own.items() if "native" in k),
             "xla": min(v for k, v in own.items() if "native" not in k),
         }
-    return {
-        "scan": scan,
-        "channels": channels,
-        "voxels": int(voxels.count),
-        "pairs": pairs,
-        "rate": rate,
-        "floor": 2 * pairs * channels**2 / rate,
-        **rows,
-    }
+    own = {"scan": scan, "channels": channels, "voxels": count, "pairs": pairs, **rows}
+    if kind == "depthwise":
+        return {**own, "rate": 8 * count * channels / limit, "floor": limit}
+    rate = 2 * 4096 * 512 * 512 / limit
+    return {**own, "rate": rate, "floor": 2 * pairs * channels**2 / rate}
 
 
 def scene(scan: str, folder: Path) -> Any:
@@ -150,6 +178,22 @@ def kernel_maps(scan: str, folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
+def rows_of(layers: list[dict[str, Any]], rate: str) -> list[str]:
+    lines = [
+        f"| scan | C | pairs / 1000 | {rate} | floor | forward | XLA | dgrad | XLA | wgrad | XLA |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in layers:
+        cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
+        cells.append(f"{1e3 * r['floor']:.2f}")
+        for product in ("forward", "dgrad", "wgrad"):
+            for by in ("native", "xla"):
+                seconds = r[product][by]
+                cells.append(f"{1e3 * seconds:.2f} ({seconds / r['floor']:.2f})")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
+
+
 def to_markdown(report: dict[str, Any]) -> str:
     lines = [
         "# The native CPU kernels",
@@ -160,17 +204,15 @@ def to_markdown(report: dict[str, Any]) -> str:
         "the same run). XLA: the best candidate of explicit_gemm, at 256 channels without im2col, "
         "which took three times the best and more in tuning.md.",
         "",
-        "| scan | C | pairs / 1000 | GFLOP/s | floor | forward | XLA | dgrad | XLA | wgrad | XLA |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        *rows_of(report["layers"], "GFLOP/s"),
+        "",
+        "## Depthwise",
+        "",
+        "The floor is a copy of the features, the fastest of three ways in the same run; its rate "
+        "counts what is read and written.",
+        "",
+        *rows_of(report["depthwise"], "GB/s"),
     ]
-    for r in report["layers"]:
-        cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
-        cells.append(f"{1e3 * r['floor']:.2f}")
-        for product in ("forward", "dgrad", "wgrad"):
-            for by in ("native", "xla"):
-                seconds = r[product][by]
-                cells.append(f"{1e3 * seconds:.2f} ({seconds / r['floor']:.2f})")
-        lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += [
         "",
         "## Kernel map, 3x3x3",
@@ -201,17 +243,18 @@ def main() -> None:
     if (reason := _native.unavailable()) is not None:
         parser.error(reason)
     folder, info = Path(options.data), describe()
-    layers = []
-    for scan in ("lidar", "indoor"):
-        for channels in (16, 32, 64, 128, 256):
-            layers.append(layer(scan, folder, channels, options.rounds))
-            print(json.dumps(layers[-1]), flush=True)
+    layers = {"dense": [], "depthwise": []}
+    for kind, widths in WIDTHS.items():
+        for scan, channels in itertools.product(("lidar", "indoor"), widths):
+            layers[kind].append(layer(scan, folder, kind, channels, options.rounds))
+            print(kind, json.dumps(layers[kind][-1]), flush=True)
     report = {
         "device": f"{info.model or info.device_kind}, {info.cpu_cores} cores",
         "simd": _native.simd(),
         "jax": jax.__version__,
         "rounds": options.rounds,
-        "layers": layers,
+        "layers": layers["dense"],
+        "depthwise": layers["depthwise"],
         "maps": [kernel_maps(scan, folder, options.rounds) for scan in SCANS],
     }
     options.out.mkdir(parents=True, exist_ok=True)
