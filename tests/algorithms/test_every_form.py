@@ -17,7 +17,7 @@ from samples import make_voxels, make_weight, slow_unless
 from voxax.algorithms import Problem
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.geometry import PAIR_ROOM
-from voxax.geometry.host import invert_table, pair_lists, windows
+from voxax.geometry.host import invert_table, pair_lists, sort_by_taps, windows
 from voxax.geometry.windows import columns_of
 from voxax.products import convolve
 
@@ -48,6 +48,8 @@ def views_of(table, inputs):
         "pair_starts": starts,
         "windows": windows(table, columns),
         "transposed_windows": windows(transposed, columns),
+        "sorted_neighbors": sort_by_taps(table),
+        "transposed_sorted_neighbors": sort_by_taps(transposed),
     }
 
 

@@ -9,9 +9,10 @@ import contextlib
 import dataclasses
 
 from voxax.algorithms import Algorithm, native, registry
+from voxax.algorithms.depthwise import gpu as depthwise_gpu
 from voxax.algorithms.depthwise import tpu as depthwise_tpu
 from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.implicit_gemm import bodies, tpu, xla
+from voxax.algorithms.implicit_gemm import bodies, gpu, tpu, xla
 from voxax.algorithms.rows import EVERY_PRODUCT
 from voxax.hardware import HardwareInfo
 
@@ -96,8 +97,37 @@ def windowed(name, window, stripes):
     )
 
 
+def by_triton(name, rows, block):
+    """The GPU's kernels as plain JAX, in tiles of so many rows and blocks of so many channels, sums
+    of wgrad in three parts; in XLA what those refuse."""
+    chip = HardwareInfo(platform="gpu", device_kind="roomy", shared_memory_bytes=2**40, cores=1)
+    sizes = {"fwd_block_size": rows, "gemm_block_size": rows, "split_k_factor": 3}
+    sizes |= dict.fromkeys(("in_block", "out_block", "channel_block"), block)
+
+    def parameters(problem, hardware):
+        del hardware
+        there = dataclasses.replace(problem, platform="gpu")
+        body = depthwise_gpu if problem.kind == "depthwise" else gpu
+        if body.refusal(there, chip) is None:
+            chosen = dict(body.space(there, chip)[0])
+            chosen |= {key: size for key, size in sizes.items() if key in chosen}
+            return tuple(sorted({**chosen, "interpret": 1}.items()))
+        if problem.product == "wgrad":
+            return (("gemm_block_size", 4), ("split_k_factor", 1))
+        return (("fwd_block_size", 4),)
+
+    return dataclasses.replace(
+        make_form(name, xla, ()),
+        space=lambda problem, hardware: (parameters(problem, hardware),),
+        heuristic=parameters,
+        views=bodies.views,
+        apply=bodies.apply,
+        forms=((),),
+    )
+
+
 # Pallas's interpreter takes up to half a minute for a case.
-INTERPRETED = ("windows_64",)
+INTERPRETED = ("windows_64", "triton_16")
 
 BLOCK = {False: "fwd_block_size", True: "gemm_block_size"}
 FORMS = {
@@ -114,6 +144,8 @@ FORMS = {
         natively("native_4", 4),
         # Windows shorter than a tile, so that most are visited again, by two cores.
         windowed("windows_64", 64, 2),
+        # The smallest tiles and blocks, so that most problems have several.
+        by_triton("triton_16", 16, 16),
     )
 }
 

@@ -85,6 +85,36 @@ def gpu():
     return Client(make, 2).devices()[0]
 
 
+def amd():
+    """The second of two GPUs of AMD: ``/sys`` has their facts, see ``KFD``."""
+
+    def make(client, index):
+        return Device(
+            client=client,
+            id=index,
+            platform="gpu",
+            device_kind="AMD Instinct MI300X",
+            process_index=0,
+            local_hardware_id=index,
+            compute_capability="gfx942:sramecc+:xnack-",
+            core_count=304,
+            stats=None,
+        )
+
+    return Client(make, 2).devices()[1]
+
+
+# Nodes 0 and 1 are processors. Written after the kernel's source, not recorded.
+KFD = {
+    f"sys/class/kfd/kfd/topology/nodes/{node}/properties": text
+    for node, text in {
+        0: "cpu_cores_count 96\nlds_size_in_kb 0\nwave_front_size 0\n",
+        1: "cpu_cores_count 96\nlds_size_in_kb 0\nwave_front_size 0\n",
+        2: "cpu_cores_count 0\nlds_size_in_kb 32\nwave_front_size 64\n",
+        10: "cpu_cores_count 0\nlds_size_in_kb 64\nwave_front_size 64\nno number\n",
+    }.items()
+}
+
 CUDA = {
     "warp_size": 32,
     "clock_khz": 1_980_000,

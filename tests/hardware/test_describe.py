@@ -127,6 +127,18 @@ def test_gpu_without_driver_attributes(tmp_path, monkeypatch):
     assert nvml.asked[-1][1] == "uuid GPU-7f"
 
 
+def test_amd_gpu(tmp_path):
+    """Node 10 comes after node 2, though not by name."""
+    device = recorded.amd()
+    info = described(device, host(tmp_path, **recorded.KFD), cuda={})
+    assert info.generation == "gfx942"
+    assert info.cores == 304
+    assert info.fact("shared_memory_bytes") == Fact(65_536, "/sys/class/kfd")
+    assert info.lane_count == 64
+    unknown = described(device, host(tmp_path / "elsewhere"), cuda={})
+    assert unknown.fact("shared_memory_bytes") == Fact(None, "unknown")
+
+
 def test_gpu_where_nvml_fails(tmp_path):
     class Broken(Nvml):
         def nvmlInit(self):

@@ -6,6 +6,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
+from voxax.geometry.views import VIEW_BUILDERS
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -58,7 +59,7 @@ def test_opcheck_of_maps():
     coarse = maps.output_coords(voxels.coords, spec, CAPACITY)
     torch.library.opcheck(maps.neighbors, (voxels.coords, coarse, spec, False))
     table = maps.neighbors(voxels.coords, coarse, spec, False)
-    for name in ("transposed_neighbors", "pairs", "pair_starts", "windows", "transposed_windows"):
+    for name in VIEW_BUILDERS:
         torch.library.opcheck(maps.map_view, (table, name, spec, False, CAPACITY))
     torch.library.opcheck(maps.window_extremes, (voxels.features, table, True))
 

@@ -16,6 +16,7 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry.checks import check_voxel_size
 from voxax.geometry.convert import check_finite
 from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.tap_order import bits_of_taps
 from voxax.geometry.views import PAIR_ROOM
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
@@ -184,3 +185,11 @@ def windows(neighbors: np.ndarray, columns: Columns) -> np.ndarray:
     high = np.stack([last[:, column].max(1) for column in map(list, columns)], 1)
     start = np.where(high < 0, 0, low - low % WINDOW_ALIGNMENT)
     return np.stack([start, high + 1 - start]).astype(np.int32)
+
+
+def sort_by_taps(neighbors: np.ndarray) -> np.ndarray:
+    """``int32[K + 1, out_capacity]``: see :func:`voxax.geometry.tap_order.sort_by_taps`."""
+    bits = bits_of_taps(neighbors.shape[1])
+    masks = np.bitwise_or.reduce(np.where(neighbors >= 0, bits, np.uint32(0)), axis=1)
+    order = np.argsort(~masks, kind="stable")
+    return np.concatenate([neighbors[order].T, order[None, :]]).astype(np.int32)

@@ -14,9 +14,8 @@ from voxax.errors import InputError
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.memo import Memo
 from voxax.geometry.nested_sizes import hard_mask
-from voxax.geometry.views import VIEW_BUILDERS
+from voxax.geometry.views import OPPOSITE_VIEWS, VIEW_BUILDERS
 from voxax.geometry.voxel_geometry import VoxelGeometry
-from voxax.geometry.windows import OPPOSITE_WINDOWS
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -111,7 +110,7 @@ class KernelMap:
         if "pairs" in self.views and "pair_starts" in self.views:
             swapped["pairs"] = self.views["pairs"][::-1]
             swapped["pair_starts"] = self.views["pair_starts"]
-        for name, other in OPPOSITE_WINDOWS.items():
+        for name, other in OPPOSITE_VIEWS.items():
             if name in self.views:
                 swapped[other] = self.views[name]
         adjoint = self.spec.adjoint()

@@ -25,14 +25,17 @@ from voxax.geometry.host import (
     neighbor_table,
     output_rows,
     pair_lists,
+    sort_by_taps,
     windows,
 )
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.level_fit import LevelFit, fit_levels
+from voxax.geometry.tap_order import SIDE_OF_SORTED
+from voxax.geometry.views import OPPOSITE_VIEWS
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
-from voxax.geometry.windows import OPPOSITE_WINDOWS, columns_of
+from voxax.geometry.windows import columns_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +198,7 @@ class Plan:
         sizes = capacities[record.in_level], capacities[record.out_level]
         table = neighbor_table(source, out, record.spec, *sizes)
         known = {"neighbors": table}
-        if {"transposed_neighbors", "transposed_windows"} & set(record.views):
+        if any(view.startswith("transposed_") for view in record.views):
             known["transposed_neighbors"] = invert_table(table, sizes[0])
         for name, side in (
             ("windows", "neighbors"),
@@ -204,6 +207,9 @@ class Plan:
             if name in record.views:
                 columns = columns_of(record.spec, record.spec.num_offsets)
                 known[name] = windows(known[side], columns)
+        for name, side in SIDE_OF_SORTED.items():
+            if name in record.views:
+                known[name] = sort_by_taps(known[side])
         if {"pairs", "pair_starts"} & set(record.views):
             known["pairs"], known["pair_starts"] = pair_lists(table)
         return tuple(known[name] for name in record.views)
@@ -291,7 +297,7 @@ class _Recorder:
             if spec.transposed and forward is not None:
                 forward.add("transposed_neighbors")
                 forward |= names & {"pairs", "pair_starts"}
-                forward |= {OPPOSITE_WINDOWS[name] for name in names & set(OPPOSITE_WINDOWS)}
+                forward |= {OPPOSITE_VIEWS[name] for name in names & set(OPPOSITE_VIEWS)}
                 served.add((source, spec, out))
             else:
                 symmetric = source == out and spec.keeps_coords and spec.symmetric

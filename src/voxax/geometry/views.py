@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from voxax._native.on_cpu import library_call, natively_on_cpu
-from voxax.geometry.windows import columns_of, find_windows
+from voxax.geometry.tap_order import OPPOSITE_SORTED, sort_by_taps
+from voxax.geometry.windows import OPPOSITE_WINDOWS, columns_of, find_windows
 
 if TYPE_CHECKING:
     from voxax.geometry.kernel_map import KernelMap
@@ -128,14 +129,28 @@ def _transposed_windows(kernel_map: KernelMap) -> jax.Array:
     return find_windows(kernel_map.view("transposed_neighbors"), columns)
 
 
+def _sorted_neighbors(kernel_map: KernelMap) -> jax.Array:
+    return sort_by_taps(kernel_map.view("neighbors"))
+
+
+def _transposed_sorted_neighbors(kernel_map: KernelMap) -> jax.Array:
+    return sort_by_taps(kernel_map.view("transposed_neighbors"))
+
+
 VIEW_BUILDERS: dict[str, Callable[[KernelMap], jax.Array]] = {
     "transposed_neighbors": _transposed_neighbors,
     "pairs": _pairs,
     "pair_starts": _pair_starts,
     "windows": _windows,
     "transposed_windows": _transposed_windows,
+    "sorted_neighbors": _sorted_neighbors,
+    "transposed_sorted_neighbors": _transposed_sorted_neighbors,
 }
 """``transposed_neighbors int32[in_capacity, K]``: the output row that each input row
 feeds through each tap, or -1. ``pairs`` and ``pair_starts``: see :func:`list_pairs`.
 ``windows`` and, of the transposed table, ``transposed_windows``: see
-:func:`voxax.geometry.windows.find_windows`."""
+:func:`voxax.geometry.windows.find_windows`. ``sorted_neighbors`` and, of the transposed table,
+``transposed_sorted_neighbors``: see :func:`voxax.geometry.tap_order.sort_by_taps`."""
+
+OPPOSITE_VIEWS = {**OPPOSITE_WINDOWS, **OPPOSITE_SORTED}
+"""The views of the transposed map that are these views, under their names there."""

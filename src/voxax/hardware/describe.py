@@ -101,7 +101,7 @@ def _of_platform(platform: str, device: Any, runtime: Runtime) -> Facts:
     if platform == "cpu":
         return first_known([cpu_device_facts(runtime.root), _native_facts()])
     if platform in ("gpu", "cuda", "rocm"):
-        return gpu_facts(device, runtime.nvml, runtime.cuda)
+        return gpu_facts(device, runtime.nvml, runtime.cuda, runtime.root)
     if platform == "tpu":
         return tpu_facts(device)
     return {}

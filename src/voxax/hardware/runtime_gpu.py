@@ -1,11 +1,13 @@
-"""NVIDIA GPUs: the CUDA driver's attributes, then NVML (nvidia-ml-py) where installed."""
+"""GPUs: the CUDA driver's attributes, then NVML (nvidia-ml-py) where installed; AMD's by Linux."""
 
 from __future__ import annotations
 
 import importlib
 import os
+from pathlib import Path
 from typing import Any
 
+from voxax.hardware.amd_topology import amd_facts
 from voxax.hardware.cuda_driver import CudaAttributes, cuda_attributes
 from voxax.hardware.fact import Facts, first_known, told
 from voxax.hardware.runtime_device import ask
@@ -22,16 +24,26 @@ _DTYPES_SINCE = (
 )
 
 
-def gpu_facts(device: Any, nvml: Any = None, cuda: CudaAttributes | None = None) -> Facts:
+def gpu_facts(
+    device: Any,
+    nvml: Any = None,
+    cuda: CudaAttributes | None = None,
+    root: Path = Path("/"),
+) -> Facts:
     """Facts about a JAX device of the platform ``gpu``.
 
     Args:
       device: the device; its ``local_hardware_id`` says which GPU it is.
       nvml: a module like ``pynvml``; None imports it, and does without where it is missing.
       cuda: answers of the CUDA driver; None asks ``libcuda``.
+      root: where ``sys`` is.
     """
     index = ask(device, "local_hardware_id") or 0
     capability = ask(device, "compute_capability")
+    if str(capability or "").startswith("gfx"):
+        # Behind the colon are modes, as in gfx942:sramecc+:xnack-.
+        own = told("jax device", generation=str(capability).split(":")[0])
+        return first_known([own, amd_facts(root, index)])
     driver = cuda_attributes(index) if cuda is None else cuda
     own = told("jax device", generation=None if capability is None else str(capability))
     manager = _pynvml() if nvml is None else nvml

@@ -11,7 +11,7 @@ import torch
 
 from voxax.coords import PAD
 from voxax.errors import InputError
-from voxax.geometry.windows import OPPOSITE_WINDOWS
+from voxax.geometry.views import OPPOSITE_VIEWS
 from voxax.torch import planning
 from voxax.torch.map_arrays import map_view, neighbors, output_bucket, output_coords
 from voxax.torch.static_text import adjoint_text, output_level, relation_facts
@@ -50,7 +50,7 @@ class KernelMap:
             "neighbors": self.view("transposed_neighbors"),
             "transposed_neighbors": self.neighbors,
         }
-        for name, other in OPPOSITE_WINDOWS.items():
+        for name, other in OPPOSITE_VIEWS.items():
             if name in self.views:
                 views[other] = self.views[name]
         if "pairs" in self.views and "pair_starts" in self.views:

@@ -15,6 +15,7 @@ import torch
 from voxax.coords import bucket_capacity
 from voxax.geometry import PAIR_ROOM, KernelMap, VoxelGeometry, kernel_map_of
 from voxax.geometry.build import check_overflow, output_geometry
+from voxax.geometry.tap_order import SIDE_OF_SORTED
 from voxax.geometry.windows import WINDOW_TILE, columns_of
 from voxax.nn.functional.pooling import extreme_rows
 from voxax.torch.bridge import call, to_jax, to_torch
@@ -134,6 +135,8 @@ def _(neighbors: torch.Tensor, name: str, spec: str, same: bool, in_rows: int) -
         return neighbors.new_empty((2, rows * taps + PAIR_ROOM))
     if name == "pair_starts":
         return neighbors.new_empty((taps + 1,))
+    if name in SIDE_OF_SORTED:
+        return neighbors.new_empty((taps + 1, rows if name == "sorted_neighbors" else in_rows))
     side = rows if name == "windows" else in_rows
     # The spec's own number: that of the table may be a symbol.
     columns = len(columns_of(read_spec(spec), read_spec(spec).num_offsets))

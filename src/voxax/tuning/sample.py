@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.algorithms import Problem
-from voxax.geometry.host import invert_table, pair_lists, windows
+from voxax.geometry.host import invert_table, pair_lists, sort_by_taps, windows
 from voxax.geometry.nested_sizes import reaching_size, taps_within
+from voxax.geometry.tap_order import SIDE_OF_SORTED
 from voxax.geometry.windows import columns_of
 from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
 
@@ -65,7 +66,7 @@ def sample_of(
         neighbors, name = invert_table(transposed, problem.out_capacity), CALLERS_MAP
     # In NumPy: compiling the views' builders would take longer than measuring.
     have = {"neighbors": neighbors}
-    if {"transposed_neighbors", "transposed_windows"} & set(needed):
+    if any(view.startswith("transposed_") for view in needed):
         table = neighbors[:, ::-1] if problem.symmetric else None
         have["transposed_neighbors"] = (
             invert_table(neighbors, problem.in_capacity) if table is None else table
@@ -75,6 +76,9 @@ def sample_of(
     for view, side in (("windows", "neighbors"), ("transposed_windows", "transposed_neighbors")):
         if view in needed:
             have[view] = windows(have[side], columns_of(problem.spec, problem.num_offsets))
+    for view, side in SIDE_OF_SORTED.items():
+        if view in needed:
+            have[view] = sort_by_taps(have[side])
     arrays = {view: jnp.asarray(have[view]) for view in needed}
     return Sample(*_operands(problem), arrays, name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voxax.algorithms.base import Algorithm
-from voxax.algorithms.implicit_gemm import bodies, tpu, xla
+from voxax.algorithms.implicit_gemm import bodies, gpu, tpu, xla
 from voxax.algorithms.rows import EVERY_PRODUCT
 
 ALGORITHM = Algorithm(
@@ -16,7 +16,7 @@ ALGORITHM = Algorithm(
     space=bodies.space,
     heuristic=bodies.heuristic,
     views=bodies.views,
-    forms=((), tpu.FORM),
+    forms=((), tpu.FORM, gpu.FORM),
     apply=bodies.apply,
     preferred=bodies.preferred,
 )

@@ -1,7 +1,7 @@
-"""Which body runs: a native one or a TPU's where the platform has it, else plain XLA.
+"""Which body runs: a native one, a GPU's or a TPU's where the platform has it, else plain XLA.
 
-For ``implicit_gemm``, and for the depthwise ``implicit``, whose native and TPU kernels are its own;
-in XLA both are the same tiles.
+For ``implicit_gemm``, and for the depthwise ``implicit``, whose kernels are its own; in XLA both
+are the same tiles.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import jax
 from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem, Product
 from voxax.algorithms.depthwise import cpu as depthwise_cpu
+from voxax.algorithms.depthwise import gpu as depthwise_gpu
 from voxax.algorithms.depthwise import tpu as depthwise_tpu
-from voxax.algorithms.implicit_gemm import cpu, tpu, xla
+from voxax.algorithms.implicit_gemm import cpu, gpu, tpu, xla
 from voxax.hardware import HardwareInfo
 
 
@@ -29,12 +30,17 @@ def preferred(problem: Problem, hardware: HardwareInfo) -> bool:
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """The native kernels' parameters where they run: tiles in XLA are slower there.
 
-    On TPUs windows first, and tiles too: which is faster, no one has measured yet.
+    On TPUs and GPUs their kernels first, and tiles too: which is faster, no one has measured yet.
     """
     if native.refusal(problem) is not None:
-        body = depthwise_tpu if problem.kind == "depthwise" else tpu
-        windows = () if body.refusal(problem, hardware) else body.space(problem, hardware)
-        return (*windows, *xla.space(problem, hardware))
+        bodies = (depthwise_tpu, depthwise_gpu) if problem.kind == "depthwise" else (tpu, gpu)
+        kernels = [
+            parameters
+            for body in bodies
+            if body.refusal(problem, hardware) is None
+            for parameters in body.space(problem, hardware)
+        ]
+        return (*kernels, *xla.space(problem, hardware))
     return (depthwise_cpu if problem.kind == "depthwise" else cpu).space(problem)
 
 
@@ -44,7 +50,9 @@ def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
 
 
 def views(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The neighbour table of the side that is written; on TPUs its windows too."""
+    """The neighbour table of the side that is written; on TPUs its windows too, on GPUs sorted."""
+    if gpu.is_triton(parameters):
+        return gpu.views(parameters, product, symmetric)
     if tpu.is_windowed(parameters):
         return tpu.views(parameters, product, symmetric)
     return xla.views(parameters, product, symmetric)
@@ -58,6 +66,9 @@ def apply(
     views: dict[str, jax.Array],
 ) -> jax.Array:
     """Run the body that ``parameters`` name."""
+    if gpu.is_triton(parameters):
+        body = depthwise_gpu if problem.kind == "depthwise" else gpu
+        return body.apply(problem, parameters, a, b, views)
     if tpu.is_windowed(parameters):
         body = depthwise_tpu if problem.kind == "depthwise" else tpu
         return body.apply(problem, parameters, a, b, views)

@@ -1,0 +1,222 @@
+"""Everything that needs a GPU, a row at a time; it goes on where it was stopped.
+
+    python benchmarks/gpu/run.py --data FOLDER --peers PYTHON
+
+Stages: ``conformance`` (``pytest -m gpu``), ``sanitize`` (compute-sanitizer's memcheck and
+racecheck on small cases) and ``rows`` (the table). Each stage and each row is written to
+``benchmarks/results/gpu.json`` and ``.md`` as soon as it is there. Without a GPU: status 3.
+
+``--rehearsal`` runs a few rows on the CPU instead, to show that the script works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.gpu import clouds, ledger, rows  # noqa: E402
+
+STAGES = ("conformance", "sanitize", "rows")
+NO_GPU = 3
+# Memory is checked by page: JAX must not take it all ahead.
+_FRUGAL = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def main() -> None:
+    options = _options()
+    machine = _machine(options)
+    if machine is None:
+        print(
+            "No GPU: JAX sees none here, so nothing was measured and no file was written.\n"
+            'Install JAX for it (pip install "voxax[cuda]") on a machine that has one, and run\n'
+            "benchmarks/gpu/run.sh again; or add --rehearsal to see the script work on the CPU.",
+            file=sys.stderr,
+        )
+        sys.exit(NO_GPU)
+    kept = ledger.Ledger(options.out / "gpu.json", machine)
+    todo = {"conformance": _conformance, "sanitize": _sanitize}
+    for stage in options.stages:
+        if stage in todo and not options.rehearsal and (options.anew or not _done(kept, stage)):
+            kept.stage(stage, todo[stage]())
+            print(f"{stage}: {kept.known['stages'][stage]['result']}", flush=True)
+    if "rows" in options.stages:
+        with tempfile.TemporaryDirectory() as folder:
+            _measure(options, kept, Path(folder))
+    print(f"Results: {kept.path} and {kept.path.with_suffix('.md')}")
+
+
+def _done(kept: ledger.Ledger, stage: str) -> bool:
+    return kept.known["stages"].get(stage, {}).get("passed", False)
+
+
+def _machine(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Asked in a process of its own: this one leaves the GPU to others."""
+    code = (
+        "import json, jax\n"
+        "d = jax.devices()[0]\n"
+        "print(json.dumps([d.platform, d.device_kind, jax.__version__]))"
+    )
+    given = os.environ if not options.rehearsal else {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=given, check=False
+    )
+    if done.returncode:
+        print(done.stderr.strip()[-2000:], file=sys.stderr)
+        return None
+    platform, kind, version = json.loads(done.stdout.strip().splitlines()[-1])
+    if options.rehearsal:
+        return {"device": kind, "JAX": version, "rehearsal": True}
+    return {"device": kind, "JAX": version} if platform == "gpu" else None
+
+
+def _conformance() -> dict[str, Any]:
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-m", "gpu"]
+    given = {**os.environ, "VOXAX_TEST_PLATFORM": "cuda,cpu"}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    print(done.stdout[-5000:], flush=True)
+    return {"passed": done.returncode == 0, "result": _last_line(done.stdout or done.stderr)}
+
+
+def _sanitize() -> dict[str, Any]:
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(tool).exists():
+        return {"passed": False, "result": "not run: no compute-sanitizer (it comes with CUDA)"}
+    results, passed = [], True
+    for check in ("memcheck", "racecheck"):
+        command = [
+            *(tool, "--tool", check, "--error-exitcode", "9", "--target-processes", "all"),
+            *(sys.executable, "-m", "pytest", "-n", "0", "-q", "-m", "gpu"),
+            *("-k", "explicit_gemm and strided and (float32 or bfloat16)"),
+        ]
+        given = {**os.environ, **_FRUGAL, "VOXAX_TEST_PLATFORM": "cuda,cpu"}
+        done = subprocess.run(
+            command, cwd=ROOT, env=given, capture_output=True, text=True, check=False
+        )
+        passed = passed and done.returncode == 0
+        summary = [line for line in done.stdout.splitlines() if "SUMMARY" in line]
+        results.append(f"{check}: {(summary or [_last_line(done.stdout)])[-1].strip()}")
+        print(results[-1], flush=True)
+    return {"passed": passed, "result": "; ".join(results)}
+
+
+def _measure(options: argparse.Namespace, kept: ledger.Ledger, folder: Path) -> None:
+    wanted = rows.selected(rows.every_row(options.rehearsal), options.only)
+    wanted = [row for row in wanted if options.anew or not kept.has(row)]
+    processes: dict[str, _Process] = {}
+    try:
+        for number, row in enumerate(wanted, 1):
+            if row.cloud:
+                path = clouds.prepare(row.cloud, options.data, folder)
+            if row.library not in processes:
+                processes[row.library] = _Process(row.library, options, folder)
+            values = processes[row.library].ask(row)
+            if row.operation == "layer":
+                values["floor"] = _floor(row, path, kept)
+            kept.add(row, values)
+            print(f"{number}/{len(wanted)} {row}: {_shown(values)}", flush=True)
+    finally:
+        for process in processes.values():
+            process.close()
+
+
+def _floor(row: rows.Row, path: Path, kept: ledger.Ledger) -> float | None:
+    """Seconds that no layer goes below: products or bytes, whichever takes longer; and a launch."""
+    import numpy as np
+
+    known = kept.known["rows"]
+    rates, launch = known.get("voxax rates", {}), known.get("voxax launch", {})
+    rate, bandwidth = rates.get("matrix", {}).get(row.dtype), rates.get("bandwidth")
+    if not rate or not bandwidth or "seconds" not in launch:
+        return None
+    with np.load(path) as file:
+        pairs, places = int((file["neighbors"] >= 0).sum()), len(file["coords"])
+    item, c = {"float32": 4}.get(row.dtype, 2), row.channels
+    moved = (pairs * c + places * c + 27 * c * c) * item + 4 * pairs
+    once = max(2 * pairs * c * c / rate, moved / bandwidth)
+    return (3 if row.trains else 1) * once + launch["seconds"]
+
+
+class _Process:
+    """A library that answers row by row."""
+
+    def __init__(self, library: str, options: argparse.Namespace, folder: Path) -> None:
+        peer = library != "voxax"
+        python = options.peers if peer and options.peers else sys.executable
+        given = {**os.environ, **_FRUGAL, "VOXAX_AUTOTUNE_BUDGET": "1e6"}
+        if options.rehearsal:
+            given["JAX_PLATFORMS"] = "cpu"
+        script = Path(__file__).with_name("measure.py")
+        self._process = subprocess.Popen(
+            [str(python), str(script), library, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if options.verbose else subprocess.DEVNULL,
+            text=True,
+            env=given,
+        )
+        self._absent = self._answer().get("failed")
+
+    def ask(self, row: rows.Row) -> dict[str, Any]:
+        """What the row gave, or a note why nothing."""
+        if self._absent:
+            return {"note": f"absent: {self._absent}"}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(dataclasses.asdict(row)) + "\n")
+        self._process.stdin.flush()
+        values = self._answer()
+        self._absent = values.get("failed")
+        return {"note": f"absent: {self._absent}"} if self._absent else values
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else {"failed": "its process ended; see --verbose"}
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def _shown(values: dict[str, Any]) -> str:
+    if "seconds" not in values:
+        return str(values.get("note", ""))
+    return f"{1e3 * values['seconds']:.3f} ms, alone {1e3 * values['latency']:.3f} ms"
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip(" =")[:300] if lines else "no output"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    given = os.environ.get("VOXAX_TEST_DATA")
+    parser.add_argument("--data", type=Path, default=given, help="folder of scans")
+    parser.add_argument("--peers", type=Path, help="Python that has PyTorch, and perhaps spconv")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
+    parser.add_argument("--only", default="", help="rows whose names have these words")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--anew", action="store_true", help="measure again what is known")
+    parser.add_argument("--rehearsal", action="store_true", help="a few rows on the CPU")
+    parser.add_argument("--verbose", action="store_true", help="show what libraries print")
+    options = parser.parse_args()
+    options.data = None if options.data is None else Path(options.data)
+    if options.rehearsal and options.out == ROOT / "benchmarks" / "results":
+        parser.error("--rehearsal needs an --out of its own: its times are no results")
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""How long a call takes: in a row with others, and alone."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Calls that follow each other hide what a launch costs; they take about so long together.
+_BATCH_SECONDS = 0.05
+_ROUNDS = 7
+_MOST_CALLS = 200
+
+
+def timed(run: Callable[[], Any], wait: Callable[[Any], Any]) -> dict[str, float]:
+    """``seconds`` of a call among many (the best round) and ``latency`` of one alone (the median).
+
+    Args:
+      run: starts a call; it need not wait for the result.
+      wait: returns when the result, and all before it, is there.
+    """
+    for _ in range(3):
+        wait(run())
+    alone = []
+    for _ in range(_ROUNDS):
+        begin = time.perf_counter()
+        wait(run())
+        alone.append(time.perf_counter() - begin)
+    latency = statistics.median(alone)
+    calls = max(1, min(_MOST_CALLS, round(_BATCH_SECONDS / max(latency, 1e-6))))
+    best = float("inf")
+    for _ in range(_ROUNDS):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            result = run()
+        wait(result)
+        best = min(best, (time.perf_counter() - begin) / calls)
+    return {"seconds": best, "latency": latency}

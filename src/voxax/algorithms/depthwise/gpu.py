@@ -1,0 +1,77 @@
+"""Depthwise products on GPUs: rows read by the neighbour table inside the kernel, through Triton.
+
+``gpu_kernel.py`` has the idea. Here: in which blocks, and the operands as the kernel wants them.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from voxax.algorithms.base import Parameters, Problem
+from voxax.algorithms.implicit_gemm import gpu
+from voxax.algorithms.rows import oriented, table_views
+from voxax.geometry.dtypes import product_dtype
+from voxax.geometry.tap_order import SIDE_OF_SORTED
+from voxax.hardware import HardwareInfo
+
+# (rows, channels at most, warps). A program holds one float32 for each row and channel.
+_BLOCKS = ((32, 64, 4), (64, 32, 4), (16, 128, 4), (16, 64, 2))
+_SPLITS = (4, 16, 64)
+_SORTED = {side: view for view, side in SIDE_OF_SORTED.items()}
+
+
+def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why this body cannot run this problem, or None."""
+    if problem.kind != "depthwise":
+        return f"these kernels take depthwise weights, not {problem.kind} ones"
+    return gpu.unfit(problem, hardware)
+
+
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """Blocks of rows and channels; wgrad also parts."""
+    del hardware
+    wgrad = problem.product == "wgrad"
+    found: dict[Parameters, None] = {}
+    for splits in _SPLITS if wgrad else (1,):
+        for rows, channels, warps in _BLOCKS:
+            values: dict[str, int | str] = {"body": "triton", "num_warps": warps}
+            values["channel_block"] = gpu.side(problem.in_channels, channels)
+            values["gemm_block_size" if wgrad else "fwd_block_size"] = rows
+            if wgrad:
+                values["split_k_factor"] = splits
+            found[tuple(sorted(values.items()))] = None
+    return tuple(found)
+
+
+def apply(
+    problem: Problem,
+    parameters: Parameters,
+    a: jax.Array,
+    b: jax.Array,
+    views: dict[str, jax.Array],
+) -> jax.Array:
+    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    # Not with voxax: only programs that use it need Pallas.
+    from voxax.algorithms.depthwise import gpu_kernel
+    from voxax.algorithms.implicit_gemm.gpu_kernel import tiles_of
+
+    values = dict(parameters)
+    wgrad = problem.product == "wgrad"
+    shape = (problem.num_offsets if wgrad else problem.out_rows, problem.in_channels)
+    result = product_dtype(a.dtype)
+    if 0 in (*a.shape, *b.shape, *shape):
+        return jnp.zeros(shape, result)
+    kernel = gpu_kernel.Kernel(
+        rows=int(values["gemm_block_size" if wgrad else "fwd_block_size"]),
+        channels=int(values["channel_block"]),
+        splits=int(values.get("split_k_factor", 1)),
+        warps=int(values["num_warps"]),
+        interpret=bool(values.get("interpret", 0)),
+    )
+    if wgrad:
+        parts = gpu_kernel.weight_product(kernel, views["pairs"], views["pair_starts"], a, b)
+        return jnp.sum(parts, axis=0).astype(result)
+    table = views[_SORTED[table_views(problem.product, problem.symmetric)[0]]]
+    w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
+    return gpu_kernel.product(kernel, tiles_of(table, kernel.rows), a, w, result)

@@ -1,0 +1,252 @@
+"""Implicit GEMM on GPUs: features read by the neighbour table inside the kernel, through Triton.
+
+``gpu_kernel.py`` has the idea in full. Here: whether a problem fits the chip, in which blocks, and
+the operands as the kernel wants them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from voxax.algorithms.base import Parameters, Problem, Product
+from voxax.algorithms.rows import oriented, table_views
+from voxax.geometry.dtypes import product_dtype
+from voxax.geometry.tap_order import SIDE_OF_SORTED
+from voxax.hardware import HardwareInfo
+
+DTYPES = ("float32", "float16", "bfloat16")
+# Of these precisions float32 operands may be rounded to tensor float32, on NVIDIA's tensor cores.
+ONE_PASS = ("default", "fastest", "tensorfloat32", "bfloat16")
+# The list of a tile's taps is found by comparing each with each. 7 x 7 x 7.
+MOST_TAPS = 343
+# Triton's products have no smaller side.
+LEAST = 16
+# (rows, most channels of the other operand, most gathered channels of a step, stages, warps), in
+# the order in which they are expected to do well on many rows. Nothing of this was measured yet:
+# the sizes are those that Triton's own matrix product is usually tuned over.
+_TENSOR = (
+    (128, 64, 64, 3, 4),
+    (128, 128, 64, 3, 8),
+    (64, 64, 64, 3, 4),
+    (64, 128, 32, 4, 4),
+    (32, 64, 64, 3, 2),
+    (16, 32, 64, 3, 1),
+)
+# Products of float32 with all digits are no work for tensor cores: small blocks, few stages.
+_PLAIN = (
+    (64, 64, 32, 2, 4),
+    (128, 64, 32, 2, 8),
+    (32, 64, 32, 2, 4),
+    (16, 32, 32, 2, 2),
+)
+# Tiles are taken small enough for so many programs a core.
+_PROGRAMS_PER_CORE = 2
+# Pairs of one step of wgrad, and parts of its sum.
+_WGRAD_ROWS = 32
+_SPLITS = (1, 4, 16, 64)
+_MOST_PARTIAL_BYTES = 2**28
+_SORTED = {side: view for view, side in SIDE_OF_SORTED.items()}
+_NAMES = ("in_block", "out_block", "num_stages", "num_warps")
+
+
+def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why this body cannot run this problem, or None."""
+    if problem.kind == "depthwise":
+        return "these kernels multiply matrices, not depthwise weights"
+    reason = unfit(problem, hardware)
+    if reason is None and not space(problem, hardware):
+        least = min(shared_bytes(problem, p) for p in _every(problem))
+        return (
+            f"the Triton kernels need {least} bytes of shared memory, a block has "
+            f"{hardware.shared_memory_bytes}"
+        )
+    return reason
+
+
+def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why no Triton kernel runs this problem, whatever its blocks, or None."""
+    if problem.platform != "gpu":
+        return f"the Triton kernels run on GPUs, not on {problem.platform}"
+    if problem.kind == "dynamic":
+        return "the Triton kernels take no dynamic weights"
+    if problem.dtype not in DTYPES:
+        return f"the Triton kernels multiply {', '.join(DTYPES)}, got {problem.dtype}"
+    if problem.num_offsets > MOST_TAPS:
+        return f"the Triton kernels take {MOST_TAPS} taps at most, got {problem.num_offsets}"
+    if hardware.shared_memory_bytes is None:
+        return "nobody says how much shared memory a block of this GPU has"
+    return None
+
+
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """Blocks that fit shared memory, those of enough programs first; wgrad also parts."""
+    limit = hardware.shared_memory_bytes or 0
+    # AMD's compiler pipelines in two stages.
+    stages = 2 if is_amd(hardware) else 4
+    fitting = [p for p in _every(problem, stages) if shared_bytes(problem, p) <= limit]
+    wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
+    if problem.product != "wgrad":
+        return tuple(sorted(fitting, key=lambda p: _programs(problem, p) < wanted))
+    return tuple(
+        tuple(sorted((*p, ("split_k_factor", splits))))
+        for splits in _splits(problem, wanted)
+        for p in fitting
+    )
+
+
+def is_triton(chosen: Parameters) -> bool:
+    """Whether these are parameters of one of the Triton bodies."""
+    return dict(chosen).get("body") == "triton"
+
+
+def views(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+    """The sorted table of the side that is written; of wgrad the pairs."""
+    del parameters
+    if product == "wgrad":
+        return ("pair_starts", "pairs")
+    return (_SORTED[table_views(product, symmetric)[0]],)
+
+
+def apply(
+    problem: Problem,
+    parameters: Parameters,
+    a: jax.Array,
+    b: jax.Array,
+    views: dict[str, jax.Array],
+) -> jax.Array:
+    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    values = dict(parameters)
+    return run(problem, parameters, a, b, views, int(values.get("split_k_factor", 1)))
+
+
+def run(
+    problem: Problem,
+    parameters: Parameters,
+    a: jax.Array,
+    b: jax.Array,
+    views: dict[str, jax.Array],
+    splits: int,
+) -> jax.Array:
+    """A product in so many parts, which are added in order."""
+    # Not with voxax: only programs that use it need Pallas.
+    from voxax.algorithms.implicit_gemm import gpu_kernel
+
+    values = dict(parameters)
+    taps, groups = problem.num_offsets, problem.groups
+    c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
+    wgrad = problem.product == "wgrad"
+    channels = problem.out_channels if problem.product == "forward" else problem.in_channels
+    shape = problem.weight_shape if wgrad else (problem.out_rows, channels)
+    result = product_dtype(a.dtype)
+    if 0 in (*a.shape, *b.shape, *shape):
+        return jnp.zeros(shape, result)
+    kernel = gpu_kernel.Kernel(
+        rows=int(values["gemm_block_size" if wgrad else "fwd_block_size"]),
+        in_block=int(values["in_block"]),
+        out_block=int(values["out_block"]),
+        splits=splits,
+        stages=int(values["num_stages"]),
+        warps=int(values["num_warps"]),
+        precision=precision_of(problem),
+        interpret=bool(values.get("interpret", 0)),
+    )
+    if wgrad:
+        parts = gpu_kernel.weight_product(
+            kernel, views["pairs"], views["pair_starts"], a, b, groups
+        )
+        return jnp.sum(parts, axis=0).reshape(shape).astype(result)
+    table = views[_SORTED[table_views(problem.product, problem.symmetric)[0]]]
+    w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
+    inner, outer = (c_in, c_out) if problem.product == "forward" else (c_out, c_in)
+    w = w.reshape(taps, groups, inner, outer)
+    tiles = gpu_kernel.tiles_of(table, kernel.rows)
+    y = gpu_kernel.product(kernel, tiles, a, w, result if splits == 1 else jnp.float32)
+    return (y[0] if splits == 1 else jnp.sum(y, axis=0)).astype(result)
+
+
+def precision_of(problem: Problem) -> jax.lax.Precision:
+    """All digits of float32, unless fewer are asked for."""
+    rounded = problem.dtype != "float32" or problem.precision in ONE_PASS
+    return jax.lax.Precision.DEFAULT if rounded else jax.lax.Precision.HIGHEST
+
+
+def is_amd(hardware: HardwareInfo) -> bool:
+    """Whether this is a GPU of AMD, whose generations are called ``gfx942``, say."""
+    return (hardware.generation or "").startswith("gfx")
+
+
+def side(channels: int, most: int) -> int:
+    """Channels of a block: a power of two."""
+    return min(most, max(LEAST, 1 << max(channels - 1, 0).bit_length()))
+
+
+def blocks(
+    problem: Problem, shape: tuple[int, int, int, int, int]
+) -> tuple[tuple[str, int | str], ...]:
+    """The parameters that a row of the tables above becomes for this problem, without rows."""
+    _, most_out, most_in, stages, warps = shape
+    groups = problem.groups
+    c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
+    gathered, other = (c_out, c_in) if problem.product == "dgrad" else (c_in, c_out)
+    if problem.product == "wgrad":  # both are sides of the result
+        most_in = most_out
+    values = (side(gathered, most_in), side(other, most_out), stages, warps)
+    return (("body", "triton"), *zip(_NAMES, values, strict=True))
+
+
+def shared_bytes(problem: Problem, parameters: Parameters) -> int:
+    """Shared memory of a program: operands of each stage, or the result on its way out."""
+    values = {name: int(value) for name, value in parameters if name != "body"}
+    rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
+    item = jnp.dtype(problem.dtype).itemsize
+    ins, outs = values["in_block"], values["out_block"]
+    if problem.product == "wgrad":
+        stage, result = rows * (ins + outs), ins * outs
+    else:
+        stage, result = (rows + outs) * ins, rows * outs
+    return max(values["num_stages"] * stage * item, 4 * result)
+
+
+FORM: Parameters = (
+    ("body", "triton"),
+    ("fwd_block_size", 64),
+    ("in_block", 32),
+    ("num_stages", 2),
+    ("num_warps", 4),
+    ("out_block", 32),
+)
+"""One set of parameters, of forward and dgrad."""
+
+
+def _every(problem: Problem, most_stages: int = 2) -> list[Parameters]:
+    """Each of the blocks above, as this problem can use it; of wgrad without the parts."""
+    exact = precision_of(problem) is jax.lax.Precision.HIGHEST
+    wgrad = problem.product == "wgrad"
+    found: list[Parameters] = []
+    for shape in _PLAIN if exact else _TENSOR:
+        values = dict(blocks(problem, shape))
+        values["num_stages"] = min(shape[3], most_stages)
+        rows = min(shape[0], _WGRAD_ROWS) if wgrad else shape[0]
+        values["gemm_block_size" if wgrad else "fwd_block_size"] = rows
+        found.append(tuple(sorted(values.items())))
+    return list(dict.fromkeys(found))
+
+
+def _splits(problem: Problem, wanted: int) -> list[int]:
+    """As few parts as make so many programs, then the sizes next to it."""
+    sides = -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.num_offsets
+    weights = 4 * math.prod(problem.weight_shape)
+    allowed = [n for n in _SPLITS if n == 1 or n * weights <= _MOST_PARTIAL_BYTES]
+    usual = next((i for i, n in enumerate(allowed) if n * sides >= wanted), len(allowed) - 1)
+    near = [i for i in (usual, usual + 1, usual - 1) if 0 <= i < len(allowed)]
+    return [allowed[i] for i in near]
+
+
+def _programs(problem: Problem, parameters: Parameters) -> int:
+    values = dict(parameters)
+    channels = problem.in_channels if problem.product == "dgrad" else problem.out_channels
+    columns = problem.groups * -(-(channels // problem.groups) // int(values["out_block"]))
+    return -(-problem.out_rows // int(values["fwd_block_size"])) * columns

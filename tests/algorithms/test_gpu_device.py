@@ -1,0 +1,148 @@
+"""Where a GPU is: its results against explicit_gemm's there and against loops in float64.
+
+    VOXAX_TEST_PLATFORM=cuda,cpu pytest -n 0 -m gpu
+
+Nothing here has run on a GPU yet.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.workloads import random_cube
+
+import voxax as vx
+from conformance.cases import TOLERANCE, make_inputs, run
+from conformance.layouts import BATCH_SIZE
+from conformance.slopes import check_slopes
+from conformance.test_gpu_sample import RELATIONS, SAMPLE
+from oracle import check_sites, relative_error
+from samples import make_voxels
+from voxax.algorithms import Problem
+from voxax.algorithms.explicit_gemm import formulations
+from voxax.algorithms.implicit_gemm import bodies, gpu
+from voxax.hardware import HardwareInfo, describe
+from voxax.nn.functional import spatially_sparse_conv
+
+MAPS = {
+    "submanifold": {"kernel_size": 3},
+    "strided": {"kernel_size": 2, "stride": 2},
+    "wide": {"kernel_size": 5, "dilation": 2},
+}
+# Sums of some hundred products, in another order.
+LIMIT = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+CASES = [
+    (relation, product, kind, dtype, channels)
+    for relation, channels in (("submanifold", 64), ("strided", 5), ("wide", 130))
+    for product in ("forward", "dgrad", "wgrad")
+    for kind in ("dense", "depthwise")
+    for dtype in LIMIT
+]
+
+
+def the_gpu():
+    if jax.default_backend() != "gpu":
+        pytest.skip(f"no GPU: JAX runs on {jax.default_backend()}")
+    return jax.devices()[0]
+
+
+def problem_and_operands(kmap, product, kind, dtype, channels):
+    rng = np.random.default_rng(0)
+
+    def rows(geometry):
+        values = rng.normal(size=(geometry.capacity, channels))
+        values[int(geometry.count) :] = np.nan
+        return jnp.asarray(values, dtype)
+
+    shape = (kmap.num_offsets, channels, *([channels] if kind == "dense" else []))
+    x, dy = rows(kmap.in_geometry), rows(kmap.out_geometry)
+    w = jnp.asarray(rng.normal(size=shape), dtype)
+    problem = Problem(
+        product, kind, kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, channels, channels,
+        1, dtype, "highest", kmap.symmetric, "gpu", kmap.spec,
+    )  # fmt: skip
+    return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
+
+
+def executed(module, parameters, problem, operands, kmap):
+    """The product, in float32."""
+    names = module.views(parameters, problem.product, problem.symmetric)
+    views = {name: kmap.view(name) for name in names}
+    apply = functools.partial(module.apply, problem, parameters)
+    return np.asarray(jax.jit(apply)(*operands, views), np.float32)
+
+
+def compare(candidates, relation, product, kind, dtype, channels):
+    """``candidates``: ``problem`` to the parameters to run."""
+    kmap = vx.kernel_map(make_voxels(random_cube(3000), capacity=2048), **MAPS[relation])
+    problem, operands = problem_and_operands(kmap, product, kind, dtype, channels)
+    expected = executed(formulations, formulations.IM2COL, problem, operands, kmap)
+    assert np.isfinite(expected).all()
+    for parameters in candidates(problem):
+        actual = executed(bodies, parameters, problem, operands, kmap)
+        again = executed(bodies, parameters, problem, operands, kmap)
+        np.testing.assert_array_equal(actual, again)
+        assert relative_error(actual, expected) < LIMIT[dtype], parameters
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("relation", "product", "kind", "dtype", "channels"), CASES)
+def test_every_candidate_agrees_with_explicit_gemm(relation, product, kind, dtype, channels):
+    facts = describe(the_gpu())
+
+    def candidates(problem):
+        found = [p for p in bodies.space(problem, facts) if gpu.is_triton(p)]
+        assert found, gpu.unfit(problem, facts)
+        return found
+
+    compare(candidates, relation, product, kind, dtype, channels)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", SAMPLE, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.filterwarnings("ignore:a kernel of extent")
+def test_layers_are_the_reference(case):
+    the_gpu()
+    relation, size, ndim, channels, dtype, layout = case
+    operator = RELATIONS[relation](size, channels)
+    inputs = make_inputs(operator, ndim, dtype, layout)
+    voxels, params, sites, exact = inputs
+    name = "implicit" if relation == "depthwise" else "implicit_gemm"
+    out = run(operator, voxels, params, name)
+    expected = operator.reference(sites, exact, BATCH_SIZE)
+    check_sites(out, expected, TOLERANCE[dtype])
+    check_slopes(operator, inputs, expected, out, name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "cutlass_implicit_gemm"])
+def test_a_layer_with_its_map_runs_in_one_program(algorithm):
+    """And gives the same bits twice; the host sees nothing before the end."""
+    the_gpu()
+    voxels = make_voxels(random_cube(3000), 32, capacity=4096)
+    voxels = voxels.replace_features(voxels.features.astype(jnp.bfloat16))
+    weight = jnp.asarray(np.random.default_rng(0).normal(size=(27, 32, 32)), jnp.bfloat16)
+
+    def loss(w, v):
+        with vx.algorithms(forward=algorithm, backward=algorithm):
+            out = spatially_sparse_conv(v, w, 3)
+        return jnp.sum(out.features.astype(jnp.float32) ** 2)
+
+    step = jax.jit(jax.grad(loss))
+    with jax.transfer_guard("disallow"):
+        first, second = step(weight, voxels), step(weight, voxels)
+    np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
+
+
+def test_the_comparison_itself_runs():
+    """Interpreted, with a chip that is not here."""
+    chip = HardwareInfo(
+        platform="gpu", device_kind="some", shared_memory_bytes=2**16, cores=8, generation="9.0"
+    )
+
+    def interpreted(problem):
+        return [tuple(sorted((*gpu.space(problem, chip)[0], ("interpret", 1))))]
+
+    compare(interpreted, "strided", "forward", "dense", "bfloat16", 5)

@@ -1,0 +1,143 @@
+"""The GPU's kernels in interpret mode, where tiles, blocks, parts and slices are several.
+
+Small maps are in ``test_every_form.py`` and ``test_gpu_sample.py``, under the form ``triton_16``.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.gpu.compile import lowered_kernel, problem_of
+from benchmarks.gpu.lowered import CHIPS, triton_modules
+from benchmarks.workloads import random_cube
+
+import voxax as vx
+from oracle import relative_error
+from samples import make_voxels, slow_unless
+from voxax.algorithms import Problem, lookup
+from voxax.algorithms.explicit_gemm import formulations
+from voxax.algorithms.implicit_gemm import bodies, gpu
+
+TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 2e-3}
+CUTLASS = lookup("cutlass_implicit_gemm")
+
+
+def tiles(rows, in_block, out_block, splits=1, wgrad=False):
+    values = {
+        "body": "triton",
+        "gemm_block_size" if wgrad else "fwd_block_size": rows,
+        "in_block": in_block,
+        "out_block": out_block,
+        "num_stages": 2,
+        "num_warps": 4,
+        "interpret": 1,
+        **({"split_k_factor": splits} if wgrad else {}),
+    }
+    return tuple(sorted(values.items()))
+
+
+def slices(number, tile=3):
+    return (
+        ("accumulator_type", "float32"),
+        ("interpret", 1),
+        ("mma_tile", tile),
+        ("split_k_slices", number),
+    )
+
+
+def problem_and_operands(kmap, product, c_in, c_out, dtype, precision="highest"):
+    """With NaN in padding rows."""
+    rng = np.random.default_rng(0)
+
+    def rows(geometry, channels):
+        values = rng.normal(size=(geometry.capacity, channels))
+        values[int(geometry.count) :] = np.nan
+        return jnp.asarray(values, dtype)
+
+    x, dy = rows(kmap.in_geometry, c_in), rows(kmap.out_geometry, c_out)
+    w = jnp.asarray(rng.normal(size=(kmap.num_offsets, c_in, c_out)), dtype)
+    problem = Problem(
+        product, "dense", kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, c_in, c_out, 1,
+        dtype, precision, kmap.symmetric, "gpu", kmap.spec,
+    )  # fmt: skip
+    return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
+
+
+def executed(module, parameters, problem, operands, kmap):
+    names = module.views(parameters, problem.product, problem.symmetric)
+    views = {name: kmap.view(name) for name in names}
+    run = jax.jit(lambda a, b, v: module.apply(problem, parameters, a, b, v))
+    out = run(*operands, views)
+    assert out.dtype == operands[0].dtype
+    return np.asarray(out, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("product", "options", "dtype", "channels", "module", "parameters"),
+    [
+        slow_unless(fast, *case)
+        for fast, *case in (
+            # Two blocks of channels on both sides, the last ones partly padding; two tiles of rows.
+            (True, "forward", {"kernel_size": 3}, "bfloat16", (17, 20), bodies, tiles(64, 16, 16)),
+            # Taps cut into more slices than some tiles have taps.
+            (True, "dgrad", {"kernel_size": 2, "stride": 2}, "float16", (9, 5), CUTLASS, slices(8)),
+            # More parts than most taps have steps of pairs.
+            (
+                True,
+                "wgrad",
+                {"kernel_size": 2, "stride": 2},
+                "float32",
+                (17, 3),
+                bodies,
+                tiles(16, 16, 16, 5, wgrad=True),
+            ),
+            (False, "dgrad", {"kernel_size": 3}, "float32", (40, 65), bodies, tiles(32, 32, 64)),
+            (False, "forward", {"kernel_size": 3}, "bfloat16", (64, 64), CUTLASS, slices(4)),
+            (False, "wgrad", {"kernel_size": 3}, "bfloat16", (33, 20), CUTLASS, slices(2)),
+        )
+    ],
+)
+def test_products_are_those_of_explicit_gemm(product, options, dtype, channels, module, parameters):
+    kmap = vx.kernel_map(make_voxels(random_cube(90), capacity=100), **options)
+    problem, operands = problem_and_operands(kmap, product, *channels, dtype)
+    actual = executed(module, parameters, problem, operands, kmap)
+    expected = executed(formulations, formulations.IM2COL, problem, operands, kmap)
+    assert np.isfinite(actual).all()
+    assert relative_error(actual, expected) < TOLERANCE[dtype]
+
+
+def test_every_tile_of_the_tensor_cores_lowers():
+    for product in ("forward", "wgrad"):
+        problem = problem_of(product)
+        space = CUTLASS.space(problem, CHIPS["cuda"].info)
+        assert {dict(p)["mma_tile"] for p in space} == {0, 1, 2, 3}
+        assert {dict(p)["split_k_slices"] for p in space} == {1, 2, 4, 8}
+        lowered = lowered_kernel(CHIPS["cuda"], problem, space[0], CUTLASS.apply)
+        assert len(triton_modules(lowered)) == 1
+
+
+def test_what_is_not_for_tensor_cores_is_refused_with_the_reason():
+    h100, amd = CHIPS["cuda"].info, CHIPS["rocm"].info
+    old = dataclasses.replace(h100, generation="7.5")
+    for problem, hardware, reason in (
+        (problem_of("forward"), amd, "NVIDIA GPUs only, not on gfx942"),
+        (problem_of("forward"), old, "compute capability 8.0, this GPU has 7.5"),
+        (problem_of("forward", dtype="float32"), h100, "which round float32"),
+        (problem_of("forward", dtype="float64"), h100, "got float64"),
+    ):
+        assert reason in CUTLASS.supports(problem, hardware)
+    rounded = problem_of("forward", dtype="float32", precision="default")
+    assert CUTLASS.supports(rounded, h100) is None
+    assert CUTLASS.heuristic(rounded, h100) in CUTLASS.space(rounded, h100)
+
+
+def test_few_rows_are_cut_into_slices():
+    """As nobody has measured: where there are fewer tiles than cores."""
+    h100 = CHIPS["cuda"].info
+    few = problem_of("forward")
+    many = dataclasses.replace(few, out_capacity=10**6)
+    assert dict(CUTLASS.heuristic(few, h100))["split_k_slices"] == 8
+    assert dict(CUTLASS.heuristic(many, h100))["split_k_slices"] == 1
+    assert gpu.space(few, h100)[0] != gpu.space(many, h100)[0]
