@@ -136,6 +136,7 @@ def test_a_layer_with_its_map_runs_in_one_program(algorithm):
     np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
 
 
+@pytest.mark.slow
 def test_the_comparison_itself_runs():
     """Interpreted, with a chip that is not here."""
     chip = HardwareInfo(

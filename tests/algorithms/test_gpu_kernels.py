@@ -17,8 +17,10 @@ import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, slow_unless
 from voxax.algorithms import Problem, lookup
+from voxax.algorithms.depthwise import gpu as depthwise_gpu
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.algorithms.implicit_gemm import bodies, gpu
+from voxax.geometry.host import invert_table, pair_lists, sort_by_taps
 
 TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 2e-3}
 CUTLASS = lookup("cutlass_implicit_gemm")
@@ -82,7 +84,15 @@ def executed(module, parameters, problem, operands, kmap):
             # Two blocks of channels on both sides, the last ones partly padding; two tiles of rows.
             (True, "forward", {"kernel_size": 3}, "bfloat16", (17, 20), bodies, tiles(64, 16, 16)),
             # Taps cut into more slices than some tiles have taps.
-            (True, "dgrad", {"kernel_size": 2, "stride": 2}, "float16", (9, 5), CUTLASS, slices(8)),
+            (
+                False,
+                "dgrad",
+                {"kernel_size": 2, "stride": 2},
+                "float16",
+                (9, 5),
+                CUTLASS,
+                slices(8),
+            ),
             # More parts than most taps have steps of pairs.
             (
                 True,
@@ -141,3 +151,51 @@ def test_few_rows_are_cut_into_slices():
     assert dict(CUTLASS.heuristic(few, h100))["split_k_slices"] == 8
     assert dict(CUTLASS.heuristic(many, h100))["split_k_slices"] == 1
     assert gpu.space(few, h100)[0] != gpu.space(many, h100)[0]
+
+
+def random_problem(product, kind, rng):
+    """``(problem, operands, views)`` of a bare table; NaN in rows that no pair touches."""
+    ins, outs, taps, groups = 30, 40, 5, 2 if kind == "grouped" else 1
+    c_in, c_out = (6, 6) if kind == "depthwise" else (6, 4)
+    table = np.full((outs, taps), -1, np.int32)
+    for tap in range(taps):
+        there = np.flatnonzero(rng.random(outs) < 0.4)[:ins]
+        table[there, tap] = rng.permutation(ins)[: len(there)]
+    problem = Problem(
+        product, kind, ins, outs, taps, c_in, c_out, groups, "float32", "highest", False, "gpu"
+    )
+
+    def draw(rows, channels, used):
+        values = np.where(used[:, None], rng.normal(size=(rows, channels)), np.nan)
+        return values.astype(np.float32)
+
+    x = draw(ins, c_in, np.isin(np.arange(ins), table))
+    dy = draw(outs, c_out, (table >= 0).any(1))
+    w = rng.normal(size=problem.weight_shape).astype(np.float32)
+    transposed = invert_table(table, ins)
+    pairs, starts = pair_lists(table)
+    views = {
+        "neighbors": table,
+        "transposed_neighbors": transposed,
+        "sorted_neighbors": sort_by_taps(table),
+        "transposed_sorted_neighbors": sort_by_taps(transposed),
+        "pairs": pairs,
+        "pair_starts": starts,
+    }
+    return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product], views
+
+
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize("kind", [slow_unless(False, "grouped"), slow_unless(False, "depthwise")])
+def test_other_kinds_of_weights_on_bare_tables(kind, product, rng):
+    problem, operands, views = random_problem(product, kind, rng)
+    body = depthwise_gpu if kind == "depthwise" else gpu
+    parameters = dict(body.space(problem, CHIPS["cuda"].info)[0])
+    sizes = dict.fromkeys(("in_block", "out_block", "channel_block"), 16)
+    sizes |= {"fwd_block_size": 16, "gemm_block_size": 16, "split_k_factor": 2}
+    parameters |= {name: size for name, size in sizes.items() if name in parameters}
+    chosen = tuple(sorted({**parameters, "interpret": 1}.items()))
+    actual = bodies.apply(problem, chosen, *operands, views)
+    expected = formulations.apply(problem, formulations.IM2COL, *operands, views)
+    assert np.isfinite(np.asarray(actual)).all()
+    assert relative_error(actual, expected) < TOLERANCE["float32"]

@@ -13,7 +13,7 @@ from benchmarks.gpu.lowered import CHIPS, TRITON, custom_calls, lower, triton_mo
 from benchmarks.workloads import random_cube
 
 import voxax as vx
-from samples import make_voxels
+from samples import make_voxels, slow_unless
 from voxax.algorithms import lookup
 from voxax.algorithms.implicit_gemm import bodies, gpu
 from voxax.nn.functional import spatially_sparse_conv
@@ -55,7 +55,7 @@ def test_every_candidate_lowers(product, number, kind, platform):
             assert triton_modules(lowered_kernel(chip, problem, parameters))
 
 
-@pytest.mark.parametrize("platform", CHIPS)
+@pytest.mark.parametrize("platform", [slow_unless(name == "cuda", name) for name in CHIPS])
 def test_a_layer_lowers_with_its_map(platform):
     """Strided and back, forward and backward, maps built inside: no call leaves the device."""
     voxels = make_voxels(random_cube(40), 3, capacity=48)

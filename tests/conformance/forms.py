@@ -127,7 +127,7 @@ def by_triton(name, rows, block):
 
 
 # Pallas's interpreter takes up to half a minute for a case.
-INTERPRETED = ("windows_64", "triton_16")
+INTERPRETED = ("windows_64",)
 
 BLOCK = {False: "fwd_block_size", True: "gemm_block_size"}
 FORMS = {
@@ -144,17 +144,19 @@ FORMS = {
         natively("native_4", 4),
         # Windows shorter than a tile, so that most are visited again, by two cores.
         windowed("windows_64", 64, 2),
-        # The smallest tiles and blocks, so that most problems have several.
-        by_triton("triton_16", 16, 16),
     )
 }
+
+# Interpreted too, and run by a sample of their own alone: in the smallest tiles and blocks, so that
+# most problems have several.
+SAMPLED = {"triton_16": by_triton("triton_16", 16, 16)}
 
 
 @contextlib.contextmanager
 def registered():
     """Inside, the forms are algorithms like others, behind all others."""
     before = registry.ALGORITHMS
-    registry.ALGORITHMS = (*before, *FORMS.values())
+    registry.ALGORITHMS = (*before, *FORMS.values(), *SAMPLED.values())
     try:
         yield
     finally:

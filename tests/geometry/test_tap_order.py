@@ -46,6 +46,7 @@ def test_taps_share_bits_where_there_are_many(taps, bits):
     assert (np.diff(found.astype(np.int64)) >= 0).all()
 
 
+@pytest.mark.slow
 def test_the_transposed_map_has_the_views_of_the_other_side():
     kmap = vx.kernel_map(make_voxels(THIN), kernel_size=3, stride=2)
     known = {name: kmap.view(name) for name in ("neighbors", *SIDE_OF_SORTED)}
@@ -54,6 +55,7 @@ def test_the_transposed_map_has_the_views_of_the_other_side():
         assert made.views[name] is known[other]
 
 
+@pytest.mark.slow
 def test_a_plan_attaches_them():
     voxels = make_voxels(WORKLOADS["surface"](120))
 

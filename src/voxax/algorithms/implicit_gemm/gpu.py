@@ -89,7 +89,8 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     fitting = [p for p in _every(problem, stages) if shared_bytes(problem, p) <= limit]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
     if problem.product != "wgrad":
-        return tuple(sorted(fitting, key=lambda p: _programs(problem, p) < wanted))
+        # As listed where there are programs enough; else those of most programs.
+        return tuple(sorted(fitting, key=lambda p: -min(_programs(problem, p), wanted)))
     return tuple(
         tuple(sorted((*p, ("split_k_factor", splits))))
         for splits in _splits(problem, wanted)
