@@ -1,6 +1,6 @@
 """The GPU's kernels, interpreted, on a sample of kernels, axes, channels, relations and layouts.
 
-Each case is a convolution with the form ``triton_16``: its result, of some all gradients too, against
+Each case is a convolution with the form ``triton_16``: its result, of some all gradients, against
 loops in float64, with NaN in padding. Two run by default, all with ``-m slow``.
 """
 
