@@ -13,6 +13,7 @@ from voxax.errors import VoxaxError as VoxaxError
 from voxax.geometry import CurveOrder as CurveOrder
 from voxax.geometry import KernelMap as KernelMap
 from voxax.geometry import KernelSpec as KernelSpec
+from voxax.geometry import Neighbors as Neighbors
 from voxax.geometry import Plan as Plan
 from voxax.geometry import Points as Points
 from voxax.geometry import VoxelGeometry as VoxelGeometry
@@ -27,8 +28,10 @@ from voxax.geometry import dilate as dilate
 from voxax.geometry import inject as inject
 from voxax.geometry import intersection as intersection
 from voxax.geometry import kernel_map as kernel_map
+from voxax.geometry import knn_search as knn_search
 from voxax.geometry import plan as plan
 from voxax.geometry import prune as prune
+from voxax.geometry import radius_search as radius_search
 from voxax.geometry import refine as refine
 from voxax.geometry import splat as splat
 from voxax.geometry import to_bev as to_bev

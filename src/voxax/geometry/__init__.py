@@ -19,6 +19,9 @@ from voxax.geometry.kernel_map import KernelMap as KernelMap
 from voxax.geometry.kernel_maps import kernel_map as kernel_map
 from voxax.geometry.kernel_spec import KernelShape as KernelShape
 from voxax.geometry.kernel_spec import KernelSpec as KernelSpec
+from voxax.geometry.neighbors import Neighbors as Neighbors
+from voxax.geometry.neighbors import knn_search as knn_search
+from voxax.geometry.neighbors import radius_search as radius_search
 from voxax.geometry.order import CurveOrder as CurveOrder
 from voxax.geometry.order import curve_order as curve_order
 from voxax.geometry.plan import Plan as Plan
@@ -34,6 +37,7 @@ from voxax.geometry.sets import cat as cat
 from voxax.geometry.sets import inject as inject
 from voxax.geometry.sets import intersection as intersection
 from voxax.geometry.sets import union as union
+from voxax.geometry.spread import spread as spread
 from voxax.geometry.views import PAIR_ROOM as PAIR_ROOM
 from voxax.geometry.voxel_geometry import VoxelGeometry as VoxelGeometry
 from voxax.geometry.voxels import Voxels as Voxels

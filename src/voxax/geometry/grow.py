@@ -164,15 +164,15 @@ def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float
 
 @functools.partial(jax.jit, static_argnames="taps")
 def _reached(coords: jax.Array, taps: tuple[tuple[int, ...], ...]) -> tuple[jax.Array, jax.Array]:
-    """``site - tap`` of every tap and voxel; see :func:`_candidates`."""
+    """``site - tap`` of every tap and voxel; see :func:`candidates`."""
     cells = coords[None, :, 1:] - jnp.asarray(taps, jnp.int32)[:, None, :]
     inside = jnp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
-    return _candidates(coords, cells, inside)
+    return candidates(coords, cells, inside)
 
 
 @functools.partial(jax.jit, static_argnames="factors")
 def _children(coords: jax.Array, factors: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """``site * factor + step`` of every step and voxel; see :func:`_candidates`."""
+    """``site * factor + step`` of every step and voxel; see :func:`candidates`."""
     steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
     lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
@@ -182,7 +182,7 @@ def _children(coords: jax.Array, factors: tuple[int, ...]) -> tuple[jax.Array, j
         parents <= jnp.asarray(highest, jnp.int32)
     )
     cells = parents * jnp.asarray(factors, jnp.int32)[None, None, :] + jnp.asarray(steps, jnp.int32)
-    return _candidates(coords, cells, jnp.all(inside, axis=-1))
+    return candidates(coords, cells, jnp.all(inside, axis=-1))
 
 
 @functools.partial(jax.jit, static_argnames=("number", "capacity"))
@@ -192,7 +192,7 @@ def _parents(places: jax.Array, number: int, capacity: int) -> jax.Array:
     return jnp.where(child < 0, -1, child % number)
 
 
-def _candidates(
+def candidates(
     coords: jax.Array, cells: jax.Array, inside: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Rows for a new set from cells ``int32[K, N, D]`` derived from every voxel.

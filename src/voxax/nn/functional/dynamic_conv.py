@@ -110,7 +110,7 @@ def dynamic_conv(
     else:
         whole = is_sampled or method == "bank"
         y = _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision)
-    return y if bias is None else _with_bias(y, bias)
+    return y if bias is None else with_bias(y, bias)
 
 
 def bank_error(
@@ -142,7 +142,7 @@ def bank_error(
     return compare(exact, fixed, sizes, spec, bank)
 
 
-def _with_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
+def with_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     """Added in the wide dtype, in which its gradient, a sum over all positions, is accumulated."""
     if bias.shape != y.shape[-1:]:
         raise InputError(

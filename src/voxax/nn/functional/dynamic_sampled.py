@@ -43,7 +43,7 @@ def sampled_conv(
     wide = accumulator(dtype)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)
     active = soft_mask(sizes, spec.offsets, tau) if soft else hard_mask(sizes, spec.offsets)
-    centre = _centres(outputs, spec.stride)
+    centre = centres(outputs, spec.stride)
     steps = np.asarray(spec.offsets if dilation is not None else spec.dilated_offsets, np.int32)
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)
     source = jnp.concatenate([rows, jnp.zeros((1, x.shape[-1]), dtype)])
@@ -65,7 +65,7 @@ def sampled_conv(
             kind = _wider(place.dtype, delta.dtype)
             place = place.astype(kind) + delta.astype(kind)
         reads = None if soft else is_active
-        values = _fetch(source, x.shape[:-1], place, reads, dtype)
+        values = fetch(source, x.shape[:-1], place, reads, dtype)
         for part in (is_active if soft else None, factor):
             if part is not None:
                 values = values * part[..., None].astype(dtype)
@@ -98,13 +98,13 @@ def _like(centre: np.ndarray, offset: jax.Array) -> jax.Array:
     return jnp.asarray(centre, offset.dtype)
 
 
-def _centres(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
+def centres(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
     """``int32[1, *outputs, D]``: where on the input each output position is."""
     axes = [np.arange(n) * s for n, s in zip(outputs[1:], stride, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)[None].astype(np.int32)
 
 
-def _fetch(
+def fetch(
     source: jax.Array, grid: tuple[int, ...], place: jax.Array, reads: jax.Array | None, dtype: Any
 ) -> jax.Array:
     """``[B, *outputs, C]``: the input at ``place [., *outputs, D]``, zero outside of the grid."""

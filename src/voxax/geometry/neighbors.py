@@ -1,0 +1,291 @@
+"""Neighbours among points: those within a radius, and the nearest ones, under a static capacity."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import operator
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import PAD, bucket_capacity, lower_bound, sort_rows
+from voxax.errors import CapacityError, InputError
+from voxax.geometry.points import Points
+
+SearchMethod = Literal["auto", "all", "cells"]
+SEARCH_METHODS = ("auto", "all", "cells")
+
+# Rows of queries at a time: what the distances to all points may take, and the most with cells.
+_DISTANCES = 1 << 22
+_QUERIES = 1024
+# Candidates of each query at a time, and the points from which on cells are worth sorting for.
+_CANDIDATES = 32
+_MANY = 4096
+# Cells are a little wider than the radius: rounding cannot then put a neighbour two cells away, up
+# to clouds of 1e5 radii in float32.
+_SLACK = 1.01
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Neighbors:
+    """Which points are around each query.
+
+    Attributes:
+      rows: ``int32[M, k]``, rows of the points, nearest first, of equally near ones the earlier
+        row; -1 where there are fewer. Padding queries have none.
+      found: ``int32[M]``, how many there are, also where k is too small to list them.
+    """
+
+    rows: jax.Array
+    found: jax.Array
+
+    @property
+    def capacity(self) -> int:
+        """k, static: how many can be listed for each query."""
+        return self.rows.shape[1]
+
+    @property
+    def num_dropped(self) -> jax.Array:
+        """``int32[]``: neighbours that are not listed, over all queries; saturates at 2**31."""
+        most = (2**31 - 1) // max(self.rows.shape[0], 1)
+        excess = jnp.clip(self.found - self.capacity, 0, most)
+        return jnp.sum(excess, dtype=jnp.int32)
+
+    def raise_if_overflowed(self) -> None:
+        """Raise :class:`CapacityError` where neighbours were lost; on the host."""
+        if not self.rows.size:
+            return
+        largest = int(jnp.max(self.found))
+        if largest > self.capacity:
+            raise CapacityError(
+                f"a query has {largest} neighbours, the capacity is {self.capacity}: give "
+                f"capacity={bucket_capacity(largest)} (vx.bucket_capacity({largest})) or more, a "
+                "smaller radius, or knn_search with k and radius, which keeps the nearest"
+            )
+
+
+def radius_search(
+    points: Points,
+    queries: Points | None = None,
+    *,
+    radius: float | jax.Array,
+    capacity: int,
+    method: SearchMethod = "auto",
+) -> Neighbors:
+    """All points of a query's scene whose distance is at most ``radius``.
+
+    A point among the queries is its own neighbour. Points and queries that are not finite have
+    none. No gradient flows through the choice.
+
+    Args:
+      points: where to search; D axes.
+      queries: around what; None takes the points.
+      radius: above 0; may be traced.
+      capacity: static, the most neighbours that a query may have.
+      method: ``all`` compares each query with all points, in blocks; ``cells`` sorts the points
+        into cells as wide as the radius and compares with those of the ``3**D`` cells around;
+        ``auto`` takes ``cells`` from 4096 points on. Up to the rounding of distances the result
+        is the same.
+
+    Returns:
+      Neighbors. Traced, what did not fit is in ``num_dropped``, the nearest are kept.
+
+    Raises:
+      InputError: other axes or batch sizes, a radius not above 0, an unknown method.
+      CapacityError: eager, and a query has more neighbours than ``capacity``.
+    """
+    if not _compat.is_traced(radius) and not float(radius) > 0:
+        raise InputError(f"radius={float(radius)} must be above 0")
+    found = _search(points, queries, capacity, "capacity", radius, method)
+    if not _compat.is_traced(found.found):
+        found.raise_if_overflowed()
+    return found
+
+
+def knn_search(
+    points: Points,
+    queries: Points | None = None,
+    *,
+    k: int,
+    radius: float | jax.Array | None = None,
+) -> Neighbors:
+    """The ``k`` nearest points of a query's scene, or all where it has fewer.
+
+    Args:
+      points, queries: as in :func:`radius_search`.
+      k: static, at least 1.
+      radius: only those whose distance is at most this; from 4096 points on the search then goes
+        by cells. Without it each query is compared with all points.
+
+    Returns:
+      Neighbors; ``found`` counts all candidates, so ``num_dropped`` says nothing here.
+
+    Raises:
+      InputError: other axes or batch sizes, ``k`` below 1.
+    """
+    method = "all" if radius is None else "auto"
+    return _search(points, queries, k, "k", jnp.inf if radius is None else radius, method)
+
+
+def _search(
+    points: Points, queries: Points | None, k: int, name: str, radius: Any, method: str
+) -> Neighbors:
+    queries = points if queries is None else queries
+    if points.ndim != queries.ndim or points.batch_size != queries.batch_size:
+        raise InputError(
+            f"queries of {queries.ndim} axes and {queries.batch_size} scenes among points of "
+            f"{points.ndim} and {points.batch_size}: both must agree"
+        )
+    if method not in SEARCH_METHODS:
+        raise InputError(f"unknown method {method!r}; known: {', '.join(SEARCH_METHODS)}")
+    if operator.index(k) < 1:
+        raise InputError(f"{name}={k} must be at least 1")
+    if method == "auto":
+        method = "cells" if points.capacity >= _MANY else "all"
+    wide = max(points.positions.dtype, queries.positions.dtype, key=lambda dtype: dtype.itemsize)
+    radius = jax.lax.stop_gradient(jnp.asarray(radius, wide))
+    source, around = (
+        jax.lax.stop_gradient(cloud.positions).astype(wide) for cloud in (points, queries)
+    )
+    scenes = [_scenes(cloud) for cloud in (points, queries)]
+    if not points.capacity:
+        none = jnp.full((queries.capacity, operator.index(k)), -1, jnp.int32)
+        return Neighbors(none, jnp.zeros((queries.capacity,), jnp.int32))
+    find = _among_all if method == "all" else _among_cells
+    rows, found = find(source, scenes[0], around, scenes[1], radius, operator.index(k))
+    return Neighbors(rows, found)
+
+
+def _scenes(cloud: Points) -> jax.Array:
+    """``int32[capacity]``: the scene of each point that is there and finite, else -1."""
+    known = cloud.valid & jnp.all(jnp.isfinite(cloud.positions), axis=1)
+    known &= (cloud.batch_index >= 0) & (cloud.batch_index < cloud.batch_size)
+    return jnp.where(known, cloud.batch_index, -1)
+
+
+def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    """``run`` on so many rows of the arrays at a time."""
+    number = arrays[0].shape[0]
+    blocks = -(-number // rows) if number else 0
+
+    def cut(array: jax.Array) -> jax.Array:
+        sides = [(0, blocks * rows - number)] + [(0, 0)] * (array.ndim - 1)
+        return jnp.pad(array, sides, constant_values=-1).reshape(blocks, rows, *array.shape[1:])
+
+    found, counts = jax.lax.map(run, tuple(cut(array) for array in arrays))
+    return found.reshape(-1, found.shape[-1])[:number], counts.reshape(-1)[:number]
+
+
+@functools.partial(jax.jit, static_argnames="k")
+def _among_all(
+    source: jax.Array,
+    scene: jax.Array,
+    around: jax.Array,
+    own: jax.Array,
+    radius: jax.Array,
+    k: int,
+) -> tuple[jax.Array, jax.Array]:
+    """``int32[M, k]`` and ``int32[M]`` by all distances."""
+    number = source.shape[0]
+    missing = max(k - number, 0)
+
+    def block(part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        positions, own = part
+        apart = _squares(source[None], positions[:, None])
+        near = (own[:, None] == scene[None]) & (own[:, None] >= 0) & (apart <= radius**2)
+        apart = jnp.where(near, apart, jnp.inf)
+        # Of equal values `top_k` takes the earlier one.
+        distance, rows = jax.lax.top_k(-apart, min(k, number))
+        rows = jnp.where(distance > -jnp.inf, rows, -1).astype(jnp.int32)
+        rows = jnp.pad(rows, ((0, 0), (0, missing)), constant_values=-1)
+        return rows, jnp.sum(near, axis=1, dtype=jnp.int32)
+
+    size = max(1, min(_QUERIES, _DISTANCES // max(number, 1), around.shape[0]))
+    return _in_blocks(block, size, (around, own))
+
+
+def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Squared distances along the last axis; not by products, which would cancel."""
+    return jnp.sum((a - b) ** 2, axis=-1)
+
+
+@functools.partial(jax.jit, static_argnames="k")
+def _among_cells(
+    source: jax.Array,
+    scene: jax.Array,
+    around: jax.Array,
+    own: jax.Array,
+    radius: jax.Array,
+    k: int,
+) -> tuple[jax.Array, jax.Array]:
+    """The same by sorted cells: what is around a query lies in ``3**(D - 1)`` ranges of rows."""
+    number, ndim = source.shape
+    origin = jnp.min(jnp.where(scene[:, None] >= 0, source, jnp.inf), axis=0, initial=jnp.inf)
+    cells = [_cells(p, s, origin, radius) for p, s in ((source, scene), (around, own))]
+    table, order = sort_rows(cells[0])
+    prefixes = np.asarray(list(itertools.product((-1, 0, 1), repeat=ndim - 1)), np.int32)
+    prefixes = prefixes.reshape(len(prefixes), ndim - 1)
+    ends = []
+    for last in (-1, 2):
+        steps = np.concatenate(
+            [np.zeros((len(prefixes), 1)), prefixes, np.full((len(prefixes), 1), last)], axis=1
+        )
+        query = cells[1][:, None] + jnp.asarray(steps, jnp.int32)[None]
+        ends.append(lower_bound(table, query))
+    first, past = ends
+    past = jnp.where(own[:, None] >= 0, past, first)
+
+    def block(part: tuple) -> tuple[jax.Array, jax.Array]:
+        positions, first, past = part
+        past = jnp.maximum(past, first)
+        upto = jnp.cumsum(past - first, axis=1, dtype=jnp.int32)
+        start = jnp.concatenate([jnp.zeros_like(upto[:, :1]), upto[:, :-1]], axis=1)
+        longest = jnp.max(upto[:, -1], initial=0)
+
+        def step(turn: jax.Array, best: tuple) -> tuple:
+            distance, rows, found = best
+            # Numbers among a query's candidates, then the range and the row of each.
+            number = turn * _CANDIDATES + jnp.arange(_CANDIDATES, dtype=jnp.int32)[None]
+            number = jnp.broadcast_to(number, (positions.shape[0], _CANDIDATES))
+            which = jnp.sum(number[..., None] >= upto[:, None], axis=-1, dtype=jnp.int32)
+            there = which < upto.shape[1]
+            which = jnp.minimum(which, upto.shape[1] - 1)
+            begin, skip = (jnp.take_along_axis(a, which, axis=1) for a in (first, start))
+            row = order.at[begin + number - skip].get(mode="clip")
+            apart = _squares(source.at[row].get(mode="clip"), positions[:, None])
+            near = there & (apart <= radius**2)
+            found = found + jnp.sum(near, axis=1, dtype=jnp.int32)
+            distance = jnp.concatenate([distance, jnp.where(near, apart, jnp.inf)], axis=1)
+            rows = jnp.concatenate([rows, jnp.where(near, row, number_of_rows)], axis=1)
+            distance, rows = jax.lax.sort((distance, rows), dimension=1, num_keys=2)
+            return distance[:, :k], rows[:, :k], found
+
+        number_of_rows = jnp.int32(number)
+        begin = (
+            jnp.full((positions.shape[0], k), jnp.inf, source.dtype),
+            jnp.full((positions.shape[0], k), number, jnp.int32),
+            jnp.zeros((positions.shape[0],), jnp.int32),
+        )
+        turns = (longest + _CANDIDATES - 1) // _CANDIDATES
+        _, rows, found = jax.lax.fori_loop(0, turns, step, _compat.vary_alike(*begin, first)[:3])
+        return jnp.where(rows == number, -1, rows), found
+
+    size = max(1, min(_QUERIES, around.shape[0]))
+    return _in_blocks(block, size, (around, first, past))
+
+
+def _cells(
+    positions: jax.Array, scene: jax.Array, origin: jax.Array, radius: jax.Array
+) -> jax.Array:
+    """``int32[N, 1 + D]``: scene and cell; ``PAD`` where there is no point."""
+    cell = jnp.floor((positions - origin[None]) / (radius * _SLACK))
+    # Queries may be far from all points; the cast needs a range. A cell beyond is nobody's.
+    cell = jnp.clip(jnp.where(jnp.isfinite(cell), cell, 0), -4, 2**30).astype(jnp.int32)
+    rows = jnp.concatenate([scene[:, None], cell], axis=1)
+    return jnp.where(scene[:, None] >= 0, rows, PAD)

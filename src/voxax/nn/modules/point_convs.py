@@ -1,0 +1,257 @@
+"""Convolutions over neighbouring points, as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from voxax.geometry import Neighbors, Points
+from voxax.geometry.kernel_spec import per_axis
+from voxax.nn.functional.continuous_conv import Mapping, Window, continuous_conv, poly6
+from voxax.nn.functional.kernel_point_conv import Influence, kernel_point_conv
+from voxax.nn.functional.kernel_point_positions import kernel_point_positions
+from voxax.nn.functional.point_conv import point_conv
+from voxax.nn.modules.conv import Initializer
+from voxax.nn.modules.initializers import he_normal
+
+
+class ContinuousConv(nnx.Module):
+    """:func:`voxax.nn.functional.continuous_conv` with a weight of its own.
+
+    Args:
+      in_channels, out_channels: C, C_out.
+      kernel_size: of the grid of matrices, an integer or one per axis.
+      radius: of the ball, in the unit of the positions.
+      ndim: axes, 1 to 3.
+      mapping, window, normalize: as for the function.
+      use_bias, param_dtype, kernel_init, precision, rngs: as in ``DynamicConv``.
+
+    Attributes:
+      weight: ``[*T, C, C_out]``.
+      bias: ``[C_out]`` or None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int] = 4,
+        *,
+        radius: float,
+        ndim: int = 3,
+        mapping: Mapping = "volume_preserving",
+        window: Window | None = poly6,
+        normalize: bool = False,
+        use_bias: bool = True,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        precision: jax.lax.PrecisionLike = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        shape = (*per_axis(kernel_size, ndim, "kernel_size"), in_channels, out_channels)
+        self.mapping: Mapping = mapping
+        self.radius, self.window = float(radius), window
+        self.normalize, self.precision = normalize, precision
+        self.weight = nnx.Param(kernel_init(rngs.params(), shape, param_dtype))
+        self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
+
+    def __call__(
+        self, points: Points, neighbors: Neighbors, queries: Points | None = None
+    ) -> Points:
+        """The queries with ``C_out`` channels."""
+        return continuous_conv(
+            points,
+            self.weight[...],
+            neighbors,
+            queries,
+            radius=self.radius,
+            mapping=self.mapping,
+            window=self.window,
+            normalize=self.normalize,
+            bias=None if self.bias is None else self.bias[...],
+            precision=self.precision,
+        )
+
+
+class KernelPointConv(nnx.Module):
+    """:func:`voxax.nn.functional.kernel_point_conv`, rigid or with offsets that it predicts.
+
+    Deformable, a rigid layer of the same neighbours predicts each query's offsets, in units of the
+    extent, from zeros at the start.
+
+    Args:
+      in_channels, out_channels: C, C_out.
+      num_kernel_points: K.
+      extent: how far a kernel point reaches, in the unit of the positions; they lie 1.5 extents
+        around the query. Search neighbours within 2.5.
+      ndim: axes.
+      deformable: whether offsets are predicted.
+      modulated: whether factors are predicted too, twice a sigmoid.
+      influence: as for the function.
+      use_bias, param_dtype, kernel_init, precision, rngs: as in ``DynamicConv``.
+
+    Attributes:
+      weight: ``[K, C, C_out]``.
+      predict, predict_bias: of the layer that predicts, or None.
+      bias: ``[C_out]`` or None.
+
+    Source: Thomas et al., "KPConv", ICCV 2019.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        num_kernel_points: int = 15,
+        *,
+        extent: float,
+        ndim: int = 3,
+        deformable: bool = False,
+        modulated: bool = False,
+        influence: Influence = "linear",
+        use_bias: bool = True,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        precision: jax.lax.PrecisionLike = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        places = kernel_point_positions(num_kernel_points, ndim, radius=1.5 * extent)
+        # Static, so no parameter: tuples, which a module may hold.
+        self.kernel_points = tuple(map(tuple, places.tolist()))
+        self.influence: Influence = influence
+        self.extent, self.precision = float(extent), precision
+        self.deformable, self.modulated = deformable, modulated
+        shape = (num_kernel_points, in_channels, out_channels)
+        self.weight = nnx.Param(kernel_init(rngs.params(), shape, param_dtype))
+        predicted = num_kernel_points * (ndim * deformable + modulated)
+        start = [jnp.zeros(s, param_dtype) for s in ((*shape[:2], predicted), (predicted,))]
+        self.predict, self.predict_bias = (nnx.Param(p) if predicted else None for p in start)
+        self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
+
+    def __call__(
+        self, points: Points, neighbors: Neighbors, queries: Points | None = None
+    ) -> Points:
+        """The queries with ``C_out`` channels."""
+        offsets, factors = self.predictions(points, neighbors, queries)
+        return self._convolve(points, neighbors, queries, self.weight, self.bias, offsets, factors)
+
+    def predictions(
+        self, points: Points, neighbors: Neighbors, queries: Points | None = None
+    ) -> tuple[jax.Array | None, jax.Array | None]:
+        """Offsets ``[M, K, D]`` in the unit of the positions, and factors ``[M, K]``, or None."""
+        if self.predict is None:
+            return None, None
+        y = self._convolve(points, neighbors, queries, self.predict, self.predict_bias)
+        found = y.features.reshape(y.capacity, len(self.kernel_points), -1)
+        offsets = found[..., : points.ndim] * self.extent if self.deformable else None
+        factors = 2 * jax.nn.sigmoid(found[..., -1]) if self.modulated else None
+        return offsets, factors
+
+    def _convolve(self, points, neighbors, queries, weight, bias, offsets=None, factors=None):
+        return kernel_point_conv(
+            points,
+            weight[...],
+            neighbors,
+            jnp.asarray(self.kernel_points, points.positions.dtype),
+            queries,
+            extent=self.extent,
+            offsets=offsets,
+            modulation=factors,
+            influence=self.influence,
+            bias=None if bias is None else bias[...],
+            precision=self.precision,
+        )
+
+
+class PointConv(nnx.Module):
+    """:func:`voxax.nn.functional.point_conv` with its networks.
+
+    The weight function is a network of one hidden layer, ``D -> hidden -> hidden``, with ReLU
+    behind both; that of densities, ``1 -> 16 -> 1``, with a ReLU and a sigmoid.
+
+    Args:
+      in_channels, out_channels: C, C_out.
+      hidden: T, outputs of the weight function's network.
+      ndim: axes.
+      use_density: whether densities are used.
+      use_bias, param_dtype, kernel_init, precision, rngs: as in ``DynamicConv``.
+
+    Attributes:
+      weight: ``[T, C, C_out]``.
+      weight_layers, density_layers: ``nnx.Linear``.
+      bias: ``[C_out]`` or None.
+
+    Source: Wu et al., "PointConv", CVPR 2019 (there with batch normalisation between the layers).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden: int = 16,
+        *,
+        ndim: int = 3,
+        use_density: bool = True,
+        use_bias: bool = True,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        precision: jax.lax.PrecisionLike = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        self.use_density, self.precision = use_density, precision
+
+        exactly: Any = "highest" if precision is None else precision
+
+        def layer(inputs: int, outputs: int) -> nnx.Linear:
+            return nnx.Linear(
+                inputs,
+                outputs,
+                param_dtype=param_dtype,
+                kernel_init=kernel_init,
+                precision=exactly,
+                rngs=rngs,
+            )
+
+        shape = (hidden, in_channels, out_channels)
+        self.weight = nnx.Param(kernel_init(rngs.params(), shape, param_dtype))
+        self.weight_layers = nnx.List([layer(ndim, hidden), layer(hidden, hidden)])
+        self.density_layers = nnx.List([layer(1, 16), layer(16, 1)] if use_density else [])
+        self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
+
+    def __call__(
+        self,
+        points: Points,
+        neighbors: Neighbors,
+        queries: Points | None = None,
+        *,
+        density: jax.Array | None = None,
+    ) -> Points:
+        """The queries with ``C_out`` channels; ``density`` as for the function."""
+
+        def weights(places: jax.Array) -> jax.Array:
+            for layer in self.weight_layers:
+                places = jax.nn.relu(layer(places))
+            return places
+
+        def scale(sparse: jax.Array) -> jax.Array:
+            first, last = self.density_layers
+            return jax.nn.sigmoid(last(jax.nn.relu(first(sparse))))
+
+        return point_conv(
+            points,
+            self.weight[...],
+            neighbors,
+            weights,
+            queries,
+            density=density if self.use_density else None,
+            density_net=scale if self.use_density and density is not None else None,
+            bias=None if self.bias is None else self.bias[...],
+            precision=self.precision,
+        )
