@@ -165,12 +165,10 @@ def main() -> None:
     arguments = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / "tpu_layers.json"
-    rows = json.loads(kept.read_text()) if kept.exists() else []
-    rows = [row for row in rows if row.get("code") == _digest(row["method"])]
     for scan in arguments.scans:
         table = neighbors(cells(points(arguments.data, scan), VOXEL))
         for chip in arguments.chips:
-            valid = {_case(row) for row in rows}
+            valid = {_case(row) for row in _known(kept)}
             asked = [
                 method
                 for method in arguments.methods
@@ -179,22 +177,27 @@ def main() -> None:
             if not asked:
                 continue
             new = measure(scan, table, chip, asked)
-            rows = _written(kept, rows, new)
+            _write(kept, new)
             print(table_of(new), flush=True)
-    print(summary_of(rows))
+    print(summary_of(_known(kept)))
 
 
-def _written(kept: Path, rows: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[Any]:
-    """All rows, in order."""
+def _known(kept: Path) -> list[dict[str, Any]]:
+    """Rows of earlier runs, and of others that run now, but for those of other kernels."""
+    rows = json.loads(kept.read_text()) if kept.exists() else []
+    return [row for row in rows if row.get("code") == _digest(row["method"])]
+
+
+def _write(kept: Path, new: list[dict[str, Any]]) -> None:
+    """Among all rows, in order."""
     replaced = {_case(row) for row in new}
-    rows = [row for row in rows if _case(row) not in replaced] + new
+    rows = [row for row in _known(kept) if _case(row) not in replaced] + new
     rows.sort(key=lambda row: (SCANS.index(row["scan"]), list(TOPOLOGIES).index(row["chip"])))
     kept.write_text(json.dumps(rows, indent=1) + "\n")
     kept.with_suffix(".md").write_text(
         "# One layer on TPUs, predicted\n\nSee benchmarks/tpu/layers.py. Milliseconds.\n\n"
         f"{summary_of(rows)}\n\n{table_of(rows)}\n"
     )
-    return rows
 
 
 if __name__ == "__main__":
