@@ -24,7 +24,7 @@ from voxax.forecast import count_all
 
 TARGETS = {"v5e": 25.0, "v6e": 22.0}
 """Aims, in cycles per output row."""
-BUDGETS = {"v5e": 17.8, "v6e": 13.4}
+BUDGETS = {"v5e": 14.3, "v6e": 10.6}
 """What a test holds: the figures of this script and 5 % more. Not above a target that was met."""
 
 

@@ -5,9 +5,11 @@
 A 3x3x3 submanifold layer of 64 channels in bfloat16 on two real scans at 5 cm: forward, and
 training (forward, dgrad and wgrad). Times are predicted from the TPU compiler's schedules
 (voxax.forecast): whole programs, what XLA does before and after a kernel included; the kernel map
-is not, nor are the lists that the copies of rows go by. Nothing runs.
+is not, nor are the lists that the copies of rows go by. Of a device with two cores each takes half
+of all work, as if XLA always divided it evenly, in its own kernels too. Nothing runs.
 The floor: operands and results once through HBM, or the products of neighbours at the peak rate.
-Needs libtpu. Results go to results/tpu_layers.md and .json.
+Needs libtpu. Results go to results/tpu_layers.md and .json after each generation and scan; a run
+goes on where another was stopped, and takes again what was made of other kernels.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
-from benchmarks.tpu.program import visits
+from benchmarks.tpu.program import digest, visits
 from benchmarks.tpu.scans import cells, neighbors, points
 
 from voxax.errors import VoxaxError
-from voxax.forecast import TOPOLOGIES, Program, outcomes
+from voxax.forecast import TOPOLOGIES, Cost, Program, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL, CHANNELS, TILE = ("semantickitti", "lone_star"), 0.05, 64, 128
@@ -39,16 +41,27 @@ METHODS = {
 TRAINING = {"forward": 2, "wgrad": 1}
 
 
-def predicted(program: Program, method: str, table: np.ndarray) -> tuple[float, str]:
-    """Seconds, and what bounds the dearest kernel."""
-    number = 1.0
+def predicted(program: Program, method: str, table: np.ndarray) -> dict[str, Any]:
+    """Seconds, those of them in Pallas' kernels, and what bounds the dearest kernel."""
+    chip, number = program.chip, 1.0
     if method == "windows":
-        number = float(visits(program.chip.name, table))
+        number = float(visits(chip.name, table))
     elif method == "row copies":
         number = float((table >= 0).sum() / -(-len(table) // TILE))
     passes = {kernel.name: number for kernel in program.kernels if kernel.is_pallas}
     costs = program.costs(passes)
-    return program.seconds(passes), max(costs, key=lambda cost: cost.seconds).bound
+
+    def seconds(cost: Cost) -> float:
+        # A schedule is of all the work. The visits that are counted are one core's.
+        cores = 1 if method == "windows" and cost.kernel.is_pallas else chip.cores
+        return max(cost.cycles / chip.clock / cores, cost.bytes / chip.device_bandwidth)
+
+    moved = sum(cost.bytes for cost in costs) + program.copied
+    return {
+        "seconds": max(sum(map(seconds, costs)), moved / chip.device_bandwidth),
+        "kernels": sum(seconds(cost) for cost in costs if cost.kernel.is_pallas),
+        "bound": max(costs, key=seconds).bound,
+    }
 
 
 def floors(program: Program, table: np.ndarray) -> tuple[float, float]:
@@ -59,36 +72,39 @@ def floors(program: Program, table: np.ndarray) -> tuple[float, float]:
     return max(operations, moved), 3 * max(operations, moved)
 
 
-def measure(name: str, folder: Path, chips: list[str], methods: list[str]) -> list[dict[str, Any]]:
-    table = neighbors(cells(points(folder, name), VOXEL))
-    cases = [(chip, method) for chip in chips for method in methods]
+def measure(name: str, table: np.ndarray, chip: str, methods: list[str]) -> list[dict[str, Any]]:
     asked = [
         (chip, METHODS[method], {"product": product, "rows": len(table)})
-        for chip, method in cases
+        for method in methods
         for product in TRAINING
     ]
     outcome = iter(outcomes(asked))
     found = []
-    for chip, method in cases:
+    for method in methods:
         programs = {product: next(outcome) for product in TRAINING}
         row: dict[str, Any] = {"scan": name, "voxels": len(table), "chip": chip}
-        row |= {"method": method}
+        row |= {"method": method, "code": _digest(method)}
         errors = [str(p) for p in programs.values() if isinstance(p, VoxaxError)]
         if errors:
-            found.append(row | {"error": errors[0]})
+            found.append(row | {"error": errors[0][:600]})
             continue
         each = {p: predicted(program, method, table) for p, program in programs.items()}
         forward, training = floors(programs["forward"], table)
         row |= {
-            "forward": each["forward"][0],
-            "training": sum(times * each[p][0] for p, times in TRAINING.items()),
+            "forward": each["forward"]["seconds"],
+            "training": sum(times * each[p]["seconds"] for p, times in TRAINING.items()),
+            "forward_kernels": each["forward"]["kernels"],
+            "training_kernels": sum(times * each[p]["kernels"] for p, times in TRAINING.items()),
             "forward_floor": forward,
             "training_floor": training,
-            "bound": each["forward"][1],
+            "bound": each["forward"]["bound"],
         }
         found.append(row)
-        print(table_of([row]).splitlines()[-1], flush=True)
     return found
+
+
+def _digest(method: str) -> str:
+    return digest("windows" if method == "windows" else "baselines")
 
 
 def _case(row: dict[str, Any]) -> tuple[str, ...]:
@@ -114,6 +130,29 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def summary_of(rows: list[dict[str, Any]]) -> str:
+    """A line for each scan, generation and product that all methods are known of."""
+    known = {_case(row): row for row in rows if "error" not in row}
+    lines = [
+        "| scan | chip | product | window kernels | of it the kernels | copies of rows "
+        "| XLA's gather | floor | the better of both, of window kernels |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for scan, chip in dict.fromkeys((row["scan"], row["chip"]) for row in rows):
+        found = [known.get((scan, chip, m)) for m in ("windows", "row copies", "XLA gather")]
+        if None in found:
+            continue
+        for product in ("forward", "training"):
+            ours, *others = (1e3 * row[product] for row in found if row)
+            part = found[0][f"{product}_kernels"] / found[0][product]
+            lines.append(
+                f"| {scan} | {chip} | {product} | {ours:.2f} | {part:.0%} | {others[0]:.2f} "
+                f"| {others[1]:.2f} | {1e3 * found[0][f'{product}_floor']:.3f} "
+                f"| {min(others) / ours:.1f} x |"
+            )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -122,24 +161,43 @@ def main() -> None:
     parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
     parser.add_argument("--scans", nargs="*", default=list(SCANS), choices=list(SCANS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--anew", action="store_true", help="take again what is known")
     arguments = parser.parse_args()
-    rows = [
-        r
-        for scan in arguments.scans
-        for r in measure(scan, arguments.data, arguments.chips, arguments.methods)
-    ]
     RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / "tpu_layers.json"
-    if kept.exists():  # rows of other runs stay
-        new = {_case(row) for row in rows}
-        rows = [row for row in json.loads(kept.read_text()) if _case(row) not in new] + rows
+    for scan in arguments.scans:
+        table = neighbors(cells(points(arguments.data, scan), VOXEL))
+        for chip in arguments.chips:
+            valid = {_case(row) for row in _known(kept)}
+            asked = [
+                method
+                for method in arguments.methods
+                if arguments.anew or (scan, chip, method) not in valid
+            ]
+            if not asked:
+                continue
+            new = measure(scan, table, chip, asked)
+            _write(kept, new)
+            print(table_of(new), flush=True)
+    print(summary_of(_known(kept)))
+
+
+def _known(kept: Path) -> list[dict[str, Any]]:
+    """Rows of earlier runs, and of others that run now, but for those of other kernels."""
+    rows = json.loads(kept.read_text()) if kept.exists() else []
+    return [row for row in rows if row.get("code") == _digest(row["method"])]
+
+
+def _write(kept: Path, new: list[dict[str, Any]]) -> None:
+    """Among all rows, in order."""
+    replaced = {_case(row) for row in new}
+    rows = [row for row in _known(kept) if _case(row) not in replaced] + new
     rows.sort(key=lambda row: (SCANS.index(row["scan"]), list(TOPOLOGIES).index(row["chip"])))
-    text = table_of(rows)
-    (RESULTS / "tpu_layers.md").write_text(
-        f"# One layer on TPUs, predicted\n\nSee benchmarks/tpu/layers.py.\n\n{text}\n"
+    kept.write_text(json.dumps(rows, indent=1) + "\n")
+    kept.with_suffix(".md").write_text(
+        "# One layer on TPUs, predicted\n\nSee benchmarks/tpu/layers.py. Milliseconds.\n\n"
+        f"{summary_of(rows)}\n\n{table_of(rows)}\n"
     )
-    (RESULTS / "tpu_layers.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(text)
 
 
 if __name__ == "__main__":

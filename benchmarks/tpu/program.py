@@ -1,6 +1,9 @@
 """Products compiled for TPUs that are not there, by libtpu (`pip install .[tpu]`)."""
 
 import functools
+import hashlib
+import importlib.metadata
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,13 +12,27 @@ from voxax.algorithms import Problem
 from voxax.algorithms.implicit_gemm import bodies, tpu
 from voxax.forecast import TOPOLOGIES as BY_CHIP
 from voxax.forecast import compile_for
-from voxax.geometry import KernelSpec
+from voxax.geometry import KernelSpec, windows
 from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.hardware import describe
 
 TOPOLOGIES = tuple(BY_CHIP.values())
 
 facts = functools.cache(describe)  # a process of its own each time
+
+
+@functools.cache
+def digest(name="windows"):
+    """Of the window kernels or the baselines, and of the versions that compile them."""
+    folder = Path(tpu.__file__).parent
+    files = {
+        "windows": (folder / "tpu.py", folder / "tpu_kernel.py", Path(windows.__file__)),
+        "baselines": (Path(__file__).parent / "baselines.py",),
+    }
+    found = hashlib.sha256(b"".join(path.read_bytes() for path in files[name]))
+    for package in ("jax", "libtpu"):
+        found.update(f"{package} {importlib.metadata.version(package)}".encode())
+    return found.hexdigest()[:12]
 
 
 def make_problem(
@@ -50,7 +67,10 @@ def visits(chip, neighbors, window=0, **options):
     problem = make_problem("forward", "bfloat16", rows=rows, **options)
     chosen = dict(tpu.space(problem, facts(BY_CHIP[chip]))[window])
     columns = columns_of(problem.spec, taps)
-    lengths = np.asarray(find_windows(neighbors, columns)[1])
+    starts, lengths = np.asarray(find_windows(neighbors, columns))
+    # As the kernel aligns them: where rows are packed, to more than the view's multiples.
+    blocks = tpu.Blocks(*(chosen[name] for name in ("window_rows", "in_block", "out_block")))
+    lengths = np.where(lengths > 0, lengths + starts % blocks.alignment, 0)
     total = int(np.sum(np.max(-(-lengths // chosen["window_rows"]), axis=1)))
     return -(-total // chosen["stripes"])
 

@@ -6,6 +6,8 @@ import pytest
 
 from voxax import _compat
 from voxax.cli import main
+from voxax.cli.bench import passes_of
+from voxax.forecast import Kernel
 
 MODEL = """\
 import jax.numpy as jnp
@@ -34,6 +36,14 @@ def test_unknown_generations_and_files(monkeypatch, capsys):
     assert "TPU 'v9' is unknown: give v4, v5e" in capsys.readouterr().err
     assert main(["bench", "--tpu", "v5e", "--model", "none.py:small"]) == 2
     assert "there is no file none.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("scalars", "steps"), [((3,), 10), ((2,), 20), ((1,), 20)])
+def test_a_window_kernel_visits_each_tile_once_in_one_of_its_stripes(scalars, steps):
+    visits = [(), (40,), (20,), (180,), (180,), scalars]
+    operands = [("s32", shape) for shape in [*visits, (32, 20 * 128)]]
+    kernel = Kernel("run", "tpu_custom_call", "", 1, 0, (*operands, ("bf16", (2688, 64))), None)
+    assert passes_of(kernel) == steps
 
 
 @pytest.mark.tpu_compile

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT = Workload()
 _SHOWN = 12
+# Place of ``Visits.bounds`` among the lists of scalars of a window kernel.
+_BOUNDS = 4
 
 
 def bench(
@@ -102,14 +104,18 @@ def _checked(model: str) -> None:
 def passes_of(kernel: Kernel) -> float:
     """Steps of a window kernel where each tile is visited once; of other loops one pass.
 
-    The table of neighbours, ``int32[K', rows]``, is its largest operand of integers.
+    The table of neighbours, ``int32[K', rows]``, is its largest operand of integers. The fifth list
+    of scalars holds where each stripe begins, and the end; of depthwise kernels it is one number.
     """
     from voxax.geometry.windows import WINDOW_TILE
 
-    tables = [shape for dtype, shape in kernel.operands if dtype == "s32" and len(shape) == 2]
+    integers = [shape for dtype, shape in kernel.operands if dtype == "s32"]
+    tables = [shape for shape in integers if len(shape) == 2]
     if not kernel.is_pallas or not tables:
         return 1.0
-    return max(tables, key=lambda shape: shape[0] * shape[1])[1] / WINDOW_TILE
+    scalars = [shape for shape in integers if len(shape) == 1]
+    stripes = max(scalars[_BOUNDS][0] - 1, 1) if len(scalars) > _BOUNDS else 1
+    return max(tables, key=lambda shape: shape[0] * shape[1])[1] / WINDOW_TILE / stripes
 
 
 def _to_json(program: Program) -> dict[str, Any]:

@@ -9,10 +9,15 @@ from typing import Any
 import jax
 
 from voxax import _compat
+from voxax.hardware import describe
+from voxax.tuning import targeting
 
 
 def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> Any:
     """A function compiled for one device of a topology, with default layouts.
+
+    Convolutions inside choose their algorithms for that device, as an exported program's do: of
+    this process's hardware the TPU's kernels would be refused, since nothing is known of a TPU.
 
     Without a TPU: libtpu is kept from asking a metadata server about one, here and afterwards.
 
@@ -30,6 +35,10 @@ def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> An
     kind, cores = device.device_kind, int(getattr(device, "num_cores", None) or 1)
     one = SingleDeviceSharding(device)
     abstract = AbstractDevice(device_kind=kind, num_cores=cores, platform="tpu")
-    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract)):
+    with (
+        use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract)),
+        targeting(describe(device)),
+        _compat.fresh_trace(),
+    ):
         lowered = jax.jit(function, in_shardings=one, out_shardings=one).lower(*shapes)
     return lowered.compile()

@@ -97,8 +97,9 @@ def tiles_of_visits(
     number = jnp.max(-(-lengths // window), axis=1)
     ends = jnp.cumsum(number, dtype=jnp.int32)
     places = jnp.arange(most, dtype=jnp.int32)
-    # How many tiles end at or before a place.
-    of_place = jnp.searchsorted(ends, places, side="right").astype(jnp.int32)
+    # How many tiles end at or before a place. All are compared: TPUs would search by gathers, place
+    # after place.
+    of_place = jnp.searchsorted(ends, places, side="right", method="compare_all").astype(jnp.int32)
     return jnp.minimum(of_place, lengths.shape[0] - 1), ends - number, ends
 
 

@@ -216,7 +216,7 @@ def _visits(
     wanted = total // blocks.stripes * shares + jnp.minimum(total % blocks.stripes, shares)
     begins = jnp.concatenate([first, ends[-1:]])
     # The nearest place where a tile begins; the last stripe goes to the end, room or not.
-    after = jnp.searchsorted(begins, wanted)
+    after = jnp.searchsorted(begins, wanted, method="compare_all")
     high, low = begins[after], begins[jnp.maximum(after - 1, 0)]
     bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
     bounds = bounds.at[-1].set(total)

@@ -1,7 +1,9 @@
 """The Pallas kernels of ``implicit_gemm`` on TPUs: rows are selected by products with 0 and 1.
 
 A step of the grid is one *visit*: a tile of output rows, and of every column of taps one window of
-input rows, copied from HBM while the step before computes. Everything is transposed, channels by
+input rows, copied from HBM while the step before computes. It selects the rows of its visit, and
+multiplies those that the step before selected: neither waits for the other, so the matrix unit is
+at work while rows are compared and results come back. Everything is transposed, channels by
 rows: for each tap a matrix of ones where "that row of the window is this output row's neighbour"
 and zeros elsewhere is the *stationary* operand of the matrix unit, and the window's channels pass
 through it. That picks rows exactly; no row is copied alone. The picked rows of all taps stand
@@ -175,14 +177,16 @@ def weight_product(kernel: Kernel, visits: Visits, table: Any, x: Any, dy: Any) 
 class _Step:
     """One step of the grid, from its indices and the scalars (those of ``Visits``, as refs).
 
+    Rows are selected for the visit of the step's number, and multiplied for the one before. So a
+    stripe has one step more than visits; what its first step multiplies is thrown away.
+
     Attributes:
-      place: of the visit.
-      begins: whether it is its stripe's first.
-      live: whether there is such a visit; a stripe with fewer than another repeats its last.
-      follows: whether another visit of the stripe follows.
-      tile: whose visit it is.
+      begins, ends: whether it is its stripe's first, or its last that does anything.
+      live: whether it does anything; a stripe may have fewer visits than another, or none.
+      tile: whose rows are selected.
+      before: whose rows are multiplied.
       written: the tile whose results are written.
-      turn: how often the tile was visited before.
+      turn: how often ``before`` was visited before that.
     """
 
     def __init__(
@@ -190,12 +194,19 @@ class _Step:
         tiles: Any, first: Any, starts: Any, lengths: Any, bounds: Any,
     ) -> None:  # fmt: skip
         begin, end = bounds[stripe], bounds[stripe + 1]
-        self.begins, self.live, self.follows = step == 0, begin + step < end, begin + step + 1 < end
-        self.place = jnp.maximum(jnp.minimum(begin + step, end - 1), 0)
-        self.tile = tiles[self.place]
-        self.written = jnp.where(begin < end, self.tile, first.shape[0])
-        self.turn = self.place - first[self.tile]
+        self._place, self._end = begin + step, end
+        self.begins, self.ends = step == 0, begin + step == end
+        self.live = jnp.logical_and(begin < end, begin + step <= end)
+        self.tile = tiles[self._known(begin + step)]
+        before = self._known(jnp.maximum(begin + step - 1, begin))
+        self.before = tiles[before]
+        self.written = jnp.where(begin < end, self.before, first.shape[0])
+        self.turn = before - first[self.before]
         self._kernel, self._scalars = kernel, (tiles, first, starts, lengths)
+
+    def _known(self, place: Any) -> Any:
+        """A place that holds a visit."""
+        return jnp.maximum(jnp.minimum(place, self._end - 1), 0)
 
     def windows(self, behind: int, ahead: int = 0) -> list[Any]:
         """First rows of the windows of this visit, or of the one after; ``behind`` if none.
@@ -204,8 +215,12 @@ class _Step:
         scalars say: the copies need no further check.
         """
         kernel, (tiles, first, starts, lengths) = self._kernel, self._scalars
-        tile = tiles[self.place + ahead]
-        passed = (self.place + ahead - first[tile]) * kernel.window
+        wanted = self._place + ahead
+        place = self._known(wanted)
+        tile = tiles[place]
+        passed = (place - first[tile]) * kernel.window
+        # Behind the last visit every window is one of zeros.
+        passed = jnp.where(wanted < self._end, passed, jnp.iinfo(jnp.int32).max)
         found = []
         for column in range(len(kernel.columns)):
             at = tile * len(kernel.columns) + column
@@ -216,23 +231,37 @@ class _Step:
 
 def _pick(kernel: Kernel, starts: list[Any], table: Any, windows: Any, picked: Any) -> None:
     """Every tap's rows: ``picked[part, tap * C_in + channel, row]``, zero where there is none."""
-    packed, window = kernel.packed, kernel.window
+    places = _places(kernel)
+    for column in range(len(kernel.columns)):
+        _pick_column(kernel, column, starts[column], table, windows[column], places, picked)
+
+
+def _places(kernel: Kernel) -> Any:
+    """Of each row of a transposed window, which it was: ``[window, WINDOW_TILE]``.
+
+    Rows that share one come apart as the first of each, then the second of each.
+    """
+    places = jax.lax.broadcasted_iota(jnp.int32, (kernel.window, WINDOW_TILE), 0)
+    if kernel.packed == 1:
+        return places
+    half = kernel.window // 2
+    return jnp.where(places < half, 2 * places, 2 * places - (kernel.window - 1))
+
+
+def _pick_column(
+    kernel: Kernel, column: int, start: Any, table: Any, x: Any, places: Any, picked: Any
+) -> None:
+    """The rows of one column's taps, from its window ``x``, which begins at row ``start``."""
     c_in = picked.shape[1] // kernel.taps
-    # Rows that share one come apart as the first of each, then the second of each.
-    places = jax.lax.broadcasted_iota(jnp.int32, (window, WINDOW_TILE), 0)
-    if packed == 2:
-        half = window // 2
-        places = jnp.where(places < half, 2 * places, 2 * places - (window - 1))
-    for column, taps in enumerate(kernel.columns):
-        x = jnp.transpose(windows[column])
-        x = jnp.concatenate([x[p * c_in : (p + 1) * c_in] for p in range(packed)], axis=1)
-        x = jnp.concatenate(_in_parts(x, kernel.parts), axis=0)
-        for tap in taps:
-            wanted = table[pl.ds(tap, 1), :] - starts[column]
-            ones = jnp.where(wanted == places, jnp.float32(1), jnp.float32(0))
-            rows = _dot(x, ones.astype(jnp.bfloat16), 1, 0).astype(jnp.bfloat16)
-            for part in range(kernel.parts):
-                picked[part, pl.ds(tap * c_in, c_in), :] = rows[part * c_in : (part + 1) * c_in]
+    x = jnp.transpose(x)
+    x = jnp.concatenate([x[p * c_in : (p + 1) * c_in] for p in range(kernel.packed)], axis=1)
+    x = jnp.concatenate(_in_parts(x, kernel.parts), axis=0)
+    for tap in kernel.columns[column]:
+        wanted = table[pl.ds(tap, 1), :] - start
+        ones = jnp.where(wanted == places, jnp.float32(1), jnp.float32(0))
+        rows = _dot(x, ones.astype(jnp.bfloat16), 1, 0).astype(jnp.bfloat16)
+        for part in range(kernel.parts):
+            picked[part, pl.ds(tap * c_in, c_in), :] = rows[part * c_in : (part + 1) * c_in]
 
 
 def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
@@ -304,8 +333,10 @@ def _call(
                 )
             return found
 
-        if clear is not None:
-            pl.when(step.begins)(functools.partial(clear, out_ref))
+        def wait(slot: Any) -> None:
+            # For as many bytes as all copies of a slot bring: they share a semaphore.
+            whole = windows.at[slot]
+            pltpu.make_async_copy(whole, whole, arrived.at[slot]).wait()
 
         @pl.when(step.live)
         def _() -> None:
@@ -316,23 +347,27 @@ def _call(
                 for copy in copies(here, slot):
                     copy.start()
 
-            @pl.when(step.follows)
-            def _() -> None:
-                for copy in copies(step.windows(behind, ahead=1), 1 - slot):
-                    copy.start()
-
-            # All of them, before any is read: they share a semaphore.
-            for copy in copies(here, slot):
-                copy.wait()
-            _pick(kernel, here, table_ref, windows.at[slot], picked)
+            # Without a condition, which would part this from the computation; the last step's
+            # copies bring zeros, which nobody reads.
+            for copy in copies(step.windows(behind, ahead=1), 1 - slot):
+                copy.start()
+            wait(slot)
             body(step, picked, other_ref, out_ref, *own)
+            _pick(kernel, here, table_ref, windows.at[slot], picked)
+
+            @pl.when(step.ends)
+            def _() -> None:
+                wait(1 - slot)
+
+        if clear is not None:
+            pl.when(step.begins)(functools.partial(clear, out_ref))
 
     other_spec = other[1] or pl.BlockSpec(
-        (WINDOW_TILE, other[0].shape[1]), lambda *place: (step_of(*place).tile, 0)
+        (WINDOW_TILE, other[0].shape[1]), lambda *place: (step_of(*place).before, 0)
     )
-    # Traced: neither padding nor tiles without neighbours cost a step. One step at least, in
-    # which sums are set to zero.
-    steps = jnp.maximum(jnp.max(visits.bounds[1:] - visits.bounds[:-1]), jnp.int32(1))
+    # Traced: neither padding nor tiles without neighbours cost a step. One step more than visits:
+    # the last are multiplied in it; and sums are set to zero in the first, visits or not.
+    steps = jnp.max(visits.bounds[1:] - visits.bounds[:-1]) + jnp.int32(1)
     return pl.pallas_call(
         run,
         grid_spec=pltpu.PrefetchScalarGridSpec(

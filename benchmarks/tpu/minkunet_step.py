@@ -1,0 +1,175 @@
+"""Does a whole training step of MinkUNet18 compile for TPUs, and fit into their memory?
+
+    python benchmarks/tpu/minkunet_step.py
+
+Kernel maps, forward, loss, gradients and AdamW in one program, bfloat16 with float32 parameters,
+every convolution pinned to ``implicit_gemm``. Levels have the capacities that the recorded sweep
+fits (vx.Plan). The compiler's account of memory: what the step reads, writes and needs in between,
+with nothing donated; and the least time by its schedules, each tile visited once. A process for
+each program. Nothing runs. Needs libtpu. Results go to results/tpu_minkunet_step.md and .json
+after each program; a run goes on where another was stopped, --anew begins again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
+
+RESULTS = Path(__file__).parents[1] / "results"
+CAPACITIES = (16_384, 65_536, 262_144)
+CHANNELS, CLASSES, LEVELS = 4, 20, 4
+
+
+@functools.cache
+def planned(capacity: int) -> Any:
+    """Voxels of so many rows, whose levels have fitted capacities; without maps."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    import voxax as vx
+    from voxax.nn.functional import spatially_sparse_conv
+    from voxax.tuning.recorded import recorded
+
+    def levels(voxels: Any) -> Any:
+        """Those of a MinkUNet, and nothing else."""
+        for _ in range(LEVELS):
+            voxels = spatially_sparse_conv(voxels, jnp.ones((8, 1, 1)), 2, 2)
+        return voxels
+
+    def some(number: int, capacity: int) -> Any:
+        rows = recorded("lidar")[:number]
+        coords = np.column_stack([np.zeros(len(rows), np.int32), rows])
+        features = np.ones((len(rows), 1), np.float32)
+        return vx.Voxels.from_coords(coords, features, batch_size=1, capacity=capacity)
+
+    whole = len(recorded("lidar"))
+    sweep = some(whole, whole)
+    plan = vx.Plan.record(levels, sweep).fitted([sweep])
+    # Only shapes matter: few rows never make a level grow.
+    return plan.attach(some(LEVELS, capacity), maps=False)
+
+
+def step(
+    capacity: int, algorithm: str | None = "implicit_gemm", blocks: int = 2, width: float = 1.0
+) -> tuple[Any, ...]:
+    """What to compile; ``blocks`` residual blocks a stage, 2 in MinkUNet18."""
+    import dataclasses
+
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from flax import nnx
+
+    import voxax as vx
+    from voxax.models import MinkUNet
+    from voxax.models.training import masked_cross_entropy
+
+    model = nnx.eval_shape(
+        lambda: MinkUNet(CHANNELS, CLASSES, blocks=(blocks,) * 8, width=width, dtype=jnp.bfloat16)
+    )
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    optimizer = optax.adamw(1e-3)
+
+    def train(params: Any, rest: Any, state: Any, voxels: Any, labels: jax.Array) -> Any:
+        def loss_of(params: Any) -> tuple[jax.Array, Any]:
+            module = nnx.merge(graph, params, rest, copy=True)
+            out = module(voxels)
+            new = nnx.split(module, nnx.Param, ...)[2]
+            return masked_cross_entropy(out.features, labels), (new, out.num_dropped)
+
+        with vx.algorithms(forward=algorithm, backward=algorithm):
+            (loss, (new, dropped)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), new, state, loss, dropped
+
+    voxels = planned(capacity)
+    voxels = dataclasses.replace(voxels, features=jnp.zeros((capacity, CHANNELS), jnp.bfloat16))
+    labels = jax.ShapeDtypeStruct((capacity,), "int32")
+    state = jax.eval_shape(optimizer.init, params)
+    arguments = (params, rest, state, voxels, labels)
+    return train, *jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+
+
+def measure(chip: str, capacity: int) -> dict[str, Any]:
+    from voxax.cli.bench import passes_of
+    from voxax.errors import VoxaxError
+    from voxax.forecast import outcomes
+
+    arguments = {"capacity": capacity}
+    (found,) = outcomes([(chip, "benchmarks.tpu.minkunet_step:step", arguments)])
+    sizes = [rows for _, rows in planned(capacity).geometry.level_capacities]
+    row: dict[str, Any] = {"chip": chip, "capacity": capacity, "levels": sizes}
+    if isinstance(found, VoxaxError):
+        return row | {"error": str(found)[:1000]}
+    passes = {kernel.name: passes_of(kernel) for kernel in found.kernels}
+    pallas = [c for c in found.costs(passes) if c.kernel.is_pallas]
+    return row | {
+        "memory": found.chip.hbm * found.chip.cores,
+        "temporary": found.temporary,
+        "arguments": found.arguments,
+        "results": found.results,
+        "window_kernels": len(pallas),
+        "seconds": found.seconds(passes),
+        "kernel_seconds": sum(cost.seconds for cost in pallas),
+    }
+
+
+def table_of(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| capacity | levels | chip | temporary, MB | arguments and results, MB | of the memory "
+        "| window kernels | ms at least | of it in window kernels |",
+        "|---:|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in rows:
+        levels = " ".join(f"{n:,}" for n in r["levels"])
+        head = f"| {r['capacity']:,} | {levels} | {r['chip']} "
+        if "error" in r:
+            lines.append(f"{head}| does not compile | | | | | |")
+            continue
+        kept = r["arguments"] + r["results"]
+        lines.append(
+            f"{head}| {r['temporary'] / 1e6:,.0f} | {kept / 1e6:,.0f} "
+            f"| {(r['temporary'] + kept) / r['memory']:.1%} | {r['window_kernels']} "
+            f"| {1e3 * r['seconds']:.1f} | {r['kernel_seconds'] / r['seconds']:.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    from voxax.forecast import TOPOLOGIES
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    parser.add_argument("--capacities", nargs="*", type=int, default=list(CAPACITIES))
+    parser.add_argument("--anew", action="store_true", help="compile again what is known")
+    arguments = parser.parse_args()
+    # Choices of this program, not of what somebody has measured elsewhere.
+    os.environ["VOXAX_AUTOTUNE"] = "off"
+    RESULTS.mkdir(exist_ok=True)
+    kept = RESULTS / "tpu_minkunet_step.json"
+    rows = json.loads(kept.read_text()) if kept.exists() and not arguments.anew else []
+    for capacity in arguments.capacities:
+        for chip in arguments.chips:
+            if any((r["chip"], r["capacity"]) == (chip, capacity) for r in rows):
+                continue
+            rows.append(measure(chip, capacity))
+            rows.sort(key=lambda r: (r["capacity"], list(TOPOLOGIES).index(r["chip"])))
+            kept.write_text(json.dumps(rows, indent=1) + "\n")
+            text = f"# A training step of MinkUNet18 on TPUs, predicted\n\n{table_of(rows)}\n"
+            kept.with_suffix(".md").write_text(text)
+            print(table_of([r for r in rows if r["chip"] == chip][-1:]).splitlines()[-1])
+            print(*[r["error"] for r in rows if "error" in r][-1:], flush=True)
+    print(table_of(rows))
+
+
+if __name__ == "__main__":
+    main()
