@@ -15,7 +15,14 @@ from voxax.models import MinkUNet14
 from voxax.models.checkpoint import load_arrays, save_checkpoint
 from voxax.models.training import Trainer
 from voxax.nn.modules import BatchNorm, ReLU, Sequential, SubMConv3d
-from voxax.parallel import DataParallelTrainer, pack_scenes, places_of, shard_scenes
+from voxax.parallel import (
+    DataParallelTrainer,
+    SceneSplit,
+    join_shards,
+    pack_scenes,
+    places_of,
+    shard_scenes,
+)
 
 UNEVEN = (300, 10, 200, 700, 0, 50, 400, 350, 120, 90, 1)
 STEPS = 20
@@ -121,6 +128,56 @@ def check_against_one_device(
     logits = many.logits(parts[0])
     assert logits.shape[:2] == parts[1].shape
     assert np.isfinite(logits[parts[1] >= 0]).all()
+
+
+def check_split(build, points, data=1, steps=5, gradient=1e-5, order="lexicographic", **options):
+    """Scenes split over the devices: loss, gradients, averages and logits are one device's.
+
+    With ``data`` scenes at a time: the first axis of a mesh ``data x space``.
+    """
+    scenes, labels = scenes_of(points, **options)
+    split_scenes_match(build, scenes, labels, data, steps, gradient, order)
+
+
+def split_scenes_match(build, scenes, labels, data, steps, gradient, order):
+    places = len(jax.devices()) // data
+    mesh = jax.make_mesh((data, places), ("data", "space"))
+    split = SceneSplit.record(build(), scenes[0], places, order=order).fitted(scenes)
+    parts, known, rows = zip(*map(split.split, scenes, labels), strict=True)
+    shards = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    (voxels, whole) = sharded(scenes, labels, 1)
+    voxels, whole = first(voxels), whole[0]
+    single = Trainer(build(), optimizer())
+    many = DataParallelTrainer(build(), optimizer(), mesh, ("data", "space"))
+    curves = []
+    for step in range(steps):
+        alone = single.step(voxels, whole)
+        together = many.step(shards, np.concatenate(known))
+        curves.append((float(alone[0]), float(together[0])))
+        assert int(together[2]) == 0
+        if step == 0:
+            close(gradient_of(many), gradient_of(single), gradient)
+    one, other = np.asarray(curves).T
+    np.testing.assert_allclose(other, one, rtol=1e-5)
+    close(many.state, single.state, 1e-4)
+    assert many.programs == 1
+    single.load_tree(many.tree())
+    expected, logits = single.logits(voxels)[: int(voxels.count)], many.logits(shards)
+    by_scene = np.split(logits, data)
+    joined = np.concatenate([join_shards(x, r) for x, r in zip(by_scene, rows, strict=True)])
+    close(joined, expected, 1e-5)
+
+
+def lone_star(scans, voxel_size):
+    """The scan with positions for features and two classes: below and above its middle."""
+    with np.load(Path(scans) / "tls_lone_star.npz") as stored:
+        xyz = stored["xyz"]
+    xyz = (xyz - xyz.min(0)).astype(np.float32)
+    voxels, _ = host.voxelize(xyz, xyz / 20, voxel_size)
+    labels = np.full(voxels.capacity, -1, np.int32)
+    height = np.asarray(voxels.coords)[: int(voxels.count), 3]
+    labels[: len(height)] = height > np.median(height)
+    return voxels, labels
 
 
 def work(process, processes, port, folder, steps, dies_at=None):

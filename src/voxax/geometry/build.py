@@ -47,7 +47,8 @@ def kernel_map_of(
       capacity: static rows of a new output set; see :func:`output_geometry`.
 
     Raises:
-      InputError: the spec needs ``out_geometry``, or its axes do not match.
+      InputError: the spec needs ``out_geometry``, its axes do not match, or one shard of a scene
+        lacks the map.
       CapacityError: eager, and the new output set does not fit.
     """
     if spec.ndim != geometry.ndim:
@@ -75,6 +76,12 @@ def kernel_map_of(
         found = None
         if geometry.attached is not None:
             found = geometry.attached.find(geometry, spec, out_geometry, capacity)
+        if found is None and geometry.split_over is not None:
+            raise InputError(
+                f"one shard of a scene split over {geometry.split_over!r} has no map of {spec} at "
+                f"stride {geometry.stride}: neighbours on other shards could not be found here. "
+                "Record the split with the very function that is called (SceneSplit.record)"
+            )
         return _build(geometry, spec, out_geometry, capacity) if found is None else found
 
     kernel_map = geometry.memo.get_or_build(
@@ -94,7 +101,8 @@ def result_geometry(
     """The geometry a layer hands on: the map's output, with maps and loss counters kept."""
     if out_geometry is not None:
         return out_geometry.with_drops_of(geometry)
-    if kernel_map.out_geometry is kernel_map.in_geometry:
+    kept = kernel_map.halo is not None and kernel_map.spec.keeps_coords
+    if kept or kernel_map.out_geometry is kernel_map.in_geometry:
         return geometry
     out = kernel_map.out_geometry.with_drops_of(geometry)
     if geometry.attached is not None and out.level > 0:

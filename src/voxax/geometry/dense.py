@@ -12,6 +12,7 @@ from voxax import _compat
 from voxax.coords import PAD
 from voxax.errors import InputError
 from voxax.geometry.convert import from_coords
+from voxax.geometry.halo import refuse_shard
 from voxax.geometry.voxels import Voxels
 
 
@@ -30,8 +31,9 @@ def to_dense(
       ``[batch_size, *shape, C]``.
 
     Raises:
-      InputError: ``shape`` is None under ``jax.jit``.
+      InputError: ``shape`` is None under ``jax.jit``, or one shard of a scene.
     """
+    refuse_shard(voxels, "to_dense()")
     if shape is None:
         if _compat.is_traced(voxels.coords):
             raise InputError("to_dense() under jax.jit needs shape=: the bounding box is data")

@@ -16,11 +16,11 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry.checks import check_voxel_size
 from voxax.geometry.convert import check_finite
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.tap_order import bits_of_taps
+from voxax.geometry.tap_order import SIDE_OF_SORTED, bits_of_taps
 from voxax.geometry.views import PAIR_ROOM
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
-from voxax.geometry.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
+from voxax.geometry.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns, columns_of
 
 
 def voxelize(
@@ -193,3 +193,21 @@ def sort_by_taps(neighbors: np.ndarray) -> np.ndarray:
     masks = np.bitwise_or.reduce(np.where(neighbors >= 0, bits, np.uint32(0)), axis=1)
     order = np.argsort(~masks, kind="stable")
     return np.concatenate([neighbors[order].T, order[None, :]]).astype(np.int32)
+
+
+def table_views(
+    table: np.ndarray, spec: KernelSpec, names: Sequence[str], in_capacity: int
+) -> tuple[np.ndarray, ...]:
+    """The views called ``names`` of the map with this ``neighbors`` table, in their order."""
+    known = {"neighbors": table}
+    if any(name.startswith("transposed_") for name in names):
+        known["transposed_neighbors"] = invert_table(table, in_capacity)
+    for name, side in (("windows", "neighbors"), ("transposed_windows", "transposed_neighbors")):
+        if name in names:
+            known[name] = windows(known[side], columns_of(spec, spec.num_offsets))
+    for name, side in SIDE_OF_SORTED.items():
+        if name in names:
+            known[name] = sort_by_taps(known[side])
+    if {"pairs", "pair_starts"} & set(names):
+        known["pairs"], known["pair_starts"] = pair_lists(table)
+    return tuple(known[name] for name in names)

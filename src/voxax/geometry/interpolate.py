@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from voxax.errors import InputError
 from voxax.geometry.dtypes import accumulator
+from voxax.geometry.halo import refuse_shard
 from voxax.geometry.points import Points
 from voxax.geometry.stencil import Cloud, Lattice, cloud_of, lattice_of, stencil
 from voxax.geometry.voxels import Voxels
@@ -80,6 +81,7 @@ def devoxelize(
     Raises:
       InputError: wrong rank or dtype, an unknown interpolation, integers to interpolate.
     """
+    refuse_shard(voxels, "devoxelize()")
     cloud = cloud_of(voxels, positions, batch_index)
     _check(interpolation, voxels.features.dtype)
     features = _read(
@@ -125,6 +127,7 @@ def splat(
         features = positions.features
     if features is None:
         raise InputError("splat needs features= [N, C], or Points as positions")
+    refuse_shard(out_voxels, "splat()")
     features = jnp.asarray(features)
     cloud = cloud_of(out_voxels, positions, batch_index)
     rows = cloud.positions.shape[0]

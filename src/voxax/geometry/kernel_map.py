@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.errors import InputError
+from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.memo import Memo
 from voxax.geometry.nested_sizes import hard_mask
@@ -27,11 +28,13 @@ class KernelMap:
     built once and kept. ``neighbors`` always exists.
 
     Attributes:
-      in_geometry: input voxels, without attached maps.
+      in_geometry: input voxels, without attached maps; of a shard's map the extended set.
       out_geometry: output voxels, without attached maps.
       spec: the static relation.
       views: arrays by name that existed when the map was made.
       restricted: pairs of the spec's relation were taken out; see :meth:`restrict`.
+      halo: for one shard of a scene, how features come to the input rows that other shards own;
+        None where all inputs are at hand.
     """
 
     in_geometry: VoxelGeometry
@@ -39,6 +42,7 @@ class KernelMap:
     spec: KernelSpec
     views: dict[str, jax.Array]
     restricted: bool = False
+    halo: Halo | None = None
     memo: Memo = dataclasses.field(default_factory=Memo, repr=False)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
@@ -49,16 +53,17 @@ class KernelMap:
             (key("in_geometry"), self.in_geometry),
             (key("out_geometry"), None if same else self.out_geometry),
             (key("views"), tuple(self.views[name] for name in names)),
+            (key("halo"), self.halo),
         )
         return children, (self.spec, names, same, self.restricted)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> KernelMap:
         spec, names, same, restricted = aux
-        in_geometry, out_geometry, views = children
+        in_geometry, out_geometry, views, halo = children
         by_name = dict(zip(names, views, strict=True)) if isinstance(views, tuple) else {}
         out = in_geometry if same else out_geometry
-        return cls(in_geometry, out, spec, by_name, restricted)
+        return cls(in_geometry, out, spec, by_name, restricted, halo)
 
     @property
     def symmetric(self) -> bool:
@@ -75,7 +80,24 @@ class KernelMap:
 
     @property
     def in_capacity(self) -> int:
+        """Rows that ``neighbors`` counts over."""
         return self.in_geometry.capacity
+
+    @property
+    def feature_rows(self) -> int:
+        """Rows of the features that a layer with this map is given."""
+        return self.in_capacity if self.halo is None else self.halo.own_capacity
+
+    def with_halo(self, features: jax.Array) -> tuple[jax.Array, KernelMap]:
+        """Features of all input rows, ``[in_capacity, ...]``, and the map from them.
+
+        What a layer starts with. Only on a shard of a scene they differ from what was given:
+        features are exchanged with other shards.
+        """
+        if self.halo is None:
+            return features, self
+        # With the same memo: a view is built once for all layers that share the map.
+        return self.halo.extend(features), dataclasses.replace(self, halo=None)
 
     @property
     def out_capacity(self) -> int:
@@ -99,7 +121,16 @@ class KernelMap:
         return self.memo.get_or_build(name, self.views, lambda: VIEW_BUILDERS[name](self))
 
     def transpose(self) -> KernelMap:
-        """The adjoint's map: outputs and inputs change places."""
+        """The adjoint's map: outputs and inputs change places.
+
+        Raises:
+          InputError: a map of one shard of a scene; its plan has a map for the way back.
+        """
+        if self.halo is not None:
+            raise InputError(
+                f"transpose() of {self!r}, a map of one shard of a scene: inputs of other shards "
+                "have no row here. Ask for the transposed map with out_voxels="
+            )
         if "neighbors" in self.views:
             swapped = {
                 "neighbors": self.view("transposed_neighbors"),
@@ -137,7 +168,8 @@ class KernelMap:
                 "one for each output row and tap; an axis may be 1"
             )
         views = {"neighbors": jnp.where(keep, self.neighbors, -1)}
-        return KernelMap(self.in_geometry, self.out_geometry, self.spec, views, restricted=True)
+        ends = self.in_geometry, self.out_geometry
+        return KernelMap(*ends, self.spec, views, restricted=True, halo=self.halo)
 
     def within(self, size: jax.Array) -> KernelMap:
         """The map in which each output has the taps of its own kernel size.
@@ -163,11 +195,13 @@ class KernelMap:
         chosen = tuple(int(tap) for tap in taps)
         spec = dataclasses.replace(self.spec, offsets=tuple(self.spec.offsets[k] for k in chosen))
         views = {"neighbors": self.neighbors[:, np.asarray(chosen, np.int32)]}
-        return KernelMap(self.in_geometry, self.out_geometry, spec, views, self.restricted)
+        ends = self.in_geometry, self.out_geometry
+        return KernelMap(*ends, spec, views, self.restricted, self.halo)
 
     def __repr__(self) -> str:
         return (
             f"KernelMap({self.spec}: {self.in_capacity} -> {self.out_capacity} rows, "
             f"{self.num_offsets} taps{', restricted' if self.restricted else ''}, "
+            f"{'' if self.halo is None else f'one shard along {self.halo.axis!r}, '}"
             f"views {sorted(self.views)})"
         )

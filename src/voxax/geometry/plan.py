@@ -21,21 +21,16 @@ from voxax.geometry.build import recording_maps
 from voxax.geometry.functional import functional
 from voxax.geometry.host import (
     host_geometry,
-    invert_table,
     neighbor_table,
     output_rows,
-    pair_lists,
-    sort_by_taps,
-    windows,
+    table_views,
 )
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.level_fit import LevelFit, fit_levels
-from voxax.geometry.tap_order import SIDE_OF_SORTED
 from voxax.geometry.views import OPPOSITE_VIEWS
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
-from voxax.geometry.windows import columns_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +44,7 @@ class Plan:
       fixed: for level 1, 2, ...: the ``capacity=`` that the network itself gives, or None.
       fit: capacities of levels 1, 2, ... as functions of the input's capacity, or None
         before :meth:`fitted`; then each level is bucketed by its own count.
+      adjoints: transposed maps that the network asks for, and that a record read backwards is.
     """
 
     records: tuple[MapRecord, ...]
@@ -56,6 +52,7 @@ class Plan:
     strides: tuple[Level, ...]
     fixed: tuple[int | None, ...]
     fit: tuple[LevelFit, ...] | None = None
+    adjoints: tuple[MapRecord, ...] = ()
 
     @classmethod
     def record(cls, model: Callable[[Voxels], Any], voxels: Voxels) -> Plan:
@@ -84,6 +81,7 @@ class Plan:
             tuple(recorder.parents),
             tuple(recorder.strides),
             tuple(recorder.fixed),
+            adjoints=tuple(recorder.adjoints),
         )
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -197,22 +195,7 @@ class Plan:
         source, out = levels[record.in_level], levels[record.out_level]
         sizes = capacities[record.in_level], capacities[record.out_level]
         table = neighbor_table(source, out, record.spec, *sizes)
-        known = {"neighbors": table}
-        if any(view.startswith("transposed_") for view in record.views):
-            known["transposed_neighbors"] = invert_table(table, sizes[0])
-        for name, side in (
-            ("windows", "neighbors"),
-            ("transposed_windows", "transposed_neighbors"),
-        ):
-            if name in record.views:
-                columns = columns_of(record.spec, record.spec.num_offsets)
-                known[name] = windows(known[side], columns)
-        for name, side in SIDE_OF_SORTED.items():
-            if name in record.views:
-                known[name] = sort_by_taps(known[side])
-        if {"pairs", "pair_starts"} & set(record.views):
-            known["pairs"], known["pair_starts"] = pair_lists(table)
-        return tuple(known[name] for name in record.views)
+        return table_views(table, record.spec, record.views, sizes[0])
 
 
 def plan(
@@ -245,6 +228,7 @@ class _Recorder:
 
     def __init__(self, root: VoxelGeometry) -> None:
         self.records: list[MapRecord] = []
+        self.adjoints: list[MapRecord] = []
         self.parents: list[tuple[int, KernelSpec]] = []
         self.strides: list[Level] = [root.stride]
         self.fixed: list[int | None] = []
@@ -299,6 +283,7 @@ class _Recorder:
                 forward |= names & {"pairs", "pair_starts"}
                 forward |= {OPPOSITE_VIEWS[name] for name in names & set(OPPOSITE_VIEWS)}
                 served.add((source, spec, out))
+                self.adjoints.append(MapRecord(source, spec, out, tuple(sorted(names))))
             else:
                 symmetric = source == out and spec.keeps_coords and spec.symmetric
                 names -= {"transposed_neighbors"} if symmetric else set()

@@ -27,6 +27,7 @@ from voxax.coords import (
 )
 from voxax.errors import InputError
 from voxax.geometry.build import check_overflow
+from voxax.geometry.halo import refuse_shard
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
@@ -111,7 +112,10 @@ def new_geometry(
 
     Raises:
       CapacityError: eager, and ``found`` lost rows.
+      InputError: a source is one shard of a scene.
     """
+    for source in sources:
+        refuse_shard(source, "finding other voxels")
     stride = sources[0].stride if stride is None else stride
     check_overflow(found.count, found.num_dropped, stride)
     by_level: dict[Level, dict[int, jax.Array]] = {}

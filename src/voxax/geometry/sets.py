@@ -14,6 +14,7 @@ import numpy as np
 from voxax.coords import compact_rows, is_valid
 from voxax.errors import InputError
 from voxax.geometry.dtypes import accumulator, mean_of, product_dtype
+from voxax.geometry.halo import refuse_shard
 from voxax.geometry.regroup import (
     choose_capacity,
     gather_rows,
@@ -122,6 +123,8 @@ def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
     Raises:
       InputError: different lattices.
     """
+    for operand in (voxels, out_voxels):
+        refuse_shard(operand, "inject()")
     size, origin = same_lattice((voxels, out_voxels), "inject")
     rows = rows_at(voxels.coords, out_voxels.coords)
     geometry = out_voxels.geometry.with_drops_of(voxels.geometry)

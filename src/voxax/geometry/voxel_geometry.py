@@ -37,6 +37,8 @@ class VoxelGeometry:
       level: index of this geometry among the attached levels; static, -1 if not one.
       level_capacities: ``((stride, capacity), ...)`` that strided layers use when they
         are not given one; static.
+      split_over: name of the mesh axis that the scene is split over, of which these voxels are one
+        shard; None for whole scenes; static. See :mod:`voxax.parallel`.
     """
 
     coords: jax.Array
@@ -47,6 +49,7 @@ class VoxelGeometry:
     batch_size: int
     level: int = 0
     level_capacities: tuple[tuple[Level, int], ...] = ()
+    split_over: str | None = None
     memo: Memo = dataclasses.field(default_factory=Memo, repr=False)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
@@ -58,14 +61,21 @@ class VoxelGeometry:
             (key("drops"), tuple(self.drops[level] for level in levels)),
             (key("attached"), self.attached),
         )
-        return children, (levels, self.stride, self.batch_size, self.level, self.level_capacities)
+        return children, (
+            levels,
+            self.stride,
+            self.batch_size,
+            self.level,
+            self.level_capacities,
+            self.split_over,
+        )
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> VoxelGeometry:
-        levels, stride, batch_size, level, level_capacities = aux
+        levels, *static = aux
         coords, count, drops, attached = children
         by_level = dict(zip(levels, drops, strict=True)) if isinstance(drops, tuple) else {}
-        return cls(coords, count, by_level, attached, stride, batch_size, level, level_capacities)
+        return cls(coords, count, by_level, attached, *static)
 
     @property
     def capacity(self) -> int:
@@ -158,7 +168,8 @@ class VoxelGeometry:
     def __repr__(self) -> str:
         count = "traced" if _compat.is_traced(self.count) else int(self.count)
         maps = f", {len(self.attached.records)} maps attached" if self.attached is not None else ""
+        part = "" if self.split_over is None else f", one shard along {self.split_over!r}"
         return (
             f"VoxelGeometry({count} of {self.capacity} voxels, {self.ndim}D, "
-            f"stride {self.stride}, batch_size {self.batch_size}{maps})"
+            f"stride {self.stride}, batch_size {self.batch_size}{maps}{part})"
         )

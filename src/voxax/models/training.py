@@ -19,7 +19,7 @@ def masked_cross_entropy(
     logits: jax.Array,
     labels: jax.Array,
     class_weights: jax.Array | None = None,
-    axis_name: str | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> jax.Array:
     """Mean softmax cross entropy over rows with ``labels >= 0``; 0 if there is none.
 
@@ -62,7 +62,7 @@ class Trainer:
         optimizer: optax.GradientTransformation,
         class_weights: np.ndarray | None = None,
         *,
-        axis_name: str | None = None,
+        axis_name: str | tuple[str, ...] | None = None,
     ) -> None:
         model.train()
         self._train_graph, self.params, self.state = nnx.split(model, nnx.Param, ...)

@@ -27,7 +27,8 @@ class DataParallelTrainer(Trainer):
       model: a module from Voxels to Voxels of logits; its batch norms are synchronised.
       optimizer: an optax transformation.
       mesh: the devices, of all processes.
-      axis: name of the mesh's axis that scenes are spread over.
+      axis: name of the mesh's axis that scenes are spread over, or that one scene is split over
+        (:class:`voxax.parallel.SceneSplit`); of both, the two names.
       class_weights: ``float[classes]`` or None.
     """
 
@@ -36,7 +37,7 @@ class DataParallelTrainer(Trainer):
         model: nnx.Module,
         optimizer: optax.GradientTransformation,
         mesh: Mesh,
-        axis: str = "data",
+        axis: str | tuple[str, ...] = "data",
         class_weights: np.ndarray | None = None,
     ) -> None:
         self.mesh, self.axis = mesh, axis

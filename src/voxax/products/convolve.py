@@ -40,7 +40,7 @@ def convolve(
     """``y[m] = sum_k features[neighbors[m, k]] @ weight[k]``.
 
     Args:
-      features: ``[in_capacity, C_in]``.
+      features: ``[kernel_map.feature_rows, C_in]``.
       weight: ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]`` or, depthwise, ``[K, C]``.
       kernel_map: the relation.
       fwd_algo, dgrad_algo, wgrad_algo: requests; None admits every algorithm.
@@ -51,6 +51,7 @@ def convolve(
       ``[out_capacity, C_out]`` in the promoted dtype of features and weight; int32 where
       that is an integer of 8 or 16 bits.
     """
+    features, kernel_map = kernel_map.with_halo(features)
     dtype = jnp.promote_types(features.dtype, weight.dtype)
     kind = _KINDS[weight.ndim]
     requests: tuple[tuple[Product, Resolved], ...] = (

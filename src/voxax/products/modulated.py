@@ -29,7 +29,7 @@ def convolve_modulated(
     """``y[m] = sum_k factors[m, k] * features[neighbors[m, k]] @ weight[k]``.
 
     Args:
-      features: ``[in_capacity, C_in]``.
+      features: ``[kernel_map.feature_rows, C_in]``.
       weight: ``[K, C_in, C_out]`` or ``[K, G, C_in/G, C_out/G]``.
       factors: ``[out_capacity, K]``, floating-point; read only where the map has a pair.
       kernel_map: the relation.
@@ -39,6 +39,7 @@ def convolve_modulated(
       ``[out_capacity, C_out]`` in the promoted dtype of features and weight; factors are applied,
       and taps added, in at least float32.
     """
+    features, kernel_map = kernel_map.with_halo(features)
     dtype = jnp.promote_types(features.dtype, weight.dtype)
     wide, neighbors = accumulator(dtype), kernel_map.neighbors
     # Whatever stands where there is no pair, NaN included, reaches no result and no gradient.

@@ -46,9 +46,9 @@ def request_map(
         }
         if clash := [name for name, is_given in given.items() if is_given]:
             raise InputError(f"kernel_map= already fixes {', '.join(clash)}: give one or the other")
-        if kernel_map.in_capacity != voxels.capacity:
+        if kernel_map.feature_rows != voxels.capacity:
             raise InputError(
-                f"kernel_map was built for capacity {kernel_map.in_capacity}, the voxels have "
+                f"kernel_map was built for capacity {kernel_map.feature_rows}, the voxels have "
                 f"{voxels.capacity}"
             )
         source, given_geometry = kernel_map.in_geometry, voxels.geometry

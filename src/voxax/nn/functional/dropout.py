@@ -11,6 +11,7 @@ import numpy as np
 
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
+from voxax.geometry.halo import split_axis
 from voxax.nn.functional.norm import clear_padding
 from voxax.nn.functional.norm_per_scene import scene_index
 
@@ -24,7 +25,8 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
     """Set features to zero with probability ``rate``, and divide the others by ``1 - rate``.
 
     The expected value of every feature stays as it is (inverted dropout). The voxels stay too:
-    to take voxels away use :func:`voxax.prune`.
+    to take voxels away use :func:`voxax.prune`. On shards of a scene each draws numbers of its own,
+    but for ``channel``, which is one draw for the scene.
 
     Args:
       voxels: Voxels or Points.
@@ -44,6 +46,9 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
         return voxels.replace_features(voxels.features)
     if rate == 1:
         return voxels.replace_features(jnp.zeros_like(voxels.features))
+    axis = split_axis(voxels)
+    if axis is not None and mode != "channel":
+        key = jax.random.fold_in(key, jax.lax.axis_index(axis))
     features = _dropout(
         voxels.features,
         voxels.valid,

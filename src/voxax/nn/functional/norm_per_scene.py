@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
+from voxax.geometry.halo import split_axis
 from voxax.nn.functional.norm import clear_padding
 from voxax.nn.functional.norm_per_voxel import check_affine
 
@@ -25,7 +26,8 @@ def group_norm(
 ) -> Scenes:
     """Each scene's groups of channels to mean 0 and variance 1, then ``* scale + bias``.
 
-    Statistics are taken over the group's channels and all voxels of the scene.
+    Statistics are taken over the group's channels and all voxels of the scene, on all shards where
+    it is split over a mesh axis.
 
     Args:
       voxels: Voxels or Points, ``C`` channels; scenes without voxels are welcome.
@@ -54,6 +56,7 @@ def group_norm(
         batch_size=voxels.batch_size,
         num_groups=num_groups,
         epsilon=epsilon,
+        axis=split_axis(voxels),
     )
     return voxels.replace_features(features)
 
@@ -78,7 +81,7 @@ def scene_index(voxels: Voxels | Points) -> jax.Array:
     return voxels.batch_index if isinstance(voxels, Points) else voxels.coords[:, 0]
 
 
-@functools.partial(jax.jit, static_argnames=("batch_size", "num_groups", "epsilon"))
+@functools.partial(jax.jit, static_argnames=("batch_size", "num_groups", "epsilon", "axis"))
 def _group_norm(
     features: jax.Array,
     valid: jax.Array,
@@ -89,6 +92,7 @@ def _group_norm(
     batch_size: int,
     num_groups: int,
     epsilon: float,
+    axis: str | None,
 ) -> jax.Array:
     x = clear_padding(features, valid)
     wide, channels = x.dtype, x.shape[1]
@@ -96,6 +100,8 @@ def _group_norm(
         :, None
     ]
     number = jnp.sum(members, axis=0, dtype=jnp.int32) * (channels // num_groups)
+    if axis is not None:
+        number = jax.lax.psum(number, axis)
     number = jnp.maximum(number, 1).astype(wide)
     zero = jnp.zeros((), wide)
 
@@ -107,6 +113,8 @@ def _group_norm(
         total = jax.lax.map(
             lambda mine: jnp.sum(jnp.where(mine[:, None], values, zero), axis=0), members.T
         )
+        if axis is not None:
+            total = jax.lax.psum(total, axis)
         total = total.reshape(batch_size, num_groups, -1).sum(axis=2)
         return jnp.repeat(total / number[:, None], channels // num_groups, axis=1)
 

@@ -15,6 +15,7 @@ from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
 from voxax.geometry.dtypes import accumulator, mean_of
+from voxax.geometry.halo import refuse_shard
 from voxax.nn.functional.checks import request_map
 from voxax.products import convolve
 
@@ -96,10 +97,16 @@ def max_pool(
 
     Returns:
       ``Voxels``, or ``(Voxels, indices)``. The gradient goes to the rows in ``indices``.
+
+    Raises:
+      InputError: ``return_indices`` on one shard of a scene, whose maxima may lie on another.
     """
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
-    indices = extreme_rows(voxels.features, kmap.neighbors, largest=True)
-    pooled = _pooled(voxels, kmap, take_rows(voxels.features, indices), window)
+    if return_indices:
+        refuse_shard(voxels, "max_pool(return_indices=True)")
+    features, whole = kmap.with_halo(voxels.features)
+    indices = extreme_rows(features, whole.neighbors, largest=True)
+    pooled = _pooled(voxels, kmap, take_rows(features, indices), window)
     return (pooled, indices) if return_indices else pooled
 
 
@@ -112,8 +119,9 @@ def min_pool(
 ) -> Voxels:
     """Minimum over the voxels under the kernel. Arguments as in :func:`sum_pool`."""
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
-    indices = extreme_rows(voxels.features, kmap.neighbors, largest=False)
-    return _pooled(voxels, kmap, take_rows(voxels.features, indices), window)
+    features, whole = kmap.with_halo(voxels.features)
+    indices = extreme_rows(features, whole.neighbors, largest=False)
+    return _pooled(voxels, kmap, take_rows(features, indices), window)
 
 
 def _window_map(

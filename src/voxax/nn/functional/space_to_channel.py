@@ -31,10 +31,9 @@ def space_to_channel(
     ndim = voxels.geometry.ndim
     blocks = per_axis(factor, ndim, "factor")
     kmap = request_map(voxels, blocks, blocks, 1, False, False, None, capacity)
-    source = jnp.concatenate(
-        [voxels.features, jnp.zeros((1, voxels.num_channels), voxels.features.dtype)]
-    )
-    rows = jnp.where(kmap.neighbors < 0, voxels.capacity, kmap.neighbors)
+    own, whole = kmap.with_halo(voxels.features)
+    source = jnp.concatenate([own, jnp.zeros((1, voxels.num_channels), own.dtype)])
+    rows = jnp.where(whole.neighbors < 0, whole.in_capacity, whole.neighbors)
     features = source[rows].reshape(kmap.out_capacity, -1)
     geometry = result_geometry(kmap, voxels.geometry)
     return dataclasses.replace(voxels, geometry=geometry, features=features)
@@ -70,9 +69,10 @@ def channel_to_space(
     generative = out_voxels is None
     kmap = request_map(voxels, blocks, blocks, 1, True, generative, out_voxels, capacity)
     # A fine voxel lies in one block: a single tap of its row is set.
-    parent = jnp.max(kmap.neighbors, axis=1)
-    cell = jnp.argmax(kmap.neighbors, axis=1)
-    source = voxels.features.reshape(voxels.capacity * cells, -1)
+    coarse, whole = kmap.with_halo(voxels.features)
+    parent = jnp.max(whole.neighbors, axis=1)
+    cell = jnp.argmax(whole.neighbors, axis=1)
+    source = coarse.reshape(whole.in_capacity * cells, -1)
     taken = source[jnp.maximum(parent, 0) * cells + cell.astype(jnp.int32)]
     features = jnp.where((parent >= 0)[:, None], taken, jnp.zeros((), taken.dtype))
     target = None if out_voxels is None else out_voxels.geometry

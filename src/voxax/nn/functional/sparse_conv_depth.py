@@ -60,7 +60,7 @@ def spatially_sparse_depthwise_conv(
       InputError: shapes that do not fit the map.
       AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
     """
-    rows, taps = kernel_map.in_capacity, kernel_map.num_offsets
+    rows, taps = kernel_map.feature_rows, kernel_map.num_offsets
     if features.ndim != 2 or features.shape[0] != rows:
         raise InputError(f"features of shape {features.shape}: the map expects [{rows}, C]")
     if depthwise_weight.shape != (taps, features.shape[1]):

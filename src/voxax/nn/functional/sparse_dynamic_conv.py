@@ -128,14 +128,15 @@ def sparse_dynamic_conv(
     }
 
     def products(of: KernelMap) -> jax.Array:
+        source, of = of.with_halo(voxels.features)
         if chosen == "taps":
-            dtype = jnp.promote_types(voxels.features.dtype, bank.dtype)
+            dtype = jnp.promote_types(source.dtype, bank.dtype)
             limited, factors = _factors(of, sizes, tau, mask, accumulator(dtype))
-            return convolve_modulated(voxels.features, bank, factors, limited, **requests)
+            return convolve_modulated(source, bank, factors, limited, **requests)
         if chosen == "shells" and sizes is not None:
-            return _shells(voxels.features, bank, of, sizes, tau, requests)
+            return _shells(source, bank, of, sizes, tau, requests)
         within = of if sizes is None else of.within(sizes)
-        return convolve(voxels.features, bank, within, **requests)
+        return convolve(source, bank, within, **requests)
 
     with jax.named_scope("sparse_dynamic_conv"):
         if of_voxel is None:

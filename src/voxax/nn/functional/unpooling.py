@@ -11,6 +11,7 @@ from voxax import _compat
 from voxax.errors import GeometryMismatchError, InputError
 from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
 from voxax.geometry.dtypes import accumulator
+from voxax.geometry.halo import refuse_shard
 from voxax.nn.functional.pooling import Size, pooling_map, window_mean
 
 
@@ -40,7 +41,7 @@ def unpool(
       Voxels on ``out_voxels``' coordinates with ``C`` channels.
 
     Raises:
-      InputError: ``indices`` of another shape than the features.
+      InputError: ``indices`` of another shape than the features, or on one shard of a scene.
       GeometryMismatchError: a ``kernel_map`` that does not lead back to ``out_voxels``.
     """
     if indices is None:
@@ -59,6 +60,7 @@ def unpool(
         geometry = result_geometry(kmap, voxels.geometry, out_voxels.geometry)
         features = window_mean(voxels, kmap)
         return dataclasses.replace(voxels, geometry=geometry, features=features)
+    refuse_shard(voxels, "unpool() with indices")
     if indices.shape != voxels.features.shape:
         raise InputError(
             f"indices of shape {indices.shape} for features of shape {voxels.features.shape}: "

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from voxax.errors import InputError
+from voxax.geometry.halo import split_axis
 from voxax.nn.functional import (
     group_norm,
     instance_norm,
@@ -66,6 +67,7 @@ class BatchNorm(nnx.Module):
         if self.use_running_average:
             mean, var = self.mean[...], self.var[...]
         else:
+            _check_shared(self.axis_name, voxels)
             mean, var, number = masked_moments(voxels.features, voxels.valid, self.axis_name)
             self._update(mean, var, number)
         return normalize(voxels, mean, var, self.scale[...], self.bias[...], self.epsilon)
@@ -205,6 +207,17 @@ def _zeros(size: int, dtype: Any) -> jax.Array:
 
 def _value(parameter: nnx.Param | None) -> jax.Array | None:
     return None if parameter is None else parameter[...]
+
+
+def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> None:
+    """Raise :class:`voxax.InputError` where one shard's statistics would pass for the scene's."""
+    axis = split_axis(voxels)
+    if axis is not None and axis not in ((names,) if isinstance(names, str) else names or ()):
+        raise InputError(
+            f"BatchNorm with axis_name={names!r} on one shard of a scene that is split over "
+            f"{axis!r} would normalise each shard by itself: call "
+            f"voxax.parallel.synchronize(model, {axis!r}) first"
+        )
 
 
 def _check_channels(module: Any, voxels: FeatureRows) -> None:

@@ -1,0 +1,366 @@
+"""One scene over several devices: its voxels, its kernel maps and their halos by shard."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import CURVES, PAD, Curve
+from voxax.errors import CapacityError, InputError
+from voxax.geometry import MapRecord, Plan, VoxelGeometry, Voxels
+from voxax.geometry.halo import Halo
+from voxax.geometry.host import host_geometry, neighbor_table, table_views
+from voxax.geometry.shard_maps import ShardMaps
+from voxax.parallel.owners import owners_by_level
+from voxax.parallel.rounds import Exchange, matched, ring
+from voxax.parallel.shard_tables import OwnRows, ShardTable, shard_tables
+
+_ROUND = 8  # rows; keeps the sizes of similar scenes equal
+
+
+@dataclasses.dataclass(frozen=True)
+class MapRows:
+    """Capacities of one kernel map.
+
+    Attributes:
+      extended: of a shard's own rows and halo together.
+      rounds: of the messages in which the halo comes.
+    """
+
+    extended: int
+    rounds: tuple[Exchange, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitRows:
+    """Capacities of a split: rows of every shard.
+
+    Attributes:
+      levels: of own voxels at each level.
+      maps: of each kernel map.
+    """
+
+    levels: tuple[int, ...]
+    maps: tuple[MapRows, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneSplit:
+    """How one scene is split over a mesh axis, for one network; made by :meth:`record`.
+
+    Attributes:
+      plan: the maps that the network asks for.
+      shards: number of pieces: places along the axis.
+      axis: name of the mesh axis.
+      order: ``"lexicographic"``, the canonical order, cuts slabs across the first axis: shards
+        exchange with the next and the one before, and their number hardly changes how much.
+        ``"morton"`` and ``"hilbert"`` cut compact pieces, which exchange less the smaller they
+        are, with more shards each.
+      capacities: after :meth:`fitted`; None takes each scene's own.
+    """
+
+    plan: Plan
+    shards: int
+    axis: str = "space"
+    order: Curve = "lexicographic"
+    capacities: SplitRows | None = None
+
+    @classmethod
+    def record(
+        cls,
+        model: Callable[[Voxels], Any],
+        voxels: Voxels,
+        shards: int,
+        *,
+        axis: str = "space",
+        order: Curve = "lexicographic",
+    ) -> SceneSplit:
+        """Note every kernel map that ``model(voxels)`` asks for; see :class:`voxax.geometry.Plan`.
+
+        Args:
+          model: the network as it runs on one device, before its batch norms are synchronised.
+          voxels: a whole scene; only its shapes matter.
+          shards, axis, order: see the attributes.
+
+        Raises:
+          InputError: no shard, or an unknown order.
+        """
+        if shards < 1:
+            raise InputError(f"a scene is split into at least one shard, got {shards}")
+        if order not in CURVES:
+            raise InputError(f"unknown order {order!r}; known: {', '.join(CURVES)}")
+        return cls(Plan.record(model, voxels), shards, axis, order)
+
+    @property
+    def records(self) -> tuple[MapRecord, ...]:
+        """All maps; transposed ones too, which on a whole scene are others read backwards."""
+        return self.plan.records + self.plan.adjoints
+
+    def fitted(self, samples: Iterable[Voxels], margin: float = 1.1) -> SceneSplit:
+        """This split with capacities for scenes like the samples, so that all run one program.
+
+        Messages then go around a ring, with one round for each distance: good for few shards and
+        for slabs. Without, each scene has rounds and a compiled program of its own.
+
+        Args:
+          samples: scenes; where several scenes make one step, each by itself.
+          margin: factor on the largest need.
+
+        Raises:
+          InputError: no sample.
+        """
+        # The tables of one sample at a time.
+        needs = [_Cut.of(self, sample).needs() for sample in samples]
+        if not needs:
+            raise InputError("a split is fitted to at least one sample, got none")
+
+        def room(rows: int) -> int:
+            return _rounded(math.ceil(margin * rows))
+
+        def of_map(index: int) -> MapRows:
+            messages: dict[tuple[int, int], int] = {}
+            for need in needs:
+                for pair, rows in need.messages[index].items():
+                    messages[pair] = max(rows, messages.get(pair, 0))
+            rounds = (
+                dataclasses.replace(r, rows=room(r.rows)) for r in ring(messages, self.shards)
+            )
+            return MapRows(room(max(need.extended[index] for need in needs)), tuple(rounds))
+
+        levels = tuple(room(max(own)) for own in zip(*(n.levels for n in needs), strict=True))
+        maps = tuple(map(of_map, range(len(self.records))))
+        return dataclasses.replace(self, capacities=SplitRows(levels, maps))
+
+    def split(
+        self, voxels: Voxels, labels: np.ndarray | None = None
+    ) -> tuple[Voxels, np.ndarray, np.ndarray]:
+        """The scene's shards, with their kernel maps.
+
+        Runs in NumPy (curves other than the canonical order are sorted by JAX). The whole scene is
+        planned in one process.
+
+        Args:
+          voxels: concrete voxels, one scene or a batch; plans attached to them are left behind.
+          labels: ``int[rows]``, negative where unknown.
+
+        Returns:
+          ``(voxels, labels, rows)``: voxels with arrays ``[shards, ...]``, to be taken apart by
+          ``jax.shard_map`` over the axis (their own properties are meaningless before);
+          ``int32[shards, capacity]``, -1 where padding or unknown; and ``int32[shards, capacity]``,
+          the scene's row of each shard's row or -1, for :func:`join_shards`.
+
+        Raises:
+          CapacityError: a fitted capacity does not hold the scene; names which, and the fix.
+          InputError: labels that do not fit the scene.
+          TypeError: traced voxels.
+        """
+        cut = _Cut.of(self, voxels)
+        needs = cut.needs()
+        capacities = needs.capacities() if self.capacities is None else self.capacities
+        self._check(needs, capacities)
+        rows = np.full((self.shards, capacities.levels[0]), -1, np.int32)
+        for shard, own in enumerate(cut.own[0].rows):
+            rows[shard, : len(own)] = own
+        known = np.full(rows.shape, -1, np.int32)
+        if labels is not None:
+            known = np.where(rows < 0, -1, _checked(labels, cut)[rows])
+        parts = [cut.shard(number, voxels, capacities) for number in range(self.shards)]
+        return jax.tree.map(lambda *arrays: np.stack(arrays), *parts), known, rows
+
+    def _check(self, needs: _Needs, given: SplitRows) -> None:
+        """Raise :class:`CapacityError` for the first capacity that does not hold a scene."""
+        fix = "fit the split to this scene too, or with a larger margin: split.fitted(samples)"
+        strides = self.plan.strides
+        for stride, need, limit in zip(strides, needs.levels, given.levels, strict=True):
+            if need > limit:
+                raise CapacityError(
+                    f"a shard owns {need} voxels at the level of stride {stride}, its capacity is "
+                    f"{limit}: {fix}, or take more than {self.shards} shards"
+                )
+        for index, (record, limit) in enumerate(zip(self.records, given.maps, strict=True)):
+            name = f"the map ({record.spec}) at stride {strides[record.in_level]}"
+            room = {pair: r.rows for r in limit.rounds for pair in r.pairs}
+            for (sender, receiver), rows in needs.messages[index].items():
+                if rows > room.get((sender, receiver), 0):
+                    raise CapacityError(
+                        f"halo of {name}: shard {sender} lends {rows} rows to shard {receiver}, "
+                        f"the capacity is {room.get((sender, receiver), 0)}: {fix}"
+                    )
+            if needs.extended[index] > limit.extended:
+                raise CapacityError(
+                    f"{name} reads {needs.extended[index]} rows on one shard, own and halo, the "
+                    f"capacity is {limit.extended}: {fix}"
+                )
+
+
+def join_shards(values: Any, rows: np.ndarray) -> np.ndarray:
+    """Values by shard back in the order of the scene.
+
+    Args:
+      values: ``[shards, capacity, ...]``, such as a network's outputs.
+      rows: as :meth:`SceneSplit.split` returned them.
+
+    Returns:
+      ``[count, ...]``.
+    """
+    values, rows = np.asarray(values), np.asarray(rows)
+    if values.shape[:2] != rows.shape:
+        raise InputError(f"values of shape {values.shape}: expected [{rows.shape}, ...]")
+    joined = np.zeros((int((rows >= 0).sum()), *values.shape[2:]), values.dtype)
+    joined[rows[rows >= 0]] = values[rows >= 0]
+    return joined
+
+
+@dataclasses.dataclass(frozen=True)
+class _Needs:
+    """Rows that a scene takes on any shard, at most.
+
+    Attributes:
+      levels: own voxels at each level.
+      extended: own and borrowed rows of each map.
+      messages: of each map ``{(sender, receiver): rows}``.
+    """
+
+    levels: list[int]
+    extended: list[int]
+    messages: list[dict[tuple[int, int], int]]
+
+    def capacities(self) -> SplitRows:
+        """For this very scene."""
+        maps = []
+        for extended, messages in zip(self.extended, self.messages, strict=True):
+            rounds = (dataclasses.replace(r, rows=_rounded(r.rows)) for r in matched(messages))
+            maps.append(MapRows(_rounded(extended), tuple(rounds)))
+        return SplitRows(tuple(map(_rounded, self.levels)), tuple(maps))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cut:
+    """A scene that was cut: for each level the rows by shard, for each map the tables by shard."""
+
+    split: SceneSplit
+    levels: list[np.ndarray]
+    own: list[OwnRows]
+    tables: list[list[ShardTable]]
+
+    @classmethod
+    def of(cls, split: SceneSplit, voxels: Voxels) -> _Cut:
+        if _compat.is_traced(voxels.coords, voxels.count):
+            raise TypeError("a scene is split ahead of the trace: call split() outside jax.jit")
+        if int(voxels.num_dropped):
+            voxels.raise_if_overflowed()
+        coords = np.asarray(voxels.geometry.coords)
+        levels = split.plan.level_rows(coords[coords[:, 0] != PAD])
+        owners = owners_by_level(split.plan, levels, split.shards, split.order)
+        own = [OwnRows.of(owner, split.shards) for owner in owners]
+        tables = []
+        for record in split.records:
+            source, out = levels[record.in_level], levels[record.out_level]
+            table = neighbor_table(source, out, record.spec, len(source), len(out))
+            tables.append(shard_tables(table, own[record.in_level], own[record.out_level]))
+        return cls(split, levels, own, tables)
+
+    def needs(self) -> _Needs:
+        messages = [
+            {
+                (sender, receiver): len(rows)
+                for receiver, table in enumerate(tables)
+                for sender, rows in table.borrowed.items()
+            }
+            for tables in self.tables
+        ]
+        return _Needs(
+            [max(map(len, own.rows)) for own in self.own],
+            [max(len(table.extended) for table in tables) for tables in self.tables],
+            messages,
+        )
+
+    def shard(self, number: int, voxels: Voxels, capacities: SplitRows) -> Voxels:
+        """One shard with NumPy leaves."""
+        geometries = [
+            self._geometry(level, own.rows[number], capacities.levels[level], voxels)
+            for level, own in enumerate(self.own)
+        ]
+        records, views, sources, halos = [], [], [], []
+        for record, tables, size in zip(
+            self.split.records, self.tables, capacities.maps, strict=True
+        ):
+            mine = tables[number]
+            # On one device a symmetric map is its own adjoint, and a transposed one has both.
+            names = tuple(sorted({*record.views, "transposed_neighbors"}))
+            records.append(dataclasses.replace(record, views=names))
+            table = np.full(
+                (capacities.levels[record.out_level], mine.table.shape[1]), -1, np.int32
+            )
+            table[: len(mine.table)] = mine.table
+            views.append(table_views(table, record.spec, names, size.extended))
+            source = self._geometry(record.in_level, mine.extended, size.extended, voxels)
+            sources.append(dataclasses.replace(source, level=-1))
+            own_capacity = capacities.levels[record.in_level]
+            halos.append(self._halo(number, record.in_level, tables, size, own_capacity))
+        attached = ShardMaps(
+            tuple(geometries[1:]), tuple(views), tuple(records), tuple(sources), tuple(halos)
+        )
+        own = self.own[0].rows[number]
+        features = np.zeros((capacities.levels[0], voxels.num_channels), voxels.features.dtype)
+        features[: len(own)] = np.asarray(voxels.features)[own]
+        geometry = dataclasses.replace(geometries[0], attached=attached)
+        return dataclasses.replace(voxels, geometry=geometry, features=features)  # type: ignore[arg-type]
+
+    def _geometry(
+        self, level: int, rows: np.ndarray, capacity: int, voxels: Voxels
+    ) -> VoxelGeometry:
+        plan = self.split.plan
+        drops, above = {plan.strides[level]: 0}, level
+        while above:
+            above = plan.parents[above - 1][0]
+            drops[plan.strides[above]] = 0
+        geometry = host_geometry(
+            self.levels[level][rows], capacity, drops, plan.strides[level], voxels.batch_size, level
+        )
+        return dataclasses.replace(geometry, split_over=self.split.axis)
+
+    def _halo(
+        self, number: int, level: int, tables: list[ShardTable], size: MapRows, own_capacity: int
+    ) -> Halo:
+        own, mine = self.own[level], tables[number]
+        source = np.full(size.extended, -1, np.int32)
+        # What others own is overwritten by the round that brings it.
+        source[: len(mine.extended)] = own.place[mine.extended]
+        send, start = [], own_capacity
+        for exchange in size.rounds:
+            rows = np.full(exchange.rows, -1, np.int32)
+            for sender, receiver in exchange.pairs:
+                if number == sender and sender in tables[receiver].borrowed:
+                    lent = own.place[tables[receiver].borrowed[sender]]
+                    rows[: len(lent)] = lent
+                if number == receiver and sender in mine.borrowed:
+                    borrowed = mine.borrowed[sender]
+                    place = np.searchsorted(mine.extended, borrowed)
+                    source[place] = start + np.arange(len(borrowed))
+            send.append(rows)
+            start += exchange.rows
+        rounds = tuple(exchange.pairs for exchange in size.rounds)
+        ends = self.split.shards, own_capacity, self.split.axis
+        return Halo(tuple(send), source, rounds, *ends)  # type: ignore[arg-type]
+
+
+def _rounded(rows: int) -> int:
+    return max(_ROUND, -(-rows // _ROUND) * _ROUND)
+
+
+def _checked(labels: np.ndarray, cut: _Cut) -> np.ndarray:
+    """``int32`` labels of the scene's rows, one more behind them."""
+    labels, count = np.asarray(labels), len(cut.levels[0])
+    if labels.ndim != 1 or len(labels) < count or not np.issubdtype(labels.dtype, np.integer):
+        raise InputError(
+            f"labels are {labels.dtype}{list(labels.shape)}: expected integers, one for each of "
+            f"the scene's {count} voxels or more"
+        )
+    return np.append(np.maximum(labels[:count], -1), -1).astype(np.int32)
