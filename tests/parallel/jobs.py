@@ -142,7 +142,9 @@ def check_split(build, points, data=1, steps=5, gradient=1e-5, order="lexicograp
 def split_scenes_match(build, scenes, labels, data, steps, gradient, order):
     places = len(jax.devices()) // data
     mesh = jax.make_mesh((data, places), ("data", "space"))
-    split = SceneSplit.record(build(), scenes[0], places, order=order).fitted(scenes)
+    split = SceneSplit.record(build(), scenes[0], places, order=order)
+    if data > 1:  # all of one shape
+        split = split.fitted(scenes)
     parts, known, rows = zip(*map(split.split, scenes, labels), strict=True)
     shards = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     (voxels, whole) = sharded(scenes, labels, 1)

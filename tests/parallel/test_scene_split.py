@@ -1,7 +1,9 @@
 """One scene over several shards gives the numbers of one device.
 
 Here the shards are places of ``jax.vmap`` with an axis name, where ``ppermute`` and ``psum`` mean
-what they mean on a mesh, on a single device. On a mesh: ``test_space_parallel.py``.
+what they mean on a mesh, on a single device. There JAX permutes only where every place takes part,
+so splits that are run here are fitted: their rounds are rings. On a mesh, and with rounds for one
+scene: ``test_space_parallel.py``.
 """
 
 import dataclasses
@@ -11,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.workloads import flat_box, no_voxel, one_voxel, random_cube, surface
+from flax import nnx
 
 import voxax as vx
 from samples import make_voxels, make_weight
-from voxax.coords import CURVES, PAD
+from voxax.coords import PAD
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.halo import split_axis
 from voxax.nn import functional as F
@@ -29,6 +32,13 @@ SCENES = {
     "no_voxel": no_voxel,
 }
 CROSSED = ((0, 0, 0), (1, -2, 0), (0, 0, 3))
+
+
+def few_layers(voxels, weight):
+    """Coarser and back, with an asymmetric kernel."""
+    down = F.spatially_sparse_conv(voxels, weight, 3, 2)
+    up = F.spatially_sparse_conv(down, weight[:8], 2, 2, transposed=True, out_voxels=voxels)
+    return F.spatially_sparse_conv(up, weight[: len(CROSSED)], kernel_shape=CROSSED)
 
 
 def layers(voxels, weight):
@@ -109,26 +119,28 @@ def recorded(network, voxels, shards, **options):
     return SceneSplit.record(lambda v: network(v, weight), voxels, shards, **options)
 
 
+def rings(network, voxels, shards, **options):
+    """Fitted to the scene exactly."""
+    return recorded(network, voxels, shards, **options).fitted([voxels], margin=1.0)
+
+
 def test_layers_give_the_single_devices_numbers():
-    voxels = scene_of("random_cube")
-    assert_same(layers, voxels, recorded(layers, voxels, 3, order="hilbert"))
+    voxels = scene_of("surface")
+    assert_same(few_layers, voxels, rings(few_layers, voxels, 3, order="hilbert"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", [layers, other_layers])
 @pytest.mark.parametrize(
-    ("name", "shards", "order"),
+    ("network", "name", "shards", "order"),
     [
-        ("random_cube", 1, "lexicographic"),
-        ("random_cube", 8, "lexicographic"),
-        ("flat_box", 4, "morton"),
-        ("one_voxel", 3, "lexicographic"),
-        ("no_voxel", 2, "hilbert"),
+        (layers, "random_cube", 8, "lexicographic"),
+        (layers, "no_voxel", 2, "hilbert"),
+        (other_layers, "flat_box", 4, "morton"),
     ],
 )
 def test_every_layer(network, name, shards, order):
     voxels = scene_of(name)
-    assert_same(network, voxels, recorded(network, voxels, shards, order=order))
+    assert_same(network, voxels, rings(network, voxels, shards, order=order))
 
 
 def ring(halo, shards, arrays):
@@ -148,12 +160,12 @@ def ring(halo, shards, arrays):
 @pytest.fixture(scope="module")
 def plans():
     """One recording for all scenes."""
-    return recorded(layers, scene_of("random_cube"), 2)
+    return recorded(layers, scene_of("surface"), 2)
 
 
-@pytest.mark.parametrize("order", CURVES)
+@pytest.mark.parametrize("order", ["lexicographic", "hilbert"])
 @pytest.mark.parametrize("name", SCENES)
-@pytest.mark.parametrize("shards", [1, 2, 7, 40])
+@pytest.mark.parametrize("shards", [1, 7, 40])
 def test_halos_bring_the_voxels_that_maps_read(plans, name, shards, order):
     """Coordinates, exchanged as features are, are those of the extended set."""
     voxels = jax.tree.map(np.asarray, scene_of(name))
@@ -177,16 +189,16 @@ def test_halos_bring_the_voxels_that_maps_read(plans, name, shards, order):
 
 
 def test_a_fitted_split_holds_smaller_scenes_and_refuses_others(plans):
-    large, small = (jax.tree.map(np.asarray, scene_of(n)) for n in ("random_cube", "flat_box"))
+    large, small = (jax.tree.map(np.asarray, scene_of(n)) for n in ("surface", "flat_box"))
     fitted = plans.fitted([large, small])
     shapes = {
         tuple(np.shape(leaf) for leaf in jax.tree.leaves(fitted.split(scene)[0]))
         for scene in (large, small)
     }
     assert len(shapes) == 1
-    only_small = plans.fitted([small], margin=1.0)
+    only_small = plans.fitted([scene_of("one_voxel")])
     with pytest.raises(CapacityError, match=r"owns \d+ voxels .* stride \(1, 1, 1\), its capacity"):
-        plans.fitted([scene_of("one_voxel")]).split(large)
+        only_small.split(large)
     tight = only_small.capacities
     wide = dataclasses.replace(tight, levels=(10_000,) * len(tight.levels))
     with pytest.raises(CapacityError, match=r"halo of .*: shard \d lends \d+ rows to shard \d"):
@@ -234,7 +246,7 @@ def test_what_needs_the_whole_scene_is_refused(plans):
     refused(lambda v: vx.kernel_map(v).transpose(), "one shard of a scene: inputs of other shards")
     refused(BatchNorm(3), r"call voxax\.parallel\.synchronize\(model, 'space'\)")
     synchronize(norm := BatchNorm(3), "space")
-    on_shards(plans, voxels, lambda v: norm(v).features)
+    on_shards(plans, voxels, lambda v: nnx.clone(norm)(v).features)
 
 
 def test_refusals(plans):

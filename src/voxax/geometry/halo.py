@@ -57,7 +57,8 @@ class Halo:
     def extend(self, features: jax.Array) -> jax.Array:
         """Features ``[own_capacity, ...]`` to ``[in_capacity, ...]`` of the extended set.
 
-        Runs where the axis is mapped: inside ``jax.shard_map``, or ``jax.vmap`` with its name.
+        Runs where the axis is mapped: inside ``jax.shard_map``, or ``jax.vmap`` with its name,
+        which permutes only where every shard takes part in every round (as in a fitted split).
 
         Raises:
           InputError: other rows, or an axis with another number of places than there are shards.
