@@ -136,10 +136,6 @@ def check_split(build, points, data=1, steps=5, gradient=1e-5, order="lexicograp
     With ``data`` scenes at a time: the first axis of a mesh ``data x space``.
     """
     scenes, labels = scenes_of(points, **options)
-    split_scenes_match(build, scenes, labels, data, steps, gradient, order)
-
-
-def split_scenes_match(build, scenes, labels, data, steps, gradient, order):
     places = len(jax.devices()) // data
     mesh = jax.make_mesh((data, places), ("data", "space"))
     split = SceneSplit.record(build(), scenes[0], places, order=order)
@@ -168,18 +164,6 @@ def split_scenes_match(build, scenes, labels, data, steps, gradient, order):
     by_scene = np.split(logits, data)
     joined = np.concatenate([join_shards(x, r) for x, r in zip(by_scene, rows, strict=True)])
     close(joined, expected, 1e-5)
-
-
-def lone_star(scans, voxel_size):
-    """The scan with positions for features and two classes: below and above its middle."""
-    with np.load(Path(scans) / "tls_lone_star.npz") as stored:
-        xyz = stored["xyz"]
-    xyz = (xyz - xyz.min(0)).astype(np.float32)
-    voxels, _ = host.voxelize(xyz, xyz / 20, voxel_size)
-    labels = np.full(voxels.capacity, -1, np.int32)
-    height = np.asarray(voxels.coords)[: int(voxels.count), 3]
-    labels[: len(height)] = height > np.median(height)
-    return voxels, labels
 
 
 def work(process, processes, port, folder, steps, dies_at=None):

@@ -133,8 +133,7 @@ def test_layers_give_the_single_devices_numbers():
 @pytest.mark.parametrize(
     ("network", "name", "shards", "order"),
     [
-        (layers, "random_cube", 8, "lexicographic"),
-        (layers, "no_voxel", 2, "hilbert"),
+        (layers, "surface", 2, "lexicographic"),
         (other_layers, "flat_box", 4, "morton"),
     ],
 )
