@@ -35,18 +35,15 @@ def test_model_is_mended(name):
     fix = mended(BY_NAME[name])
     assert not fix.refused
     assert not fix.left
+    assert bool(fix.notes) == name.startswith("loop")  # which have no reverse mode any more
     assert fix.report.verdict == "static", str(fix.report)
     assert fix.diff().startswith("--- a/")
 
 
 def test_lost_reverse_mode_is_told(capsys):
-    (note,) = mended(BY_NAME["loop_count_tensor"]).notes
-    assert note[0].code == "VX103"
-    assert "reverse mode" in note[1]
     path = BY_NAME["loop_count_tensor"]
     main(["check", f"{path}:model", "--inputs", "@inputs", "--fix"])
     assert "is mended; it has no gradient in reverse mode" in capsys.readouterr().out
-    assert not mended(BY_NAME["branch_on_sum_tensor"]).notes
 
 
 def test_gradients_are_compared():

@@ -36,7 +36,6 @@ SIZE_ARGUMENT = {
     "segment_max": "num_segments",
     "segment_min": "num_segments",
     "segment_prod": "num_segments",
-    "one_hot": "num_classes",  # of PyTorch
 }
 
 
@@ -126,7 +125,7 @@ def lacks_size(api: str, call: ast.AST | None) -> bool:
     """
     if api not in SIZE_ARGUMENT or not isinstance(call, ast.Call):
         return False
-    if len(call.args) > 2 and api != "repeat":
+    if len(call.args) > 2 and api.startswith("segment"):
         return False
     return SIZE_ARGUMENT[api] not in [keyword.arg for keyword in call.keywords]
 

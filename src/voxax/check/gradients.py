@@ -52,7 +52,7 @@ def compare(
     if not isinstance(expected, Exception):
         found = _tried(_reverse, new, given)
         if not isinstance(found, Exception):
-            return _unequal(expected, found), ""
+            return _unequal(expected, found), "" if _compiles(new, given) else NO_REVERSE
     first, second = _tried(_forward, old, given), _tried(_forward, new, given)
     if isinstance(first, Exception):
         return "", ""
@@ -100,6 +100,7 @@ def _of_torch(function: Any, given: Sequence[Any]) -> list[np.ndarray]:
         roots.append(value.detach().clone().requires_grad_())
         return roots[-1].clone()  # into which the function may write
 
+    torch.manual_seed(0)  # both draw the same
     with torch.enable_grad():
         out = function(*jax.tree.map(own, list(given)))
         of = [v for v in jax.tree.leaves(out) if _is_tensor(v) and v.requires_grad]
@@ -138,6 +139,27 @@ def _loss(function: Any, given: Sequence[Any]) -> tuple[Callable[..., Any], list
 def _reverse(function: Any, given: Sequence[Any]) -> list[np.ndarray]:
     loss, chosen = _loss(function, given)
     return [_plain(v) for v in jax.grad(loss)(chosen)]
+
+
+def _compiles(function: Any, given: Sequence[Any]) -> bool:
+    """Whether the gradient can be traced as well, where counts of loops are not known."""
+    leaves, structure = jax.tree.flatten(list(given))
+    free = [i for i, v in enumerate(leaves) if isinstance(v, int | float) or hasattr(v, "dtype")]
+
+    def traced(*values: Any) -> Any:
+        own = list(leaves)
+        for i, value in zip(free, values, strict=True):
+            own[i] = value
+        loss, chosen = _loss(function, jax.tree.unflatten(structure, own))
+        return jax.grad(loss)(chosen)
+
+    try:
+        jax.jit(traced).trace(*(leaves[i] for i in free))
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+        return True  # something else in it cannot be traced: nothing is known
+    except Exception:
+        return False
+    return True
 
 
 def _forward(function: Any, given: Sequence[Any]) -> list[np.ndarray]:

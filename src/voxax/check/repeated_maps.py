@@ -7,23 +7,28 @@ of their coordinates are, whatever functions these went through.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat, _compat_tracing
 from voxax.check.finding import Finding
 from voxax.check.modules import module_of_scope
 from voxax.check.source import Place, Site, place_of
-from voxax.geometry import build
 
 # The compiled function that builds a map, as it is called in programs.
-_BUILDS = build._neighbors.__name__
+_BUILDS = "_neighbors"
 # Calls whose body is what they compute, once, of their operands.
 _CALLS = {
     "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call",
     "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
+
+# Bytes of a constant that is compared by value.
+_LARGE = 1 << 16
+# In the text of what has no better one.
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
@@ -35,7 +40,7 @@ def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
       own: the library that the function is part of.
     """
     visitor = _Visitor(site, own)
-    visitor.visit(closed.jaxpr, [object() for _ in closed.jaxpr.invars], "", None)
+    visitor.visit(closed, [object() for _ in closed.jaxpr.invars], "", None)
     return visitor.found
 
 
@@ -50,16 +55,25 @@ class _Visitor:
     def number(self, key: Any) -> int:
         return self.numbers.setdefault(key, len(self.numbers))
 
-    def visit(self, jaxpr: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
+    def constant(self, value: Any) -> Any:
+        """The number of a constant; each large one is a value of its own."""
+        if _compat_tracing.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
+            return self.number(("constant", id(value)))
+        array = np.asarray(value)
+        return self.number((array.dtype.str, array.shape, array.tobytes()))
+
+    def visit(self, body: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
         """The numbers of the results, from those of the inputs."""
+        jaxpr = getattr(body, "jaxpr", body)
         known: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
-        known |= {v: v for v in jaxpr.constvars}
+        constants = getattr(body, "consts", None)
+        if constants is not None and len(constants) == len(jaxpr.constvars):
+            known |= {v: self.constant(c) for v, c in zip(jaxpr.constvars, constants, strict=True)}
+        else:
+            known |= {v: v for v in jaxpr.constvars}
 
         def read(atom: Any) -> Any:
-            if not hasattr(atom, "val"):
-                return known[atom]
-            value = np.asarray(atom.val)
-            return self.number((value.dtype.str, value.shape, value.tobytes()))
+            return self.constant(atom.val) if hasattr(atom, "val") else known[atom]
 
         for equation in jaxpr.eqns:
             given = [read(v) for v in equation.invars]
@@ -74,12 +88,11 @@ class _Visitor:
         bodies = [body for value in equation.params.values() for body in _bodies(value)]
         if equation.params.get("name") == _BUILDS and bodies:
             return self.map(equation, given, scope, where)
-        if equation.primitive.name in _CALLS and bodies:
-            variables = [*bodies[0].constvars, *bodies[0].invars]
-            if len(bodies[0].invars) == len(given) and len(variables) == len(given):
-                return self.visit(bodies[0], given, scope, where)
+        called = equation.primitive.name in _CALLS and bodies
+        if called and len(_inputs(bodies[0])) == len(given):
+            return self.visit(bodies[0], given, scope, where)
         for body in bodies:
-            self.visit(body, [object() for _ in body.invars], scope, where)
+            self.visit(body, [object() for _ in _inputs(body)], scope, where)
         key = self.key(equation, given)
         return [self.number((key, i)) for i in range(len(equation.outvars))]
 
@@ -110,12 +123,20 @@ class _Visitor:
     def text(self, value: Any) -> str:
         """A parameter as text; of an inner program, its source."""
         if not _bodies(value):
-            return repr(value)
+            return _ADDRESS.sub("", repr(value))
         if id(value) not in self.texts:
-            self.texts[id(value)] = value, str(value)  # the value too, so that no other has its id
+            self.texts[id(value)] = (
+                value,
+                _ADDRESS.sub("", str(value)),
+            )  # the value too, so that no other has its id
         return self.texts[id(value)][1]
 
 
 def _bodies(value: Any) -> list[Any]:
+    """The programs in a parameter, with their constants where it has these."""
     parts = value if isinstance(value, tuple | list) else (value,)
-    return [body for p in parts for body in [getattr(p, "jaxpr", p)] if hasattr(body, "eqns")]
+    return [p for p in parts if hasattr(getattr(p, "jaxpr", p), "eqns")]
+
+
+def _inputs(body: Any) -> list[Any]:
+    return getattr(body, "jaxpr", body).invars

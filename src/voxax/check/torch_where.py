@@ -141,7 +141,7 @@ def _counterexample(inputs: Sequence[Any], steps: Sequence[Any]) -> float | None
         try:
             with torch.enable_grad():
                 result = _evaluate(inputs, steps, given)
-            if not math.isfinite(float(result)) or not result.requires_grad:
+            if not math.isfinite(float(result.detach())) or not result.requires_grad:
                 continue
             roots = [given[i] for i in floats]
             for i, slope in zip(

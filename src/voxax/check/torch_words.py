@@ -15,7 +15,6 @@ from voxax.check.classify import (
     cut_of,
     first_of,
     following,
-    lacks_size,
     message,
     number_of,
 )
@@ -64,7 +63,7 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
     cut = cut_of(chain)
     if cut is not None or kind == "slice" or api == "narrow":
         return "VX104", cut or first_of(chain, ast.Subscript)
-    if api == "one_hot" and lacks_size(api, first_of(chain, ast.Call)):
+    if api == "one_hot":  # counts the classes, where nobody says how many there are
         return "VX106", first_of(chain, ast.Call)
     if api in MAKE_SHAPES:
         return "VX107", first_of(chain, ast.Call)
