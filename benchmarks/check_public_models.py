@@ -7,7 +7,8 @@ Modules of libraries that install from the package index, configured tiny, with 
 no downloads. Each gets a verdict, which is then held against PyTorch or JAX: `torch.export` for
 five inputs (and the program run on them) or `jax.jit`, see `verify=` of `vx.check_static`. A module
 that is called static must give one program; one that is not must be refused, or have a size or a
-value in its program that depends on data. What is not installed is named and left out.
+value in its program that depends on data. What is not installed is named and left out; timm and
+torchvision want a torchvision that was built for the installed PyTorch.
 """
 
 from __future__ import annotations
@@ -289,12 +290,16 @@ class Row:
 
 
 def _seen(shown: Any) -> str:
-    lowered = f"; {shown.lowering}" if getattr(shown, "lowering", "") else ""
     if shown.error is not None:
         text = shown.error.replace("|", "/").replace("\n", " ")
         return text if len(text) <= 120 else text[:117] + "..."
     plural = "s" if shown.programs != 1 else ""
-    return f"{shown.programs} program{plural} for {shown.inputs} inputs{lowered}"
+    same = ", which compute the same" if getattr(shown, "served", None) else ""
+    return f"{shown.programs} program{plural} for {shown.inputs} inputs{same}"
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 def checked(name: str) -> Row | str:
@@ -329,9 +334,9 @@ def main() -> int:
     for name in options.only:
         try:
             made = checked(name)
-        except Exception:
+        except Exception as error:
             traceback.print_exc()
-            made = f"{name}: could not be made or checked"
+            made = f"{name}: could not be made or checked ({_first_line(error)})"
         if isinstance(made, str):
             missing.append(made)
             print(made, file=sys.stderr)
@@ -343,6 +348,7 @@ def main() -> int:
     head = ["module", "library", "verdict", "findings", "compiling says", "seen"]
     lines = ["| " + " | ".join(cells) + " |" for cells in [head, *(row.cells() for row in rows)]]
     lines.insert(1, "|" + "---|" * len(head))
+    lowerings = {getattr(row.report.verification, "lowering", "") for row in rows} - {""}
     confirmed = sum(row.report.verification.holds for row in rows)
     text = (
         f"{confirmed} of {len(rows)} verdicts are confirmed by exporting (PyTorch "
@@ -350,7 +356,8 @@ def main() -> int:
         f"Python {platform.python_version()}.\n\n"
         + "\n".join(lines)
         + "\n"
-        + "".join(f"\nNot there: {line}." for line in missing)
+        + "".join(f"\nOf PyTorch's programs: {line}.\n" for line in sorted(lowerings))
+        + "".join(f"\nNot there: {line}.\n" for line in missing)
     )
     print(text)
     if options.only == list(MODELS):

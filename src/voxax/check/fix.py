@@ -174,7 +174,7 @@ def _tried(
         (old, reason), (new, other) = (
             load(_with_imports(lines_in(text), imports)) for text in (one, two)
         )
-        reason = reason or other or compare(old, new, inputs, file, rewrite.pads)[1]
+        reason = reason or other or compare(old, new, inputs, file, rewrite.pads, (1,))[1]
         if reason:
             return number, f"{reason}, if the condition is {answer}", ""
     return number, reason, note
