@@ -33,6 +33,9 @@ CORE = core.__file__
 Handler = Callable[[str, Any, str], Any]
 
 _handler: contextvars.ContextVar[Handler | None] = contextvars.ContextVar("handler", default=None)
+_notice: contextvars.ContextVar[Callable[[str], None] | None] = contextvars.ContextVar(
+    "notice", default=None
+)
 _patching = threading.RLock()
 
 
@@ -266,6 +269,29 @@ def answering(handler: Handler) -> Iterator[None]:
         _handler.reset(token)
 
 
+@contextlib.contextmanager
+def noticing(notice: Callable[[str], None]) -> Iterator[None]:
+    """Inside, in this thread, ``notice(kind)`` is told when Python asks a tracer for its value.
+
+    The question fails as ever. Kinds are those of :func:`answering` for numbers and arrays.
+    """
+    token = _notice.set(notice)
+    try:
+        with _patching:
+            _install()
+        yield
+    finally:
+        with _patching:
+            _uninstall()
+        _notice.reset(token)
+
+
+def _told(kind: str) -> None:
+    notice = _notice.get()
+    if notice is not None:
+        notice(kind)
+
+
 _installed = 0
 _originals: list[tuple[Any, str, Any]] = []
 
@@ -310,9 +336,12 @@ def _conversion(kind: str) -> Callable[[Any], Any]:
 
     def replace(original: Any) -> Any:
         def convert(aval: Any, tracer: Any) -> Any:
-            if _handler.get() is None or _inside_while_loop():
-                return original(aval, tracer)
             name = "index" if kind in ("hex", "oct") else kind
+            if _inside_while_loop():
+                return original(aval, tracer)
+            if _handler.get() is None:
+                _told(name)
+                return original(aval, tracer)
             return after(make(np.asarray(_ask(name, tracer)).item()))
 
         return convert
@@ -332,6 +361,7 @@ def _method(kind: str) -> Callable[[Any], Any]:
     def replace(original: Any) -> Any:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _handler.get() is None:
+                _told(kind)
                 return original(self, *args, **kwargs)
             value = np.asarray(_ask(kind, self))
             if kind == "array":

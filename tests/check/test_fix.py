@@ -1,10 +1,12 @@
 """What `--fix` mends is static and computes the same; what would not be the same stays."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import voxax as vx
 from check.test_corpus import CASES, load
+from voxax.check import gradients
 from voxax.check.fix import mend
 from voxax.cli import main
 
@@ -33,8 +35,32 @@ def test_model_is_mended(name):
     fix = mended(BY_NAME[name])
     assert not fix.refused
     assert not fix.left
+    assert bool(fix.notes) == name.startswith("loop")  # which have no reverse mode any more
     assert fix.report.verdict == "static", str(fix.report)
     assert fix.diff().startswith("--- a/")
+
+
+def test_lost_reverse_mode_is_told(capsys):
+    path = BY_NAME["loop_count_tensor"]
+    main(["check", f"{path}:model", "--inputs", "@inputs", "--fix"])
+    assert "is mended; it has no gradient in reverse mode" in capsys.readouterr().out
+
+
+def test_gradients_are_compared():
+    def old(x):
+        return jnp.sum(x**2)
+
+    def new(x):  # the same values, and half of the gradient
+        return jnp.sum(jax.lax.stop_gradient(x) * x)
+
+    def unsafe(x):
+        return jnp.sum(jnp.where(x == 0, 0.0, jnp.sqrt(x**4)))
+
+    x = [jnp.asarray([0.0, 1.0, -2.0])]
+    assert gradients.compare(old, old, x) == ("", "")
+    assert gradients.compare(old, new, x) == ("its gradients differ", "")
+    assert "NaN" in gradients.compare(old, unsafe, x)[0]
+    assert gradients.compare(unsafe, old, x) == ("", "")
 
 
 def written(tmp_path, text):

@@ -72,6 +72,7 @@ WRONG = {
     "rare": ("if x.sum() > 1e6:\n        return x.sum()\n    return x", "condition is True"),
     "rare choice": ("return x.sum() if x.sum() > 1e6 else x", "condition is True"),
     "no else": ("if x.sum() < 1e6:\n        x = x[:1]\n    return x", "in place of (1,)"),
+    "gradient": ("if x.min() > 0:\n        return x.sqrt()\n    return x * 0", "gradient is NaN"),
     "written": ("if x.sum() > 0:\n        x += 1\n    return x * 1", "in an argument"),
 }
 

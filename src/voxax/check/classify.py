@@ -28,10 +28,14 @@ MAKE_SHAPES = {
     "randn", "randint", "randperm", "chunk", "unfold", "repeat_interleave", "tensor_split",
     "interpolate", "zeros", "ones", "full", "empty",
 }  # fmt: skip
-_SIZE_ARGUMENT = {
+# Without it, they count values to know how many results there are.
+SIZE_ARGUMENT = {
     "repeat": "total_repeat_length",
     "bincount": "length",
     "segment_sum": "num_segments",
+    "segment_max": "num_segments",
+    "segment_min": "num_segments",
+    "segment_prod": "num_segments",
 }
 
 
@@ -105,11 +109,25 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
     call = first_of(chain, ast.Call)
     if cut := cut_of(chain):
         return "VX104", cut
+    if lacks_size(api, call):
+        return "VX106", call
     if api in MAKE_SHAPES or "canonicalize_shape" in inside or inside & MAKE_SHAPES:
         return "VX107", call
     if "size" in _parameters(api):
         return "VX106", call
     return "VX112", call
+
+
+def lacks_size(api: str, call: ast.AST | None) -> bool:
+    """Whether a call counts values for want of the argument that says how many results there are.
+
+    Counts that are one number for all rows make a shape, as in ``jnp.repeat(x, n)``.
+    """
+    if api not in SIZE_ARGUMENT or not isinstance(call, ast.Call):
+        return False
+    if len(call.args) > 2 and api.startswith("segment"):
+        return False
+    return SIZE_ARGUMENT[api] not in [keyword.arg for keyword in call.keywords]
 
 
 def _parameters(api: str) -> Sequence[str]:
@@ -154,10 +172,27 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
             return code, node
         if isinstance(node, ast.IfExp) and inner is node.test:
             return "VX101", node
+        if _goes_through(node, inner):
+            return "VX103", node
         if isinstance(node, ast.stmt):
             return None
         inner = node
     return None
+
+
+def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
+    """Whether a loop or comprehension takes one entry of an expression after another.
+
+    Where Python asks for the entries, the place is the whole loop, until Python 3.12.
+    """
+    if isinstance(node, ast.For):
+        return inner is None or node.iter is inner
+    if not isinstance(node, _COMPREHENSIONS):
+        return False
+    return inner is None or any(g.iter is inner for g in node.generators)
+
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def cut_of(chain: Sequence[ast.AST]) -> ast.Subscript | None:
@@ -214,6 +249,7 @@ def message(code: str, question: Question) -> str:
     """One sentence about a place."""
     aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
     value = f"a traced value ({aval})"
+    value = _UNTYPED.get(question.dtype, value)
     api = question.place.api
     text = {
         "VX101": f"which side is taken depends on {value}",
@@ -235,6 +271,13 @@ def message(code: str, question: Question) -> str:
     if question.arguments == frozenset() and code not in ("VX113",):
         text += "; it depends on no argument: compute it with NumPy, outside of the trace"
     return text
+
+
+# In place of the dtype.
+_UNTYPED = {
+    "size": "a size that depends on data",  # of PyTorch
+    "loop": "a value of a compiled loop or function",
+}
 
 
 def _named(api: str | None) -> str:
@@ -266,7 +309,7 @@ def _advice(
         made = rewrites.assignment(statement)
     elif code == "VX109" and isinstance(subject, ast.Call) and _has_twin(subject):
         return f"jnp.{_called(subject)} computes the same inside of the program", None
-    size = _SIZE_ARGUMENT.get(api, "size")
+    size = SIZE_ARGUMENT.get(api, "size")
     if made is not None and not alone(question.place.site.file, made):
         made = None
     return _WORDS[code].format(api=api, size=size), made

@@ -119,6 +119,10 @@ _TABLE = [
      "times zero is NaN"),
     ("VX308", "debugging callback in the step", "note", Verdict.STATIC,
      "the device hands values to Python in every step"),
+    ("VX309", "capacity far above its use", "warning", Verdict.STATIC,
+     "every layer computes all rows of its voxels' capacity, used or not"),
+    ("VX310", "kernel map built more than once", "warning", Verdict.STATIC,
+     "finding the neighbours of all voxels takes as long as a layer, and each time again"),
 ]  # fmt: skip
 
 CODES = {row[0]: Code(*row) for row in _TABLE}

@@ -14,7 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from voxax.check import gradients
+
 TRIALS = 8
+# Of which gradients are compared: the example and zeros.
+_DIFFERENTIATED = (0, 6)
 # As far as two orders of the same sum differ in single precision.
 TOLERANCE = 1e-5
 # Of this thread's computing in one call: a loop of the target may never end for inputs of ours.
@@ -31,24 +35,27 @@ def compare(
     inputs: Sequence[Any],
     file: str,
     pads: bool = False,
-) -> tuple[int, str]:
+    differentiated: Sequence[int] = _DIFFERENTIATED,
+) -> tuple[int, str, str]:
     """Call both on inputs in the shapes and near the values of an example.
 
     Outputs have to have the same structure, shapes and dtypes, and equal values to 1e-5 of the
     largest; tensors of PyTorch that are written into have to be equal afterwards too, and so has
-    the state of its modules.
+    the state of its modules. Gradients have to be equal on some of the inputs, where ``old`` has
+    any that are finite.
 
     Args:
       old, new: the functions; modules of PyTorch should be copies, as their state changes.
       inputs: the example.
       file: the source that both come from: a loop in it that does not end is cut short.
       pads: of a slice, ``new`` returns the whole, with zeros for what is not in the slice.
+      differentiated: on which of the inputs gradients are compared: 0 is the example, 6 zeros.
 
     Returns:
-      ``(how many inputs both were called on, why they are not the same)``; the reason is empty
-      where they are.
+      ``(how many inputs both were called on, why they are not the same, what to know about the
+      gradients)``; the reason is empty where they are.
     """
-    compared, seconds = 0, SECONDS
+    compared, seconds, note = 0, SECONDS, ""
     for trial in range(TRIALS):
         given = _varied(inputs, trial)
         begin = time.thread_time()
@@ -56,7 +63,7 @@ def compare(
             expected = _called(old, given, seconds, file)
         except (_TooLong, Exception) as error:  # these inputs are not for it
             if trial == 0 and isinstance(error, _TooLong):
-                return 0, f"the target takes longer than {SECONDS:g} s"
+                return 0, f"the target takes longer than {SECONDS:g} s", ""
             with_state(new, old)  # of which the call may have changed some
             continue
         # Of which the first call compiled.
@@ -64,16 +71,23 @@ def compare(
         try:
             found = _called(new, given, SECONDS, file)
         except _TooLong:
-            return compared, f"it takes longer than {SECONDS:g} s"
+            return compared, f"it takes longer than {SECONDS:g} s", ""
         except Exception as error:
-            return compared, f"it raises {type(error).__name__}: {error}"
+            return compared, f"it raises {type(error).__name__}: {error}", ""
         reason = _unequal(expected[0], found[0], pads)
         if not reason and _unequal(expected[1:], found[1:], False):
             reason = "it leaves other values in an argument or in the module"
+        if not reason and trial in differentiated:
+            try:
+                with _repeatable(), _limited(SECONDS, file):
+                    reason, told = gradients.compare(old, new, given)
+            except _TooLong:
+                told = "its gradients were not compared: that takes too long"
+            note = note or told
         if reason:
-            return compared, reason
+            return compared, reason, ""
         compared += 1
-    return compared, "" if compared else "the target accepts none of the random inputs"
+    return compared, "" if compared else "the target accepts none of the random inputs", note
 
 
 def with_state(new: Any, old: Any) -> Any:

@@ -34,6 +34,7 @@ class Fix:
       left: findings without a rewrite.
       report: of the mended target; None where nothing was kept.
       trials: the least number of inputs on which a rewrite that is kept was compared.
+      notes: what to know about the gradients of rewrites that are kept.
     """
 
     file: str
@@ -44,6 +45,7 @@ class Fix:
     left: tuple[Finding, ...]
     report: Report | None
     trials: int
+    notes: tuple[tuple[Finding, str], ...] = ()
 
     def diff(self) -> str:
         """The change as a unified diff."""
@@ -74,7 +76,7 @@ def mend(
     target: Any,
     inputs: Sequence[Any],
 ) -> Fix:
-    """Try every rewrite of a report, and keep those after which the outputs are the same.
+    """Try every rewrite of a report, and keep those after which outputs and gradients are the same.
 
     Each is tried by itself on random inputs, in the shapes and near the values of the example, on
     the target in a copy of the file; see :func:`voxax.check.equal.compare`. That of a branch is
@@ -96,6 +98,7 @@ def mend(
     lines, imports = lines_in(before), []
     kept: list[Finding] = []
     refused: list[tuple[Finding, str]] = []
+    notes: list[tuple[Finding, str]] = []
     done: set[Rewrite] = set()
     trials = TRIALS
     mendable = [f for f in report.counted if f.rewrite is not None and f.file == file]
@@ -113,20 +116,21 @@ def mend(
                 continue
             tried = _replaced(lines, rewrite)
             needed = [*imports, *(i for i in rewrite.imports if i not in imports)]
-            number, reason = _tried(lines, tried, needed, rewrite, load, file, target, inputs)
+            number, reason, note = _tried(lines, tried, needed, rewrite, load, file, target, inputs)
             if reason:
                 refused.append((finding, reason))
                 continue
             lines, imports, trials = tried, needed, min(trials, number)
             done.add(rewrite)
             kept.append(finding)
+            notes += [(finding, note)] if note else []
         text = _with_imports(lines, imports) if kept else before
         again = None
         if kept:
             new, _ = load(text)
             again = check_static(new, *inputs)
     left = tuple(f for f in report.counted if f not in mendable)
-    return Fix(file, before, text, tuple(kept), tuple(refused), left, again, trials)
+    return Fix(file, before, text, tuple(kept), tuple(refused), left, again, trials, tuple(notes))
 
 
 def lines_in(text: str) -> list[str]:
@@ -150,16 +154,16 @@ def _tried(
     file: str,
     target: Any,
     inputs: Sequence[Any],
-) -> tuple[int, str]:
-    """On how many inputs a rewrite computes the same, and why it does not."""
+) -> tuple[int, str, str]:
+    """On how many inputs a rewrite computes the same, why it does not, and what else to know."""
     try:
         changed = _with_imports(tried, imports)
     except SyntaxError as error:
-        return 0, f"the new source raises SyntaxError: {error}"
+        return 0, f"the new source raises SyntaxError: {error}", ""
     new, reason = load(changed)
     if reason:
-        return 0, reason
-    number, reason = compare(_copied(target), new, inputs, file, rewrite.pads)
+        return 0, reason, ""
+    number, reason, note = compare(_copied(target), new, inputs, file, rewrite.pads)
     # Inputs of ours may never be such that a branch is taken, or not.
     first, last = rewrite.first_line, rewrite.last_line
     last_new = last + len(tried) - len(lines)
@@ -170,10 +174,10 @@ def _tried(
         (old, reason), (new, other) = (
             load(_with_imports(lines_in(text), imports)) for text in (one, two)
         )
-        reason = reason or other or compare(old, new, inputs, file, rewrite.pads)[1]
+        reason = reason or other or compare(old, new, inputs, file, rewrite.pads, (1,))[1]
         if reason:
-            return number, f"{reason}, if the condition is {answer}"
-    return number, reason
+            return number, f"{reason}, if the condition is {answer}", ""
+    return number, reason, note
 
 
 def _conditions(test: ast.expr) -> set[str]:

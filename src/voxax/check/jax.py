@@ -12,14 +12,14 @@ from typing import Any
 import jax
 
 from voxax import _compat, _compat_tracing
-from voxax.check import leaks, program, retrace, where_gradient
+from voxax.check import capacities, leaks, program, repeated_maps, retrace, where_gradient
 from voxax.check.arguments import Arguments, take_apart
 from voxax.check.classify import classify
 from voxax.check.codes import Verdict, worst
 from voxax.check.finding import Finding
 from voxax.check.ignore import with_ignores
 from voxax.check.modules import Subject, subject_of
-from voxax.check.recording import Recording, record_all
+from voxax.check.recording import Question, Recording, record_all
 from voxax.check.report import Report
 from voxax.check.source import (
     Place,
@@ -29,6 +29,7 @@ from voxax.check.source import (
     live_frames,
     place,
     raised_frames,
+    swallowed,
 )
 from voxax.errors import InputError
 
@@ -44,11 +45,13 @@ class Traced:
       program: the closed jaxpr.
       error: why there is none, with its place.
       truncations: places where 64-bit values were cut to 32.
+      asked: where Python asked for a value, and did not get one, with what it asked for.
     """
 
     program: Any
     error: tuple[Exception, Place | None] | None
     truncations: tuple[tuple[Place, str], ...]
+    asked: tuple[tuple[str, Place], ...] = ()
 
 
 def check(
@@ -70,6 +73,7 @@ def check(
     if closed is not None:
         found += program.hazards(closed, definition(target), own)
         found += where_gradient.unsafe(closed, own)
+        found += repeated_maps.repeated(closed, definition(target), own)
     found += program.truncated(usable.truncations)
     if first.error is None:
         leaked, unseen = leaks.leaked(subject, arguments, held, own)
@@ -77,6 +81,9 @@ def check(
         incomplete = "; ".join(filter(None, (incomplete, unseen)))
     more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
     found += retrace.differences(arguments, more, definition(target), held)
+    if first.error is None and capacities.has_voxels(arguments):
+        examples = [arguments, *more]
+        found += capacities.wasted(subject, examples, held, definition(target), own)
     findings = with_ignores(unique(found))
     verdict = worst([f.verdict for f in findings])
     if verdict is Verdict.STATIC and any(leaf.kind == "static" for leaf in arguments.leaves):
@@ -96,6 +103,12 @@ def check(
     )
 
 
+# What JAX raises when Python asks for a value.
+_QUESTIONS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 _TRUNCATED = "will be truncated to dtype"
 
 
@@ -115,15 +128,26 @@ def trace(
         if where is not None:
             places.append((where, str(message).split(". ")[0]))
 
+    asked: list[tuple[str, Place]] = []
+
+    def notice(kind: str) -> None:
+        where = place(live_frames(sys._getframe(1)), own)
+        if where is not None and where.api is None:
+            asked.append((kind, where))
+
     function, values = staged(subject, arguments, held)
-    with WARNINGS, warnings.catch_warnings(), _compat.fresh_trace():
+    watched = _compat_tracing.noticing(notice)
+    with WARNINGS, warnings.catch_warnings(), _compat.fresh_trace(), watched:
         warnings.filterwarnings("always", message=f"(?s).*{_TRUNCATED}")
         warnings.showwarning = noticed
         try:
             closed = jax.jit(function).trace(*values).jaxpr
         except Exception as error:
-            return Traced(None, (error, place(raised_frames(error), own)), tuple(places))
-    return Traced(closed, None, tuple(places))
+            # The frames of an error that `except` let pass point there.
+            of_jax = isinstance(error, _QUESTIONS) and asked
+            where = asked[-1][1] if of_jax else place(raised_frames(error), own)
+            return Traced(None, (error, where), tuple(places), tuple(asked))
+    return Traced(closed, None, tuple(places), tuple(asked))
 
 
 def staged(
@@ -168,19 +192,26 @@ def _faults(
       ``(a pass with the example values, Python numbers that must be static, findings, why the
       search is incomplete)``.
     """
-    if whole.error is None:
+    unheard = [where for _, where in whole.asked if swallowed(where)]
+    if whole.error is None and not unheard:
         return Recording({}, []), frozenset(), [], ""
     first, questions, incomplete = record_all(
         subject.function, arguments, frozenset(), own, subject.module_of
     )
+    if whole.error is None:
+        sites = {where.site for where in unheard}
+        found = [_unheard(classify(q)) for q in questions if q.place.site in sites]
+        return first, frozenset(), found, incomplete
     numbers = arguments.numbers()
     by_number = [q for q in questions if q.arguments and q.arguments <= numbers]
     held = frozenset().union(*(q.arguments or () for q in by_number))
     found: list[Finding] = []
     error = whole.error
+    last = whole.asked
     if held:
         found += [_per_value(classify(q), q.arguments or frozenset(), arguments) for q in by_number]
-        error = trace(subject, arguments, own, held).error
+        again = trace(subject, arguments, own, held)
+        error, last = again.error, again.asked
         if error is None:
             return first, held, found, incomplete
         first, questions, incomplete = record_all(
@@ -189,13 +220,21 @@ def _faults(
     found += [classify(q) for q in questions]
     known = {(q.place.site.file, q.place.site.line) for q in questions}
     where = error[1]
-    if not _is_known(where, known):
+    if not _is_known(where, known) and last and last[-1][1] is where:
+        # Python has the value in a plain run: the index of a compiled loop.
+        found.append(classify(Question(last[-1][0], last[-1][1], "", None, (), "", (), "loop")))
+    elif not _is_known(where, known):
         found.append(_untraceable(subject, arguments, error[0], where, own, known))
     elif first.error is not None and isinstance(first.error[0], Exception):
         # The pass ended early. If that is the function's own mistake, say so.
         ended = _untraceable(subject, arguments, first.error[0], first.error[1], own, known)
         found += [ended] if ended.code == "VX191" else []
     return first, held, found, incomplete
+
+
+def _unheard(finding: Finding) -> Finding:
+    text = f"{finding.message}; the error is caught here, and the program goes another way"
+    return dataclasses.replace(finding, message=text)
 
 
 def _is_known(where: Place | None, known: set[tuple[str, int]]) -> bool:

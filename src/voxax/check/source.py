@@ -106,7 +106,8 @@ class Place:
 # The checker's own files that call the target.
 _HERE = os.path.dirname(__file__)
 _RUNNERS = {
-    os.path.join(_HERE, name) for name in ("recording.py", "jax.py", "leaks.py", "torch_pass.py")
+    os.path.join(_HERE, name)
+    for name in ("recording.py", "jax.py", "leaks.py", "capacities.py", "torch_pass.py")
 }
 
 # What stands between a user's call and the function that they called.
@@ -247,6 +248,20 @@ def enclosing(site: Site) -> list[ast.AST]:
     return chain[::-1]
 
 
+def site_of_line(file: str, line: int, called: str = "") -> Site:
+    """The statement at a line, or the call in it of a function with some name."""
+    text = linecache.getline(file, line).rstrip("\n")
+    start = len(text) - len(text.lstrip())
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        name = getattr(node.func, "attr", None) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and node.lineno == line and name == called:
+            end = node.end_lineno or line
+            last = _characters(file, end, node.end_col_offset or 0) + 1
+            return Site(file, line, _characters(file, line, node.col_offset) + 1, end, last, "")
+    return Site(file, line, start + 1, line, len(text) + 1, "")
+
+
 def _with_position(node: ast.AST) -> Iterator[ast.AST]:
     """The node, or the parts of one that has no place of its own (a comprehension's clause)."""
     if hasattr(node, "end_lineno"):
@@ -266,6 +281,43 @@ def assigned_name(site: Site) -> str | None:
         if isinstance(node, ast.stmt):
             return None
     return None
+
+
+def swallowed(where: Place) -> bool:
+    """Whether a ``try`` around a place catches JAX's errors without naming them.
+
+    ``except jax.errors.ConcretizationTypeError`` says that both ways are meant, ``except
+    Exception`` does not.
+    """
+    for site in (where.site, *where.callers):
+        inner: ast.AST | None = None
+        for node in enclosing(site):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                break
+            if isinstance(node, ast.Try | ast.TryStar) and inner in node.body:
+                caught = [_names(handler.type) for handler in node.handlers]
+                if any(names & _OF_JAX or "Tracer" in "".join(names) for names in caught):
+                    return False
+                if any(not names or names & _BROAD for names in caught):
+                    return True
+            inner = node
+    return False
+
+
+# Of what JAX raises: ConcretizationTypeError and its like are TypeErrors.
+_BROAD = {"Exception", "BaseException", "TypeError"}
+_OF_JAX = {
+    "JAXTypeError",
+    "JAXIndexError",
+    "ConcretizationTypeError",
+    "NonConcreteBooleanIndexError",
+}
+
+
+def _names(node: ast.AST | None) -> set[str]:
+    """The last names of the classes in an ``except``."""
+    parts = ast.walk(node) if node is not None else ()
+    return {getattr(p, "attr", None) or getattr(p, "id", "") for p in parts} - {"", "jax", "errors"}
 
 
 def relative(file: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
 
 from voxax.check import recording as limits
-from voxax.check import retrace
+from voxax.check import retrace, torch_where
 from voxax.check.arguments import Arguments, take_apart
 from voxax.check.codes import Verdict, worst
 from voxax.check.finding import Finding
@@ -51,11 +51,13 @@ def check(
         found += _unrepeatable(subject, arguments, held, own)
     verdict = worst([f.about.verdict for f in found])  # also of what the source ignores
     if verdict in (Verdict.STATIC, Verdict.PER_VALUE) or _constants_only(found):
-        _, error = exported(subject, arguments)
+        program, error = exported(subject, arguments)
         if error is not None:
             found += [] if found and _constants_only(found) else [_refused(error, own, site)]
         else:
             found = [f for f in found if not _of_constants(f)]
+            ran = first.watch.operations if first.watch is not None else []
+            found += torch_where.unsafe(program, ran, own, site)
     more = [take_apart(forward_of(target), other, kind=kind_of) for other in also]
     found += retrace.differences(arguments, more, site, held)
     findings = with_ignores(unique(found))
@@ -118,6 +120,12 @@ def _faults(
     numbers = arguments.numbers()
     hidden: frozenset[str] = frozenset()  # numbers that must be plain for the module to run
     first, questions, incomplete = search(hidden)
+    if first.error is not None and subject.sizes:
+        subject.sizes = False  # the module may want plain sizes
+        plain = search(hidden)
+        subject.sizes = plain[0].error is not None
+        if not subject.sizes:
+            first, questions, incomplete = plain
     if first.error is not None and numbers:
         bools = frozenset(
             leaf.name for leaf in arguments.leaves if leaf.name in numbers and leaf.value in (0, 1)
@@ -298,7 +306,10 @@ def _unrepeatable(
     """Where two runs of the same module on the same inputs differ."""
     subject.reuse = True  # so that a counter in the module shows
     try:
-        runs = [_once(subject, arguments, held, own) for _ in range(2)]
+        runs = []
+        for _ in range(2):
+            subject.restore()
+            runs.append(_once(subject, arguments, held, own))
     finally:
         subject.reuse = False
     operations = [run.watch.operations if run.watch is not None else [] for run in runs]

@@ -7,10 +7,11 @@ the operators whose results depend on data, so no list of them is needed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImpor
 )
 from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportMissingImports]
 
-from voxax.check import torch_numbers
+from voxax.check import torch_numbers, torch_sizes
 from voxax.check.source import Frame, live_frames
 
 _HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array_interface__")
@@ -31,6 +32,8 @@ _TEXT = ("__format__", "__repr__", "__str__")
 _VALUES = ("tensor", "as_tensor", "scalar_tensor", "asarray", "sym_float", "sym_int")
 # Their numbers are lengths, though PyTorch declares them as values.
 _LENGTHS = ("arange", "linspace", "logspace", "range")
+# In place of the dtype, in a question about a size.
+SIZE = "size"
 _MOVES = ("cpu", "cuda", "xpu", "pin_memory")
 
 
@@ -116,11 +119,14 @@ class Watch:
         # Numbers that left for where nobody sees what is done with them.
         self.escaped: dict[str, tuple[Frame, ...]] = {}
         self.limit: Callable[[int], None] = lambda operations: None
+        self.twins = torch_sizes.Twins()
         self.functions = _Functions(self)
         self.operators = _Operators(self)
 
     def __enter__(self) -> None:
         self.numbers = torch_numbers.asking(self.of_number)
+        self.builtins = _builtins_of_export()
+        self.builtins.__enter__()
         self.numbers.__enter__()
         self.functions.__enter__()
         self.operators.__enter__()
@@ -129,6 +135,16 @@ class Watch:
         self.operators.__exit__(*error)
         self.functions.__exit__(*error)
         self.numbers.__exit__(*error)
+        self.builtins.__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def own(self) -> Iterator[None]:
+        """Inside, the checker itself computes: nobody watches."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
 
     def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
         """A question about a tensor."""
@@ -141,10 +157,12 @@ class Watch:
         asked = Asked(kind, api, frames, frame, origins, frozenset(), tuple(tensor.shape), dtype)
         return self.handler(asked, value)
 
-    def of_number(self, kind: str, value: Any, names: frozenset[str]) -> Any:
+    def of_number(self, kind: str, node: torch_numbers.Node) -> Any:
         """A question about a Python number."""
-        call = self.call
+        call, value, names = self.call, node.value, node.names
         api = call.name if call is not None else None
+        if node.origins:
+            return self._of_size(kind, node)
         if kind == "float" or api in _VALUES:
             frames = call.frames if call is not None else tuple(live_frames(sys._getframe(2)))
             if call is None:
@@ -159,6 +177,26 @@ class Watch:
             kind = "row" if api in ("__getitem__", "__setitem__") else "index"
         dtype = f"Python {type(value).__name__}"
         return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
+
+    def _of_size(self, kind: str, node: torch_numbers.Node) -> Any:
+        """A question about a size that depends on data. Functions of PyTorch may ask for one."""
+        if self.call is not None or kind not in ("bool", "index"):
+            return node.value
+        frame = sys._getframe(3)
+        frames = tuple(live_frames(frame))
+        asked = Asked(kind, None, frames, frame, node.origins, node.names, (), SIZE)
+        return self.handler(asked, node.value)
+
+
+def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
+    """While ``torch.export`` traces, Python's max and min of tensors are operators of PyTorch."""
+    try:
+        from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
+            _override_builtin_ops,
+        )
+    except ImportError:  # of another version: there they compare
+        return contextlib.nullcontext()
+    return _override_builtin_ops()
 
 
 def origin_of(tensor: Any) -> Origin | None:
@@ -183,8 +221,18 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         watch, outer = self.watch, self.watch.call
         name = getattr(func, "__name__", "") or ""
-        if outer is not None or watch.busy or name in ("__get__", "__set__"):
+        if outer is not None or watch.busy or name == "__set__":
             return func(*args, **kwargs)
+        if torch_sizes.is_size(name):
+            value = func(*args, **kwargs)
+            if isinstance(value, torch.Tensor):  # x.T, x.data
+                self._remember(value, args, kwargs, tuple(live_frames(sys._getframe(1))))
+                with watch.own():
+                    watch.twins.follow(func, args, kwargs, value)
+                return value
+            known = origin_of(args[0]) if args else None
+            with watch.own():
+                return watch.twins.sizes(func, args, kwargs, value, (known,) if known else ())
         frame = sys._getframe(1)
         frames = tuple(live_frames(frame))
         watch.call = Call(name, args, kwargs, frames, frame)
@@ -193,10 +241,14 @@ class _Functions(TorchFunctionMode):
                 watch.ask("tolist" if name == "tolist" else "array", name, args[0])
             if name in _MOVES or (name == "to" and _names_device(args, kwargs)):
                 watch.moves.append((name, frames, watch.module_of(frame)))
+            if watch.twins.counts(name, args):
+                watch.ask("index", None, args[0])
             result = func(*args, **kwargs)
         finally:
             watch.call = None
         self._remember(result, args, kwargs, frames)
+        with watch.own():
+            watch.twins.follow(func, args, kwargs, result)
         return result
 
     def _remember(self, result: Any, args: Any, kwargs: Any, frames: tuple[Frame, ...]) -> None:
@@ -234,6 +286,8 @@ class _Operators(TorchDispatchMode):
         del types
         kwargs = kwargs or {}
         watch = self.watch
+        if watch.busy:
+            return func(*args, **kwargs)
         args, kwargs = self._numbers(func, args, kwargs)
         call = watch.call
         frames = call.frames if call is not None else tuple(live_frames(sys._getframe(1)))
@@ -243,6 +297,9 @@ class _Operators(TorchDispatchMode):
         if torch.Tag.dynamic_output_shape in func.tags:
             self._sized(func, args, kwargs)
         result = func(*args, **kwargs)
+        if torch.Tag.dynamic_output_shape in func.tags:
+            with watch.own():
+                watch.twins.made(func, args, result)
         self._promoted(func, args, result, frames)
         return result
 
@@ -318,9 +375,8 @@ class _Operators(TorchDispatchMode):
         if func.overloadpacket is torch.ops.aten.lift_fresh:
             value = tensors[0]
             small = value.numel() <= 64 and value.dtype is not torch.bfloat16
-            watch.busy = True
-            constants += (repr(value.detach().cpu().numpy().tolist()),) if small else ()
-            watch.busy = False
+            with watch.own():
+                constants += (repr(value.detach().cpu().numpy().tolist()),) if small else ()
         shapes = tuple((tuple(t.shape), t.dtype) for t in tensors)
         watch.operations.append(Operation((func.name(), shapes), constants, frames))
         watch.limit(len(watch.operations))

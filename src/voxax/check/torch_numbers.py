@@ -18,7 +18,7 @@ _TYPES = {bool: torch.SymBool, int: torch.SymInt, float: torch.SymFloat}
 # Of the present thread: who is told about questions.
 _asked = threading.local()
 
-Asked = Callable[[str, Any, frozenset[str]], Any]
+Asked = Callable[[str, "Node"], Any]
 
 
 class Node:
@@ -27,11 +27,17 @@ class Node:
     Attributes:
       value: a bool, int or float.
       names: of the arguments that it was computed from.
+      origins: of the tensors whose sizes it was computed from, where these depend on data.
+      other: what it would be if those had other sizes.
     """
 
-    def __init__(self, value: Any, names: frozenset[str]) -> None:
+    def __init__(
+        self, value: Any, names: frozenset[str], origins: tuple[Any, ...] = (), other: Any = None
+    ) -> None:
         self.value = value
         self.names = names
+        self.origins = origins
+        self.other = value if other is None else other
 
     def is_int(self) -> bool:
         return type(self.value) is int
@@ -101,7 +107,7 @@ class Node:
 
     def _ask(self, kind: str) -> Any:
         asked = getattr(_asked, "handler", None)
-        return self.value if asked is None else asked(kind, self.value, self.names)
+        return self.value if asked is None else asked(kind, self)
 
     def __getattr__(self, name: str) -> Any:
         """Arithmetic and comparisons."""
@@ -112,9 +118,15 @@ class Node:
         operation = sym_node.method_to_operator(name)
 
         def apply(*others: Any) -> Any:
+            nodes = [o for o in others if isinstance(o, Node)]
             values = [o.value if isinstance(o, Node) else o for o in others if o is not None]
-            names = self.names.union(*(o.names for o in others if isinstance(o, Node)))
-            return Node(operation(self.value, *values), names)
+            names = self.names.union(*(o.names for o in nodes))
+            origins = sum((o.origins for o in nodes), self.origins)
+            result = operation(self.value, *values)
+            if not origins:
+                return Node(result, names)
+            given = [o.other if isinstance(o, Node) else o for o in others if o is not None]
+            return Node(result, names, origins, operation(self.other, *given))
 
         return apply
 
@@ -124,10 +136,21 @@ def symbolic(value: Any, name: str) -> Any:
     return _TYPES[type(value)](Node(value, frozenset({name})))
 
 
+def size(value: int, other: int, origins: tuple[Any, ...]) -> Any:
+    """A size that depends on data, and what else it might be."""
+    return torch.SymInt(Node(value, frozenset(), origins, other))
+
+
+def node_of(value: Any) -> Node | None:
+    """What is behind a symbolic number; None for what is none."""
+    node = getattr(value, "node", None) if isinstance(value, tuple(_TYPES.values())) else None
+    return node if isinstance(node, Node) else None
+
+
 def names_of(value: Any) -> frozenset[str] | None:
     """The arguments that a number was made of; None for what is no symbolic number."""
-    node = getattr(value, "node", None) if isinstance(value, tuple(_TYPES.values())) else None
-    return node.names if isinstance(node, Node) else None
+    node = node_of(value)
+    return node.names if node is not None else None
 
 
 def plain(value: Any) -> Any:
@@ -140,7 +163,7 @@ class asking:
 
     Args:
       handler: takes the kind (``bool``; ``index``, where Python asks; ``parameter``, where PyTorch
-        does; ``float``), the value and the names; returns the answer.
+        does; ``float``) and the node; returns the answer.
     """
 
     def __init__(self, handler: Asked) -> None:

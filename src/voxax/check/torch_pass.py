@@ -45,6 +45,8 @@ class TorchSubject(Subject):
     """A module, of which every run gets a copy, or a function of tensors."""
 
     reuse: bool = False
+    # Whether sizes that depend on data are numbers that can be asked.
+    sizes: bool = True
     module: Any = None
 
     def fresh(self) -> Any:
@@ -60,6 +62,16 @@ class TorchSubject(Subject):
                 set_origin(value, Origin(label=name))
             self.paths = {id(part): path for path, part in self.module.named_modules()}
         return self.module
+
+    def restore(self) -> None:
+        """The present copy gets its tensors back, which the program may change; no Python state."""
+        if not isinstance(self.module, torch.nn.Module) or self.module is self.target:
+            return
+        given = {**dict(self.target.named_parameters()), **dict(self.target.named_buffers())}
+        with torch.no_grad():
+            for name, value in (*self.module.named_parameters(), *self.module.named_buffers()):
+                if name in given and value.shape == given[name].shape:
+                    value.copy_(given[name])
 
     def _large(self) -> bool:
         size = sum(p.numel() * p.element_size() for p in self.target.parameters())
@@ -148,6 +160,7 @@ def one_pass(
     inputs = {id(v) for v in values}
     watch = Watch(handler, module_of)
     watch.limit = limit
+    watch.twins.enabled = subject.sizes
     recording.watch = watch
     result = None
     with repeatable(), np.errstate(all="ignore"):

@@ -1,22 +1,29 @@
 """Really export a PyTorch module, over several inputs of equal shape, and count the programs.
 
-The exported program is then lowered to XLA through torchax and compiled, where that imports.
+The one program is then run on all of them and compared with the module; and lowered to XLA through
+torchax and compiled, where that imports.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import importlib
+import random
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
+from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
 
 from voxax.check.arguments import Arguments
 from voxax.check.codes import Verdict
 from voxax.check.report import Report
-from voxax.check.torch_pass import exported
+from voxax.check.torch_pass import copied, exported
 from voxax.check.verify import INPUTS, Verification
 
 
@@ -27,16 +34,21 @@ class TorchVerification(Verification):
     Attributes:
       lowering: what lowering to XLA showed, or why there is no such confirmation.
       lowered: how many programs XLA compiled; None where it was not asked.
+      served: whether the program computes what the module does, for every input; None where that
+        cannot be compared, as the two may draw other random numbers.
     """
 
     lowering: str = ""
     lowered: int | None = None
+    served: bool | None = None
 
     def __str__(self) -> str:
         if self.error is not None:
             state = "verified" if self.holds else "NOT verified"
             return f"{state}: torch.export: {self.error}"
-        return f"{super().__str__()}; {self.lowering}"
+        served = {True: "; it computes what the module does", None: ""}
+        other = "; it computes something else than the module"
+        return f"{super().__str__()}{served.get(self.served, other)}; {self.lowering}"
 
 
 def verify(report: Report) -> TorchVerification:
@@ -56,9 +68,14 @@ def verify(report: Report) -> TorchVerification:
         if found.sized:
             text = "a value of a tensor is read"
             return TorchVerification(INPUTS, len(found.graphs), text, not may)
+        frozen = any(f.code == "VX205" for f in report.findings)
+        served = None if frozen else _serves(report, found)
         lowering, lowered, wrong = _lower(found.program, found.inputs)
     holds = may and len(found.graphs) == 1 and not wrong and lowered in (1, None)
-    return TorchVerification(INPUTS, len(found.graphs), None, holds, lowering, lowered)
+    holds = holds and served is not False
+    return TorchVerification(
+        INPUTS, len(found.graphs), None, holds, lowering=lowering, lowered=lowered, served=served
+    )
 
 
 @dataclasses.dataclass
@@ -75,15 +92,60 @@ class _Exports:
 def _exports(report: Report, held: frozenset[str]) -> _Exports:
     inputs = [inputs_of(report.arguments, held, seed) for seed in range(INPUTS)]
     found = _Exports(inputs, set())
+    frozen = any(f.code == "VX205" for f in report.findings)
     for values in inputs:
-        found.program, error = exported(report.subject, report.arguments, values)
+        with _seeded():
+            found.program, error = exported(report.subject, report.arguments, values)
         if error is not None:
             text = (str(error).strip().splitlines() or [""])[0]
             found.error = f"{type(error).__name__}: {text}"
             return found
-        found.graphs.add(_text(found.program))
+        found.graphs.add(_text(found.program, frozen))
     found.sized = any(_is_sized(node) for node in found.program.graph.nodes)
     return found
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """The same random numbers of Python and NumPy in every export; what they freeze is VX205."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (the generator that models use)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _serves(report: Report, found: _Exports) -> bool | None:
+    """Whether the one program computes what the module does, for all inputs."""
+    targets = [node.target for node in found.program.graph.nodes]
+    if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
+        return None
+    program = found.program.module()
+    plain = report.subject.target
+    for values in found.inputs:
+        module = copied(plain) if isinstance(plain, torch.nn.Module) else plain
+        one, two = (
+            [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            for result in (
+                module(*copy.deepcopy(report.arguments.fill(values))),
+                copied(program)(*copy.deepcopy(report.arguments.fill(values))),
+            )
+        )
+        if len(one) != len(two) or not all(map(_equal, one, two)):
+            return False
+    return True
+
+
+def _equal(one: Any, two: Any) -> bool:
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    if not one.is_floating_point():
+        return bool(torch.equal(one, two))
+    scale = float(one.detach().double().abs().nan_to_num(0, 0, 0).max()) if one.numel() else 1.0
+    return bool(torch.allclose(one, two, 1e-3, 1e-4 * max(1.0, scale), equal_nan=True))
 
 
 def _is_sized(node: Any) -> bool:
@@ -102,10 +164,18 @@ def _is_sized(node: Any) -> bool:
     )
 
 
-def _text(program: Any) -> str:
-    """What makes the program: its operators with all their constants."""
+def _text(program: Any, frozen: bool) -> str:
+    """What makes the program: its operators with all their constants.
+
+    Where values of Python are frozen into it (VX205) these are others in each export, and the
+    constants are left out.
+    """
+    nodes = program.graph.nodes
+    values = [str(n.meta.get("val")) for n in nodes]
+    if frozen:
+        return f"{[str(n.target) for n in nodes if n.op == 'call_function']}{values}"
     constants = {k: v.tolist() for k, v in program.constants.items() if hasattr(v, "tolist")}
-    return f"{program.graph}{[str(n.meta.get('val')) for n in program.graph.nodes]}{constants}"
+    return f"{program.graph}{values}{constants}"
 
 
 def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:

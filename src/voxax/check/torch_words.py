@@ -63,6 +63,8 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
     cut = cut_of(chain)
     if cut is not None or kind == "slice" or api == "narrow":
         return "VX104", cut or first_of(chain, ast.Subscript)
+    if api == "one_hot":  # counts the classes, where nobody says how many there are
+        return "VX106", first_of(chain, ast.Call)
     if api in MAKE_SHAPES:
         return "VX107", first_of(chain, ast.Call)
     if api is not None:
@@ -78,7 +80,7 @@ def _rewrite(
     if not isinstance(statement, ast.stmt):
         return None
     # A flag that Python holds is better static.
-    tensor = not question.dtype.startswith("Python")
+    tensor = not question.dtype.startswith(("Python", "size"))
     made: Rewrite | None = None
     if isinstance(subject, ast.If) and tensor:
         made = rewrite_torch.branch(subject, following(chain, subject), function)
@@ -105,7 +107,7 @@ _WORDS = {
     "torch.where(torch.arange(len(x)) < n, x, 0), the condition with x's number of axes",
     "VX105": "keep the shape: torch.where(mask, x, 0), and divide by mask.sum() for a mean",
     "VX106": "keep the shape with a mask in place of the indices, or torch.nonzero_static(x, "
-    "size=bound)",
+    "size=bound), or num_classes= for one_hot",
     "VX107": "make the shape a bound that always suffices and mask the rest, or pass the number "
     "as a Python argument: one program for each value",
     "VX108": "keep it a tensor: x.to(...) and functions of torch instead of int, float, math and "

@@ -26,12 +26,14 @@ class Verification:
       programs: how many programs that compiled.
       error: what compiling or running raised, or None.
       holds: whether this is what the verdict says.
+      differs: it compiles, and computes something else than Python does.
     """
 
     inputs: int
     programs: int
     error: str | None
     holds: bool
+    differs: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -40,6 +42,8 @@ class Verification:
         state = "verified" if self.holds else "NOT verified"
         if self.error is not None:
             return f"{state}: compiling raises {self.error}"
+        if self.differs:
+            return f"{state}: the program computes something else than Python does"
         plural = "s" if self.programs != 1 else ""
         return (
             f"{state}: {self.programs} program{plural} for {self.inputs} inputs of equal shape, "
@@ -67,12 +71,28 @@ def verify(report: Report) -> Verification:
         # Whoever turns warnings into errors asks about the programs.
         with WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for seed in range(INPUTS):
+            found = [
                 jax.block_until_ready(jitted(*(vary(v, seed) for v in values)))
+                for seed in range(INPUTS)
+            ]
+            if not may:  # an error that the function catches
+                plain = [function(*(vary(v, seed) for v in values)) for seed in range(INPUTS)]
+                differs = not all(map(_same, plain, found))
+                return Verification(INPUTS, compiled, None, differs, differs)
     except Exception as error:
         text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
         return Verification(INPUTS, compiled, text, not may)
     return Verification(INPUTS, compiled, None, may and compiled == 1)
+
+
+def _same(one: Any, two: Any) -> bool:
+    leaves, others = jax.tree.leaves(one), jax.tree.leaves(two)
+    return len(leaves) == len(others) and all(
+        np.shape(a) == np.shape(b)
+        and np.allclose(np.asarray(a, np.complex128), np.asarray(b), 1e-3, 1e-4, equal_nan=True)
+        for a, b in zip(leaves, others, strict=True)
+        if not _compat_tracing.is_key(a)
+    )
 
 
 def vary(value: Any, seed: int) -> Any:

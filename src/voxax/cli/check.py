@@ -106,6 +106,8 @@ def _mend(report: Any, target: str, found: Any, inputs: Any, write: bool) -> Any
     print(done.diff(), end="")
     for finding, reason in done.refused:
         print(f"{relative(finding.file)}:{finding.line}: {finding.code} is not mended: {reason}")
+    for finding, note in done.notes:
+        print(f"{relative(finding.file)}:{finding.line}: {finding.code} is mended; {note}")
     for finding in done.left:
         print(f"{relative(finding.file)}:{finding.line}: {finding.code} has no mechanical rewrite")
     if done.report is None:
