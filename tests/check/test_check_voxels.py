@@ -46,6 +46,7 @@ def test_planned_network_has_no_finding():
     assert not codes(vx.check_static(network, vx.plan(network, cloud(16))))
 
 
+@pytest.mark.slow
 def test_largest_example_counts():
     def model(voxels):
         return spatially_sparse_conv(voxels, SAME).features
@@ -70,6 +71,7 @@ def checkpointed(voxels):
     return layer(layer(voxels, SAME), SAME).features
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [down_twice, checkpointed])
 def test_map_that_is_there_already(model):
     report = vx.check_static(model, cloud(3))
