@@ -53,6 +53,13 @@ def _strict_jax(request):
         yield
 
 
+def pytest_configure(config):
+    """A bare ``pytest`` takes a third of the cases; one that names files, or marks, takes all."""
+    bare = config.args_source is not pytest.Config.ArgsSource.ARGS
+    if bare and config.option.markexpr.startswith("not slow"):
+        os.environ.setdefault("VOXAX_TEST_EVERY", "3")  # workers inherit it
+
+
 @pytest.hookimpl(trylast=True)  # of those that the marks leave
 def pytest_collection_modifyitems(config, items):
     """With ``VOXAX_TEST_EVERY=n``, every n-th of each test's cases, and one of fewer than n.
