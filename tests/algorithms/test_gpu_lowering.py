@@ -18,8 +18,6 @@ from voxax.algorithms import lookup
 from voxax.algorithms.implicit_gemm import bodies, gpu
 from voxax.nn.functional import spatially_sparse_conv
 
-pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
-
 
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(
