@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from report import Report, best
@@ -17,8 +18,6 @@ _COLORS = {
 }
 _WIDTH, _LEFT, _BAR, _STEP, _GAP = 860, 84, 9, 11, 14
 _PANEL = 310
-# Longer bars are cut; their number says how long they are.
-_MOST = 12
 
 
 def draw(report: Report, path: Path) -> Path | None:
@@ -39,6 +38,13 @@ def draw(report: Report, path: Path) -> Path | None:
         )
         for mode in modes
     ]
+    ratios = [
+        found[1] / row["floor"]
+        for row in itertools.chain(*panels)
+        for found in (best(row, column) for column in _COLORS)
+        if found is not None
+    ]
+    longest = max(ratios, default=1.0)
     group = len(_COLORS) * _STEP + _GAP
     height = 108 + group * max(map(len, panels))
     drawing = Drawing(_WIDTH, height)
@@ -60,11 +66,11 @@ def draw(report: Report, path: Path) -> Path | None:
                 if found is not None:
                     y = top + line * _STEP
                     ratio = found[1] / row["floor"]
-                    end = left + _PANEL * min(ratio, _MOST) / _MOST
+                    end = left + _PANEL * ratio / longest
                     drawing.boxes([(left, y, end, y + _BAR)], _COLORS[column])
                     drawing.text(end + 5, y + _BAR / 2, f"{ratio:.1f}", 9, FADED, anchor="left")
         # The floor itself.
-        x = left + _PANEL / _MOST
+        x = left + _PANEL / longest
         if panel:
             drawing.line([(x, 104), (x, 104 + group * len(panel) - _GAP)], INK, 1)
     return drawing.write(path, "voxax and its peers on a CPU")

@@ -1,6 +1,6 @@
 """cutlass_implicit_gemm: implicit GEMM on the tensor cores of NVIDIA GPUs, sums cut into slices.
 
-No code of CUTLASS is inside: docs/gpu.md says what was tried of it, and why its name and parameters
+No code of CUTLASS is inside, and none was tried: docs/gpu.md says why its name and parameters
 stand for the best tensor-core kernel that voxax has instead, that of ``implicit_gemm`` with large
 tiles. Beyond that one it cuts sums in all products: the taps of a tile go to ``split_k_slices``
 programs, whose float32 sums are added in order. So a map of few rows, with few tiles, still has
