@@ -70,44 +70,13 @@ def natively(name, rows):
     )
 
 
-def windowed(name, window, stripes):
-    """The TPU's kernels as plain JAX, with windows of so many rows; in XLA what those refuse."""
-    chip = HardwareInfo(
-        platform="tpu", device_kind="roomy", vmem_bytes=2**40, smem_bytes=2**40, cores=stripes
-    )
+def interpreted(name, chip, dense, depthwise, sizes):
+    """A chip's kernels as plain JAX, with these sizes where they take them; else in XLA."""
 
     def parameters(problem, hardware):
         del hardware
-        there = dataclasses.replace(problem, platform="tpu")
-        body = depthwise_tpu if problem.kind == "depthwise" else tpu
-        if body.refusal(there, chip) is None:
-            chosen = {**dict(body.space(there, chip)[0]), "window_rows": window, "interpret": 1}
-            return tuple(sorted(chosen.items()))
-        if problem.product == "wgrad":
-            return (("gemm_block_size", 4), ("split_k_factor", 1))
-        return (("fwd_block_size", 4),)
-
-    return dataclasses.replace(
-        make_form(name, xla, ()),
-        space=lambda problem, hardware: (parameters(problem, hardware),),
-        heuristic=parameters,
-        views=bodies.views,
-        apply=bodies.apply,
-        forms=((),),
-    )
-
-
-def by_triton(name, rows, block):
-    """The GPU's kernels as plain JAX, in tiles of so many rows and blocks of so many channels, sums
-    of wgrad in three parts; in XLA what those refuse."""
-    chip = HardwareInfo(platform="gpu", device_kind="roomy", shared_memory_bytes=2**40, cores=1)
-    sizes = {"fwd_block_size": rows, "gemm_block_size": rows, "split_k_factor": 3}
-    sizes |= dict.fromkeys(("in_block", "out_block", "channel_block"), block)
-
-    def parameters(problem, hardware):
-        del hardware
-        there = dataclasses.replace(problem, platform="gpu")
-        body = depthwise_gpu if problem.kind == "depthwise" else gpu
+        there = dataclasses.replace(problem, platform=chip.platform)
+        body = depthwise if problem.kind == "depthwise" else dense
         if body.refusal(there, chip) is None:
             chosen = dict(body.space(there, chip)[0])
             chosen |= {key: size for key, size in sizes.items() if key in chosen}
@@ -124,6 +93,23 @@ def by_triton(name, rows, block):
         apply=bodies.apply,
         forms=((),),
     )
+
+
+def windowed(name, window, stripes):
+    """The TPU's kernels, with windows of so many rows."""
+    chip = HardwareInfo(
+        platform="tpu", device_kind="roomy", vmem_bytes=2**40, smem_bytes=2**40, cores=stripes
+    )
+    return interpreted(name, chip, tpu, depthwise_tpu, {"window_rows": window})
+
+
+def by_triton(name, rows, block):
+    """The GPU's kernels, in tiles of so many rows and blocks of so many channels, sums of wgrad in
+    three parts."""
+    chip = HardwareInfo(platform="gpu", device_kind="roomy", shared_memory_bytes=2**40, cores=1)
+    sizes = {"fwd_block_size": rows, "gemm_block_size": rows, "split_k_factor": 3}
+    sizes |= dict.fromkeys(("in_block", "out_block", "channel_block"), block)
+    return interpreted(name, chip, gpu, depthwise_gpu, sizes)
 
 
 # Pallas's interpreter takes up to half a minute for a case.
