@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.workloads import gap_in_batch, random_cube
+from benchmarks.workloads import flat_box, gap_in_batch, random_cube
 
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels
+from voxax.nn import functional as F
 from voxax.nn.functional import global_pool, masked_moments, normalize
 
 POOLINGS = ("mean", "sum", "max")
@@ -128,3 +129,19 @@ def test_pooling_gradients(reduction):
 
     expected = jax.grad(reference)(jnp.asarray(voxels.valid_features()))
     assert relative_error(gradient(voxels.features)[: len(scene)], expected) < 1e-5
+
+
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_the_winner_keeps_its_gradient_however_xla_rounds(reduction):
+    """Fused twice and rounded otherwise, a row would not be equal to the best, itself."""
+    voxels = make_voxels(flat_box())
+
+    def total(x):
+        inputs = voxels.replace_features(x)
+        fixed = jax.lax.stop_gradient(F.instance_norm(inputs).features)
+        summed = inputs.replace_features(fixed + F.min_pool(inputs, 2, 1).features)
+        return jnp.sum(global_pool(summed, reduction))
+
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    gradient = jax.jit(jax.grad(total), compiler_options=options)(voxels.features)
+    np.testing.assert_array_equal(gradient.sum(0), [1, 1, 1])
