@@ -7,7 +7,7 @@ Then all run in turn, many rounds in one process, forward and forward with both 
 slow spell of the machine hits all alike; the figure is the median. --peer names a Python that has
 PyTorch: what its users do, one convolution for each size then a selection, and unfold with einsum,
 is timed in a process of its own with as many threads, while this one waits.
-Results go to results/dynamic.json and .md.
+Results go to results/dynamic.json and .md after each map; --only measures some of them again.
 """
 
 from __future__ import annotations
@@ -115,8 +115,11 @@ def main() -> None:
     os.environ["VOXAX_CACHE_DIR"] = tempfile.mkdtemp()
     rng = np.random.default_rng(0)
     maps = {n: m for n, m in size_maps(options.side, rng).items() if options.only in n}
-    results = {name: measure(size, options) for name, size in maps.items()}
-    report(results, options)
+    kept = options.out / "dynamic.json"
+    results = json.loads(kept.read_text()) if options.only and kept.exists() else {}
+    for name, size in maps.items():
+        results[name] = measure(size, options)
+        report(results, options)
 
 
 def measure(size: np.ndarray, options: argparse.Namespace) -> dict[str, float]:
@@ -211,7 +214,7 @@ def report(results: dict[str, dict[str, float]], options: argparse.Namespace) ->
             lines.append(f"| {case} | {' | '.join(cells)} | {share:.2f} | {ratios[-1]:.2f} |")
         mean = math.exp(statistics.mean(map(math.log, ratios)))
         lines += ["", f"auto over the best: geometric mean {mean:.3f}, worst {max(ratios):.2f}."]
-    print("\n".join(lines))
+    print("\n".join(lines), flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "dynamic.md").write_text("\n".join(lines) + "\n")
     (options.out / "dynamic.json").write_text(json.dumps(results, indent=1) + "\n")

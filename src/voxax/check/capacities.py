@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat, _compat_tracing
+from voxax import _compat_tracing
 from voxax.check import recording as limits
 from voxax.check.arguments import Arguments
+from voxax.check.by_example import followed, run_by_example
 from voxax.check.finding import Finding
 from voxax.check.modules import Subject
 from voxax.check.source import Site, live_frames, place
@@ -112,28 +113,11 @@ def _made(
 
     trace = _compat_tracing.ExampleTrace()
     trace.limit, trace.end = limits.MOST_OPERATIONS, time.monotonic() + limits.SECONDS
-    traced = set(arguments.traced(held))
-    values: list[Any] = [
-        trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
-        for i, leaf in enumerate(arguments.leaves)
-    ]
+    values = followed(arguments, held, trace)
     given = {id(v) for v in values}
-
-    def handler(kind: str, tracer: Any, context: str) -> Any:
-        del kind, context
-        return _compat_tracing.example_of(tracer)
-
-    with (
-        jax.disable_jit(),
-        _compat.fresh_trace(),
-        _compat_tracing.answering(handler),
-        recording_maps(recorder),
-        trace.active(),
-        # What keeps it from being traced has findings of its own.
-        contextlib.suppress(Exception, _compat_tracing.TraceLimit),
-    ):
-        subject.function(*arguments.fill(values))
-    subject.paths = {}
+    # What keeps it from being traced has findings of its own.
+    with contextlib.suppress(Exception, _compat_tracing.TraceLimit):
+        run_by_example(subject, arguments.fill(values), trace, recording_maps(recorder))
     return [
         ((where, out.stride), where, out, int(np.asarray(_compat_tracing.example_of(out.count))))
         for out, where in found.values()

@@ -7,10 +7,9 @@ import sys
 import weakref
 from typing import Any
 
-import jax
-
-from voxax import _compat, _compat_tracing
+from voxax import _compat_tracing
 from voxax.check.arguments import Arguments
+from voxax.check.by_example import followed, run_by_example
 from voxax.check.finding import Finding
 from voxax.check.modules import Subject
 from voxax.check.source import place
@@ -61,29 +60,13 @@ def _alive(subject: Subject, arguments: Arguments, held: frozenset[str]) -> list
     trace = _compat_tracing.ExampleTrace()
     trace.limit = 200_000
     trace.born = born
-    traced = set(arguments.traced(held))
-    values: list[Any] = [
-        trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
-        for i, leaf in enumerate(arguments.leaves)
-    ]
+    values = followed(arguments, held, trace)
     inputs = {id(v) for v in values}
-
-    def handler(kind: str, tracer: Any, context: str) -> Any:
-        del kind, context
-        return _compat_tracing.example_of(tracer)
-
-    with (
-        jax.disable_jit(),
-        _compat.fresh_trace(),
-        _compat_tracing.answering(handler),
-        trace.active(),
-    ):
-        try:
-            subject.function(*arguments.fill(values))
-        except Exception:
-            return []
+    try:
+        run_by_example(subject, arguments.fill(values), trace)
+    except Exception:
+        return []
     del values
-    subject.paths = {}
     gc.collect()
     return [t for ref in born if (t := ref()) is not None and id(t) not in inputs]
 
