@@ -4,12 +4,13 @@
 
 Three questions about :class:`voxax.parallel.SceneSplit`, for the maps of a MinkUNet:
 
-- check: logits, loss and gradients of ``lone_star`` at 5 cm on 2, 4 and 8 host devices, and on one;
+- check: logits, loss and gradients of ``lone_star`` at 5 cm on 2, 4 and 8 host devices, and on one,
+  in float32 and in float64, and how far one device's float32 is off its float64;
 - sizes: rows that shards of real scans borrow, 2 to 64 shards, along each order, and the exponent
   of a shard's halo over its voxels;
 - paper: what that makes of 256 chips, layer by layer, from published link rates.
 
-``--only`` takes some of them and keeps the rest of results/halo.json. The check takes about 5 GB.
+``--only`` takes some of them and keeps the rest of results/halo.json. The check takes about 10 GB.
 Results go to results/halo.md and .json.
 """
 
@@ -61,12 +62,19 @@ def voxels_of(folder: Path, name: str) -> Any:
     return voxels
 
 
-def network(width: float = 1.0) -> Any:
+def network(width: float = 1.0, dtype: str = "float32") -> Any:
+    """Its parameters are the same numbers in every dtype."""
+    import jax
+    import jax.numpy as jnp
     from flax import nnx
 
     from voxax.models import MinkUNet18
 
-    return MinkUNet18(3, 4, width=width, rngs=nnx.Rngs(0))
+    def cast(x: Any) -> Any:
+        return x.astype(dtype) if x.dtype == jnp.float32 else x
+
+    graph, state = nnx.split(MinkUNet18(3, 4, width=width, rngs=nnx.Rngs(0)))
+    return nnx.merge(graph, jax.tree.map(cast, state))
 
 
 def labels_of(voxels: Any) -> np.ndarray:
@@ -82,19 +90,18 @@ def optimizer() -> Any:
     return optax.chain(optax.trace(decay=0.0), optax.scale(-1e-3))
 
 
-def single(folder: str, target: str) -> None:
+def single(folder: str, dtype: str, target: str) -> None:
     """Logits, loss and gradients of one device, into the file ``target``."""
     import jax
 
+    import voxax as vx
     from voxax.models.training import Trainer
 
-    voxels = voxels_of(Path(folder), "lone_star")
+    voxels = scene(folder, dtype)
     count = int(voxels.count)
     labels = np.full(voxels.capacity, -1, np.int32)
     labels[:count] = labels_of(voxels)
-    import voxax as vx
-
-    model = network(WIDTH)
+    model = network(WIDTH, dtype)
     planned = vx.plan(model, voxels)
     trainer = Trainer(model, optimizer())
     logits = trainer.logits(planned)[:count]
@@ -104,52 +111,61 @@ def single(folder: str, target: str) -> None:
     np.savez(target, logits=logits, loss=np.asarray(loss), **arrays)
 
 
-def split(folder: str, shards: int, order: str, target: str) -> dict[str, Any]:
+def split(folder: str, dtype: str, target: str, shards: int, order: str) -> dict[str, Any]:
     """How far several devices are off what :func:`single` found."""
     import jax
 
     from voxax.parallel import DataParallelTrainer, SceneSplit, join_shards
 
-    voxels = voxels_of(Path(folder), "lone_star")
-    model = network(WIDTH)
+    voxels = scene(folder, dtype)
+    model = network(WIDTH, dtype)
     cut = SceneSplit.record(model, voxels, shards, order=order)
     parts, labels, rows = cut.split(voxels, labels_of(voxels))
     mesh = jax.make_mesh((shards,), ("space",), devices=jax.devices()[:shards])
     trainer = DataParallelTrainer(model, optimizer(), mesh, "space")
-    logits = join_shards(trainer.logits(parts), rows)
-    loss, _, dropped = trainer.step(parts, labels)
+    found = {"logits": join_shards(trainer.logits(parts), rows)}
+    found["loss"], _, dropped = trainer.step(parts, labels)
     assert int(dropped) == 0
-    with np.load(target) as stored:
-        expected = {name: stored[name] for name in stored.files}
     gradients = jax.tree.leaves(trainer.optimizer_state[0].trace)
-    largest = max(np.abs(v).max() for k, v in expected.items() if k.startswith("gradient"))
-    off = max(
-        np.abs(np.asarray(g) - expected[f"gradient{i:03d}"]).max() for i, g in enumerate(gradients)
-    )
-    return {
-        "shards": shards,
-        "order": order,
-        "voxels": int(voxels.count),
-        "logits": float(
-            np.abs(logits - expected["logits"]).max() / np.abs(expected["logits"]).max()
-        ),
-        "loss": float(abs(float(loss) / float(expected["loss"]) - 1)),
-        "gradient": float(off / largest),
-    }
+    found |= {f"gradient{i:03d}": np.asarray(g) for i, g in enumerate(gradients)}
+    case = {"order": order, "shards": shards, "dtype": dtype, "voxels": int(voxels.count)}
+    with np.load(target) as expected:
+        return case | differences(found, expected)
+
+
+def scene(folder: str, dtype: str) -> Any:
+    voxels = voxels_of(Path(folder), "lone_star")
+    return dataclasses.replace(voxels, features=np.asarray(voxels.features, dtype))
+
+
+def differences(found: Any, expected: Any) -> dict[str, float]:
+    """Largest difference over largest entry; of the gradient, over all parameters."""
+
+    def apart(names: list[str]) -> float:
+        most = max(np.abs(found[name] - expected[name]).max() for name in names)
+        return float(most / max(np.abs(expected[name]).max() for name in names))
+
+    gradients = [name for name in expected if name.startswith("gradient")]
+    names = {"logits": ["logits"], "loss": ["loss"], "gradient": gradients}
+    return {what: apart(arrays) for what, arrays in names.items()}
 
 
 def check(folder: Path) -> list[dict[str, Any]]:
     found = []
     with tempfile.TemporaryDirectory() as scratch:
-        target = str(Path(scratch) / "single.npz")
-        in_own_process("halo", "single", str(folder), target, VOXAX_AUTOTUNE="off")
-        for order in ("lexicographic", "hilbert"):
+        targets = {t: str(Path(scratch) / f"{t}.npz") for t in ("float64", "float32")}
+        for dtype, target in targets.items():
+            options = {"VOXAX_AUTOTUNE": "off", "JAX_ENABLE_X64": str(int(dtype == "float64"))}
+            in_own_process("halo", "single", str(folder), dtype, target, **options)
             for shards in (2, 4, 8):
-                flags = f"--xla_force_host_platform_device_count={shards}"
-                given = (str(folder), shards, order, target)
-                environment = {"XLA_FLAGS": flags, "VOXAX_AUTOTUNE": "off"}
-                found.append(in_own_process("halo", "split", *given, **environment))
-                print(found[-1], flush=True)
+                for order in ("lexicographic", "hilbert") if dtype == "float64" else ("hilbert",):
+                    options["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={shards}"
+                    given = (str(folder), dtype, target, shards, order)
+                    found.append(in_own_process("halo", "split", *given, **options))
+                    print(found[-1], flush=True)
+        with np.load(targets["float32"]) as rough, np.load(targets["float64"]) as exact:
+            own = {"order": "float32 over float64", "shards": 1, "dtype": "float32"}
+            found.append(own | {"voxels": found[0]["voxels"]} | differences(rough, exact))
     return found
 
 
@@ -325,15 +341,17 @@ def to_markdown(report: dict[str, Any]) -> str:
         lines += [
             f"## Against one device: `lone_star` at 5 cm, {known[0]['voxels']:,} voxels",
             "",
-            f"MinkUNet18 of width {WIDTH}, float32, host devices of one process (`--only check`). "
-            "Largest difference over largest entry: logits in evaluation, and the gradient of the "
-            "first training step, over all parameters; the loss relative to itself.",
+            f"MinkUNet18 of width {WIDTH}, host devices of one process (`--only check`). Largest "
+            "difference over largest entry: logits in evaluation, and the gradient of the first "
+            "training step, over all parameters; the loss, which is float32, relative to itself. "
+            "The last line is one device in float32 against itself in float64: what rounding "
+            "alone does to these numbers.",
             "",
-            "| order | shards | logits | loss | gradient |",
-            "|---|---:|---:|---:|---:|",
+            "| dtype | order | shards | logits | loss | gradient |",
+            "|---|---|---:|---:|---:|---:|",
         ]
         lines += [
-            f"| {r['order']} | {r['shards']} | {r['logits']:.1e} | {r['loss']:.1e} "
+            f"| {r['dtype']} | {r['order']} | {r['shards']} | {r['logits']:.1e} | {r['loss']:.1e} "
             f"| {r['gradient']:.1e} |"
             for r in known
         ]
