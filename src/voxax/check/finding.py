@@ -56,30 +56,37 @@ class Finding:
 
     @property
     def about(self) -> Code:
+        """What is known about its code."""
         return CODES[self.code]
 
     @property
     def severity(self) -> str:
+        """How much it matters."""
         return self.about.severity
 
     @property
     def verdict(self) -> Verdict:
+        """What it makes of the program; static where it is ignored."""
         return self.about.verdict if self.ignored is None else Verdict.STATIC
 
     @property
     def file(self) -> str:
+        """Where it was found."""
         return self.site.file
 
     @property
     def line(self) -> int:
+        """Of the file, from 1."""
         return self.site.line
 
     @property
     def column(self) -> int:
+        """Of the line."""
         return self.site.column
 
     @property
     def why(self) -> str:
+        """Why it keeps a program from being static."""
         return self.about.why
 
     def excerpt(self) -> str:

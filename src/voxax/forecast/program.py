@@ -39,6 +39,7 @@ class Kernel:
 
     @property
     def is_pallas(self) -> bool:
+        """Whether it is a Pallas kernel, not one of XLA's own."""
         return self.kind == "tpu_custom_call"
 
     def cost(self, chip: Chip, passes: float = 1) -> Cost:
@@ -164,6 +165,7 @@ class Program:
         return self.flops / (self.chip.peak * self.chip.cores)
 
     def to_json(self) -> dict[str, Any]:
+        """Everything in containers that ``json`` writes."""
         return dataclasses.asdict(self)
 
 

@@ -76,6 +76,7 @@ class KernelMap:
 
     @property
     def num_offsets(self) -> int:
+        """K, the number of taps."""
         return self.spec.num_offsets
 
     @property
@@ -101,6 +102,7 @@ class KernelMap:
 
     @property
     def out_capacity(self) -> int:
+        """Rows of the output."""
         return self.out_geometry.capacity
 
     @property

@@ -114,10 +114,12 @@ class KernelSpec:
 
     @property
     def ndim(self) -> int:
+        """Number of spatial axes, D."""
         return len(self.stride)
 
     @property
     def num_offsets(self) -> int:
+        """K, the number of taps."""
         return len(self.offsets)
 
     @property

@@ -29,6 +29,9 @@ def reaching_size(offsets: Any) -> np.ndarray:
 
     Returns:
       ``int32[K]``, 1 or more.
+
+    Raises:
+      InputError: offsets of another rank, or no integers.
     """
     taps = np.asarray(offsets)
     if taps.ndim != 2 or not np.issubdtype(taps.dtype, np.integer):
@@ -46,6 +49,9 @@ def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
 
     Returns:
       ``bool[..., K]``.
+
+    Raises:
+      InputError: as :func:`reaching_size`.
     """
     size = jnp.asarray(size)
     return size[..., None] >= _reach(size, offsets)
@@ -66,6 +72,9 @@ def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
 
     Returns:
       ``[..., K]`` in the dtype of ``size``; differentiable in ``size``.
+
+    Raises:
+      InputError: sizes that are integers, ``tau`` of 0 or less; as :func:`reaching_size`.
     """
     if isinstance(tau, float | int) and not tau > 0:
         raise InputError(f"tau={tau}: the ramp's width must be more than 0")
@@ -76,7 +85,17 @@ def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
 
 
 def taps_by_size(offsets: Any) -> np.ndarray:
-    """``int[K]``: the taps ordered by the size that reaches them; equal ones keep their order."""
+    """The taps ordered by the size that reaches them; equal ones keep their order.
+
+    Args:
+      offsets: static, ``int[K, D]``.
+
+    Returns:
+      ``int[K]``.
+
+    Raises:
+      InputError: as :func:`reaching_size`.
+    """
     return np.argsort(reaching_size(offsets), kind="stable")
 
 
@@ -89,6 +108,9 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
 
     Returns:
       ``int[largest + 1]``, by size from 0 (which has none).
+
+    Raises:
+      InputError: as :func:`reaching_size`.
     """
     reach = reaching_size(offsets)
     if largest is None:

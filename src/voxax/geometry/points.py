@@ -112,6 +112,7 @@ class Points:
 
     @property
     def num_channels(self) -> int:
+        """Number of features of a point, C."""
         return self.features.shape[1]
 
     @property

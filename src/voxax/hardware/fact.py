@@ -24,6 +24,7 @@ class Fact:
 
     @property
     def known(self) -> bool:
+        """Whether any source could tell."""
         return self.source != UNKNOWN_SOURCE
 
 

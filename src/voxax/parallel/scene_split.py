@@ -204,10 +204,13 @@ def join_shards(values: Any, rows: np.ndarray) -> np.ndarray:
 
     Args:
       values: ``[shards, capacity, ...]``, such as a network's outputs.
-      rows: as :meth:`SceneSplit.split` returned them.
+      rows: ``int32[shards, capacity]``, as :meth:`SceneSplit.split` returned them.
 
     Returns:
       ``[count, ...]``.
+
+    Raises:
+      InputError: values of other shards or another capacity.
     """
     values, rows = np.asarray(values), np.asarray(rows)
     if values.shape[:2] != rows.shape:

@@ -42,6 +42,9 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     float64 stays float64 only with ``jax_enable_x64``; the operators here switch it on for the
     time of their call.
 
+    Args:
+      tensor: ``[...]``, of any shape.
+
     Raises:
       InputError: float64 that JAX would round to float32.
     """
@@ -56,7 +59,14 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 
 def to_torch(array: jax.Array) -> torch.Tensor:
-    """The same memory as a tensor; waits until it has been computed."""
+    """The same memory as a tensor; waits until it has been computed.
+
+    Args:
+      array: ``[...]``, of any shape and dtype that PyTorch has.
+
+    Raises:
+      RuntimeError: what fails in the computation of ``array``.
+    """
     return torch.from_dlpack(jax.block_until_ready(array))
 
 

@@ -205,7 +205,7 @@ def max_pool(
 ) -> Voxels:
     """Maximum over the voxels under the kernel; of equal values the first tap's has the gradient.
 
-    Arguments as in :func:`sum_pool`.
+    Arguments and errors as in :func:`sum_pool`.
     """
     args = (kernel_size, stride, dilation, out_voxels, capacity)
     return _extreme(voxels, *args, largest=True)
@@ -220,7 +220,7 @@ def min_pool(
     out_voxels: Voxels | None = None,
     capacity: int | None = None,
 ) -> Voxels:
-    """Minimum over the voxels under the kernel. Arguments as in :func:`sum_pool`."""
+    """Minimum over the voxels under the kernel. Arguments and errors as in :func:`sum_pool`."""
     args = (kernel_size, stride, dilation, out_voxels, capacity)
     return _extreme(voxels, *args, largest=False)
 

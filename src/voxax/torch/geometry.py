@@ -106,6 +106,7 @@ class VoxelGeometry:
 
     @property
     def ndim(self) -> int:
+        """Number of spatial axes, D."""
         return self.coords.shape[1] - 1
 
     @property

@@ -24,6 +24,9 @@ def plan(model: Callable[[Voxels], Any], voxels: Voxels) -> Voxels:
     Args:
       model: a module, or any callable on Voxels.
       voxels: of the cloud to plan for.
+
+    Raises:
+      InputError, CapacityError: as the layers of the model.
     """
     fresh = VoxelGeometry(voxels.coords, voxels.stride, voxels.batch_size)
     planned = voxels.on(fresh, voxels.features)

@@ -115,6 +115,7 @@ class Voxels:
 
     @property
     def num_channels(self) -> int:
+        """Number of features of a voxel, C."""
         return self.features.shape[1]
 
     @property

@@ -39,6 +39,7 @@ class Choice:
 
     @property
     def implementation(self) -> Algorithm:
+        """The record of the chosen algorithm."""
         return lookup(self.algorithm, self.problem.kind)
 
     def __str__(self) -> str:

@@ -21,8 +21,16 @@ Window = Callable[[jax.Array], jax.Array]
 
 
 def poly6(squares: jax.Array) -> jax.Array:
-    """``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond: Müller et al., "Particle-based fluid
-    simulation for interactive applications", 2003."""
+    """``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
+
+    Args:
+      squares: ``float[...]``, q of each neighbour.
+
+    Returns:
+      ``float[...]``, 1 at the centre.
+
+    Source: Müller et al., "Particle-based fluid simulation for interactive applications", 2003.
+    """
     return jnp.maximum(1 - squares, 0) ** 3
 
 

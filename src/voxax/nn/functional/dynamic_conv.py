@@ -131,6 +131,9 @@ def bank_error(
 
     Returns:
       The bank's sizes, the part of the positions that got another size, the relative error.
+
+    Raises:
+      InputError: as :func:`dynamic_conv`.
     """
     ndim = x.ndim - 2
     taps = check_operands(x, weight, None)

@@ -62,12 +62,12 @@ def normalize(
     bias: jax.Array | None = None,
     epsilon: float = 1e-5,
 ) -> Rows:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + bias``, all ``[C]``; dtype kept.
+    """``(x - mean) / sqrt(variance + epsilon) * scale + bias``; dtype kept.
 
     Args:
       voxels: Voxels or Points, ``C`` channels.
-      mean, variance: of each channel.
-      scale, bias: None leaves them out.
+      mean, variance: ``[C]``, of each channel.
+      scale, bias: ``[C]``; None leaves them out.
       epsilon: added to the variance.
     """
     features = _normalize(

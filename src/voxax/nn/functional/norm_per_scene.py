@@ -69,7 +69,7 @@ def instance_norm(
 ) -> Scenes:
     """Each channel of each scene to mean 0 and variance 1 over the scene's voxels.
 
-    Arguments and result as in :func:`group_norm`, with one group for each channel.
+    Arguments, result and errors as in :func:`group_norm`, with one group for each channel.
 
     Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization", 2016.
     """

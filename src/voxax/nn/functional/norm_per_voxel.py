@@ -27,6 +27,9 @@ def layer_norm(
     Returns:
       The same voxels; statistics in at least float32, features in the input's dtype.
 
+    Raises:
+      InputError: a scale or bias of another shape.
+
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
     check_affine(voxels.features.shape[1], scale, bias)
@@ -37,7 +40,7 @@ def layer_norm(
 def rms_norm(voxels: Rows, scale: jax.Array | None = None, epsilon: float = 1e-5) -> Rows:
     """Each voxel's features divided by their root mean square, then ``* scale``.
 
-    Arguments and result as in :func:`layer_norm`; ``epsilon`` is added to the mean square.
+    Arguments, result and errors as in :func:`layer_norm`; ``epsilon`` is added to the mean square.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
     """

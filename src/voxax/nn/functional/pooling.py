@@ -66,7 +66,10 @@ def mean_pool(
     dilation: Size = 1,
     **window: Unpack[Window],
 ) -> Voxels:
-    """Mean over the voxels under the kernel that exist. Arguments as in :func:`sum_pool`."""
+    """Mean over the voxels under the kernel that exist.
+
+    Arguments, result and errors as in :func:`sum_pool`.
+    """
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
     return _pooled(voxels, kmap, window_mean(voxels, kmap), window)
 
@@ -117,7 +120,10 @@ def min_pool(
     dilation: Size = 1,
     **window: Unpack[Window],
 ) -> Voxels:
-    """Minimum over the voxels under the kernel. Arguments as in :func:`sum_pool`."""
+    """Minimum over the voxels under the kernel.
+
+    Arguments, result and errors as in :func:`sum_pool`.
+    """
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
     features, whole = kmap.with_halo(voxels.features)
     indices = extreme_rows(features, whole.neighbors, largest=False)

@@ -27,6 +27,10 @@ def space_to_channel(
     Returns:
       Voxels at ``unique(floor(coords / factor))`` with ``factor**D * C`` channels, the block's
       cells in lexicographic order; channels of cells without a voxel are zero.
+
+    Raises:
+      InputError: a factor below 1, or of another number of axes.
+      CapacityError: eager, and the coarse level does not fit ``capacity``.
     """
     ndim = voxels.geometry.ndim
     blocks = per_axis(factor, ndim, "factor")

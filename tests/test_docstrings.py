@@ -1,0 +1,229 @@
+"""Every public name says what it is; a function that takes arrays, their shapes and its errors.
+
+Public is what `docs/api.md` names, and the checker; in a module what it hands on (`a as a`) or
+lists in `__all__`; of a class, its methods and properties without an underscore.
+"""
+
+import ast
+import functools
+import importlib
+import inspect
+import re
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMED = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+NAMED.append("voxax.check")  # a page of its own
+
+# What JAX calls to take a class apart, and PyTorch to run a module and to print it.
+PROTOCOL = {"tree_flatten_with_keys", "tree_unflatten", "forward", "extra_repr"}
+# Plain arithmetic: what does not fit is an error of JAX.
+RAISE_NOTHING = {"poly6", "masked_moments", "normalize"}
+
+ARRAY = re.compile(r"\b(Array|ndarray|ArrayLike|Tensor)\b")
+# Converted to arrays, so annotated with Any.
+ALSO_ARRAYS = {"batch_index", "coords", "features", "mask", "offsets", "positions", "scores"}
+VOXELS = re.compile(r"\b(Voxels|Points|VoxelGeometry)\b")
+
+SHAPE = re.compile(r"\[[^\]]*\]")
+IN_WORDS = re.compile(
+    r"scalar|a number|integers?\b|one per axis|random`* key|\bas\s+(in|for|there|of|returned)\b"
+)
+REFERENCE = re.compile(r"\bas (?:in|for|there)?[^:`]*?:(?:func|class|meth):`~?([\w.]+)`", re.DOTALL)
+
+
+def handed_on(module) -> list[str]:
+    """The public names of a module."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    tree = ast.parse(inspect.getsource(module))
+    names = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    ]
+    defined = (ast.FunctionDef, ast.ClassDef)
+    own = [n.name for n in tree.body if isinstance(n, defined) and not n.name.startswith("_")]
+    return names or own
+
+
+@functools.cache
+def public(torch: bool) -> dict[str, object]:
+    """Public callables by their dotted name."""
+    found: dict[str, object] = {}
+    for name in NAMED:
+        if name.startswith("voxax.torch") != torch:
+            continue
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            folder, _, last = name.rpartition(".")
+            found[name] = getattr(importlib.import_module(folder), last)
+            continue
+        found |= {f"{name}.{last}": getattr(module, last) for last in handed_on(module)}
+    return {name: value for name, value in found.items() if is_code(value)}
+
+
+def is_code(value) -> bool:
+    """A class or a function, also a compiled one; no constant and no alias of a type."""
+    return callable(value) and not isinstance(value, types.GenericAlias)
+
+
+def text_of(value) -> str:
+    """The docstring that is written there, neither inherited nor made by `dataclass`."""
+    if not inspect.isclass(value):
+        return value.__doc__ or ""
+    text = vars(value).get("__doc__") or ""
+    return "" if text.startswith(f"{value.__name__}(") else text
+
+
+def members(owner: type) -> dict[str, object]:
+    """Public methods and properties that a class defines itself."""
+    found = {}
+    for name, value in vars(owner).items():
+        if name.startswith("_") or name in PROTOCOL:
+            continue
+        if isinstance(value, property):
+            found[name] = value.fget
+        elif isinstance(value, classmethod | staticmethod):
+            found[name] = value.__func__
+        elif inspect.isfunction(value):
+            found[name] = value
+    return found
+
+
+def nameless(torch: bool) -> list[str]:
+    found = []
+    for name, value in public(torch).items():
+        found += [] if text_of(value) else [name]
+        if inspect.isclass(value) and value.__module__.startswith("voxax"):
+            own = members(value)
+            found += [f"{name}.{last}" for last, member in own.items() if not member.__doc__]
+    return found
+
+
+def entries(text: str) -> dict[str, str]:
+    """What the section Args says of each argument."""
+    section = re.search(r"^Args:\n((?:[ ]+.*\n|\n)*)", inspect.cleandoc(text) + "\n", re.MULTILINE)
+    if section is None:
+        return {}
+    body = inspect.cleandoc("\n" + section[1])
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", body):
+        names, _, said = entry.partition(":")
+        found |= {name.strip(" *\n"): said for name in names.split(",")}
+    return found
+
+
+def arguments(function) -> dict[str, str]:
+    """Annotations by name."""
+    return {n: str(p.annotation) for n, p in inspect.signature(function).parameters.items()}
+
+
+def is_array(name: str, annotation: str) -> bool:
+    if re.match(r"(float|int) \|", annotation):  # a number that may be traced
+        return False
+    return bool(ARRAY.search(annotation)) or (annotation == "Any" and name in ALSO_ARRAYS)
+
+
+def referred(text: str, functions: dict[str, object]) -> list[object]:
+    """The functions whose arguments or errors these are, too."""
+    last = {name.rpartition(".")[2]: value for name, value in functions.items()}
+    found = []
+    for name in REFERENCE.findall(text):
+        folder, _, own = name.rpartition(".")
+        if folder.startswith("voxax"):
+            found.append(getattr(importlib.import_module(folder), own))
+        elif own in last:
+            found.append(last[own])
+    return found
+
+
+def states_errors(function, functions, depth: int = 3) -> bool:
+    text = text_of(function)
+    if "Raises:" in text:
+        return True
+    return depth > 0 and any(
+        states_errors(other, functions, depth - 1) for other in referred(text, functions)
+    )
+
+
+def states_shape(function, argument: str, functions, depth: int = 3) -> bool:
+    text = text_of(function)
+    said = entries(text).get(argument)
+    if said is not None and (SHAPE.search(said) or IN_WORDS.search(said)):
+        return True
+    return depth > 0 and any(
+        states_shape(other, argument, functions, depth - 1) for other in referred(text, functions)
+    )
+
+
+def public_functions(torch: bool) -> dict[str, object]:
+    return {name: f for name, f in public(torch).items() if not inspect.isclass(f)}
+
+
+def without_shapes_or_errors(functions) -> list[str]:
+    found = []
+    for name, function in functions.items():
+        given = arguments(function)
+        arrays = [n for n, annotation in given.items() if is_array(n, annotation)]
+        shapeless = [n for n in arrays if not states_shape(function, n, functions)]
+        found += [f"{name}: no shape of {', '.join(shapeless)}"] if shapeless else []
+        takes = arrays or any(VOXELS.search(annotation) for annotation in given.values())
+        if takes and name.rpartition(".")[2] not in RAISE_NOTHING:
+            found += [] if states_errors(function, functions) else [f"{name}: no errors"]
+    return found
+
+
+def test_the_public_names_are_found():
+    names = public(False)
+    assert len(names) > 200
+    assert {"voxax.voxelize", "voxax.nn.modules.SubMConv3d", "voxax.interop.to_spconv"} <= set(
+        names
+    )
+
+
+def test_entries_are_found():
+    text = (
+        "A.\n\n    Args:\n      a, *b: ``[N]``.\n      c: more,\n        on two lines.\n\n    B:\n"
+    )
+    assert entries(text) == {"a": " ``[N]``.", "b": " ``[N]``.", "c": " more,\n  on two lines."}
+
+
+def test_what_is_missing_is_found():
+    def silent(x: "jax.Array", y: "Voxels"): ...  # noqa: F821
+
+    def said(x: "jax.Array"):  # noqa: F821
+        """Args:
+          x: ``[N]``.
+
+        Raises:
+          InputError: never.
+        """
+
+    def same(x: "jax.Array"):  # noqa: F821
+        """Arguments and errors as in :func:`said`."""
+
+    functions = {"voxax.silent": silent, "voxax.said": said, "voxax.same": same}
+    found = ["voxax.silent: no shape of x", "voxax.silent: no errors"]
+    assert without_shapes_or_errors(functions) == found
+
+
+def test_every_public_name_has_a_docstring():
+    assert nameless(False) == []
+
+
+def test_functions_of_arrays_state_shapes_and_errors():
+    assert without_shapes_or_errors(public_functions(False)) == []
+
+
+@pytest.mark.torch
+def test_the_same_of_voxax_torch():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    assert nameless(True) == []
+    assert without_shapes_or_errors(public_functions(True)) == []
