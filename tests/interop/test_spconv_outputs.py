@@ -22,6 +22,8 @@ from voxax.nn.modules import (
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 spconv = pytest.importorskip("spconv.pytorch", reason="spconv is not installed")
 
+pytestmark = pytest.mark.torch
+
 SHAPE = (13, 6, 9)
 C_IN, C_OUT = 3, 5
 PEERS = Path(__file__).resolve().parents[2] / "benchmarks" / "peers"
