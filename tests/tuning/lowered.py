@@ -8,7 +8,11 @@ from benchmarks.workloads import random_cube
 
 import voxax as vx
 from samples import make_voxels, make_weight
-from voxax.nn.functional import spatially_sparse_conv, spatially_sparse_depthwise_conv
+from voxax.nn.functional import (
+    dynamic_conv,
+    spatially_sparse_conv,
+    spatially_sparse_depthwise_conv,
+)
 from voxax.tuning import record_choices
 
 
@@ -23,14 +27,15 @@ def dense_weight():
     return make_weight(3, 3)
 
 
-def products(layer, weight):
+def products(layer, weight, features=None):
     """``(forward, dgrad, wgrad)``: the algorithms' names, for ``layer(features, weight)``."""
+    features = small_voxels().features if features is None else features
 
     def loss(features, weight):
         return jnp.sum(layer(features, weight) ** 2)
 
     with record_choices() as records:
-        jax.jit(jax.value_and_grad(loss, (0, 1))).lower(small_voxels().features, weight)
+        jax.jit(jax.value_and_grad(loss, (0, 1))).lower(features, weight)
     found = {choice.problem.product: choice.algorithm for choice in records}
     return found["forward"], found["dgrad"], found["wgrad"]
 
@@ -54,3 +59,12 @@ def depthwise(**requests):
         return spatially_sparse_depthwise_conv(features, weight, kernel_map, rows, **requests)
 
     return products(layer, dense_weight()[:, :, 0])
+
+
+def dynamic(**request):
+    """The dynamic convolution's three, of sizes that the program does not know."""
+
+    def layer(x, weight):
+        return dynamic_conv(x, weight, size=x[..., 0].astype(jnp.int32), **request)
+
+    return products(layer, jnp.ones((3, 3, 2, 4)), jnp.ones((1, 6, 5, 2)))

@@ -21,8 +21,7 @@ from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.products.convolve import precision_name
 from voxax.products.primitives import Layer, forward_p
-from voxax.tuning import Request, Resolved, at_hand, autotune_mode
-from voxax.tuning.grammar import parse
+from voxax.tuning import Request, Resolved, at_hand, autotune_mode, resolve
 from voxax.tuning.key import density_bucket
 
 _TILE = 16
@@ -53,7 +52,7 @@ def convolve_sized(
     sizes: jax.Array,
     spec: KernelSpec,
     *,
-    method: Request = "auto",
+    method: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """``y[u] = sum over taps k of sizes[u] of x[u * stride + offset_k * dilation] @ weight[k]``.
@@ -63,18 +62,17 @@ def convolve_sized(
       weight: ``[K, C, C_out]``, taps as in ``spec``.
       sizes: ``int32[B, *outputs]``.
       spec: offsets, stride and dilation.
-      method: a request among the strategies.
+      method: a request among the strategies, for all three products.
       precision: as for :func:`voxax.products.convolve`.
 
     Returns:
       ``[B, *outputs, C_out]``.
     """
     dtype = jnp.promote_types(x.dtype, weight.dtype)
-    admitted = parse("auto" if method is None else method, "dynamic", "method")
     requests: tuple[tuple[Product, Resolved], ...] = (
-        ("forward", admitted),
-        ("dgrad", admitted),
-        ("wgrad", admitted),
+        ("forward", resolve(method, kind="dynamic", product="forward")),
+        ("dgrad", resolve(method, kind="dynamic", product="dgrad")),
+        ("wgrad", resolve(method, kind="dynamic", product="wgrad")),
     )
     grid = x.shape[:-1]
     outputs = output_grid(grid, spec.stride)
@@ -93,9 +91,10 @@ def convolve_sized(
         spec,
         grid=grid,
     )
-    pinned = admitted == ("specialised",)
+    pinned = any(names == ("specialised",) for _, names in requests)
+    is_open = any(len(names) > 1 for _, names in requests)
     known = not _compat.is_traced(sizes) and getattr(sizes, "is_fully_addressable", True)
-    if known and (pinned or (autotune_mode() != "off" and len(admitted) > 1)):
+    if known and (pinned or (autotune_mode() != "off" and is_open)):
         layer = _counted(layer, np.asarray(sizes), pinned)
     flat = sizes.reshape(-1)
     if layer.density is not None:

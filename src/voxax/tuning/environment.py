@@ -9,7 +9,9 @@ variable                               says
 ``VOXAX_WGRAD_ALGO_MODE``              request for wgrad alone; beats ``BWD``
 ``VOXAX_DEPTHWISE_CONV_FWD_ALGO_MODE`` depthwise forward
 ``VOXAX_DEPTHWISE_CONV_BWD_ALGO_MODE`` depthwise dgrad and wgrad
-``WARPCONVNET_..._ALGO_MODE``          the same six, where no ``VOXAX_`` one decides
+``VOXAX_DYNAMIC_CONV_FWD_ALGO_MODE``   dynamic convolution on grids, forward
+``VOXAX_DYNAMIC_CONV_BWD_ALGO_MODE``   its dgrad and wgrad
+``WARPCONVNET_..._ALGO_MODE``          the first six, where no ``VOXAX_`` one decides
 ``VOXAX_AUTOTUNE``                     ``on``, ``cached`` or ``off``
 ``VOXAX_AUTOTUNE_BUDGET``              seconds, see :mod:`voxax.tuning.budget`
 ``VOXAX_AUTOTUNE_LOG``                 ``off``, ``info`` or ``debug``
@@ -42,15 +44,20 @@ _epoch = 0
 
 _LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DEBUG}
 
-# By (depthwise, product), what decides first in front.
-_VARIABLES: dict[tuple[bool, Product], tuple[str, ...]] = {
-    (False, "forward"): ("FWD_ALGO_MODE",),
-    (False, "dgrad"): ("DGRAD_ALGO_MODE", "BWD_ALGO_MODE"),
-    (False, "wgrad"): ("WGRAD_ALGO_MODE", "BWD_ALGO_MODE"),
-    (True, "forward"): ("DEPTHWISE_CONV_FWD_ALGO_MODE",),
-    (True, "dgrad"): ("DEPTHWISE_CONV_BWD_ALGO_MODE",),
-    (True, "wgrad"): ("DEPTHWISE_CONV_BWD_ALGO_MODE",),
+# By kind of weight and product, what decides first in front. Grouped weights are dense here.
+_VARIABLES: dict[tuple[WeightKind, Product], tuple[str, ...]] = {
+    ("dense", "forward"): ("FWD_ALGO_MODE",),
+    ("dense", "dgrad"): ("DGRAD_ALGO_MODE", "BWD_ALGO_MODE"),
+    ("dense", "wgrad"): ("WGRAD_ALGO_MODE", "BWD_ALGO_MODE"),
+    ("depthwise", "forward"): ("DEPTHWISE_CONV_FWD_ALGO_MODE",),
+    ("depthwise", "dgrad"): ("DEPTHWISE_CONV_BWD_ALGO_MODE",),
+    ("depthwise", "wgrad"): ("DEPTHWISE_CONV_BWD_ALGO_MODE",),
+    ("dynamic", "forward"): ("DYNAMIC_CONV_FWD_ALGO_MODE",),
+    ("dynamic", "dgrad"): ("DYNAMIC_CONV_BWD_ALGO_MODE",),
+    ("dynamic", "wgrad"): ("DYNAMIC_CONV_BWD_ALGO_MODE",),
 }
+# What no other library has, none has a variable for.
+_OF_PEERS = ("dense", "grouped", "depthwise")
 
 
 def requested(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None:
@@ -62,11 +69,11 @@ def requested(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None
     Raises:
       AlgorithmError: a ``VOXAX_`` variable that is no request.
     """
-    stems = _VARIABLES[kind == "depthwise", product]
+    stems = _VARIABLES["dense" if kind == "grouped" else kind, product]
     for name in (f"VOXAX_{stem}" for stem in stems):
         if value := _read(name):
             return parse(value, kind, f"{name}={value}"), f"{name}={value}"
-    for name in (f"WARPCONVNET_{stem}" for stem in stems):
+    for name in (f"WARPCONVNET_{stem}" for stem in stems if kind in _OF_PEERS):
         if value := _read(name):
             return _of_peer(name, value, kind), f"{name}={value}"
     return None

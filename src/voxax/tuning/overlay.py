@@ -14,13 +14,16 @@ from voxax import _compat
 from voxax.algorithms.base import Product, WeightKind
 from voxax.tuning.grammar import Request, Resolved, frozen, parse
 
-_FIELDS: dict[tuple[bool, Product], str] = {
-    (False, "forward"): "forward",
-    (False, "dgrad"): "dgrad",
-    (False, "wgrad"): "wgrad",
-    (True, "forward"): "depthwise_forward",
-    (True, "dgrad"): "depthwise_backward",
-    (True, "wgrad"): "depthwise_backward",
+_FIELDS: dict[tuple[WeightKind, Product], str] = {
+    ("dense", "forward"): "forward",
+    ("dense", "dgrad"): "dgrad",
+    ("dense", "wgrad"): "wgrad",
+    ("depthwise", "forward"): "depthwise_forward",
+    ("depthwise", "dgrad"): "depthwise_backward",
+    ("depthwise", "wgrad"): "depthwise_backward",
+    ("dynamic", "forward"): "dynamic_forward",
+    ("dynamic", "dgrad"): "dynamic_backward",
+    ("dynamic", "wgrad"): "dynamic_backward",
 }
 
 
@@ -57,6 +60,8 @@ def algorithms(
     wgrad: Request = None,
     depthwise_forward: Request = None,
     depthwise_backward: Request = None,
+    dynamic_forward: Request = None,
+    dynamic_backward: Request = None,
 ) -> Overlay:
     """Requests for every convolution inside ``with``, where the call itself makes none.
 
@@ -69,6 +74,8 @@ def algorithms(
         convolutions; None leaves what holds outside.
       backward: for dgrad and wgrad, where they are not given themselves.
       depthwise_forward, depthwise_backward: the same for depthwise convolutions.
+      dynamic_forward, dynamic_backward: the same for ``dynamic_conv``, whose argument is
+        ``method``.
 
     Returns:
       A context manager, which may be entered again; also a decorator.
@@ -82,6 +89,8 @@ def algorithms(
         "wgrad": backward if wgrad is None else wgrad,
         "depthwise_forward": depthwise_forward,
         "depthwise_backward": depthwise_backward,
+        "dynamic_forward": dynamic_forward,
+        "dynamic_backward": dynamic_backward,
     }
     from_backward = {
         name
@@ -90,7 +99,7 @@ def algorithms(
     }
     fields = []
     for name, request in requests.items():
-        kind: WeightKind = "depthwise" if name.startswith("depthwise") else "dense"
+        kind: WeightKind = next(kind for (kind, _), field in _FIELDS.items() if field == name)
         argument = "backward" if name in from_backward else name
         names = frozen(request, kind, f"vx.algorithms({argument}=)")
         if names is not None:
@@ -100,7 +109,7 @@ def algorithms(
 
 def requested(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None:
     """What the overlays around this call admit for a product, and which field says so."""
-    field = _FIELDS[kind == "depthwise", product]
+    field = _FIELDS["dense" if kind == "grouped" else kind, product]
     request = dict(_compat.overlay.value).get(field)
     if request is None:
         return None

@@ -3,7 +3,7 @@
 The first of these that is there decides:
 
 1. the argument of the call or of the layer (``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
-   ``wgrad_algo``), unless it is None;
+   ``wgrad_algo``; of dynamic convolutions ``method``), unless it is None;
 2. the overlay around the call (:func:`voxax.algorithms`), the innermost first;
 3. the environment (:mod:`voxax.tuning.environment`);
 4. otherwise every algorithm is admitted, and the tuner chooses.
@@ -53,7 +53,7 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
         that is no request; the message opens with where it was written.
     """
     if request is not None:
-        argument = _ARGUMENTS[product]
+        argument = "method" if kind == "dynamic" else _ARGUMENTS[product]
         return Admitted(parse(request, kind, argument), argument)
     found = overlay.requested(kind, product) or environment.requested(kind, product)
     return Admitted(names(kind), "auto") if found is None else Admitted(*found)

@@ -6,6 +6,7 @@ from voxax.nn.functional.deform_conv import deform_conv as deform_conv
 from voxax.nn.functional.dropout import dropout as dropout
 from voxax.nn.functional.dynamic_bank import BankError as BankError
 from voxax.nn.functional.dynamic_choice import choose_size as choose_size
+from voxax.nn.functional.dynamic_conv import DYNAMIC_CONV_ALGO_MODE as DYNAMIC_CONV_ALGO_MODE
 from voxax.nn.functional.dynamic_conv import bank_error as bank_error
 from voxax.nn.functional.dynamic_conv import dynamic_conv as dynamic_conv
 from voxax.nn.functional.focal_conv import focal_conv as focal_conv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,21 @@ from voxax.nn.functional.dynamic_sampled import sampled_conv
 from voxax.products.convolve import precision_name
 from voxax.products.dynamic import convolve_sized, largest_size, output_grid, sized_spec
 from voxax.tuning import Request
-from voxax.tuning.grammar import parse
+from voxax.tuning.request import admitted
 
 _MOST_AXES = 3
+
+
+class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
+    """Requests for the three products, for users who pin by enum; each is its string."""
+
+    GROUPED = "grouped"
+    MASKED = "masked"
+    TILED = "tiled"
+    SELECTED = "selected"
+    SPECIALISED = "specialised"
+    AUTO = "auto"
+    ALL = "all"
 
 
 def dynamic_conv(
@@ -33,7 +46,7 @@ def dynamic_conv(
     mask: jax.Array | None = None,
     mixture: jax.Array | None = None,
     stride: int | Sequence[int] = 1,
-    method: Request = "auto",
+    method: Request = None,
     bias: jax.Array | None = None,
     tau: float = 1.0,
     bank: int | Sequence[int] = 3,
@@ -60,9 +73,11 @@ def dynamic_conv(
       mask: ``[B, *outputs, K]``, multiplies each tap.
       mixture: of M weights, ``[B, *outputs, M]`` or, of each scene, ``[B, M]``.
       stride: static, an integer or one per axis.
-      method: which strategies may be used: ``masked``, ``grouped``, ``tiled``, ``selected``,
-        ``specialised`` (alone, with concrete sizes: one program for each histogram), a list of
-        them, or ``"auto"``, with which the tuner measures. ``"bank"`` approximates, see
+      method: which strategies may be used, forward and backward: ``masked``, ``grouped``,
+        ``tiled``, ``selected``, ``specialised`` (alone, with concrete sizes: one program for each
+        histogram), a member of :class:`DYNAMIC_CONV_ALGO_MODE`, a list of these, or ``"auto"``,
+        with which the tuner measures; None leaves it to :func:`voxax.algorithms` and the
+        environment, and is ``"auto"`` where these say nothing. ``"bank"`` approximates, see
         :func:`voxax.nn.functional.bank_error`. Array dilation, offsets, masks, and soft sizes with
         another ``tau`` than 1 have one way, ``masked``.
       bias: ``[C_out]`` or None.
@@ -203,14 +218,15 @@ def flat(weight: jax.Array, taps: tuple[int, ...]) -> jax.Array:
 
 
 def _only_masked(method: Request) -> None:
-    if method is None or method == "bank":
-        admitted: tuple[str, ...] = () if method == "bank" else ("masked",)
-    else:
-        admitted = parse(method, "dynamic", "method")
-    if "masked" not in admitted:
+    origin, names = "method", ("bank",)
+    if method != "bank":
+        asked = admitted(method, kind="dynamic", product="forward")
+        origin, names = asked.origin, asked.names
+    if "masked" not in names:
         raise AlgorithmError(
-            f"method={method!r}: with array dilation, offsets, a mask, or soft sizes whose tau is "
-            "not 1, every tap is fetched for every position: only 'masked' does that"
+            f"{origin} admits {', '.join(names)}: with array dilation, offsets, a mask, or soft "
+            "sizes whose tau is not 1, every tap is fetched for every position: only 'masked' does "
+            "that"
         )
 
 
@@ -259,6 +275,10 @@ def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> j
     """
     if size is None:
         size = largest_size(taps)
+    if isinstance(size, np.ndarray) and size.shape == outputs and size.dtype.kind in "iu":
+        # As an array of JAX it would be traced in a trace, and no longer known.
+        known: Any = np.clip(size, 0, largest_size(taps)).astype(np.int32)
+        return known
     size = jnp.asarray(size)
     if jnp.issubdtype(size.dtype, jnp.integer):
         # 32 bits would wrap around. Not where they hold the size: clipped in a trace, sizes that

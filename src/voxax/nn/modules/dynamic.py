@@ -28,7 +28,7 @@ class DynamicConv(nnx.Module):
       use_bias: whether there is a bias.
       bank: how many weights a ``mixture`` mixes; None is one weight, and no mixture.
       tau: width of the ramp of soft sizes.
-      method: which strategies may be used.
+      method: which strategies may be used; None leaves it to overlays and the environment.
       dtype: to compute in; None is that of input and weight.
       param_dtype: of the parameters.
       kernel_init, bias_init: initializers; the weight is drawn as ``[K, C, C_out]``.
@@ -54,7 +54,7 @@ class DynamicConv(nnx.Module):
         use_bias: bool = True,
         bank: int | None = None,
         tau: float = 1.0,
-        method: Request = "auto",
+        method: Request = None,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         kernel_init: Initializer = he_normal,
