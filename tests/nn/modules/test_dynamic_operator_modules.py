@@ -15,9 +15,11 @@ from voxax.nn.modules import (
     ContinuousConv,
     DeformConv,
     FocalConv,
+    GaussianBlur,
     Involution,
     KernelPointConv,
     MixtureConv,
+    PixelAdaptiveConv,
     PointConv,
     SelectiveConv,
     SpectralStride,
@@ -92,6 +94,51 @@ def test_selective_and_involution(rng):
     want = oracle.local_conv(np.asarray(x, np.float64), kernels, (3, 3), (2, 2), (1, 1))
     np.testing.assert_allclose(y, want, atol=1e-4)
     learns(shaken(involution, rng), lambda conv: conv(x))
+
+
+@pytest.mark.slow
+def test_pixel_adaptive(rng):
+    x, guide = image(rng), image(rng, 3)
+    conv = PixelAdaptiveConv(4, 6, (3, 2), guide_channels=3, normalize=True, rngs=nnx.Rngs(1))
+    want = oracle.pixel_adaptive_conv(
+        *(np.asarray(a, np.float64) for a in (x, guide, conv.weight[...])), 0, (1, 1), (1, 1), True
+    )  # fmt: skip
+    np.testing.assert_allclose(nnx.jit(lambda conv: conv(x, guide))(conv), want, atol=1e-5)
+    learns(shaken(conv, rng), lambda conv: conv(x, guide))
+    # Its own guide, seen through two channels.
+    narrow = PixelAdaptiveConv(4, 6, embedding=2, stride=2, use_bias=False, dtype=jnp.bfloat16)
+    y = nnx.jit(lambda conv: conv(x))(narrow)
+    assert narrow.metric[...].shape == (4, 2)
+    assert (y.shape, y.dtype) == ((2, 3, 3, 6), jnp.bfloat16)
+    embedded = np.asarray(x @ narrow.metric[...], np.float64)
+    weight = np.asarray(narrow.weight[...], np.float64)
+    want = oracle.pixel_adaptive_conv(
+        np.asarray(x, np.float64), embedded, weight, 0, (2, 2), (1, 1), False
+    )
+    np.testing.assert_allclose(np.asarray(y, np.float64), want, atol=0.05 * np.abs(want).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_blur(isotropic, rng):
+    x = image(rng)
+    blur = GaussianBlur(4, 0.7, isotropic=isotropic)
+    assert blur.radius == 3
+    np.testing.assert_allclose(blur.sigma(x), 0.35, rtol=1e-6)
+    shaken(blur, rng)
+    run = nnx.jit(lambda blur, x: (blur(x), blur.sigma(x)))
+    y, sigma = run(blur, x)
+    assert sigma.shape == (2, 6, 5, 1 if isotropic else 2)
+    assert sigma.min() > 0
+    assert sigma.max() < 0.7
+    wide = np.broadcast_to(np.asarray(sigma, np.float64), (2, 6, 5, 2))
+    want = oracle.gaussian_blur(np.asarray(x, np.float64), wide, (3, 3))
+    np.testing.assert_allclose(y, want, atol=1e-5)
+    learns(blur, lambda blur: blur(x))
+    given = functional.gaussian_blur(x, 0.5, radius=3)
+    np.testing.assert_array_equal(blur(x, 0.5), given)
+    with pytest.raises(InputError, match="largest=0: the largest width must be above 0"):
+        GaussianBlur(4, 0)
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ from voxax.nn.modules.dynamic import DynamicConv as DynamicConv
 from voxax.nn.modules.encoder import PillarEncoder as PillarEncoder
 from voxax.nn.modules.encoder import VoxelFeatureEncoder as VoxelFeatureEncoder
 from voxax.nn.modules.focal_conv import FocalConv as FocalConv
+from voxax.nn.modules.gaussian_blur import GaussianBlur as GaussianBlur
 from voxax.nn.modules.involution import Involution as Involution
 from voxax.nn.modules.linear import Linear as Linear
 from voxax.nn.modules.norm import BatchNorm as BatchNorm
@@ -54,6 +55,7 @@ from voxax.nn.modules.norm import GroupNorm as GroupNorm
 from voxax.nn.modules.norm import InstanceNorm as InstanceNorm
 from voxax.nn.modules.norm import LayerNorm as LayerNorm
 from voxax.nn.modules.norm import RMSNorm as RMSNorm
+from voxax.nn.modules.pixel_adaptive_conv import PixelAdaptiveConv as PixelAdaptiveConv
 from voxax.nn.modules.point_convs import ContinuousConv as ContinuousConv
 from voxax.nn.modules.point_convs import KernelPointConv as KernelPointConv
 from voxax.nn.modules.point_convs import PointConv as PointConv
