@@ -7,25 +7,29 @@ import numpy as np
 STEP = 1e-6
 
 
-def check_derivatives(operator, values, rng, rtol=1e-5):
+def check_derivatives(operator, values, rng, rtol=1e-5, others=()):
     """``operator(values) -> y``, of every float array in the dict; needs 64-bit numbers.
 
-    Two programs: the operator, and the gradient of a scalar of it with its own derivative along
-    one direction, reverse mode and forward over reverse.
+    What else the dict holds is given to the operator as it is. Two programs: the operator, and the
+    gradient of a scalar of it with its own derivative along one direction, reverse mode and forward
+    over reverse. They stay two where the values change, also to those of ``others``.
     """
-    held = {key: jnp.asarray(value) for key, value in values.items()}
+    fixed, held = _parted(values)
     along = {key: jnp.asarray(rng.standard_normal(value.shape)) for key, value in held.items()}
-    forward = jax.jit(operator)
-    probe = jnp.asarray(rng.standard_normal(forward(held).shape))
+    forward = jax.jit(lambda fixed, held: operator({**fixed, **held}))
+    probe = jnp.asarray(rng.standard_normal(forward(fixed, held).shape))
 
-    def scalar(values):
-        return jnp.sum(probe * jnp.sin(operator(values)))
+    @jax.jit
+    def derive(fixed, held, t):
+        def scalar(held):
+            return jnp.sum(probe * jnp.sin(operator({**fixed, **held})))
 
-    derive = jax.jit(lambda values, t: jax.jvp(jax.grad(scalar), (values,), (t,)))
-    first, second = derive(held, along)
+        return jax.jvp(jax.grad(scalar), (held,), (t,))
 
-    def loss(values):
-        return float(np.vdot(probe, np.sin(forward(values))))
+    first, second = derive(fixed, held, along)
+
+    def loss(held):
+        return float(np.vdot(probe, np.sin(forward(fixed, held))))
 
     for key in held:
         moved = [{**held, key: held[key] + sign * STEP * along[key]} for sign in (1, -1)]
@@ -33,10 +37,25 @@ def check_derivatives(operator, values, rng, rtol=1e-5):
         got = float(jnp.vdot(first[key], along[key]))
         assert abs(got - want) <= rtol * (1 + abs(want)) * 10, (key, got, want)
     up, down = (
-        derive({key: held[key] + sign * STEP * along[key] for key in held}, along)[0]
+        derive(fixed, {key: held[key] + sign * STEP * along[key] for key in held}, along)[0]
         for sign in (1, -1)
     )
     for key in held:
         want = (np.asarray(up[key]) - np.asarray(down[key])) / (2 * STEP)
         scale = 1 + np.abs(want).max(initial=0)
         np.testing.assert_allclose(second[key], want, atol=100 * rtol * scale, err_msg=key)
+    for other in others:
+        slopes = jax.tree.leaves(derive(*_parted(other), along))
+        assert all(np.isfinite(leaf).all() for leaf in slopes)
+    assert derive._cache_size() == 1
+    assert forward._cache_size() == 1
+
+
+def _parted(values):
+    """Without and with derivatives, as arrays."""
+    held = {
+        key: jnp.asarray(value)
+        for key, value in values.items()
+        if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating)
+    }
+    return {key: value for key, value in values.items() if key not in held}, held

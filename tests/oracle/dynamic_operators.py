@@ -131,3 +131,19 @@ def scene_kernels(weight, mixture, tap=None, into=None, out=None, groups=1):
         o = of(out, b, m, c_out)
         kernels[b] += mixture[b, m] * weight[m] * t * i * o
     return kernels
+
+
+def spectral_stride(x, strides, smoothness):
+    """Every axis by NumPy's FFT: masked, cropped to the frequencies that are left, and back."""
+    for axis, stride in enumerate(strides, start=1):
+        cells = x.shape[axis]
+        signed = np.rint(np.fft.fftfreq(cells) * cells).astype(int)
+        mask = np.clip((smoothness + cells / (2 * stride) - abs(signed)) / smoothness, 0, 1)
+        last = abs(signed)[mask > 0].max()
+        number = min(2 * last + 1, cells)
+        shape = [1] * x.ndim
+        shape[axis] = cells
+        spectrum = np.fft.fft(x, axis=axis) * mask.reshape(shape)
+        kept = np.rint(np.fft.fftfreq(number) * number).astype(int)
+        x = np.fft.ifft(np.take(spectrum, kept, axis=axis), axis=axis).real * number / cells
+    return x

@@ -122,3 +122,14 @@ def point_conv(p, x, w, lists, q, weight_net, density, density_net):
             s = density_net(np.array([1 / density[i] / most]))[0]
             y[m] += s * np.einsum("t,c,tco->o", g, x[i], w)
     return y
+
+
+def point_density(p, lists, q, bandwidth):
+    ndim = p.shape[1]
+    scale = (math.sqrt(2 * math.pi) * bandwidth) ** ndim
+    return np.array(
+        [
+            sum(np.exp(-np.sum((p[i] - q[m]) ** 2) / (2 * bandwidth**2)) for i in rows) / scale
+            for m, rows in enumerate(lists)
+        ]
+    )

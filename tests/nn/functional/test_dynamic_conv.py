@@ -1,4 +1,7 @@
-"""Dense dynamic convolution against the definition, position by position."""
+"""Dense dynamic convolution against the definition, position by position.
+
+Every gradient by finite differences: test_dynamic_cases.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -153,49 +156,6 @@ def test_everything_dynamic_is_exact(name, spatial, shape, stride):
         arrays = {k: jnp.asarray(v) if k != "tau" else v for k, v in options.items()}
         y = dynamic_conv(jnp.asarray(x), jnp.asarray(w), stride=stride, **arrays)
     np.testing.assert_allclose(y, oracle(x, w, stride=stride, **options), atol=1e-10)
-
-
-@pytest.mark.parametrize("name", [slow_unless(name == "all", name) for name in EXTRA])
-def test_every_gradient_by_finite_differences(name):
-    """First and second order, of the input, the weight and every float argument."""
-    x, w, options = extra(name, (4, 3), (3, 3), (1, 1))
-    tau = options.pop("tau", 1.0)
-    values = {"x": x, "w": w, **options}
-    rng = np.random.default_rng(4)
-    along = {key: rng.standard_normal(value.shape) for key, value in values.items()}
-    probe = rng.standard_normal((2, 4, 3, 2))
-
-    with jax.enable_x64(True):
-
-        @jax.jit
-        def f(values):
-            y = dynamic_conv(values["x"], values["w"], tau=tau, **{k: values[k] for k in options})
-            return jnp.sum(jnp.asarray(probe) * jnp.sin(y))
-
-        first = jax.jit(jax.grad(f))
-        held = jax.tree.map(jnp.asarray, values)
-        gradient = first(held)
-        step = 1e-6
-        for key in values:
-            up, down = (
-                {**held, key: held[key] + sign * step * jnp.asarray(along[key])} for sign in (1, -1)
-            )
-            want = (f(up) - f(down)) / (2 * step)
-            assert float(jnp.vdot(gradient[key], along[key])) == pytest.approx(
-                float(want), rel=1e-5, abs=1e-5
-            ), key
-        # Second order along one direction of everything, reverse over forward and back.
-        direction = jax.tree.map(jnp.asarray, along)
-        second = jax.jit(lambda v: jax.jvp(jax.grad(f), (v,), (direction,))[1])(held)
-        up, down = (
-            jax.tree.map(lambda a, t, sign=sign: a + sign * step * t, held, direction)
-            for sign in (1, -1)
-        )
-        for got, plus, minus in zip(
-            *(jax.tree.leaves(tree) for tree in (second, first(up), first(down))), strict=True
-        ):
-            want = (plus - minus) / (2 * step)
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_integer_dilation_and_offsets_are_fetched():
