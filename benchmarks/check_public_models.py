@@ -139,7 +139,9 @@ def convnext() -> Any:
     import timm
     import torch
 
-    net = timm.create_model("convnext_atto", pretrained=False, depths=(1, 1), dims=(8, 16))
+    net = timm.create_model(
+        "convnext_atto", pretrained=False, depths=(1, 1, 1, 1), dims=(8, 16, 16, 32)
+    )
     return net.eval(), (torch.randn(1, 3, 32, 32),)
 
 
@@ -348,7 +350,10 @@ def main() -> int:
     head = ["module", "library", "verdict", "findings", "compiling says", "seen"]
     lines = ["| " + " | ".join(cells) + " |" for cells in [head, *(row.cells() for row in rows)]]
     lines.insert(1, "|" + "---|" * len(head))
-    lowerings = {getattr(row.report.verification, "lowering", "") for row in rows} - {""}
+    lowerings: dict[str, list[str]] = {}
+    for row in rows:
+        if lowering := getattr(row.report.verification, "lowering", ""):
+            lowerings.setdefault(lowering, []).append(row.name)
     confirmed = sum(row.report.verification.holds for row in rows)
     text = (
         f"{confirmed} of {len(rows)} verdicts are confirmed by exporting (PyTorch "
@@ -356,7 +361,10 @@ def main() -> int:
         f"Python {platform.python_version()}.\n\n"
         + "\n".join(lines)
         + "\n"
-        + "".join(f"\nOf PyTorch's programs: {line}.\n" for line in sorted(lowerings))
+        + "".join(
+            f"\n{what[0].upper()}{what[1:]}: {', '.join(names)}.\n"
+            for what, names in sorted(lowerings.items())
+        )
         + "".join(f"\nNot there: {line}.\n" for line in missing)
     )
     print(text)

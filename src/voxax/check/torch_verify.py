@@ -208,8 +208,7 @@ def _lower(program: Any, inputs: list[list[Any]]) -> tuple[str, Any, bool]:
         bridge = importlib.import_module("torchax.export")
         interop = importlib.import_module("torchax.ops.mappings")
     except Exception as error:  # it has to fit the version of PyTorch
-        text = (str(error).strip().splitlines() or [""])[0]
-        return f"lowering to XLA unconfirmed: torchax does not import ({text})", None, False
+        return f"lowering to XLA unconfirmed: torchax does not import ({_line(error)})", None, False
     compiled = 0
     try:
         weights, function = bridge.exported_program_to_jax(program)
@@ -224,8 +223,14 @@ def _lower(program: Any, inputs: list[list[Any]]) -> tuple[str, Any, bool]:
             tensors = [v for v in values if isinstance(v, torch.Tensor)]
             given = tuple(interop.t2j(v.detach()) for v in tensors)
             jax.block_until_ready(jitted(weights, given))
-    except Exception as error:
-        text = (str(error).strip().splitlines() or [""])[0]
-        return f"lowering to XLA raises {type(error).__name__}: {text}", compiled, True
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        return f"lowering to XLA raises {_line(error)}", compiled, True
+    except Exception as error:  # of the bridge, which lacks an operator or a form of one
+        return f"lowering to XLA unconfirmed: torchax raises {_line(error)}", None, False
     plural = "s" if compiled != 1 else ""
     return f"lowered to XLA: {compiled} program{plural}", compiled, compiled != 1
+
+
+def _line(error: Exception) -> str:
+    """What the error is, and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
