@@ -14,7 +14,6 @@ from cli.small_network import small
 from parallel.own_devices import on_devices
 from voxax.cli import main
 from voxax.cli.batches import PrepareBatch
-from voxax.cli.learning import scene_order
 from voxax.cli.network import NetworkConfig
 from voxax.cli.train import dataset_of, transform_of
 from voxax.cli.train_config import read_config
@@ -56,13 +55,6 @@ def losses(out):
         rows = [(int(row["step"]), float(row["loss"])) for row in csv.DictReader(lines)]
     assert [step for step, _ in rows] == list(range(len(rows)))
     return [loss for _, loss in rows]
-
-
-def test_the_order_of_scenes():
-    order = scene_order(5, seed=3)
-    epochs = [[next(order) for _ in range(5)] for _ in range(3)]
-    assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
-    assert epochs[0] != epochs[1]
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,4 +98,26 @@ class PrepareBatch:
             labels,
             tuple(start + e.inverse for start, e in zip(starts, examples, strict=True)),
             tuple(e.point_labels for e in examples),
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MakeTask:
+    """Scenes of a step, and seeds, to the task that prepares them; picklable."""
+
+    preparation: Preparation
+    batch_size: int
+    shards: int
+    transform: Transform | None = None
+
+    def __call__(self, scenes: Sequence[Any], seeds: Sequence[int | None]) -> Any:
+        if self.batch_size == 1:
+            return Prepare(scenes[0], self.preparation, seeds[0], self.transform)
+        return PrepareBatch(
+            tuple(scenes),
+            tuple(seeds),
+            self.preparation,
+            self.shards,
+            self.batch_size,
+            self.transform,
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from voxax.cli.batches import Batch, PrepareBatch
+from voxax.cli.batches import Batch, MakeTask
 from voxax.cli.network import NetworkConfig, config_of, restore
 from voxax.cli.profile import Trace
 from voxax.cli.scenes import Prepare
@@ -19,9 +19,13 @@ from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io import PointCloud
 from voxax.io.augment import Transform
+from voxax.io.grain_pipeline import GrainPipeline
 from voxax.io.pipeline import Pipeline
+from voxax.io.steps import Steps
 from voxax.models.checkpoint import load_description, save_checkpoint
 from voxax.models.metrics import confusion, mean_iou
+
+AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
 
 # Random steps that shards' sizes are fitted to.
 _PACKINGS = 64
@@ -121,7 +125,7 @@ class Learning:
 
     def train(
         self,
-        pipeline: Pipeline[Any, Any],
+        pipeline: AnyPipeline,
         scenes: Sequence[Any],
         steps: int,
         *,
@@ -146,10 +150,11 @@ class Learning:
 
         classes = len(self.config.class_names)
         matrix = np.zeros((classes, classes))
+        taken = Steps(scenes, self._task, self.batch_size, steps, self.seed, self.begin)
         bar = training_bar(steps, self.trainer.steps, self.batch_size)
         try:
             with bar, Trace(profile) as trace:
-                for example in pipeline(self._tasks(scenes, steps), prefetch=4):
+                for example in pipeline(taken, prefetch=4):
                     trace.step()
                     labels = example.labels
                     loss, prediction, dropped = self.trainer.step(example.voxels, labels)
@@ -176,25 +181,10 @@ class Learning:
             )
         self.losses.append(loss)
 
-    def _tasks(self, scenes: Sequence[Any], steps: int) -> Iterator[Any]:
-        order, size, begin = scene_order(len(scenes), self.seed), self.batch_size, self.begin
-        for step in range(steps):
-            chosen = list(itertools.islice(order, size))
-            if step >= begin:
-                first = self.seed * 1_000_003 + step * size
-                yield self._task([scenes[i] for i in chosen], tuple(range(first, first + size)))
-
-    def _task(self, scenes: Sequence[Any], seeds: Sequence[int | None]) -> Any:
-        if self.batch_size == 1:
-            return Prepare(scenes[0], self.preparation, seeds[0], self.transform)
-        return PrepareBatch(
-            tuple(scenes),
-            tuple(seeds),
-            self.preparation,
-            self.devices,
-            self.batch_size,
-            self.transform,
-        )
+    @property
+    def _task(self) -> MakeTask:
+        preparation, transform = self.preparation, self.transform
+        return MakeTask(preparation, self.batch_size, self.devices, transform)
 
     def save(self) -> None:
         """Write the checkpoint, and the loss of every step so far, unless they are there."""
@@ -219,7 +209,7 @@ class Learning:
         os.replace(temporary, path)
 
     def validate(
-        self, pipeline: Pipeline[Any, Any], scenes: Sequence[Any]
+        self, pipeline: AnyPipeline, scenes: Sequence[Any]
     ) -> tuple[np.ndarray, np.ndarray]:
         """``(confusion int64[classes, classes] over all points, the first scene's prediction)``."""
         classes, size = len(self.config.class_names), self.batch_size
@@ -268,13 +258,6 @@ def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ..
             counts += np.bincount(cloud.labels[cloud.labels >= 0], minlength=classes)[:classes]
     weights = 1 / np.sqrt(np.maximum(counts / max(counts.sum(), 1), 1e-3))
     return tuple((weights / weights.mean()).round(4).tolist())
-
-
-def scene_order(number: int, seed: int) -> Iterator[int]:
-    """Scenes for ever: all of them in one random order, then in another."""
-    rng = np.random.default_rng(seed)
-    while True:
-        yield from reversed(rng.permutation(number).tolist())
 
 
 def _packed(loads: list[list[int]], batch_size: int, shards: int, seed: int) -> list[list[int]]:

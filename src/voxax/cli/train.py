@@ -140,9 +140,6 @@ class _Run:
             )
 
     def __call__(self) -> int:
-        from voxax.cli.scenes import run as run_task
-        from voxax.io.pipeline import Pipeline
-
         training = self.config.training
         begin = time.perf_counter()
         print(
@@ -150,7 +147,7 @@ class _Run:
             f"with, {len(self.scans.class_names)} classes",
             flush=True,
         )
-        with Pipeline(run_task, workers=self.config.data.workers) as pipeline:
+        with self._pipeline() as pipeline:
             with self._phase("simulate"):
                 samples = list(pipeline(self._sample()))
             with self._phase("plan"):
@@ -179,6 +176,14 @@ class _Run:
         self.seconds["total"] = time.perf_counter() - begin
         self._report(matrix)
         return 0
+
+    def _pipeline(self) -> Any:
+        from voxax.cli.scenes import run as run_task
+        from voxax.io.grain_pipeline import GrainPipeline
+        from voxax.io.pipeline import Pipeline
+
+        kind = GrainPipeline if self.config.data.loader == "grain" else Pipeline
+        return kind(run_task, workers=self.config.data.workers)
 
     def _phase(self, name: str) -> Any:
         from voxax.cli.phases import Phase

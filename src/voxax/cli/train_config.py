@@ -14,6 +14,8 @@ from voxax.cli.network import NETWORKS
 from voxax.errors import InputError
 from voxax.io.dataset import FORMATS
 
+LOADERS = ("plain", "grain")
+
 _KINDS = {
     int: "a whole number",
     float: "a number",
@@ -49,6 +51,7 @@ class Data:
         "points farther from the origin in the plan are left out; 0: none", 0, low=0
     )
     workers: int = _key("processes that read, augment, voxelize and build maps", 1, low=0)
+    loader: str = _key("what runs them; `grain` needs voxax[grain]", "plain", of=LOADERS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
