@@ -61,6 +61,14 @@ def test_the_documented_file_has_every_key_with_its_default(tmp_path):
     assert config.split("validation") == VALIDATION
 
 
+def test_the_documented_classes(tmp_path):
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    rest = "[model]\nvoxel_size = 1\n[training]\nsteps = 1\n"
+    config = read_config(written(tmp_path, blocks[1] + rest))
+    assert config.classes() == {2: "ground", 6: "building", 9: "water"}
+
+
 def test_a_split_in_a_text_file(tmp_path):
     text = LEAST.replace('"kitti"', '"kitti"\ntrain = "train.txt"\nvalidation = ["b"]')
     config = read_config(written(tmp_path, text))

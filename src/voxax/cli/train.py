@@ -149,12 +149,13 @@ class _Run:
         )
         with self._pipeline() as pipeline:
             with self._phase("simulate"):
-                samples = list(pipeline(self._sample()))
+                # One scan of the validation too: what it lacks had better show now than at the end.
+                held_out, *samples = pipeline([self.scans.validation[0], *self._sample()])
             with self._phase("plan"):
-                self._prepare(samples)
+                self._prepare(samples, held_out)
             with self._phase("compile"):
                 self.learning.compile(samples)
-            del samples
+            del samples, held_out
             self.out.mkdir(parents=True, exist_ok=True)
             with self._phase("train"):
                 interrupted = self.learning.train(
@@ -196,7 +197,7 @@ class _Run:
         chosen = np.linspace(0, len(scans) - 1, min(number, len(scans))).round().astype(int)
         return [scans[i] for i in chosen]
 
-    def _prepare(self, samples: list[PointCloud]) -> None:
+    def _prepare(self, samples: list[PointCloud], held_out: PointCloud) -> None:
         from voxax.cli.learning import Learning, class_weights, resumed
         from voxax.cli.network import NetworkConfig
 
@@ -224,7 +225,7 @@ class _Run:
             resume=self.resume,
             transform=self.transform,
         )
-        self.learning.fit(samples)
+        self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
         """Validates where it is time to; says how it went."""
