@@ -13,7 +13,7 @@ from voxax.errors import InputError
 
 Made = TypeVar("Made")
 
-# Of two runs whose seeds differ, no scene is augmented by the same number.
+# Runs whose seeds differ augment their first million scenes by different numbers.
 _SEEDS_APART = 1_000_003
 
 
