@@ -12,7 +12,10 @@ from voxax.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = ("bench", "cache", "check", "demo", "explain", "export", "hardware", "segment", "tune")
+COMMANDS = (
+    *("bench", "cache", "check", "demo", "explain", "export", "hardware", "segment", "train"),
+    "tune",
+)
 
 SHELL = re.compile(r"^```(?:bash|sh)\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`voxax (?P<line>[^`]*)`")

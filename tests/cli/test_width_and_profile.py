@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from voxax.cli import main
-from voxax.cli.demo import _Trace
 from voxax.cli.network import width_for
+from voxax.cli.profile import Trace
 from voxax.hardware import describe
 
 GIB = 1 << 30
@@ -45,11 +45,11 @@ def test_trace_covers_a_few_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
     for steps in (1, 3, 20):
         calls.clear()
-        with _Trace(tmp_path / "trace") as trace:
+        with Trace(tmp_path / "trace") as trace:
             for _ in range(steps):
                 trace.step()
         assert calls == ([] if steps == 1 else [str(tmp_path / "trace"), "stop"])
-    with _Trace(None) as trace:
+    with Trace(None) as trace:
         trace.step()
         trace.step()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from voxax.coords import bucket_capacity
+from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io.examples import GEOMETRIC_FEATURES, Preparation, majority
 from voxax.io.point_cloud import PointCloud
@@ -104,5 +105,18 @@ def test_plan_is_attached_and_preparation_is_picklable():
 
 
 def test_unknown_attribute_is_refused():
-    with pytest.raises(KeyError, match="ring"):
+    with pytest.raises(InputError, match=r"no attribute 'ring'.*it has intensity"):
         Preparation(0.5, ("ring",))(cloud())
+    wide = PointCloud(np.zeros((2, 3)), {"rgb": np.zeros((2, 4), np.uint8)}, source="scan.ply")
+    with pytest.raises(InputError, match=r"'rgb' of scan\.ply has 4 numbers.*reads 3"):
+        Preparation(0.5, ("rgb",))(wide)
+
+
+def test_colours_are_three_channels_from_0_to_1():
+    colors = np.asarray([[0, 51, 255], [255, 0, 102]], np.uint8)
+    given = PointCloud(np.asarray([[0.1, 0.1, 0.1], [5, 5, 5]]), {"rgb": colors})
+    preparation = Preparation(0.5, ("rgb",))
+    example = preparation(given)
+    assert example.voxels.num_channels == preparation.num_channels == 8
+    found = example.voxels.features[example.inverse, 5:]
+    np.testing.assert_allclose(found, [[0, 0.2, 1], [1, 0, 0.4]], rtol=1e-6)

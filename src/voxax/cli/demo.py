@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
+from voxax.errors import InputError
+
+SAVE_EVERY = 100  # steps
 
 
 def demo(
@@ -30,6 +32,8 @@ def demo(
     profile: Path | None = None,
     task: Literal["segment", "learned-size"] = "segment",
     seeds: int = 3,
+    devices: int = 1,
+    batch_size: int | None = None,
 ) -> int:
     """Train a small MinkUNet on simulated LiDAR sweeps, or on a labelled scan.
 
@@ -42,7 +46,7 @@ def demo(
 
     Args:
         out: Folder for the results.
-        steps: Training steps, one scene each.
+        steps: Training steps, of --batch-size scenes each.
         input: A labelled scan to learn from instead; half of its 10 m blocks are for validation.
         labels: Labels of --input where the file itself has none (.label, .npy, .npz).
         voxel_size: Edge of a voxel in metres.
@@ -59,14 +63,24 @@ def demo(
             TensorBoard, XProf or Perfetto.
         task: Segment streets, or compare learned kernel sizes with fixed ones.
         seeds: Of learned-size: how often each network is trained.
+        devices: How many devices a step's scenes are spread over; on a CPU host devices, which
+            share its cores.
+        batch_size: Scenes of a step, by default one for each device. On any number of devices
+            the same batch size and seed give the same steps, up to rounding.
     """
+    from voxax.cli.devices import use_devices
     from voxax.cli.malloc import keep_heap
 
     keep_heap()
     if steps < 1 or scenes < 1:
-        from voxax.errors import InputError
-
         raise InputError(f"--steps {steps} and --scenes {scenes} must be at least 1")
+    use_devices(devices, "--devices")  # before anything starts JAX
+    batch_size = devices if batch_size is None else batch_size
+    if batch_size < devices:
+        raise InputError(
+            f"--batch-size {batch_size} is less than --devices {devices}, and some would have no "
+            f"scene: give --batch-size {devices} or more, or fewer devices"
+        )
     if task == "learned-size":
         from voxax.cli.learned_size import learned_size
 
@@ -79,7 +93,7 @@ def demo(
         from voxax.hardware import describe
 
         width = width_for(describe())
-    run = _Run(out, chosen, steps, seed, workers, resume, profile)
+    run = _Run(out, chosen, steps, seed, workers, resume, profile, devices, batch_size)
     return run(voxel_size, width, learning_rate)
 
 
@@ -92,12 +106,11 @@ class _Run:
     workers: int
     resume: bool
     profile: Path | None = None
+    devices: int = 1
+    batch_size: int = 1
 
     def __post_init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.checkpoint = self.out / "checkpoint"
-        self.dropped = 0
-        self.losses: list[float] = []
 
     def __call__(self, voxel_size: float, width: float, learning_rate: float) -> int:
         from voxax.cli.scenes import run as run_task
@@ -105,141 +118,80 @@ class _Run:
 
         self.out.mkdir(parents=True, exist_ok=True)
         begin = time.perf_counter()
-        interrupted = False
         with Pipeline(run_task, workers=self.workers, prefetch=64) as pipeline:
-            self.pipeline = pipeline
             tasks = [*self.scenes.validation, *self.scenes.train]
             clouds = pipeline(tasks)
             with self._phase("simulate"):
                 self.validation = [next(clouds) for _ in self.scenes.validation]
-                self.train = [next(clouds) for _ in self.scenes.train[:4]]
-            self._prepare(voxel_size, width, learning_rate)
+                train = [next(clouds) for _ in self.scenes.train[:4]]
+            with self._phase("plan"):
+                samples = [*self.validation, *train]
+                self._prepare(samples, voxel_size, width, learning_rate)
             with self._phase("compile"):
-                self._compile()
+                self.learning.compile(samples)
             with self._phase("simulate"):
-                self.train += list(clouds)
+                train += list(clouds)
             with self._phase("train"):
-                interrupted = self._train()
+                interrupted = self.learning.train(
+                    pipeline, train, self.steps, save_every=SAVE_EVERY, profile=self.profile
+                )
             with self._phase("checkpoint"):
-                self._save()
+                self.learning.save()
             if interrupted:
-                print(f"interrupted at step {self.trainer.steps}; checkpoint: {self.checkpoint}")
-                print(f"continue with: voxax demo --resume --out {self.out}")
+                step, checkpoint = self.learning.trainer.steps, self.learning.checkpoint
+                print(f"interrupted at step {step}; checkpoint: {checkpoint}")
+                same = f" --seed {self.seed}" if self.seed else ""
+                if self.batch_size > 1:
+                    same += f" --batch-size {self.batch_size} --devices {self.devices}"
+                print(f"continue with: voxax demo --resume --out {self.out}{same}")
                 return 130
             with self._phase("validate"):
-                self._validate()
+                self.matrix, self.prediction = self.learning.validate(pipeline, self.validation)
         with self._phase("pictures"):
             self._pictures()
         self.seconds["total"] = time.perf_counter() - begin
         self._report()
         return 0
 
-    def _phase(self, name: str) -> _Phase:
-        return _Phase(name, self.seconds)
+    def _phase(self, name: str) -> Any:
+        from voxax.cli.phases import Phase
 
-    def _prepare(self, voxel_size: float, width: float, learning_rate: float) -> None:
-        from voxax.cli.network import NetworkConfig, config_of, restore
-        from voxax.cli.scenes import Prepare
-        from voxax.geometry import Plan
+        return Phase(name, self.seconds)
 
-        samples = [*self.validation, *self.train]
-        with self._phase("plan"):
-            if self.resume:
-                self.config = dataclasses.replace(config_of(self.checkpoint), steps=self.steps)
-                if self.config.class_names != self.scenes.class_names:
-                    from voxax.errors import InputError
+    def _prepare(
+        self, samples: list[Any], voxel_size: float, width: float, learning_rate: float
+    ) -> None:
+        from voxax.cli.learning import Learning, class_weights
+        from voxax.cli.network import NetworkConfig, config_of
 
-                    raise InputError(
-                        f"the checkpoint in {self.checkpoint} knows the classes "
-                        f"{self.config.class_names}, these scenes have {self.scenes.class_names}"
-                    )
-            else:
-                weights = _class_weights(samples, len(self.scenes.class_names))
-                self.config = NetworkConfig(
-                    self.scenes.class_names, voxel_size, width, learning_rate, self.steps, weights
+        names = self.scenes.class_names
+        if self.resume:
+            checkpoint = self.out / "checkpoint"
+            config = dataclasses.replace(config_of(checkpoint), steps=self.steps)
+            if config.class_names != names:
+                raise InputError(
+                    f"the checkpoint in {checkpoint} knows the classes {config.class_names}, "
+                    f"these scenes have {names}"
                 )
-            preparation = self.config.preparation()
-            self.trainer = self.config.trainer()
-            if self.resume:
-                restore(self.checkpoint, self.trainer)
-            # Augmentation turns and scales the scenes, so that is what levels are fitted to. The
-            # margin is generous: a scene that outgrows its bucket costs another compilation.
-            drafts = [Prepare(c, preparation, i)() for i in range(4) for c in samples]
-            largest = max(int(d.voxels.count) for d in drafts)
-            plan = Plan.record(self.trainer.model(), drafts[0].voxels)
-            plan = plan.fitted([d.voxels for d in drafts], margin=1.3)
-            self.preparation = dataclasses.replace(
-                preparation, plan=plan, min_capacity=int(1.05 * largest)
-            )
-
-    def _compile(self) -> None:
-        from voxax.cli.scenes import Prepare
-
-        self.held_out = [Prepare(cloud, self.preparation)() for cloud in self.validation]
-        self.trainer.compile(self.held_out[0].voxels, self.held_out[0].labels)
-
-    def _tasks(self) -> Iterator[Any]:
-        from voxax.cli.scenes import Prepare
-
-        rng = np.random.default_rng(self.seed)
-        order: list[int] = []
-        for step in range(self.steps):
-            if not order:
-                order = rng.permutation(len(self.train)).tolist()
-            cloud = self.train[order.pop()]
-            if step >= self.trainer.steps:
-                yield Prepare(cloud, self.preparation, self.seed * 1_000_003 + step)
-
-    def _train(self) -> bool:
-        """True if interrupted."""
-        from voxax.cli.progress import training_bar
-        from voxax.models.metrics import confusion, mean_iou
-
-        classes = len(self.config.class_names)
-        matrix = np.zeros((classes, classes))
-        bar = training_bar(self.steps, self.trainer.steps)
-        try:
-            with bar, _Trace(self.profile) as trace:
-                for example in self.pipeline(self._tasks(), prefetch=4):
-                    trace.step()
-                    labels = example.labels
-                    loss, prediction, dropped = self.trainer.step(example.voxels, labels)
-                    self.losses.append(float(loss))
-                    self.dropped += int(dropped)
-                    matrix = 0.95 * matrix + confusion(labels, np.asarray(prediction), classes)
-                    bar.update(
-                        float(np.mean(self.losses[-20:])),
-                        mean_iou(matrix),
-                        self.trainer.programs,
-                    )
-                    if self.trainer.steps % 100 == 0 and self.trainer.steps < self.steps:
-                        self._save()
-        except KeyboardInterrupt:
-            return True
-        return False
-
-    def _save(self) -> None:
-        from voxax.models.checkpoint import save_checkpoint
-
-        description = {"network": self.config.to_json(), "step": self.trainer.steps}
-        save_checkpoint(self.checkpoint, self.trainer.tree(), description, self.trainer.steps)
-
-    def _validate(self) -> None:
-        from voxax.models.metrics import confusion
-
-        classes = len(self.config.class_names)
-        self.matrix = np.zeros((classes, classes), np.int64)
-        self.predictions = []
-        for example in self.held_out:
-            prediction = self.trainer.logits(example.voxels)[example.inverse].argmax(-1)
-            self.predictions.append(prediction)
-            self.matrix += confusion(example.point_labels, prediction, classes)
+        else:
+            weights = class_weights(samples, len(names))
+            config = NetworkConfig(names, voxel_size, width, learning_rate, self.steps, weights)
+        self.config = config
+        self.learning = Learning(
+            config,
+            self.out,
+            seed=self.seed,
+            devices=self.devices,
+            batch_size=self.batch_size,
+            resume=self.resume,
+        )
+        self.learning.fit(samples)
 
     def _pictures(self) -> None:
         from voxax.models.metrics import iou_table, mean_iou
         from voxax.plot import segmentation_html, segmentation_png
 
-        cloud, prediction = self.validation[0], self.predictions[0]
+        cloud, prediction = self.validation[0], self.prediction
         names = self.config.class_names
         iou = iou_table(self.matrix, names)
         title = f"voxax demo: {self.scenes.title}"
@@ -254,12 +206,12 @@ class _Run:
             cloud.labels,
             names,
             title=title,
-            subtitle=f"MinkUNet, {self.trainer.steps} steps, validation mIoU {miou:.2f}",
+            subtitle=f"MinkUNet, {self.learning.trainer.steps} steps, validation mIoU {miou:.2f}",
             iou=iou,
         )
         summary = {
             "validation mIoU": f"{miou:.3f}",
-            "training steps": self.trainer.steps,
+            "training steps": self.learning.trainer.steps,
             "voxel size": f"{self.config.voxel_size} m",
             "validation scenes": len(self.validation),
         }
@@ -282,17 +234,20 @@ class _Run:
         from voxax.hardware import describe, peak_memory
         from voxax.models.metrics import iou_table, mean_iou
 
+        losses = self.learning.losses
         metrics = {
             "val_miou": mean_iou(self.matrix),
             "val_iou": iou_table(self.matrix, self.config.class_names),
             "val_points": int(self.matrix.sum()),
-            "train_loss": float(np.mean(self.losses[-20:])) if self.losses else None,
-            "steps": self.trainer.steps,
+            "train_loss": float(np.mean(losses[-20:])) if losses else None,
+            "steps": self.learning.trainer.steps,
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
             "peak_memory_bytes": peak_memory(),
-            "programs_compiled": self.trainer.programs,
-            "voxels_dropped": self.dropped,
+            "programs_compiled": self.learning.trainer.programs,
+            "voxels_dropped": self.learning.dropped,
             "width": self.config.width,
+            "devices": self.devices,
+            "batch_size": self.batch_size,
             "device": describe().to_json(),
             "versions": {"voxax": voxax.__version__, "jax": jax.__version__},
         }
@@ -301,77 +256,3 @@ class _Run:
         temporary.write_text(json.dumps(metrics, indent=2))
         os.replace(temporary, path)
         result_table(metrics, self.out)
-
-
-_MESSAGES = {
-    "simulate": "simulating or reading scenes",
-    "plan": "planning: which kernel maps the network needs, how large its levels are",
-    "compile": "compiling the training step, once",
-    "validate": "validating",
-    "pictures": "drawing",
-}
-
-
-class _Phase:
-    """Adds the seconds spent inside to ``seconds[name]``, and says what is going on."""
-
-    def __init__(self, name: str, seconds: dict[str, float]) -> None:
-        from voxax.cli.progress import working
-
-        self.name, self.seconds = name, seconds
-        message = _MESSAGES.get(name)
-        self.shown = working(message) if message else contextlib.nullcontext()
-
-    def __enter__(self) -> None:
-        self.begin = time.perf_counter()
-        self.shown.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self.shown.__exit__(*error)
-        spent = time.perf_counter() - self.begin
-        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + spent
-
-
-class _Trace:
-    """Profiles the second to sixth step: the first compiles, and a trace of all is too large."""
-
-    FIRST, LAST = 2, 6
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder, self.steps, self.running = folder, 0, False
-
-    def step(self) -> None:
-        """A step begins."""
-        self.steps += 1
-        if self.folder is None or not self.FIRST <= self.steps <= self.LAST + 1:
-            return
-        import jax
-
-        if self.steps == self.FIRST:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            jax.profiler.start_trace(str(self.folder))
-            self.running = True
-        elif self.steps > self.LAST:
-            self._stop()
-
-    def _stop(self) -> None:
-        import jax
-
-        if self.running:
-            jax.profiler.stop_trace()
-            self.running = False
-
-    def __enter__(self) -> _Trace:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stop()
-
-
-def _class_weights(clouds: list[Any], classes: int) -> tuple[float, ...]:
-    """Inverse square root of each class's share, mean 1: rare classes count, none dominates."""
-    counts = np.zeros(classes)
-    for cloud in clouds:
-        counts += np.bincount(cloud.labels[cloud.labels >= 0], minlength=classes)[:classes]
-    weights = 1 / np.sqrt(np.maximum(counts / max(counts.sum(), 1), 1e-3))
-    return tuple((weights / weights.mean()).round(4).tolist())

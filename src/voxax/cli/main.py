@@ -36,10 +36,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     from voxax.cli.export import export
     from voxax.cli.hardware import hardware
     from voxax.cli.segment import segment
+    from voxax.cli.train import train
     from voxax.cli.tune import tune
 
     commands = {
         "demo": demo,
+        "train": train,
         "segment": segment,
         "hardware": hardware,
         "tune": tune,

@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import optax
+from flax import nnx
 
+from voxax import models
 from voxax.errors import FileFormatError
 from voxax.hardware import HardwareInfo
 from voxax.io.examples import Preparation
-from voxax.models import MinkUNet14
 from voxax.models.checkpoint import load_arrays, load_description
 from voxax.models.training import Trainer
 
 # Narrow: a step over 10k voxels takes a third of a second on two CPU cores.
 PLANES, STEM = (24, 32, 48, 64, 48, 48, 32, 32), 16
+# ``small`` is MinkUNet14 with these channels, the others have those of the paper.
+NETWORKS = ("small", "MinkUNet14", "MinkUNet18", "MinkUNet34")
 
 # The width is chosen between these, in quarters.
 NARROWEST, WIDEST = 0.5, 4.0
@@ -45,7 +48,12 @@ def width_for(info: HardwareInfo) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-    """What rebuilds the network; JSON in the checkpoint."""
+    """What rebuilds the network; JSON in the checkpoint.
+
+    Attributes:
+      network: of ``NETWORKS``.
+      attributes: of points, that it reads beside their positions.
+    """
 
     class_names: tuple[str, ...]
     voxel_size: float
@@ -53,30 +61,41 @@ class NetworkConfig:
     learning_rate: float
     steps: int
     class_weights: tuple[float, ...] | None = None
+    network: str = "small"
+    attributes: tuple[str, ...] = ()
+    weight_decay: float = 0.01
 
     def preparation(self) -> Preparation:
         """How clouds become this network's input."""
-        return Preparation(self.voxel_size)
+        return Preparation(self.voxel_size, self.attributes)
 
-    def trainer(self) -> Trainer:
-        """A freshly initialised network with its optimiser."""
-        model = MinkUNet14(
-            self.preparation().num_channels,
-            len(self.class_names),
-            planes=PLANES,
-            stem=STEM,
-            width=self.width,
-        )
+    def model(self) -> nnx.Module:
+        """A freshly initialised network."""
+        small = self.network == "small"
+        channels = {"planes": PLANES, "stem": STEM} if small else {}
+        build = models.MinkUNet14 if small else getattr(models, self.network)
+        inputs, classes = self.preparation().num_channels, len(self.class_names)
+        return build(inputs, classes, width=self.width, **channels)
+
+    def trainer(self, devices: int = 1) -> Trainer:
+        """A freshly initialised network with its optimiser, on the first so many devices."""
         schedule = optax.cosine_onecycle_schedule(
             max(self.steps, 2), self.learning_rate, pct_start=0.2
         )
         # Flattened, the update is a few kernels instead of several per parameter: less to compile.
         optimizer = optax.chain(
             optax.clip_by_global_norm(1.0),
-            optax.flatten(optax.adamw(schedule, weight_decay=0.01)),
+            optax.flatten(optax.adamw(schedule, weight_decay=self.weight_decay)),
         )
         weights = None if self.class_weights is None else np.asarray(self.class_weights)
-        return Trainer(model, optimizer, weights)
+        if devices == 1:
+            return Trainer(self.model(), optimizer, weights)
+        import jax
+
+        from voxax.parallel import DataParallelTrainer
+
+        mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+        return DataParallelTrainer(self.model(), optimizer, mesh, class_weights=weights)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -86,6 +105,9 @@ class NetworkConfig:
         try:
             names = tuple(values["class_names"])
             weights = values.get("class_weights")
+            network = values.get("network", "small")
+            if network not in NETWORKS:
+                raise ValueError(f"network {network!r} is none of {', '.join(NETWORKS)}")
             return cls(
                 names,
                 float(values["voxel_size"]),
@@ -93,6 +115,9 @@ class NetworkConfig:
                 float(values["learning_rate"]),
                 int(values["steps"]),
                 None if weights is None else tuple(weights),
+                network,
+                tuple(values.get("attributes", ())),
+                float(values.get("weight_decay", 0.01)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(

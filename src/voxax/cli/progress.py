@@ -29,9 +29,16 @@ def working(message: str) -> AbstractContextManager[Any]:
 
 
 class training_bar:
-    """A progress bar with loss, mIoU, scans per second and compiled programs."""
+    """A progress bar with loss, mIoU, scans per second and compiled programs.
 
-    def __init__(self, steps: int, done: int) -> None:
+    Args:
+      steps: in all.
+      done: before this run.
+      scans: of a step.
+    """
+
+    def __init__(self, steps: int, done: int, scans: int = 1) -> None:
+        self._scans = scans
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("training"),
@@ -53,9 +60,13 @@ class training_bar:
     def update(self, loss: float, miou: float, programs: int) -> None:
         """One more step."""
         self._done += 1
-        rate = self._done / max(time.perf_counter() - self._begin, 1e-9)
+        rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
         status = f"loss {loss:.3f}  mIoU {miou:.2f}  {rate:.1f} scans/s  {programs} programs"
         self._progress.update(self._task, advance=1, status=status)
+
+    def tell(self, line: str) -> None:
+        """A line that stays, above the bar."""
+        self._progress.console.print(line, soft_wrap=True, highlight=False)
 
 
 def result_table(metrics: dict[str, Any], out: Path) -> None:
@@ -74,8 +85,11 @@ def result_table(metrics: dict[str, Any], out: Path) -> None:
         ("picture", "demo.png"),
         ("page", "demo.html"),
         ("metrics", "metrics.json"),
+        ("losses", "losses.csv"),
         ("checkpoint", "checkpoint"),
     ):
+        if not (out / name).exists():
+            continue
         # soft_wrap keeps long paths in one piece, so that they can be copied.
         console.print(f"{label:>10}  {out / name}", soft_wrap=True)
     console.print(f"next: voxax segment FILE --checkpoint {out / 'checkpoint'}", soft_wrap=True)

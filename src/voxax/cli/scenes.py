@@ -11,7 +11,7 @@ import numpy as np
 
 from voxax.errors import InputError
 from voxax.io import PointCloud, read
-from voxax.io.augment import compose, flip, rotate_z, scale
+from voxax.io.augment import Transform, compose, flip, rotate_z, scale
 from voxax.io.examples import Example, Preparation
 from voxax.io.simulator import CLASS_NAMES, simulate_sweep
 from voxax.io.split import split_blocks
@@ -42,16 +42,22 @@ class Simulate:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Task: a cloud, augmented unless ``seed`` is None, as an example with its maps."""
+    """Task: a cloud, augmented unless ``seed`` is None, as an example with its maps.
 
-    cloud: PointCloud
+    The cloud may be a task that makes it. ``transform`` augments; None turns around the vertical,
+    scales and mirrors.
+    """
+
+    cloud: Any
     preparation: Preparation
     seed: int | None = None
+    transform: Transform | None = None
 
     def __call__(self) -> Example:
-        cloud = self.cloud
+        cloud: Any = self.cloud() if callable(self.cloud) else self.cloud
         if self.seed is not None:
-            cloud = _augment(cloud, np.random.default_rng(self.seed))
+            transform = self.transform or _augment
+            cloud = transform(cloud, np.random.default_rng(self.seed))
         return self.preparation(cloud)
 
 

@@ -24,7 +24,7 @@ def segment(
 
     Args:
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, or a mesh.
-        checkpoint: Folder that `voxax demo` wrote.
+        checkpoint: Folder that `voxax demo` or `voxax train` wrote.
         out: Folder for the results.
         scale: Metres per unit of the file (0.3048 for feet). By default 1, and objects too
             small for the network's voxels are enlarged.

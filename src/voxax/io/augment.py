@@ -12,7 +12,7 @@ The attribute ``normals`` [N, 3] turns with the points; other vectors do not.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,16 +26,22 @@ SENSOR = (0.0, 0.0, 0.0)
 
 
 def compose(transforms: Sequence[Transform]) -> Transform:
-    """One transform that applies `transforms` in order, with one generator."""
-    steps = tuple(transforms)
+    """One transform that applies `transforms` in order, with one generator.
 
-    def composed(cloud: PointCloud, rng: np.random.Generator) -> PointCloud:
+    It can be pickled where they can, so worker processes can have it.
+    """
+    return _Composed(tuple(transforms))
+
+
+@dataclass(frozen=True)
+class _Composed:
+    steps: tuple[Transform, ...]
+
+    def __call__(self, cloud: PointCloud, rng: np.random.Generator) -> PointCloud:
         _check_generator(rng)
-        for step in steps:
+        for step in self.steps:
             cloud = step(cloud, rng)
         return cloud
-
-    return composed
 
 
 def rotate_z(

@@ -6,12 +6,15 @@ import dataclasses
 
 import numpy as np
 
+from voxax.errors import InputError
 from voxax.geometry import Plan, Voxels
 from voxax.geometry import host as geometry_host
 from voxax.io.ground import height_above_ground
 from voxax.io.point_cloud import PointCloud
 
 GEOMETRIC_FEATURES = ("one", "height", "offset x", "offset y", "offset z")
+# Attributes of several numbers a point; all others have one.
+WIDE_ATTRIBUTES = {"rgb": 3, "normals": 3}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,7 +41,8 @@ class Preparation:
 
     Attributes:
       voxel_size: edge length in metres.
-      attributes: point attributes used as features beside the geometric ones.
+      attributes: point attributes used as features beside the geometric ones. Unsigned integers
+        (colours, intensities of some formats) are scaled to 0..1, all others taken as they are.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
       plan: attached when given.
       min_capacity: rows of an example at least, so that scenes of similar size share one
@@ -54,7 +58,7 @@ class Preparation:
 
     @property
     def num_channels(self) -> int:
-        return len(GEOMETRIC_FEATURES) + len(self.attributes)
+        return len(GEOMETRIC_FEATURES) + sum(map(_width, self.attributes))
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> Example:
         """Voxelize ``cloud``; ``height`` above ground may be given where it is known."""
@@ -66,7 +70,7 @@ class Preparation:
         # Where a point lies inside its voxel, from -1 to 1: detail below the voxel size.
         offset = 2 * np.mod(positions / self.voxel_size, 1.0) - 1
         columns = [np.ones(len(positions)), np.clip(height, -2.0, 20.0) / 4.0, *offset.T]
-        columns += [np.asarray(cloud.attributes[name], np.float32) for name in self.attributes]
+        columns += [column for name in self.attributes for column in _columns(cloud, name)]
         features = np.stack(columns, axis=1).astype(np.float32)
         # float32 is exact enough only near zero, and national grids are far from it. Whole
         # voxels are subtracted, so the lattice stays where it was.
@@ -84,6 +88,30 @@ class Preparation:
             count = int(voxels.count)
             labels[:count] = majority(cloud.labels, inverse, count)
         return Example(voxels, labels, inverse, cloud.labels)
+
+
+def _width(name: str) -> int:
+    return WIDE_ATTRIBUTES.get(name, 1)
+
+
+def _columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
+    """An attribute as ``float32[N]`` columns."""
+    where = cloud.source or "the cloud"
+    if name not in cloud.attributes:
+        raise InputError(
+            f"{where} has no attribute {name!r}, which the network reads; it has "
+            f"{', '.join(cloud.attributes) or 'none'}"
+        )
+    values = cloud.attributes[name]
+    found = values.shape[1] if values.ndim == 2 else 1
+    if found != _width(name):
+        raise InputError(
+            f"attribute {name!r} of {where} has {found} numbers for each point; the network reads "
+            f"{_width(name)}"
+        )
+    scale = np.iinfo(values.dtype).max if values.dtype.kind == "u" else 1
+    columns = (values.astype(np.float32) / np.float32(scale)).reshape(len(values), found)
+    return list(columns.T)
 
 
 def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:

@@ -38,7 +38,7 @@ class Pipeline(Generic[Item, Result]):
         if workers > 0:
             # spawn: forking a process that runs XLA's threads can dead-lock.
             self._pool = concurrent.futures.ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), _ignore_interrupts
+                workers, multiprocessing.get_context("spawn"), ignore_interrupts
             )
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
@@ -76,8 +76,11 @@ class Pipeline(Generic[Item, Result]):
         self.close()
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches the whole process group; only the parent decides what it means."""
+def ignore_interrupts() -> None:
+    """What a worker begins with.
+
+    Ctrl-C reaches the whole process group; only the parent decides what it means.
+    """
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -38,15 +38,7 @@ def read_ply(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCl
     plyfile = require("reading .ply", "plyfile")
     with reading(path, "PLY"):
         data = _load(plyfile, path)
-        if "vertex" not in data:
-            raise FileFormatError(f"{path} has no vertices; it holds {_names(data)}")
-        vertices = data["vertex"]
-        columns = {
-            prop.name: vertices[prop.name]
-            for prop in vertices.properties
-            if not isinstance(prop, plyfile.PlyListProperty)
-        }
-        cloud = cloud_from_columns(columns, str(path))
+        cloud = _vertices(plyfile, data, path)
         if "face" not in data or data["face"].count == 0:
             return cloud
         triangles = fan_triangles(_polygons(data["face"], path))
@@ -54,6 +46,18 @@ def read_ply(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCl
     return sample_surface(
         cloud.positions, triangles, points=points, seed=seed, colors=colors, source=str(path)
     )
+
+
+def read_ply_vertices(path: Path) -> PointCloud:
+    """The vertices of a PLY file, with their columns, whether it has faces or not.
+
+    Raises:
+        FileFormatError: the file is broken, or has no positions.
+        MissingExtraError: plyfile is not installed.
+    """
+    plyfile = require("reading .ply", "plyfile")
+    with reading(path, "PLY"):
+        return _vertices(plyfile, _load(plyfile, path), path)
 
 
 def write_ply(
@@ -106,6 +110,18 @@ def write_ply(
     element = plyfile.PlyElement.describe(rows, "vertex")
     with replacing(target) as stream:
         plyfile.PlyData([element], byte_order="<").write(stream)
+
+
+def _vertices(plyfile: ModuleType, data: Any, path: Path) -> PointCloud:
+    if "vertex" not in data:
+        raise FileFormatError(f"{path} has no vertices; it holds {_names(data)}")
+    vertices = data["vertex"]
+    columns = {
+        prop.name: vertices[prop.name]
+        for prop in vertices.properties
+        if not isinstance(prop, plyfile.PlyListProperty)
+    }
+    return cloud_from_columns(columns, str(path))
 
 
 def _load(plyfile: ModuleType, path: Path) -> Any:

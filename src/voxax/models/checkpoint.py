@@ -47,7 +47,7 @@ def load_description(folder: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise FileFormatError(
             f"no voxax checkpoint in {folder}: {_DESCRIPTION} is missing. `voxax demo --out DIR` "
-            "writes one to DIR/checkpoint"
+            "and `voxax train CONFIG --out DIR` write one to DIR/checkpoint"
         )
     try:
         return json.loads(path.read_text())

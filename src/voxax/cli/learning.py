@@ -1,0 +1,275 @@
+"""The training loop that ``voxax demo`` and ``voxax train`` share."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxax.cli.batches import Batch, MakeTask
+from voxax.cli.network import NetworkConfig, config_of, restore
+from voxax.cli.profile import Trace
+from voxax.cli.scenes import Prepare
+from voxax.errors import InputError
+from voxax.geometry import Plan
+from voxax.io import PointCloud
+from voxax.io.augment import Transform
+from voxax.io.grain_pipeline import GrainPipeline
+from voxax.io.pipeline import Pipeline
+from voxax.io.steps import Steps
+from voxax.models.checkpoint import load_description, save_checkpoint
+from voxax.models.metrics import confusion, mean_iou
+
+AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
+
+# Random steps that shards' sizes are fitted to.
+_PACKINGS = 64
+
+
+class Learning:
+    """A network, what its steps are made of, and how far it is.
+
+    Scenes come in an order, and are augmented by numbers, that follow from the seed and a step's
+    place alone: of a run that was interrupted, or has more devices, steps take the same scenes.
+
+    Args:
+      config: of the network.
+      folder: the checkpoint is ``folder/checkpoint``, the loss of each step in ``losses.csv``.
+      seed: of order and augmentation.
+      devices: that a step is spread over.
+      batch_size: scenes of a step.
+      resume: go on from the checkpoint.
+      transform: see :class:`voxax.cli.scenes.Prepare`.
+
+    Raises:
+      InputError: fewer scenes in a step than devices, or not below the checkpoint's options.
+      FileFormatError: there is no checkpoint to resume from.
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        folder: Path,
+        *,
+        seed: int,
+        devices: int = 1,
+        batch_size: int = 1,
+        resume: bool = False,
+        transform: Transform | None = None,
+    ) -> None:
+        if batch_size < devices:
+            raise InputError(
+                f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "
+                f"without a scene: give at least {devices}, or fewer devices"
+            )
+        self.config, self.folder, self.seed = config, folder, seed
+        self.devices, self.batch_size, self.transform = devices, batch_size, transform
+        self.checkpoint = folder / "checkpoint"
+        self.preparation = config.preparation()
+        self.trainer = config.trainer(devices)
+        if resume:
+            self._check_order()
+            restore(self.checkpoint, self.trainer)
+        self.begin = self.trainer.steps
+        self._saved = self.begin if resume else None
+        self.losses: list[float] = []
+        self.dropped = 0
+
+    def _check_order(self) -> None:
+        before = load_description(self.checkpoint).get("order", {})
+        for name, value in self._order().items():
+            if before.get(name, value) != value:
+                raise InputError(
+                    f"the checkpoint in {self.checkpoint} was trained with {name} {before[name]}, "
+                    f"now it is {value}: with another one its steps would take other scenes"
+                )
+
+    def _order(self) -> dict[str, int]:
+        return {"seed": self.seed, "batch_size": self.batch_size}
+
+    def fit(self, clouds: Sequence[PointCloud]) -> None:
+        """Fit the capacities of all levels to samples, packed as steps will be.
+
+        Augmentation turns and scales the scenes, so that is what levels are fitted to. The margin
+        is generous: a scene that outgrows its bucket costs another compilation.
+        """
+        drafts = [
+            Prepare(cloud, self.preparation, seed, self.transform)()
+            for seed in range(4)
+            for cloud in clouds
+        ]
+        plan = Plan.record(self.config.model(), drafts[0].voxels)
+        rows = [np.asarray(d.voxels.coords)[: int(d.voxels.count)] for d in drafts]
+        loads = [[len(level) for level in plan.level_rows(own)] for own in rows]
+        if self.batch_size > 1:
+            loads = _packed(loads, self.batch_size, self.devices, self.seed)
+        largest = max(levels[0] for levels in loads)
+        self.preparation = dataclasses.replace(
+            self.preparation,
+            plan=plan.fitted(loads, margin=1.3),
+            min_capacity=int(1.05 * largest),
+        )
+
+    def compile(self, clouds: Sequence[PointCloud]) -> None:
+        """Compile the training step for scenes like these, without making a step."""
+        if self.trainer.steps >= self.config.steps:
+            return
+        chosen = list(itertools.islice(itertools.cycle(clouds), self.batch_size))
+        example = self._task(chosen, (None,) * self.batch_size)()
+        self.trainer.compile(example.voxels, example.labels)
+
+    def train(
+        self,
+        pipeline: AnyPipeline,
+        scenes: Sequence[Any],
+        steps: int,
+        *,
+        save_every: int,
+        profile: Path | None = None,
+        after_save: Callable[[], str] | None = None,
+    ) -> bool:
+        """Train until so many steps are made; True if interrupted.
+
+        Args:
+          pipeline: of :func:`voxax.cli.scenes.run`.
+          scenes: clouds, or tasks that make them.
+          steps: in all, those before an interruption among them.
+          save_every: steps between checkpoints.
+          profile: a folder for a trace of a few steps.
+          after_save: what else to do at each of these checkpoints, and to say.
+
+        Raises:
+          InputError: the loss is no longer a number.
+        """
+        from voxax.cli.progress import training_bar
+
+        classes = len(self.config.class_names)
+        matrix = np.zeros((classes, classes))
+        taken = Steps(scenes, self._task, self.batch_size, steps, self.seed, self.begin)
+        bar = training_bar(steps, self.trainer.steps, self.batch_size)
+        try:
+            with bar, Trace(profile) as trace:
+                for example in pipeline(taken, prefetch=4):
+                    trace.step()
+                    labels = example.labels
+                    loss, prediction, dropped = self.trainer.step(example.voxels, labels)
+                    self._note(float(loss))
+                    self.dropped += int(dropped)
+                    matrix = 0.95 * matrix + confusion(labels, np.asarray(prediction), classes)
+                    mean = float(np.mean(self.losses[-20:]))
+                    bar.update(mean, mean_iou(matrix), self.trainer.programs)
+                    if self.trainer.steps % save_every == 0 and self.trainer.steps < steps:
+                        self.save()
+                        if after_save is not None:
+                            told = after_save()
+                            bar.tell(f"step {self.trainer.steps}: loss {mean:.3f}{told}")
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def _note(self, loss: float) -> None:
+        if not np.isfinite(loss):
+            raise InputError(
+                f"the loss of step {self.trainer.steps} is {loss}, so nothing of it is kept: give "
+                f"a lower learning rate than {self.config.learning_rate}, or look for broken "
+                "values in the scans' attributes"
+            )
+        self.losses.append(loss)
+
+    @property
+    def _task(self) -> MakeTask:
+        preparation, transform = self.preparation, self.transform
+        return MakeTask(preparation, self.batch_size, self.devices, transform)
+
+    def save(self) -> None:
+        """Write the checkpoint, and the loss of every step so far, unless they are there."""
+        if self._saved == self.trainer.steps:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._save_losses()
+        network, step = self.config.to_json(), self.trainer.steps
+        description = {"network": network, "step": step, "order": self._order()}
+        save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
+        self._saved = step
+
+    def _save_losses(self) -> None:
+        path = self.folder / "losses.csv"
+        lines = ["step,loss"]
+        if self.begin > 0 and path.exists():
+            before = path.read_text().splitlines()[1:]
+            lines += [line for line in before if int(line.split(",")[0]) < self.begin]
+        lines += [f"{step},{loss!r}" for step, loss in enumerate(self.losses, self.begin)]
+        temporary = path.with_suffix(".csv.tmp")
+        temporary.write_text("\n".join(lines) + "\n")
+        os.replace(temporary, path)
+
+    def validate(
+        self, pipeline: AnyPipeline, scenes: Sequence[Any]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """``(confusion int64[classes, classes] over all points, the first scene's prediction)``."""
+        classes, size = len(self.config.class_names), self.batch_size
+        groups = [scenes[i : i + size] for i in range(0, len(scenes), size)]
+        tasks = (self._task(group, (None,) * len(group)) for group in groups)
+        matrix = np.zeros((classes, classes), np.int64)
+        first = None
+        for example in pipeline(tasks, prefetch=4):
+            rows = self.trainer.logits(example.voxels).argmax(-1).reshape(-1)
+            batched = isinstance(example, Batch)
+            points = example.rows if batched else (example.inverse,)
+            truths = example.point_labels if batched else (example.point_labels,)
+            for own, truth in zip(points, truths, strict=True):
+                prediction = rows[own]
+                matrix += confusion(truth, prediction, classes)
+                first = prediction if first is None else first
+        return matrix, np.zeros(0, np.int64) if first is None else first
+
+
+def resumed(folder: Path, config: NetworkConfig) -> NetworkConfig:
+    """``config`` with the class weights of the checkpoint in ``folder``.
+
+    Raises:
+      InputError: the checkpoint's network, or what it learned from, is another one.
+      FileFormatError: there is none.
+    """
+    before = config_of(folder / "checkpoint")
+    for field in dataclasses.fields(config):
+        # Of a run that is made longer the schedule is stretched.
+        if field.name in ("class_weights", "steps"):
+            continue
+        old, new = getattr(before, field.name), getattr(config, field.name)
+        if old != new:
+            raise InputError(
+                f"the checkpoint in {folder / 'checkpoint'} has {field.name} = {old}, the "
+                f"configuration {new}: to change it begin anew, in another folder"
+            )
+    return dataclasses.replace(config, class_weights=before.class_weights)
+
+
+def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ...]:
+    """Inverse square root of each class's share, mean 1: rare classes count, none dominates."""
+    counts = np.zeros(classes)
+    for cloud in clouds:
+        if cloud.labels is not None:
+            counts += np.bincount(cloud.labels[cloud.labels >= 0], minlength=classes)[:classes]
+    weights = 1 / np.sqrt(np.maximum(counts / max(counts.sum(), 1), 1e-3))
+    return tuple((weights / weights.mean()).round(4).tolist())
+
+
+def _packed(loads: list[list[int]], batch_size: int, shards: int, seed: int) -> list[list[int]]:
+    """Rows by level of the shards that random scenes would be packed into."""
+    from voxax.parallel import pack_scenes
+
+    rng = np.random.default_rng(seed)
+    packed = []
+    for _ in range(_PACKINGS):
+        chosen = [loads[i] for i in rng.integers(len(loads), size=batch_size)]
+        packing = pack_scenes([levels[0] for levels in chosen], shards)
+        packed += [
+            np.sum([chosen[i] for i in shard], axis=0).tolist() for shard in packing.scenes if shard
+        ]
+    return packed

@@ -1,0 +1,256 @@
+"""The configuration file of ``voxax train``: TOML, each key with its type, limits and meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from voxax.cli.network import NETWORKS
+from voxax.errors import InputError
+from voxax.io.dataset import FORMATS
+
+LOADERS = ("plain", "grain")
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    tuple[str, ...]: "a list of strings",
+    tuple[float, float]: "a list of two numbers",
+    tuple[str, ...] | str: "a list of strings, or a string",
+    Mapping[str, str] | None: "a table of strings",
+}
+
+
+def _key(meaning: str, default: Any = dataclasses.MISSING, **limits: Any) -> Any:
+    """A key; without a default it must be given. ``low`` and ``above`` bound it, ``of`` lists."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning, **limits})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """Table ``[data]``."""
+
+    format: str = _key("the folder's layout", of=FORMATS)
+    folder: str = _key("where the scans are; relative to the configuration file")
+    train: tuple[str, ...] | str = _key(
+        "sequences, scenes or patterns of files; or a text file that names one on each line", ()
+    )
+    validation: tuple[str, ...] | str = _key("the same, of scans that are not learned from", ())
+    classes: Mapping[str, str] | None = _key(
+        "of `files`: the ids that count, with their names", None
+    )
+    attributes: tuple[str, ...] = _key("of points, as input: such as `intensity` or `rgb`", ())
+    radius: float = _key(
+        "points farther from the origin in the plan are left out; 0: none", 0, low=0
+    )
+    workers: int = _key("processes that read, augment, voxelize and build maps", 1, low=0)
+    loader: str = _key("what runs them; `grain` needs voxax[grain]", "plain", of=LOADERS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Table ``[augment]``."""
+
+    rotate: bool = _key("turn around the vertical by any angle", True)
+    flip: bool = _key("mirror x and y, each with probability 1/2", True)
+    scale: tuple[float, float] = _key("smallest and largest factor", (0.95, 1.05), above=0)
+    jitter: float = _key("standard deviation of noise on positions", 0, low=0)
+    drop: float = _key("probability of leaving out a point", 0, low=0, high=1)
+    crop: float = _key("edge of a box in the plan around a random point; 0: none", 0, low=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """Table ``[model]``."""
+
+    name: str = _key("the network; `small` is MinkUNet14 with few channels", "small", of=NETWORKS)
+    width: float = _key("factor on all its channels", 1, above=0)
+    voxel_size: float = _key("edge of a voxel, in the positions' unit", above=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """Table ``[training]``."""
+
+    steps: int = _key("optimiser steps", low=1)
+    batch_size: int = _key("scenes of a step; 0: one for each device", 0, low=0)
+    learning_rate: float = _key("peak of the one-cycle schedule", 6e-3, above=0)
+    weight_decay: float = _key("of AdamW", 0.01, low=0)
+    class_weights: bool = _key("rare classes count more, by the root of their share", True)
+    samples: int = _key("training scans that sizes and class weights are taken from", 16, low=1)
+    checkpoint_every: int = _key("steps between checkpoints", 200, low=1)
+    validate_every: int = _key("checkpoints between validations; 0: at the end only", 0, low=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The whole file. ``path`` is where it is."""
+
+    path: Path
+    out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
+    seed: int = _key("of order and augmentation", 0, low=0)
+    devices: int = _key("that a step's scenes are spread over", 1, low=1)
+    data: Data
+    augment: Augment
+    model: Model
+    training: Training
+
+    def place(self, given: str) -> Path:
+        """A path that the file gives."""
+        return self.path.parent / Path(given).expanduser()
+
+    def split(self, name: str) -> tuple[str, ...] | None:
+        """The names in ``data.train`` or ``data.validation``; None without any.
+
+        Raises:
+          InputError: the text file is missing, or names nothing.
+        """
+        given = getattr(self.data, name)
+        if isinstance(given, tuple):
+            return given or None
+        path = self.place(given)
+        if not path.is_file():
+            raise InputError(
+                f"{self.path}: data.{name} = {given!r} names a list, but there is no file {path}: "
+                "give its place, or a list of names"
+            )
+        lines = tuple(line.strip() for line in path.read_text().splitlines() if line.strip())
+        if not lines:
+            raise InputError(f"{self.path}: {path}, which data.{name} names, is empty")
+        return lines
+
+    def classes(self) -> dict[int, str] | None:
+        """Of ``data.classes``, with ids as numbers.
+
+        Raises:
+          InputError: an id is no whole number.
+        """
+        if self.data.classes is None:
+            return None
+        for key in self.data.classes:
+            if not key.lstrip("-").isdecimal():
+                raise InputError(
+                    f"{self.path}: data.classes has the key {key!r}: ids are whole numbers, such "
+                    'as 2 = "ground"'
+                )
+        return {int(key): name for key, name in self.data.classes.items()}
+
+
+TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training}
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The configuration in a file, checked.
+
+    Raises:
+      InputError: the file is missing or no TOML; a key is unknown, missing, or has a value of
+        another type or beyond its limits. Names the key, the value, and what is allowed.
+    """
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no valid TOML: {error}") from error
+    given = {name: values.pop(name, {}) for name in TABLES}
+    whole = _checked(path, "", TrainConfig, values)
+    tables = {}
+    for name, table in given.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{path}: {name} = {table!r} must be a table: write [{name}]")
+        tables[name] = TABLES[name](**_checked(path, name, TABLES[name], table))
+    return TrainConfig(path=path, **whole, **tables)
+
+
+def keys_of(kind: type) -> list[dataclasses.Field[Any]]:
+    """The fields of a table that are keys of the file."""
+    return [field for field in dataclasses.fields(kind) if "meaning" in field.metadata]
+
+
+def _checked(path: Path, table: str, kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    keys, hints = {field.name: field for field in keys_of(kind)}, get_type_hints(kind)
+    dot = f"{table}." if table else ""
+    known = [*keys, *(TABLES if not table else ())]
+    for name in values:
+        if name not in keys:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise InputError(
+                f"{path}: there is no key {dot}{name}: {hint}Known are {', '.join(known)}"
+            )
+    checked = {}
+    for name, field in keys.items():
+        where = f"{path}: {dot}{name}"
+        if name in values:
+            checked[name] = _value(where, field, hints[name], values[name])
+        elif field.default is dataclasses.MISSING:
+            raise InputError(
+                f"{where} is missing: {field.metadata['meaning']}; {_allowed(field, hints[name])}"
+            )
+    return checked
+
+
+def _value(where: str, field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
+    found = _converted(kind, value)
+    if found is None or not _within(field, found):
+        raise InputError(f"{where} = {value!r}: it must be {_allowed(field, kind)}")
+    return found
+
+
+def _converted(kind: Any, value: Any) -> Any:
+    """``value`` as the type of a key, None if it is of another."""
+    if kind is bool:
+        return value if isinstance(value, bool) else None
+    if isinstance(value, bool):  # to Python, True is a number
+        return None
+    if kind is float:
+        fine = isinstance(value, int | float) and math.isfinite(value)
+        return float(value) if fine else None
+    if kind == Mapping[str, str] | None:
+        fine = isinstance(value, dict) and value and all(isinstance(v, str) for v in value.values())
+        return value if fine else None
+    if kind == tuple[float, float]:
+        fine = isinstance(value, list) and len(value) == 2
+        numbers = [_converted(float, v) for v in value] if fine else [None]
+        return None if None in numbers else tuple(numbers)
+    if isinstance(value, list):
+        fine = kind in (tuple[str, ...], tuple[str, ...] | str)
+        return tuple(value) if fine and all(isinstance(v, str) for v in value) else None
+    if kind == tuple[str, ...] | str:
+        return value if isinstance(value, str) else None
+    return value if kind in (int, str) and isinstance(value, kind) else None
+
+
+def _within(field: dataclasses.Field[Any], value: Any) -> bool:
+    limits = field.metadata
+    if "of" in limits:
+        return value in limits["of"]
+    for number in value if isinstance(value, tuple) else (value,):
+        if "low" in limits and number < limits["low"]:
+            return False
+        if "above" in limits and number <= limits["above"]:
+            return False
+        if "high" in limits and number > limits["high"]:
+            return False
+    return True
+
+
+def _allowed(field: dataclasses.Field[Any], kind: Any) -> str:
+    limits = field.metadata
+    if "of" in limits:
+        return f"one of {', '.join(limits['of'])}"
+    words = [_KINDS[kind]]
+    if "low" in limits:
+        words.append(f"at least {limits['low']}")
+    if "above" in limits:
+        words.append(f"above {limits['above']}")
+    if "high" in limits:
+        words.append(f"at most {limits['high']}")
+    return ", ".join(words)
