@@ -1,6 +1,7 @@
 """Is what the checker says about public models what compiling them shows?
 
-    pip install "transformers==5.18.0" "timm==1.0.31" "torchvision==0.28.0" dm-haiku jraph equinox
+    pip install "torch==2.8.0" "torchvision==0.23.0" "torchax==0.0.7" "jax==0.10.2" \\
+        "transformers==5.23.0" "timm==1.0.31" flax dm-haiku jraph equinox
     python benchmarks/check_public_models.py [--only NAME ...] [--out FILE]
 
 Modules of libraries that install from the package index, configured tiny, with random weights and
@@ -8,7 +9,8 @@ no downloads. Each gets a verdict, which is then held against PyTorch or JAX: `t
 five inputs (and the program run on them) or `jax.jit`, see `verify=` of `vx.check_static`. A module
 that is called static must give one program; one that is not must be refused, or have a size or a
 value in its program that depends on data. What is not installed is named and left out; timm and
-torchvision want a torchvision that was built for the installed PyTorch.
+torchvision want a torchvision that was built for the installed PyTorch, and torchax, which lowers
+PyTorch's programs to XLA, a PyTorch that is not much newer than itself.
 """
 
 from __future__ import annotations

@@ -23,6 +23,11 @@ _MOST_SLICES = 64
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """See :func:`forms_for`."""
+    return forms_for(problem)
+
+
+def forms_for(problem: Problem) -> tuple[Parameters, ...]:
     """Both ways to fetch patches, where slices are few enough."""
     return FORMS if problem.num_offsets <= _MOST_SLICES else FORMS[:1]
 
