@@ -2,7 +2,8 @@
 
     python benchmarks/dynamic.py [--side 256] [--channels 64] [--rounds 15] [--peer PYTHON]
 
-One grid, one weight, kernel sizes from 3 to 7 by position. auto tunes first, into an empty cache.
+One grid, one weight, kernel sizes from 3 to 7 by position. auto is what a first call takes: it
+measures 2 s for each product, 40 s in all, into an empty cache; --tune measures all, as vx.tune does.
 Then all run in turn, many rounds in one process, forward and forward with both gradients, so that a
 slow spell of the machine hits all alike; the figure is the median. --peer names a Python that has
 PyTorch: what its users do, one convolution for each size then a selection, and unfold with einsum,
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=256)
     parser.add_argument("--channels", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--tune", action="store_true", help="auto after vx.tune, without a budget")
     parser.add_argument("--only", default="", help="maps whose name has this text")
     parser.add_argument("--peer", help="a Python with PyTorch")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -127,6 +129,7 @@ def measure(size: np.ndarray, options: argparse.Namespace) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
+    from voxax import tune
     from voxax.nn.functional import dynamic_conv
 
     rng = np.random.default_rng(1)
@@ -144,6 +147,8 @@ def measure(size: np.ndarray, options: argparse.Namespace) -> dict[str, float]:
         def both(x, w, f=f):
             return jax.grad(lambda x, w: jnp.sum(f(x, w) ** 2), argnums=(0, 1))(x, w)
 
+        if method == "auto" and options.tune:
+            tune(both, *arrays)
         for what, run in (("forward", jax.jit(f)), ("both", jax.jit(both))):
             values[f"{method} {what}"] = jax.block_until_ready(run(*arrays))
             runs[f"{method} {what}"] = run

@@ -190,3 +190,24 @@ def work(process, processes, port, folder, steps, dies_at=None):
         if trainer.steps % 4 == 0:
             save_checkpoint(checkpoint, trainer.tree(), {}, trainer.steps)
     return curve
+
+
+def pieces_of(shards, build, points, **options):
+    """One scene, its labels, and both split into ``shards``."""
+    (scene,), (labels,) = scenes_of((points,), **options)
+    return (scene, labels), SceneSplit.record(build(), scene, shards).split(scene, labels)
+
+
+def work_on_pieces(process, processes, port, folder, network, points, steps):
+    """One process of a job that has a piece of one scene: losses; the first gradient to a file."""
+    jax.distributed.initialize(f"127.0.0.1:{port}", processes, process)
+    mesh = jax.make_mesh((processes,), ("space",))
+    build = {"small": small, "mink": mink}[network]
+    _, (parts, labels, _) = pieces_of(processes, build, points)
+    own = np.asarray(places_of(mesh, "space"))
+    given = jax.tree.map(lambda x: x[own], (parts, labels))
+    trainer = DataParallelTrainer(build(), optimizer(), mesh, "space")
+    losses = [float(trainer.step(*given)[0])]
+    if process == 0:
+        np.savez(Path(folder) / "gradient.npz", *jax.tree.leaves(gradient_of(trainer)))
+    return losses + [float(trainer.step(*given)[0]) for _ in range(steps - 1)]

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.slow
 WORKER = """
 import json, sys
 from parallel import jobs
-process, processes, port, folder, steps, dies_at = json.loads(sys.argv[1])
-print(json.dumps(jobs.work(process, processes, port, folder, steps, dies_at)))
+print(json.dumps(getattr(jobs, sys.argv[1])(*json.loads(sys.argv[2]))))
 """
 DETECTED_WITHIN = 60
 
@@ -49,13 +48,12 @@ def python(*arguments, folder):
     )
 
 
-def start(processes, folder, dies_at=None):
+def start(processes, folder, *options, function="work"):
     port = free_port()
     given = [
-        json.dumps([number, processes, port, str(folder), jobs.STEPS, dies_at])
-        for number in range(processes)
+        json.dumps([number, processes, port, str(folder), *options]) for number in range(processes)
     ]
-    return [python("-c", WORKER, arguments, folder=folder) for arguments in given]
+    return [python("-c", WORKER, function, arguments, folder=folder) for arguments in given]
 
 
 def finish(job):
@@ -85,7 +83,7 @@ def single():
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_loss_curve(processes, single, tmp_path):
-    curves = [losses(lines) for lines in finish(start(processes, tmp_path))]
+    curves = [losses(lines) for lines in finish(start(processes, tmp_path, jobs.STEPS))]
     assert all(curve == curves[0] for curve in curves)
     np.testing.assert_allclose([curves[0][k] for k in range(jobs.STEPS)], single, rtol=1e-5)
 
@@ -93,7 +91,7 @@ def test_loss_curve(processes, single, tmp_path):
 @pytest.mark.parametrize("restarted", [2, 1])
 def test_a_killed_process_is_noticed_and_the_job_goes_on(restarted, single, tmp_path):
     """Also on half the devices."""
-    job = start(2, tmp_path, dies_at=10)
+    job = start(2, tmp_path, jobs.STEPS, 10)
     try:
         job[1].wait(timeout=240)
         begin = time.monotonic()
@@ -104,9 +102,25 @@ def test_a_killed_process_is_noticed_and_the_job_goes_on(restarted, single, tmp_
         for process in job:
             process.kill()
             process.communicate()
-    curves = [losses(lines) for lines in finish(start(restarted, tmp_path))]
+    curves = [losses(lines) for lines in finish(start(restarted, tmp_path, jobs.STEPS))]
     assert min(curves[0]) == 8, "the newest checkpoint is that of 8 steps"
     np.testing.assert_allclose([curves[0][k] for k in range(8, jobs.STEPS)], single[8:], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("processes", "network"), [(2, "mink"), (4, "small")])
+def test_a_scene_over_processes(processes, network, tmp_path):
+    """Each has a piece, and borrows from the others what its layers read."""
+    job = start(processes, tmp_path, network, 600, 3, function="work_on_pieces")
+    curves = [json.loads(lines[-1]) for lines in finish(job)]
+    assert all(curve == curves[0] for curve in curves)
+    build = {"mink": jobs.mink, "small": jobs.small}[network]
+    (scene, labels), _ = jobs.pieces_of(1, build, 600)
+    trainer = Trainer(build(), jobs.optimizer())
+    single = [float(trainer.step(scene, labels)[0])]
+    with np.load(tmp_path / "gradient.npz") as stored:
+        jobs.close([stored[name] for name in stored.files], jobs.gradient_of(trainer), 1e-5)
+    single += [float(trainer.step(scene, labels)[0]) for _ in range(2)]
+    np.testing.assert_allclose(curves[0], single, rtol=1e-5)
 
 
 def test_the_documentations_example_on_two_hosts_is_that_on_one(tmp_path):
