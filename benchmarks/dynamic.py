@@ -3,7 +3,8 @@
     python benchmarks/dynamic.py [--side 256] [--channels 64] [--rounds 15] [--peer PYTHON]
 
 One grid, one weight, kernel sizes from 3 to 7 by position. auto is what a first call takes: it
-measures 2 s for each product, 40 s in all, into an empty cache; --tune measures all, as vx.tune does.
+measures 2 s for each product, 40 s in all, into an empty cache; --tune measures everything, as
+vx.tune does.
 Then all run in turn, many rounds in one process, forward and forward with both gradients, so that a
 slow spell of the machine hits all alike; the figure is the median. --peer names a Python that has
 PyTorch: what its users do, one convolution for each size then a selection, and unfold with einsum,
