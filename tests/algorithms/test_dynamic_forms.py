@@ -13,7 +13,9 @@ import pytest
 
 from oracle.dynamic import dynamic_conv as oracle
 from samples import slow_unless
-from voxax.algorithms import Problem, lookup
+from voxax import _native
+from voxax.algorithms import Problem, lookup, native
+from voxax.algorithms.dynamic import cpu
 from voxax.products.dynamic import largest_size, sized_spec
 
 # Forms as the tuner's, but smaller.
@@ -40,7 +42,22 @@ RELATIONS = [
 )
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_products(form, relation):
-    (name, parameters), (spatial, shape, stride, dilation) = form, relation
+    check(*form, relation)
+
+
+@pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
+@pytest.mark.parametrize(
+    "relation", [slow_unless(i == 0, r) for i, r in enumerate(RELATIONS)], ids=str
+)
+@pytest.mark.parametrize("entries", [1 << 24, 100])
+def test_native_products(relation, entries, monkeypatch):
+    """With the whole map at once, and with a few rows of it at a time."""
+    monkeypatch.setattr(cpu, "_ENTRIES", entries)
+    check("grouped", native.parameters(fwd_block_size=8, gemm_block_size=8), relation)
+
+
+def check(name, parameters, relation):
+    spatial, shape, stride, dilation = relation
     rng = np.random.default_rng(0)
     outputs = (2, *(-(-n // s) for n, s in zip(spatial, stride, strict=True)))
     spec = sized_spec(shape, stride, dilation)

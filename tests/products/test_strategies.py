@@ -10,6 +10,7 @@ import pytest
 import voxax as vx
 from oracle.dynamic import dynamic_conv as oracle
 from samples import slow_unless
+from voxax import _native
 from voxax.algorithms import names
 from voxax.errors import InputError
 from voxax.nn.functional import dynamic_conv
@@ -66,7 +67,7 @@ def test_tune_and_explain():
     assert [c.source for c in choices] == ["cached"]
 
 
-def test_account():
+def test_account(portable):
     x, w, size = case((1, 40, 40))
     table = strategies(lambda x: dynamic_conv(x, w, size=size, method="masked"), x)
     taps = np.asarray(size).ravel() ** 2
@@ -80,6 +81,13 @@ def test_account():
     assert [row.name for row in table.rows] == list(names("dynamic"))
     assert re.search(r"grouped +0\.0", str(table))
     assert table.break_even is None
+
+
+@pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
+def test_native_kernels_multiply_what_there_is():
+    x, w, size = case((1, 40, 40))
+    table = strategies(lambda x: dynamic_conv(x, w, size=size, method="masked"), x)
+    assert table["grouped"].operations == table.exact < table["specialised"].operations
 
 
 def test_account_of_one_size():

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms import lookup, names
+from voxax.algorithms import lookup, names, native
 from voxax.algorithms.dynamic.grid import grid_of
 from voxax.algorithms.dynamic.specialised import BLOCK
 from voxax.errors import InputError
@@ -133,16 +133,19 @@ def account(call: Call, *, measure: bool = False) -> Strategies:
     problem = dataclasses.replace(
         call.problem, prefix=tuple(min(-(-n // BLOCK) * BLOCK, sizes.size) for n in at_least)
     )
+    exact = int(counts[sizes].sum())
     each = 2 * problem.in_channels * problem.out_channels
     scenes = sizes.reshape(grid.outputs[0], -1)
     uniform = scenes.min(1) == scenes.max(1)
+    blocks = _blocks(counts, np.sort(sizes)[::-1], BLOCK)
     multiplied = {
         "masked": sizes.size * counts[-1],
-        "grouped": _blocks(counts, np.sort(sizes)[::-1], BLOCK),
+        # The native kernels multiply what there is.
+        "grouped": exact if native.refusal(problem) is None else blocks,
         "tiled": _tiles(counts, sizes.reshape(grid.outputs)),
         "selected": int(np.where(uniform, counts[scenes.max(1)], counts[-1]).sum())
         * scenes.shape[1],
-        "specialised": _blocks(counts, np.sort(sizes)[::-1], BLOCK),
+        "specialised": blocks,
     }
     hardware, device = hardware_of(problem.platform)
     rate = matrix_rate(problem.dtype, problem.precision, hardware)
@@ -156,8 +159,7 @@ def account(call: Call, *, measure: bool = False) -> Strategies:
             seconds, made = _timed(algorithm, problem, hardware, call.views["sizes"])
         expected = operations / rate if rate else None
         rows.append(Strategy(name, operations, expected, seconds, made, reason))
-    exact = int(counts[sizes].sum()) * each
-    return Strategies(tuple(rows), tuple(int(n) for n in histogram), exact)
+    return Strategies(tuple(rows), tuple(int(n) for n in histogram), exact * each)
 
 
 def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:

@@ -3,6 +3,8 @@
 The taps are ordered by the size that reaches them: each block multiplies a prefix, and only the
 blocks at which the size changes multiply taps that some of their positions lack. No capacity is
 assumed, and nothing overflows: how many blocks take which prefix is decided while running.
+
+On CPUs the native kernels (:mod:`.cpu`) do better without sorting.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem
-from voxax.algorithms.dynamic import blocks, masked
+from voxax.algorithms.dynamic import blocks, cpu, masked
 from voxax.algorithms.dynamic.grid import grid_of
 from voxax.hardware import HardwareInfo
 
@@ -25,6 +28,8 @@ def apply(
 ) -> jax.Array:
     """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
     sizes = views["sizes"]
+    if native.is_native(parameters):
+        return cpu.apply(problem, parameters, a, b, sizes)
     largest = grid_of(problem).largest
     # Stable, so that neighbours of one size stay neighbours, and results are reproducible.
     order = jnp.argsort(-jnp.clip(sizes, 0, largest), stable=True).astype(jnp.int32)
@@ -32,9 +37,20 @@ def apply(
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Blocks that are not mostly padding."""
+    """The native kernels' parameters where they run, else blocks that are not mostly padding."""
+    if native.refusal(problem) is None:
+        return cpu.space(problem)
     rows = problem.out_capacity
     return tuple(form for form in FORMS if int(dict(form)["block"]) <= rows) or FORMS[:1]
+
+
+def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
+    """Always with the native kernels; else but for dgrad, which adds to rows.
+
+    On 2 cores of an AMD EPYC (AVX2) the kernels took 0.3 to 0.9 times what the next best strategy
+    did on ten maps of sizes 3 to 7, 64 channels, all products.
+    """
+    return native.refusal(problem) is None or problem.product != "dgrad"
 
 
 ALGORITHM = dataclasses.replace(
@@ -44,5 +60,5 @@ ALGORITHM = dataclasses.replace(
     heuristic=lambda problem, hardware: space(problem, hardware)[0],
     forms=FORMS,
     apply=apply,
-    preferred=lambda problem, hardware: problem.product != "dgrad",
+    preferred=_preferred,
 )

@@ -1,0 +1,111 @@
+"""grouped on CPUs: the native kernels, which group the positions of a tile by the taps they have.
+
+Sizes become a kernel map: for each position and tap a row, or -1 where the size does not reach the
+tap. Of a tile of rows the kernels take, tap after tap, those that have the tap and no other, so
+neither sorting nor patches are needed, and dgrad reads the map from the input's side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.algorithms.base import Parameters, Problem
+from voxax.algorithms.dynamic.grid import Grid, grid_of
+from voxax.algorithms.implicit_gemm import cpu
+from voxax.algorithms.rows import table_views, zeros
+from voxax.geometry.dtypes import accumulator, product_dtype
+
+# Entries of the map that are held at a time (64 MB): 5 million positions with 3 taps, or 340,000
+# with 49.
+_ENTRIES = 1 << 24
+
+
+def space(problem: Problem) -> tuple[Parameters, ...]:
+    """As for a kernel map."""
+    return cpu.space(_mapped(problem, problem.out_rows))
+
+
+def apply(
+    problem: Problem,
+    parameters: Parameters,
+    a: jax.Array,
+    b: jax.Array,
+    sizes: jax.Array,
+) -> jax.Array:
+    """Any of the three products; operands as :class:`voxax.algorithms.base.Apply`.
+
+    Args:
+      problem, parameters, a, b: the product.
+      sizes: ``int32[M]``.
+    """
+    rows = problem.out_rows
+    size = max(1, min(rows, _ENTRIES // problem.num_offsets))
+    parts = -(-rows // size)
+    mapped = _mapped(problem, size)
+    name = table_views(problem.product, symmetric=False)[0]
+
+    def part(number: jax.Array, b: jax.Array) -> jax.Array:
+        table = _table(problem, number * size + jnp.arange(size, dtype=jnp.int32), sizes)
+        return cpu.apply(mapped, parameters, a, b, {name: table})
+
+    if parts == 1:
+        return part(jnp.zeros((), jnp.int32), b)
+    numbers = jnp.arange(parts, dtype=jnp.int32)
+    if problem.product != "wgrad":
+        out = jax.lax.map(lambda number: part(number, b), numbers)
+        return out.reshape(parts * size, -1)[:rows]
+    wide = accumulator(a.dtype)
+    dy = jnp.pad(b, ((0, parts * size - rows), (0, 0))).reshape(parts, size, -1)
+
+    def step(total: jax.Array, given: tuple) -> tuple[jax.Array, None]:
+        return total + part(*given).astype(wide), None
+
+    total, _ = jax.lax.scan(step, zeros(problem.weight_shape, wide, a), (numbers, dy))
+    return total.astype(product_dtype(a.dtype))
+
+
+def _mapped(problem: Problem, rows: int) -> Problem:
+    """The same over a kernel map with so many rows."""
+    if problem.product == "dgrad":
+        return dataclasses.replace(problem, kind="dense", in_capacity=rows)
+    return dataclasses.replace(problem, kind="dense", out_capacity=rows)
+
+
+def _table(problem: Problem, rows: jax.Array, sizes: jax.Array) -> jax.Array:
+    """``int32[R, K]``: where each tap of these rows is on the other side, -1 where it is not.
+
+    Rows are output positions; for dgrad input positions, whose taps are the outputs that read them.
+    """
+    grid, backward = grid_of(problem), problem.product == "dgrad"
+    own, other = (grid.inputs, grid.outputs) if backward else (grid.outputs, grid.inputs)
+    taps, reach = _taps(grid)
+    number = rows
+    there = (rows < math.prod(own))[:, None]
+    places = []
+    for extent in own[:0:-1]:
+        places.insert(0, rows % extent)
+        rows = rows // extent
+    index = rows[:, None]  # the scene
+    for axis, (place, step, extent) in enumerate(zip(places, grid.stride, other[1:], strict=True)):
+        at = place[:, None] - taps[axis] if backward else place[:, None] * step + taps[axis]
+        if backward and step > 1:
+            there &= at % step == 0
+            at = at // step
+        there &= (at >= 0) & (at < extent)
+        index = index * extent + at
+    if backward:
+        size = sizes.at[jnp.where(there, index, 0)].get(mode="promise_in_bounds")
+    else:
+        size = sizes[jnp.minimum(number, sizes.shape[0] - 1)][:, None]
+    return jnp.where(there & (size >= reach), index, -1).astype(jnp.int32)
+
+
+def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """``int32[D, 1, K]`` and ``int32[1, K]``, the sizes that reach them; as the weight has them."""
+    places = np.argsort(grid.order)
+    return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]
