@@ -4,11 +4,15 @@
 // adjacent rows, so one position serves them all. Centers mostly come in the order of the list, and
 // then each column's position only ever moves forward: a merge of two sorted lists, without a hash
 // table. Where a center is out of order, the position is found by binary search.
+//
+// Coordinates that fit into one word (packed_neighbors.h) are compared as one; these here are not.
 #include <algorithm>
 #include <vector>
 
 #include "buffer.h"
+#include "columns.h"
 #include "maps.h"
+#include "packed_neighbors.h"
 
 namespace voxax {
 namespace {
@@ -46,45 +50,9 @@ struct Key {
   }
 };
 
-// A column ends where the next offset is further than this: walking there could pass many rows.
-constexpr int64_t kLongestGap = 8;
-
-struct Step {
-  int64_t along;  // lattice steps behind the column's first offset
-  int32_t tap;
-};
-
-struct Column {
-  int32_t offset[5];  // 0 for the batch index, then the first offset
-  std::vector<Step> steps;
-};
-
-std::vector<Column> ColumnsOf(const int32_t* offsets, int64_t taps, int64_t axes) {
-  std::vector<int32_t> order(taps);
-  for (int64_t k = 0; k < taps; ++k) order[k] = static_cast<int32_t>(k);
-  const auto row = [&](int32_t k) { return offsets + k * axes; };
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return std::lexicographical_compare(row(a), row(a) + axes, row(b), row(b) + axes);
-  });
-  std::vector<Column> columns;
-  for (const int32_t k : order) {
-    const int32_t* offset = row(k);
-    // In 64 bits: offsets may be as far apart as 32 bits allow.
-    const auto along = [&] { return int64_t{offset[axes - 1]} - columns.back().offset[axes]; };
-    if (columns.empty() ||
-        !std::equal(offset, offset + axes - 1, columns.back().offset + 1) ||
-        along() - columns.back().steps.back().along > kLongestGap) {
-      Column column{};
-      std::copy(offset, offset + axes, column.offset + 1);
-      columns.push_back(column);
-    }
-    columns.back().steps.push_back({along(), k});
-  }
-  return columns;
-}
-
 template <int W>
 void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& parallel) {
+  if (FindPacked<W>(p, columns, parallel)) return;
   using K = Key<W>;
   constexpr int64_t kChunk = 4096;
   Buffer<K> keys(p.rows);
