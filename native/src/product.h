@@ -21,16 +21,20 @@ namespace voxax::VOXAX_ISA {
 // [rows, V * lanes]. No row of sums occurs twice among R pairs.
 template <typename T, int V, int R>
 void AddRows(const T* x, int64_t x_stride, Pairs pairs, int64_t groups, const T* w, int64_t depth,
-             T* sums) {
+             int64_t ahead_depth, T* sums) {
   using S = Simd<T>;
   constexpr int64_t kWidth = V * S::kLanes;
+  constexpr int64_t kLine = 64 / sizeof(T);
   for (; groups > 0; --groups, pairs = pairs + R) {
     const T* from[R];
     T* to[R];
     // The next rows are on their way while these are multiplied.
     const int32_t* ahead = pairs.in + (groups > 1 ? R : 0);
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) __builtin_prefetch(x + ahead[r] * x_stride);
+    for (int r = 0; r < R; ++r) {
+      const T* row = x + ahead[r] * x_stride;
+      for (int64_t d = 0; d < ahead_depth; d += kLine) __builtin_prefetch(row + d);
+    }
     typename S::Vec total[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -60,7 +64,7 @@ void AddRows(const T* x, int64_t x_stride, Pairs pairs, int64_t groups, const T*
 }
 
 template <typename T>
-using AddRowsFn = void (*)(const T*, int64_t, Pairs, int64_t, const T*, int64_t, T*);
+using AddRowsFn = void (*)(const T*, int64_t, Pairs, int64_t, const T*, int64_t, int64_t, T*);
 
 // AddRows for 1 .. RowsFor(V) rows at a time; the first entry is unused.
 template <typename T, int V>
@@ -159,16 +163,18 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
           for (int64_t d = 0; d < p.depth; d += kDepth) {
             const int64_t depth = std::min(kDepth, p.depth - d);
             const Stored* part = x + g * p.depth + d;
+            // The first panel reads rows that may be far away, the others what it read.
+            const int64_t ahead = panel.begin == 0 ? depth : 1;
             if constexpr (std::is_same_v<T, Stored>) {
               // Sizes that differ by one at most: few sums at a time would wait for each other.
               const int64_t parts = (count + at_once - 1) / at_once;
               const int64_t size = count / parts, larger = count % parts;
               if (larger > 0) {
                 add[size + 1](part, x_stride, pairs, larger, weights + d * width, depth,
-                              group_sums);
+                              ahead, group_sums);
               }
               add[size](part, x_stride, pairs + larger * (size + 1), parts - larger,
-                        weights + d * width, depth, group_sums);
+                        weights + d * width, depth, ahead, group_sums);
             } else {
               for (int64_t j = 0; j < count; j += at_once) {
                 const int taken = static_cast<int>(std::min<int64_t>(at_once, count - j));
@@ -178,7 +184,7 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
                   for (int64_t c = 0; c < depth; ++c) to[c] = Widen(row[c]);
                 }
                 const Pairs wide{pairs.row + j, kInOrder};
-                add[taken](staged.get(), kDepth, wide, 1, weights + d * width, depth, group_sums);
+                add[taken](staged.get(), kDepth, wide, 1, weights + d * width, depth, 1, group_sums);
               }
             }
           }
