@@ -14,6 +14,7 @@ from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.nested_sizes import reaching_size, taps_within
+from voxax.nn.functional.dynamic_bank_coarse import coarse_conv
 from voxax.products.convolve import precision_name
 
 _LETTERS = "DHW"
@@ -44,6 +45,7 @@ def bank_conv(
     spec: KernelSpec,
     *,
     bank: int | Sequence[int] = 3,
+    coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """One ordinary convolution for each size of a bank; every position takes its nearest.
@@ -59,10 +61,16 @@ def bank_conv(
       bank: the sizes; or how many, chosen from the histogram of ``sizes`` while running: those
         that move the fewest taps. Each is then one of the compiled kernels (``jax.lax.switch``;
         under ``jax.vmap`` all would run: give the sizes there).
+      coarse_from: sizes from here on are computed on a grid of half the resolution, a hierarchical
+        bank (:func:`.dynamic_bank_coarse.coarse_conv`); None: none is.
       precision: as for :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
       ``[B, *outputs, C_out]``.
+
+    Raises:
+      InputError: the taps are no box with equal sides, a bank that is empty or has sizes that the
+        weight lacks, ``coarse_from`` with another stride than 1.
     """
     counts = _counts(spec)
     sizes = jnp.clip(sizes, 0, len(counts) - 1)
@@ -70,8 +78,12 @@ def bank_conv(
     mine = nearest[sizes]
     dtype = jnp.promote_types(x.dtype, weight.dtype)
     x, weight = x.astype(dtype), weight.astype(dtype)
+    fine = len(counts) if coarse_from is None else max(1, coarse_from)
     kernels = [
-        lambda x, w, size=size: _fixed(x, w, spec, size, precision) for size in range(len(counts))
+        lambda x, w, size=size: (_fixed if size < fine else coarse_conv)(
+            x, w, spec, size, precision
+        )
+        for size in range(len(counts))
     ]
     total: jax.Array | None = None
     for size in chosen:

@@ -50,6 +50,7 @@ def dynamic_conv(
     bias: jax.Array | None = None,
     tau: float = 1.0,
     bank: int | Sequence[int] = 3,
+    coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """Convolve with a kernel size, a spacing, taps or weights of each position's own.
@@ -83,6 +84,8 @@ def dynamic_conv(
       bias: ``[C_out]`` or None.
       tau: width of the soft ramp, in sizes.
       bank: sizes of ``"bank"``, or how many.
+      coarse_from: ``"bank"`` computes sizes from here on, large ones, on a grid of half the
+        resolution: a hierarchical bank, for stride 1. None: none.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
 
@@ -115,7 +118,9 @@ def dynamic_conv(
         if method == "bank":
             if soft:
                 raise InputError("method='bank' rounds to whole sizes: give integers")
-            return bank_conv(x, weight, sizes, spec, bank=bank, precision=precision)
+            return bank_conv(
+                x, weight, sizes, spec, bank=bank, coarse_from=coarse_from, precision=precision
+            )
         if not soft:
             return convolve_sized(x, weight, sizes, spec, **options)
         return _between(x, weight, sizes, spec, options)
@@ -136,13 +141,14 @@ def bank_error(
     dilation: int | Sequence[int] = 1,
     stride: int | Sequence[int] = 1,
     bank: int | Sequence[int] = 3,
+    coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> BankError:
     """What ``method="bank"`` changes: both are computed and compared.
 
     Args:
-      x, weight, size, dilation, stride, bank, precision: as for :func:`dynamic_conv`; sizes are
-        integers.
+      x, weight, size, dilation, stride, bank, coarse_from, precision: as for :func:`dynamic_conv`;
+        sizes are integers.
 
     Returns:
       The bank's sizes, the part of the positions that got another size, the relative error.
@@ -156,7 +162,9 @@ def bank_error(
     sizes = expand_size(size, output_grid(x.shape[:-1], spec.stride), taps)
     kernel = flat(weight, taps)
     exact = convolve_sized(x, kernel, sizes, spec, precision=precision)
-    fixed = bank_conv(x, kernel, sizes, spec, bank=bank, precision=precision)
+    fixed = bank_conv(
+        x, kernel, sizes, spec, bank=bank, coarse_from=coarse_from, precision=precision
+    )
     return compare(exact, fixed, sizes, spec, bank)
 
 
