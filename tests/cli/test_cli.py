@@ -68,6 +68,9 @@ def test_learned_sizes_against_fixed_ones(tmp_path, capsys, monkeypatch):
     assert 0 < small < large
     assert (tmp_path / "learned_size.svg").exists()
     assert (tmp_path / "learned_size.png").stat().st_size > 10_000
+    scene = read(tmp_path / "learned_size.npz")
+    assert set(scene.attributes) == {"kernel_size"}
+    assert set(np.unique(scene.attributes["kernel_size"])) <= {1, 2, 3}
     assert "| learned, price 0 |" in capsys.readouterr().out
 
 

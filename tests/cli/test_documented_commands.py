@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = (
     *("bench", "cache", "check", "demo", "explain", "export", "hardware", "segment", "train"),
-    "tune",
+    *("tune", "view"),
 )
 
 SHELL = re.compile(r"^```(?:bash|sh)\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)

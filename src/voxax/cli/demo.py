@@ -41,8 +41,9 @@ def demo(
     and leaves a usable checkpoint.
 
     With --task learned-size: a small network that learns a kernel size for every voxel, against
-    the same network at every fixed size. Writes learned_size.md, .json, .svg and .png; of the
-    options only --out, --steps, --voxel-size, --sensor, --scenes and --seeds count.
+    the same network at every fixed size. Writes learned_size.md, .json, .svg, .png and .npz (a
+    scene with its sizes, for `voxax view`); of the options only --out, --steps, --voxel-size,
+    --sensor, --scenes and --seeds count.
 
     Args:
         out: Folder for the results.

@@ -246,7 +246,13 @@ def _pictures(out: Path, report: dict[str, Any], cloud: Any, example: Any, sizes
     )
     if sizes is None:
         return
-    by_point = np.rint(sizes[0][example.inverse]).astype(int) - 1
+    by_point = np.rint(sizes[0][example.inverse]).astype(np.int32) - 1
+    np.savez(
+        out / "learned_size.npz",
+        xyz=cloud.positions,
+        label=cloud.labels,
+        kernel_size=(by_point + 1).astype(np.uint8),
+    )
     segmentation_png(
         out / "learned_size.png",
         cloud.positions,

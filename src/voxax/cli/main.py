@@ -38,11 +38,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     from voxax.cli.segment import segment
     from voxax.cli.train import train
     from voxax.cli.tune import tune
+    from voxax.cli.view import view
 
     commands = {
         "demo": demo,
         "train": train,
         "segment": segment,
+        "view": view,
         "hardware": hardware,
         "tune": tune,
         "explain": explain,

@@ -1,9 +1,11 @@
-"""Pictures: labelled point clouds (PNG, HTML page), and what an operator does to a few sites.
+"""Pictures: labelled point clouds (PNG, HTML page, live), and what an operator does to a few sites.
 
 Importing this package loads NumPy only. Matplotlib and plotly are imported inside
-the functions that draw; both come with ``pip install "voxax[plot]"``.
+the functions that draw; both come with ``pip install "voxax[plot]"``, and viser, for
+``Viewer``, with ``pip install "voxax[view]"``.
 """
 
+from .coloring import Coloring as Coloring
 from .figure import segmentation_png as segmentation_png
 from .page import segmentation_html as segmentation_html
 from .palette import CORRECT as CORRECT
@@ -15,3 +17,5 @@ from .panel import Panel as Panel
 from .sites import draw_sites as draw_sites
 from .sites import reads as reads
 from .tradeoff import tradeoff_svg as tradeoff_svg
+from .viewer import Stepped as Stepped
+from .viewer import Viewer as Viewer

@@ -6,8 +6,8 @@ from types import ModuleType
 from ..errors import MissingExtraError
 
 
-def require(module: str) -> ModuleType:
-    """Import `module`, a dotted name inside matplotlib or plotly.
+def require(module: str, extra: str = "plot") -> ModuleType:
+    """Import `module`, a dotted name inside a library that comes with `extra`.
 
     Raises:
         MissingExtraError: the library is not installed.
@@ -17,5 +17,5 @@ def require(module: str) -> ModuleType:
     except ImportError as error:
         library = module.partition(".")[0]
         raise MissingExtraError(
-            f'Drawing needs {library}, which is not installed: pip install "voxax[plot]"'
+            f'Drawing needs {library}, which is not installed: pip install "voxax[{extra}]"'
         ) from error

@@ -1,0 +1,158 @@
+"""``voxax view``: a scan in a browser, in the colours of what is known of its points."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import tyro
+
+from voxax.cli.segment import Up
+from voxax.errors import InputError
+
+if TYPE_CHECKING:
+    from voxax.io import PointCloud
+    from voxax.plot.coloring import Coloring
+    from voxax.plot.viewer import Stepped
+
+# Wider attributes are descriptors rather than something to look at.
+_WIDEST = 4
+
+
+def view(
+    file: Annotated[Path, tyro.conf.Positional],
+    predictions: Path | None = None,
+    labels: Path | None = None,
+    checkpoint: Path | None = None,
+    color: str | None = None,
+    voxel_size: float | None = None,
+    up: Up = "z",
+    host: str = "127.0.0.1",
+    port: int = 8080,
+) -> int:
+    """Show a scan in a browser, until Ctrl-C.
+
+    Points are coloured by label, prediction, error (where both are known), height, or anything the
+    file says of each point, such as intensity, rgb or kernel_size; with --voxel-size also by the
+    tile of voxels that a TPU works on at a time, and by the window of voxels that it reads for one.
+
+    Args:
+        file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, or a mesh.
+        predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
+            as `voxax segment` writes.
+        labels: True labels where the scan itself has none (.label, .npy, .npz).
+        checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
+        color: What to show first: label, prediction, error, height, tile, window, or the name of
+            an attribute. By default the first of error, prediction, label, rgb and height that
+            there is.
+        voxel_size: Edge of a voxel in the scan's units, for tile and window.
+        up: Which axis points up; -y for camera frames.
+        host: Address to listen on. The default is reached from this machine only.
+        port: The first one from here on that is free is taken.
+    """
+    from voxax.io import read
+    from voxax.plot.viewer import Viewer
+
+    if voxel_size is not None and not (np.isfinite(voxel_size) and voxel_size > 0):
+        raise InputError(f"--voxel-size {voxel_size} must be positive and finite")
+    names = None
+    if checkpoint is not None:
+        from voxax.cli.network import config_of
+
+        names = config_of(checkpoint).class_names
+    cloud = read(file, labels)
+    predicted = None if predictions is None else _predicted(file, cloud, predictions)
+    colorings = colorings_of(cloud, predicted, names, voxel_size, up)
+    if color is None:
+        favourites = ("error", "prediction", "label", "rgb", "height")
+        color = next(name for name in favourites if name in colorings)
+    if color in ("tile", "window") and voxel_size is None:
+        raise InputError(f"--color {color} needs --voxel-size, the edge of a voxel")
+    viewer = Viewer(cloud.positions, colorings, color, title=file.name, up=up, host=host, port=port)
+    try:
+        print(f"{file}: {len(cloud):,} points at {viewer.url} (Ctrl-C ends)", flush=True)
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print()
+    finally:
+        viewer.stop()
+    return 0
+
+
+def colorings_of(
+    cloud: PointCloud,
+    predicted: PointCloud | None = None,
+    names: tuple[str, ...] | None = None,
+    voxel_size: float | None = None,
+    up: Up = "z",
+) -> dict[str, Callable[[], Coloring] | Stepped]:
+    """Every way to colour the cloud, by name."""
+    from voxax.plot.camera import UPRIGHT
+    from voxax.plot.coloring import Coloring, by_error, by_feature, by_label
+
+    found: dict[str, Callable[[], Coloring] | Stepped] = {}
+    if cloud.labels is not None:
+        found["label"] = partial(by_label, cloud.labels, names)
+    if predicted is not None and predicted.labels is not None:
+        found["prediction"] = partial(by_label, predicted.labels, names)
+        if cloud.labels is not None:
+            found["error"] = partial(by_error, predicted.labels, cloud.labels)
+    found["height"] = partial(by_feature, cloud.positions @ UPRIGHT[up][2])
+    attributes = ({} if predicted is None else predicted.attributes) | cloud.attributes
+    for name, values in attributes.items():
+        if values.dtype.kind not in "biuf":
+            continue
+        if name == "rgb":
+            found[name] = partial(Coloring, values, ())
+        elif values.ndim == 1:
+            found[name] = partial(by_feature, values)
+        elif values.shape[1] <= _WIDEST:
+            columns = range(values.shape[1])
+            found |= {f"{name} {c}": partial(by_feature, values[:, c]) for c in columns}
+    if voxel_size is not None:
+        found |= _tiles(cloud.positions, voxel_size)
+    return found
+
+
+def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
+    """What a 3x3x3 submanifold layer's kernel for TPUs works on at a time."""
+    import voxax as vx
+    from voxax.geometry.windows import WINDOW_TILE
+    from voxax.plot.coloring import by_tile, by_window
+    from voxax.plot.viewer import Stepped
+
+    local = (positions - positions.min(axis=0)).astype(np.float32)
+    voxels, inverse = vx.voxelize(local, voxel_size=voxel_size, return_inverse=True)
+    windows = np.asarray(vx.kernel_map(voxels, kernel_size=3).view("windows"))
+    rows = np.asarray(inverse)
+    tiles = -(-int(voxels.count) // WINDOW_TILE)
+    return {
+        "tile": partial(by_tile, rows, WINDOW_TILE),
+        "window": Stepped("Tile", tiles, lambda n: by_window(rows, windows, n, WINDOW_TILE)),
+    }
+
+
+def _predicted(file: Path, cloud: PointCloud, path: Path) -> PointCloud:
+    """The predictions as labels of the same points."""
+    from voxax.io import read
+    from voxax.io.labels import LABEL_READERS
+    from voxax.io.npz import POSITION_NAMES
+
+    alone = path.suffix.lower() in LABEL_READERS
+    if alone and path.suffix.lower() == ".npz" and path.is_file():
+        with np.load(path, allow_pickle=False) as arrays:
+            alone = not any(name in arrays for name in POSITION_NAMES)
+    if alone:
+        return read(file, path)
+    predicted = read(path)
+    if len(predicted) != len(cloud):
+        raise InputError(f"{path} has {len(predicted)} points, and {file} has {len(cloud)}")
+    if predicted.labels is None:
+        raise InputError(
+            f"{path} has no labels: --predictions takes a file with one for each point"
+        )
+    return predicted

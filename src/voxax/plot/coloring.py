@@ -1,0 +1,191 @@
+"""Colours for the points of a cloud by what is known of them, each with its legend.
+
+NumPy only. Classes have the colours of all other pictures, numbers run from light to dark.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InputError
+from .labels import percent
+from .palette import CORRECT, IGNORED, WRONG, class_colors, rgb
+from .scale import ACCENT, GROUPS, UNKNOWN, Scale
+
+# Integers of so few values are told apart one by one.
+FEW_VALUES = 12
+# Shades of a ramp. Its lightest part is left out: it would vanish on a light ground.
+_SHADES, _LIGHTEST = 256, 0.15
+READ = "#2f78b5"
+
+
+@dataclass(frozen=True)
+class Coloring:
+    """Colours of a cloud's points.
+
+    Attributes:
+        colors: uint8 [N, 3].
+        legend: what each colour means, ``(words, "#rrggbb")``.
+        note: a sentence about the whole.
+    """
+
+    colors: np.ndarray
+    legend: tuple[tuple[str, str], ...]
+    note: str = ""
+
+
+def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Coloring:
+    """By class.
+
+    Args:
+        labels: integers [N]; negative is "no label".
+        class_names: the name of class 0, 1, ...; by default "class 3" and the like.
+
+    Raises:
+        InputError: another shape, or a label has no name.
+    """
+    _check_integers("labels", labels)
+    ids, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if class_names is None:
+        names = [f"class {i}" for i in ids.tolist() if i >= 0]
+        chosen = dict(zip([i for i in ids.tolist() if i >= 0], class_colors(names), strict=True))
+        named = dict(zip(chosen, names, strict=True))
+    else:
+        if len(ids) and ids[-1] >= len(class_names):
+            raise InputError(
+                f"label {ids[-1]} has no name: {len(class_names)} classes are known, 0 to "
+                f"{len(class_names) - 1}"
+            )
+        chosen = dict(enumerate(class_colors(class_names)))
+        named = dict(enumerate(class_names))
+    own = [chosen.get(i, IGNORED) for i in ids.tolist()]
+    words = [
+        f"{named.get(i, 'no label')}: {n:,}"
+        for i, n in zip(ids.tolist(), counts.tolist(), strict=True)
+    ]
+    return Coloring(_table(own)[index.reshape(-1)], tuple(zip(words, own, strict=True)))
+
+
+def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
+    """By whether the prediction is right.
+
+    Args:
+        prediction: integers [N].
+        truth: integers [N]; negative does not count.
+
+    Raises:
+        InputError: other shapes, or two lengths.
+    """
+    _check_integers("prediction", prediction)
+    _check_integers("truth", truth)
+    if len(prediction) != len(truth):
+        raise InputError(f"{len(prediction)} predictions for {len(truth)} true labels")
+    verdict = np.where(truth < 0, 2, np.where(prediction == truth, 0, 1))
+    counts = np.bincount(verdict, minlength=3).tolist()
+    colors = (CORRECT, WRONG, IGNORED)
+    words = [f"{w}: {n:,}" for w, n in zip(("correct", "wrong", "ignored"), counts, strict=True)]
+    judged = counts[0] + counts[1]
+    note = f"{percent(counts[1], judged)} of {judged:,} labelled points wrong" if judged else ""
+    return Coloring(_table(colors)[verdict], tuple(zip(words, colors, strict=True)), note)
+
+
+def by_feature(values: np.ndarray) -> Coloring:
+    """By a number of each point: integers of few values one by one, others along a ramp.
+
+    Args:
+        values: numbers [N]. The ramp runs from their 1st to their 99th percentile, or around 0
+            where there are values of both signs; what is not finite is grey.
+
+    Raises:
+        InputError: another shape, or no numbers.
+    """
+    if values.ndim != 1 or values.dtype.kind not in "biuf":
+        raise InputError(
+            f"values must be numbers [N], got shape {list(values.shape)} and dtype {values.dtype}"
+        )
+    if values.dtype.kind in "biu":
+        ids, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+        if 0 < len(ids) <= FEW_VALUES:
+            ramp = _ramp(False)
+            places = np.linspace(0, _SHADES - 1, len(ids)).astype(int) if len(ids) > 1 else [128]
+            own = [ramp[p] for p in places]
+            words = [f"{i}: {n:,}" for i, n in zip(ids.tolist(), counts.tolist(), strict=True)]
+            return Coloring(_table(own)[index.reshape(-1)], tuple(zip(words, own, strict=True)))
+    numbers = values.astype(np.float64)
+    finite = np.isfinite(numbers)
+    low, high = np.percentile(numbers[finite], (1, 99)) if finite.any() else (0.0, 1.0)
+    signed = bool(low < 0 < high)
+    if signed:
+        low, high = -max(-low, high), max(-low, high)
+    part = np.where(finite, (numbers - low) / max(high - low, 1e-30), 0.0)
+    place = np.rint(np.clip(part, 0, 1) * (_SHADES - 1)).astype(int)
+    ramp = _ramp(signed)
+    colors = np.where(finite[:, None], _table(ramp)[place], rgb(UNKNOWN))
+    steps = np.linspace(0, 1, 5)
+    legend = [(f"{low + s * (high - low):.4g}", ramp[round(s * (_SHADES - 1))]) for s in steps]
+    if not finite.all():
+        legend.append((f"not finite: {int((~finite).sum()):,}", UNKNOWN))
+    return Coloring(colors.astype(np.uint8), tuple(legend))
+
+
+def by_tile(rows: np.ndarray, tile: int) -> Coloring:
+    """By the tile of ``tile`` consecutive rows that a point's voxel is in; eight colours repeat.
+
+    Args:
+        rows: integers [N], a point's voxel, negative without one.
+        tile: rows of a tile.
+
+    Raises:
+        InputError: another shape.
+    """
+    _check_integers("rows", rows)
+    number = np.where(rows < 0, -1, rows // tile)
+    index = np.where(number < 0, len(GROUPS), number % len(GROUPS))
+    note = f"{int(number.max(initial=-1)) + 1:,} tiles of {tile} voxels; eight colours repeat"
+    return Coloring(_table([*GROUPS, UNKNOWN])[index], (), note)
+
+
+def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> Coloring:
+    """One tile of voxels, and the runs of rows that are read for it.
+
+    Args:
+        rows: integers [N], a point's voxel, negative without one.
+        windows: integers [2, tiles, columns]: first row and length of each run, as the map's view
+            ``windows``.
+        number: of the tile, from 0.
+        tile: rows of a tile.
+
+    Raises:
+        InputError: another shape, or no such tile.
+    """
+    _check_integers("rows", rows)
+    if windows.ndim != 3 or not 0 <= number < windows.shape[1]:
+        raise InputError(f"tile {number} is not among windows of shape {list(windows.shape)}")
+    read = np.zeros(int(rows.max(initial=-1)) + 2, bool)  # the last one is what -1 points at
+    lengths = windows[1, number]
+    for start, length in zip(windows[0, number], lengths, strict=True):
+        read[start : min(start + length, len(read) - 1)] = True
+    own = (rows // tile == number) & (rows >= 0)
+    index = np.where(own, 0, np.where(read[rows], 1, 2))
+    legend = (("the tile's voxels", ACCENT), ("read for them", READ), ("others", UNKNOWN))
+    note = f"{int((lengths > 0).sum())} windows of {int(lengths.max())} rows at most"
+    return Coloring(_table([color for _, color in legend])[index], legend, note)
+
+
+def _check_integers(what: str, values: np.ndarray) -> None:
+    if values.ndim != 1 or values.dtype.kind not in "biu":
+        raise InputError(
+            f"{what} must be integers [N], got shape {list(values.shape)} and dtype {values.dtype}"
+        )
+
+
+def _ramp(signed: bool) -> list[str]:
+    scale = Scale(np.array([-1.0, 1.0]) if signed else np.array([1.0]))
+    values = np.linspace(-1, 1, _SHADES) if signed else np.linspace(_LIGHTEST, 1, _SHADES)
+    return [scale.color(value) for value in values]
+
+
+def _table(colors: Sequence[str]) -> np.ndarray:
+    """uint8 [len(colors), 3]; black where there are none."""
+    return np.stack([rgb(color) for color in colors]) if colors else np.zeros((1, 3), np.uint8)

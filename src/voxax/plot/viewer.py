@@ -1,0 +1,187 @@
+"""A cloud in a browser, live: one server, a choice of colours, their legend."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ._extra import require
+from .camera import compose, direction
+from .coloring import Coloring
+
+MOST_POINTS = 1_000_000
+_FIELD_OF_VIEW = 0.8  # radians
+# Of the drawn box's diagonal: so many points side by side just touch.
+_POINTS_ACROSS = 500
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Colours that also depend on a whole number, which gets a slider.
+
+    Attributes:
+        label: what the number is.
+        count: it runs from 0 to ``count - 1``.
+        color: the number to the colours.
+    """
+
+    label: str
+    count: int
+    color: Callable[[int], Coloring]
+
+
+class Viewer:
+    """Serves a page that shows a cloud, until ``stop()``.
+
+    Every browser that opens ``url`` sees the same colours. Nothing is loaded from elsewhere. At
+    most 1,000,000 points are shown, drawn at random with a fixed seed; the page says so.
+
+    Args:
+        positions: [N, 3] floats, N at least 1.
+        colorings: at least one way to colour all N points, by name; made when they are chosen.
+        chosen: the name of the first.
+        title: above the choice.
+        up: the cloud's axis that points up: "z", "y" or "-y".
+        host: address to listen on; the default is reached from this machine only.
+        port: the first one from here on that is free is taken; 0 leaves the choice to the system.
+
+    Raises:
+        InputError: no points, no finite position, an unknown name or axis.
+        MissingExtraError: viser is not installed.
+    """
+
+    def __init__(
+        self,
+        positions: np.ndarray,
+        colorings: Mapping[str, Callable[[], Coloring] | Stepped],
+        chosen: str,
+        *,
+        title: str = "",
+        up: str = "z",
+        host: str = "127.0.0.1",
+        port: int = 8080,
+    ) -> None:
+        viser = require("viser", "view")
+        if chosen not in colorings:
+            raise InputError(
+                f"there are no colours by {chosen!r} here, only by {', '.join(colorings)}"
+            )
+        scene = compose(np.asarray(positions, np.float64), up)
+        if len(scene.index) == 0:
+            raise InputError("there are no points to show")
+        self._shown = np.arange(len(positions))
+        if len(positions) > MOST_POINTS:
+            rng = np.random.default_rng(0)
+            self._shown = np.sort(rng.choice(len(positions), MOST_POINTS, replace=False))
+        # Survey coordinates are millions of metres: a graphics card's float32 needs small ones.
+        drawn = positions[scene.index]
+        center = (drawn.min(axis=0) + drawn.max(axis=0)) / 2
+        points = (positions[self._shown] - center).astype(np.float32)
+        diagonal = float(np.linalg.norm(scene.size)) or 1.0
+
+        self._colorings = dict(colorings)
+        with _silence():
+            self._server = server = viser.ViserServer(host=host, port=port, verbose=False)
+        server.gui.configure_theme(show_logo=False, show_share_button=False)
+        server.gui.main_panel.dock_right()
+        server.scene.set_up_direction({"z": "+z", "y": "+y", "-y": "-y"}[up])
+        camera = server.initial_camera
+        camera.fov = _FIELD_OF_VIEW
+        distance = 0.42 * diagonal / math.tan(_FIELD_OF_VIEW / 2)
+        camera.position = tuple(scene.to_cloud.T @ direction(scene) * distance)
+        camera.look_at = (0.0, 0.0, 0.0)
+        camera.near, camera.far = diagonal / 1000, diagonal * 100
+        if title:
+            server.gui.add_markdown(f"**{html.escape(title)}**  \n{self._facts(len(positions))}")
+        self._choice = server.gui.add_dropdown("Colour", tuple(colorings), initial_value=chosen)
+        self._number = server.gui.add_slider("Number", 0, 1, 1, 0, visible=False)
+        self._size = server.gui.add_slider("Point size", 0.2, 5.0, 0.1, 1.0)
+        self._legend = server.gui.add_html("")
+        self._cloud = server.scene.add_point_cloud(
+            "/points",
+            points,
+            np.zeros((len(points), 3), np.uint8),
+            point_size=diagonal / _POINTS_ACROSS,
+            point_shape="circle",
+            point_shading="flat",
+            precision="float32",
+        )
+        self._choice.on_update(self._chosen)
+        self._number.on_update(self._paint)
+
+        def resize(event: Any) -> None:
+            del event
+            self._cloud.point_size = self._size.value * diagonal / _POINTS_ACROSS
+
+        self._size.on_update(resize)
+        self._chosen()
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{self._server.get_host()}:{self._server.get_port()}"
+
+    def show(self, name: str) -> None:
+        """Choose other colours, as the page's own choice does.
+
+        Raises:
+            InputError: an unknown name.
+        """
+        if name not in self._colorings:
+            known = ", ".join(self._colorings)
+            raise InputError(f"there are no colours by {name!r} here, only by {known}")
+        self._choice.value = name  # calls _chosen
+
+    def stop(self) -> None:
+        """Close the server."""
+        with _silence():
+            self._server.stop()
+
+    def _chosen(self, event: Any = None) -> None:
+        del event
+        coloring = self._colorings[self._choice.value]
+        if isinstance(coloring, Stepped):
+            self._number.label = coloring.label
+            self._number.max = max(coloring.count - 1, 1)
+            self._number.value = coloring.count // 2
+        self._number.visible = isinstance(coloring, Stepped)
+        self._paint()
+
+    def _paint(self, event: Any = None) -> None:
+        del event
+        coloring = self._colorings[self._choice.value]
+        if isinstance(coloring, Stepped):
+            painted = coloring.color(min(int(self._number.value), coloring.count - 1))
+        else:
+            painted = coloring()
+        self._cloud.colors = painted.colors[self._shown]
+        self._legend.content = _legend(painted)
+
+    def _facts(self, total: int) -> str:
+        shown = len(self._shown)
+        if shown == total:
+            return f"{total:,} points"
+        return f"{total:,} points, {shown:,} of them shown, chosen at random"
+
+
+def _silence() -> contextlib.AbstractContextManager:
+    # viser prints a box of its own when it starts, and a line when it stops, whatever it is told.
+    return contextlib.redirect_stdout(io.StringIO())
+
+
+def _legend(coloring: Coloring) -> str:
+    rows = [
+        f'<div><span style="display:inline-block;width:.9em;height:.9em;background:{color};'
+        f'margin-right:.5em"></span>{html.escape(words)}</div>'
+        for words, color in coloring.legend
+    ]
+    note = f"<div>{html.escape(coloring.note)}</div>" if coloring.note else ""
+    return f'<div style="padding:.5em 1em;font-size:.85em">{note}{"".join(rows)}</div>'
