@@ -1,0 +1,117 @@
+"""The page that says how to add an algorithm, followed to the letter in a copy of the sources."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+BLOCK = re.compile(
+    r"<!-- (?P<kind>file|lines): (?P<path>\S+) -->\n+```\w+\n(?P<code>.*?)^```$", re.M | re.S
+)
+
+# What a user sees: the name among the known ones, pinned, refused, measured beside others.
+USE = """
+import numpy as np
+
+import voxax as vx
+from voxax.algorithms import lookup, names
+from voxax.nn.functional import spatially_sparse_conv as conv
+
+assert "all_taps" in names("dense") and lookup("all_taps").name == "all_taps"
+rng = np.random.default_rng(0)
+coords = np.unique(rng.integers(0, 6, (60, 3)), axis=0)
+coords = np.column_stack([np.zeros(len(coords), int), coords])
+voxels = vx.Voxels.from_coords(coords, rng.normal(size=(len(coords), 3)).astype(np.float32))
+weight = rng.normal(size=(27, 3, 4)).astype(np.float32)
+
+def layer(voxels, weight):
+    return conv(voxels, weight, fwd_algo=["all_taps", "explicit_gemm"])
+
+pinned = conv(voxels, weight, fwd_algo="all_taps")
+other = conv(voxels, weight, fwd_algo="explicit_gemm")
+np.testing.assert_allclose(pinned.features, other.features, rtol=1e-4, atol=1e-4)
+said = str(vx.explain(lambda v, w: conv(v, w, fwd_algo="all_taps"), voxels, weight))
+assert "all_taps" in said, said
+report = str(vx.tune(layer, voxels, weight))
+assert "forward" in report, report
+said = vx.explain(layer, voxels, weight).details()
+assert "all_taps" in said and "explicit_gemm" in said, said
+print(said)
+"""
+
+
+def add_lines(path: Path, diff: str) -> None:
+    """Put each added line of the diff behind the line above it, which the file has once."""
+    text = path.read_text()
+    above = ""
+    for line in diff.splitlines():
+        if line.startswith("+"):
+            assert text.count(f"\n{above}\n") == 1, f"{path.name} has not one line {above!r}"
+            text = text.replace(f"\n{above}\n", f"\n{above}\n{line[1:]}\n")
+        above = line[1:]
+    path.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The repository's sources and tests with what the page says."""
+    folder = tmp_path_factory.mktemp("repository")
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    blocks = [match.groupdict() for match in BLOCK.finditer(PAGE)]
+    assert [block["kind"] for block in blocks] == ["file", "lines", "lines"]
+    for block in blocks:
+        path = folder / block["path"]
+        if block["kind"] == "file":
+            assert not path.exists()
+            path.write_text(block["code"])
+        else:
+            add_lines(path, block["code"])
+    return folder
+
+
+def run(folder, *command, **environment):
+    result = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(folder / "src"),
+            "VOXAX_CACHE_DIR": str(folder / "cache"),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_the_tools_have_nothing_to_say(copy):
+    pytest.importorskip("ruff", reason="ruff is not installed")
+    run(copy, "-m", "ruff", "check", "--no-cache", "src/voxax/algorithms/all_taps.py")
+    run(copy, "-m", "ruff", "format", "--no-cache", "--check", "src/voxax/algorithms/all_taps.py")
+
+
+@pytest.mark.slow
+def test_it_is_registered_pinned_and_measured(copy):
+    said = run(copy, "-c", USE, VOXAX_AUTOTUNE="on", VOXAX_NATIVE="off")
+    assert "all_taps" in said
+
+
+@pytest.mark.slow
+def test_it_conforms(copy):
+    said = run(
+        copy, "-m", "pytest", "-n", "0", "-q", "-m", "slow or not slow", "-k", "all_taps",
+        "tests/conformance/test_conformance.py", VOXAX_TEST_EVERY="12",
+    )  # fmt: skip
+    assert re.search(r"\d+ passed", said), said
