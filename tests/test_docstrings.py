@@ -188,6 +188,50 @@ def test_the_public_names_are_found():
     )
 
 
+def imported_in_docs_and_examples() -> dict[str, str]:
+    """Where each name of voxax is imported that a user is shown."""
+    block = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    sources = [(page, match) for page in pages for match in block.findall(page.read_text())]
+    sources += [(path, path.read_text()) for path in sorted((ROOT / "examples").glob("*.py"))]
+    found = {}
+    for path, source in sources:
+        if path.name == "architecture.md":  # for those who add an algorithm
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("voxax"):
+                found |= {f"{node.module}.{a.name}": path.name for a in node.names}
+    return found
+
+
+def test_what_users_are_shown_is_public():
+    """So that the tests below hold it to have a docstring, and the API page has it."""
+    known = {id(value) for value in public(False).values()}
+    shown = {n: p for n, p in imported_in_docs_and_examples().items() if ".torch" not in n}
+    assert len(shown) > 60
+    hidden = []
+    for name, page in shown.items():
+        folder, _, last = name.rpartition(".")
+        value = getattr(importlib.import_module(folder), last, None)
+        if is_code(value) and id(value) not in known:
+            hidden.append(f"{name} ({page})")
+    assert hidden == []
+
+
+def test_every_package_that_hands_on_is_on_the_page():
+    """But for the floors whose names come with `voxax`, and the command line."""
+    inner = {"algorithms", "cli", "coords", "geometry", "products", "tuning", "_native"}
+    inner |= {"algorithms.*", "nn"}
+    source = ROOT / "src" / "voxax"
+    for init in sorted(source.rglob("__init__.py")):
+        name = ".".join(init.parent.relative_to(source).parts)
+        if not name or name in inner or name.split(".")[0] + ".*" in inner:
+            continue
+        module = importlib.import_module(f"voxax.{name}") if "torch" not in name else None
+        if module is None or handed_on(module):
+            assert f"voxax.{name}" in NAMED, name
+
+
 def test_entries_are_found():
     text = (
         "A.\n\n    Args:\n      a, *b: ``[N]``.\n      c: more,\n        on two lines.\n\n    B:\n"

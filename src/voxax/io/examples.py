@@ -58,6 +58,7 @@ class Preparation:
 
     @property
     def num_channels(self) -> int:
+        """Channels of the features that the clouds get."""
         return len(GEOMETRIC_FEATURES) + sum(map(_width, self.attributes))
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> Example:
@@ -121,7 +122,14 @@ def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
       labels: ``int[N]``, negative means unlabelled.
       inverse: ``int[N]``, row of each label.
       rows: number of rows.
+
+    Raises:
+      InputError: two lengths.
     """
+    if labels.shape != inverse.shape:
+        raise InputError(
+            f"labels of shape {list(labels.shape)} for rows of shape {list(inverse.shape)}"
+        )
     known = labels >= 0
     if not known.any():
         return np.full(rows, -1, np.int32)

@@ -24,6 +24,9 @@ def height_above_ground(
 
     Returns:
       ``float32[N]``, same unit.
+
+    Raises:
+      InputError: not ``0 < cell <= window``.
     """
     if not (cell > 0 and window >= cell):
         raise InputError(f"cell={cell} and window={window} must satisfy 0 < cell <= window")

@@ -21,6 +21,9 @@ def split_blocks(
 
     Returns:
       ``(train bool[N], test bool[N])``.
+
+    Raises:
+      InputError: the buffer leaves nothing of a block.
     """
     if not (size > 2 * buffer >= 0):
         raise InputError(f"size={size} must exceed twice buffer={buffer}")
@@ -49,6 +52,9 @@ def split_sectors(
 
     Returns:
       ``(train bool[N], test bool[N])``.
+
+    Raises:
+      InputError: an odd number of sectors, or less than two.
     """
     if sectors < 2 or sectors % 2:
         raise InputError(f"sectors={sectors} must be even and at least 2")

@@ -6,30 +6,67 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from voxax.errors import InputError
+
 
 def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int) -> np.ndarray:
-    """``int64[num_classes, num_classes]``, rows are truth. Entries with truth < 0 are left out."""
+    """``int64[num_classes, num_classes]``, rows are truth.
+
+    Args:
+      truth: ``int[N]``; entries below 0 are left out. None has no entries.
+      prediction: ``int[N]``, 0 to ``num_classes - 1``.
+      num_classes: of both.
+
+    Raises:
+      InputError: two lengths.
+    """
     if truth is None:
         return np.zeros((num_classes, num_classes), np.int64)
+    if truth.shape != prediction.shape:
+        raise InputError(
+            f"predictions of shape {list(prediction.shape)} for truth of shape {list(truth.shape)}"
+        )
     known = (truth >= 0) & (truth < num_classes)
     key = truth[known].astype(np.int64) * num_classes + prediction[known]
     return np.bincount(key, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def iou_by_class(matrix: np.ndarray) -> np.ndarray:
-    """``float64[num_classes]``: intersection over union; NaN for classes not in the truth."""
+    """``float64[num_classes]``: intersection over union; NaN for classes not in the truth.
+
+    Args:
+      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
+
+    Raises:
+      InputError: another shape.
+    """
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"a confusion matrix is square, got shape {list(matrix.shape)}")
     hit = np.diag(matrix).astype(np.float64)
     union = matrix.sum(0) + matrix.sum(1) - hit
     return np.where(matrix.sum(1) > 0, hit / np.maximum(union, 1), np.nan)
 
 
 def mean_iou(matrix: np.ndarray) -> float:
-    """Mean over the classes present in the truth; 0 without any."""
+    """Mean over the classes present in the truth; 0 without any.
+
+    Arguments and errors as in :func:`iou_by_class`.
+    """
     values = iou_by_class(matrix)
     return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
 
 
 def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | None]:
-    """IoU by class name; None for classes not in the truth."""
+    """IoU by class name; None for classes not in the truth.
+
+    Args:
+      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
+      names: of the classes.
+
+    Raises:
+      InputError: another shape, or another number of names.
+    """
     values = iou_by_class(matrix)
+    if len(names) != len(values):
+        raise InputError(f"{len(names)} names for {len(values)} classes")
     return {n: None if np.isnan(v) else float(v) for n, v in zip(names, values, strict=True)}

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from voxax.errors import CapacityError
+from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 
 
@@ -28,7 +28,15 @@ def masked_cross_entropy(
       labels: ``int32[N]``; negative rows (padding, unlabelled) do not count.
       class_weights: ``float32[classes]`` or None.
       axis_name: also the mean over this mapped axis, each of whose places counts by its rows.
+
+    Raises:
+      InputError: other shapes.
     """
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise InputError(
+            f"labels of shape {list(labels.shape)} for logits of shape {list(logits.shape)}: give "
+            "[N] and [N, classes]"
+        )
     known = labels >= 0
     safe = jnp.where(known, labels, 0)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)

@@ -1,0 +1,54 @@
+"""The performance page is what its script makes of the committed results."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "docs" / "performance.py"
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("performance", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_page_is_what_the_script_writes():
+    made = script().page()
+    assert (ROOT / "docs" / "performance.md").read_text() == made, "run: python docs/performance.py"
+
+
+def test_every_result_is_on_the_page():
+    shown = [stem for stems in script().sections().values() for stem in stems]
+    results = sorted(path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md"))
+    assert sorted(shown) == results
+    text = (ROOT / "docs" / "performance.md").read_text()
+    for stem in results:
+        lines = (ROOT / "benchmarks" / "results" / f"{stem}.md").read_text().splitlines()
+        assert [line for line in lines if line.startswith("|") and line not in text] == []
+
+
+def test_readme_has_the_same_table():
+    assert script().peers_table() in (ROOT / "README.md").read_text()
+
+
+def test_a_ratio_is_of_the_fastest_peer_with_right_results():
+    result = {"seconds": {"voxax": 2.0, "voxax-xla": 0.1, "spconv": 3.0, "torch loop": 8.0}}
+    assert script().fastest_right(result) == 1.5  # of a map: right on any number of threads
+    result["seconds"]["spconv single"] = 6.0
+    assert script().fastest_right(result) == 3.0
+    assert script().fastest(result) == 1.5
+
+
+def test_the_readme_names_what_was_measured():
+    measured = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())
+    readme = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
+    slowest = min(map(script().fastest, measured["results"]))
+    quickest = max(map(script().fastest, measured["results"]))
+    assert f"{slowest:.1f} to {quickest:.1f} times" in readme
+    for peer in ("spconv", "Open3D"):
+        version = re.sub(r"\.0$", "", measured["versions"][peer])
+        assert f"{peer} {version}" in readme
