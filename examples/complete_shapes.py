@@ -1,6 +1,6 @@
 """Complete shapes that were seen from above only, with generative transposed convolutions.
 
-    python examples/complete_shapes.py --steps 300
+    python examples/complete_shapes.py --steps 400
 
 An encoder takes what was seen to a lattice of 4 x 4 x 4. A generative convolution grows the voxels
 there, and generative transposed convolutions give every voxel eight children, of which the network
@@ -107,7 +107,7 @@ def iou(found, whole):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--shapes", type=int, default=256, help="to learn from")
     options = parser.parse_args(arguments)
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import voxax.torch as vxt
-from voxax.io.ground import height_above_ground
+from voxax.io.examples import Preparation
 from voxax.io.simulator import CLASS_NAMES, simulate_sweep
 
 
@@ -37,13 +37,10 @@ class Network(nn.Module):
 
 
 def street(seed, radius):
-    """``(positions [N, 3], features [N, 2], labels [N])`` of a simulated sweep."""
+    """``(voxels, the class of each row)`` of a simulated sweep; -1 where there is none."""
     cloud = simulate_sweep(seed)
-    cloud = cloud.select(np.hypot(*cloud.positions[:, :2].T) < radius)
-    height = height_above_ground(cloud.positions)
-    features = np.column_stack([np.ones(len(cloud)), np.clip(height, -2, 20) / 4])
-    arrays = cloud.positions.astype(np.float32), features.astype(np.float32), cloud.labels
-    return tuple(map(torch.from_numpy, arrays))
+    example = Preparation(0.4)(cloud.select(np.hypot(*cloud.positions[:, :2].T) < radius))
+    return vxt.Voxels.from_jax(example.voxels), torch.from_numpy(example.labels).long()
 
 
 def main(arguments=None):
@@ -52,14 +49,13 @@ def main(arguments=None):
     parser.add_argument("--radius", type=float, default=25.0, help="metres around the sensor")
     options = parser.parse_args(arguments)
     torch.manual_seed(0)
-    positions, features, labels = street(0, options.radius)
-    voxels, row = vxt.voxelize(positions, features, voxel_size=0.4, return_inverse=True)
-    network = Network(2, len(CLASS_NAMES))
+    voxels, labels = street(0, options.radius)
+    network = Network(voxels.features.shape[1], len(CLASS_NAMES))
     voxels = vxt.plan(network, voxels)  # kernel maps, once for this scene
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
     losses = []
     for step in range(options.steps):
-        loss = nn.functional.cross_entropy(network(voxels)[row.long()], labels.long())
+        loss = nn.functional.cross_entropy(network(voxels), labels, ignore_index=-1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -2,10 +2,13 @@
 
 The blocks of one page run in order in one namespace, in an empty folder. A block that cannot run
 here (it needs a file or a device) has the line `<!-- no-run -->` before it; it is still compiled.
-A page that needs PyTorch says so in a line of its own; see `pages`.
+A page that needs PyTorch says so in a line of its own; see `pages`. Links and commands are held by
+`test_links.py`, commands of `voxax` by `cli/test_documented_commands.py`.
 """
 
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,3 +57,22 @@ def test_page(page, tmp_path, monkeypatch):
         compiled = compile("\n" * line + code, str(page), "exec")
         if runs:
             exec(compiled, namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_configurations_are_well_formed(page):
+    """Blocks of TOML and JSON; what the keys mean, the tests of their readers say."""
+    readers = {"toml": tomllib.loads, "json": json.loads}
+    for kind, code in re.findall(r"^```(toml|json)\n(.*?)^```", page.read_text(), re.M | re.S):
+        assert readers[kind](code)
+
+
+# Which figures there are is said where they are looked for first; once a GPU or a TPU was measured,
+# its results are in `benchmarks/results`, and these sentences are to go.
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
+def test_what_there_is_not_yet_is_said(name):
+    text = (ROOT / name).read_text()
+    results = ROOT / "benchmarks" / "results"
+    assert "**No pretrained weights" in text
+    assert ("**No run on a TPU" in text) != (results / "tpu.md").exists()
+    assert ("**No figure of a GPU" in text) != (results / "gpu.md").exists()

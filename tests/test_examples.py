@@ -1,4 +1,7 @@
-"""Every program in ``examples/`` runs, on small data, and does what it is for."""
+"""Every program in ``examples/`` runs, on small data, and does what it is for.
+
+They are cases of one test, of which CI takes some in turn: each compiles a network.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -11,8 +14,6 @@ from parallel.own_devices import on_devices
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples"
-# optax promotes step counts, and examples are written for JAX's default promotion.
-pytestmark = [pytest.mark.slow, pytest.mark.lax_promotion]
 
 
 def example(name):
@@ -22,7 +23,7 @@ def example(name):
     return module
 
 
-def test_folder_of_semantic_kitti(tmp_path, rng):
+def folder_of_semantic_kitti(tmp_path, rng):
     folders.semantic_kitti(tmp_path, rng, {"00": 2, "08": 1}, points=500)
     options = "--format semantic_kitti --train 00 --validation 08 --voxel-size 1"
     options += " --width 0.25 --steps 2"
@@ -30,7 +31,7 @@ def test_folder_of_semantic_kitti(tmp_path, rng):
     assert matrix.sum() == 500
 
 
-def test_folder_of_scannet(tmp_path, rng):
+def folder_of_scannet(tmp_path, rng):
     folders.scannet(tmp_path, rng, ["scene0", "scene1"], points=500)
     (tmp_path / "val.txt").write_text("scene1\n")
     options = f"--format scannet --train scene0 --validation {tmp_path / 'val.txt'}"
@@ -46,7 +47,7 @@ def airborne(path, rng):
     np.savez(path, xyz=positions + np.array([85_000, 446_000, 0]), label=labels)
 
 
-def test_airborne_scan(tmp_path, rng):
+def airborne_scan(tmp_path, rng):
     airborne(tmp_path / "scan.npz", rng)
     out = tmp_path / "classified.ply"
     options = f"--voxel-size 1 --width 0.25 --steps 2 --out {out}"
@@ -57,7 +58,7 @@ def test_airborne_scan(tmp_path, rng):
     assert set(np.unique(read(out).labels)) <= {0, 1, 2}
 
 
-def test_shapes_are_completed():
+def shapes_are_completed(tmp_path, rng):
     module = example("complete_shapes")
     losses, seen, completed = module.main(["--steps", "8", "--shapes", "4"])
     assert np.mean(losses[-2:]) < losses[0]
@@ -65,13 +66,13 @@ def test_shapes_are_completed():
     assert 0 <= completed <= 1
 
 
-def test_pixels_are_smoothed():
+def pixels_are_smoothed(tmp_path, rng):
     errors = example("smooth_by_pixel").main(["--steps", "25", "--size", "24", "--fixed", "1", "5"])
     assert errors[None] < errors[1]
     assert errors[5] < errors[1]
 
 
-def test_several_devices():
+def several_devices(tmp_path, rng):
     path = FOLDER / "several_devices.py"
     options = ["--devices", "2", "--steps", "4", "--scenes", "3", "--radius", "8"]
     on_devices(
@@ -81,7 +82,7 @@ def test_several_devices():
     )
 
 
-def test_export_and_reload(tmp_path):
+def export_and_reload(tmp_path, rng):
     pytest.importorskip("flatbuffers", reason="jax.export needs it")
     module = example("export_and_reload")
     file = ["--file", str(tmp_path / "street.voxax"), "--radius", "8"]
@@ -89,7 +90,26 @@ def test_export_and_reload(tmp_path):
     assert module.main([*file, "--load"]) == trained > 0.4
 
 
+CASES = (
+    folder_of_semantic_kitti,
+    folder_of_scannet,
+    airborne_scan,
+    shapes_are_completed,
+    pixels_are_smoothed,
+    several_devices,
+    export_and_reload,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.lax_promotion  # examples are written for JAX's default promotion
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_example(case, tmp_path, rng):
+    case(tmp_path, rng)
+
+
 @pytest.mark.torch
+@pytest.mark.lax_promotion
 def test_pytorch():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     losses = example("train_in_pytorch").main(["--steps", "8", "--radius", "8"])
