@@ -112,6 +112,6 @@ def test_it_is_registered_pinned_and_measured(copy):
 def test_it_conforms(copy):
     said = run(
         copy, "-m", "pytest", "-n", "0", "-q", "-m", "slow or not slow", "-k", "all_taps",
-        "tests/conformance/test_conformance.py", VOXAX_TEST_EVERY="12",
+        "tests/conformance/test_conformance.py", VOXAX_TEST_EVERY="24",
     )  # fmt: skip
     assert re.search(r"\d+ passed", said), said
