@@ -31,8 +31,15 @@ import jax
 import jax.numpy as jnp
 from cutlass import Int32, Int64, range_constexpr
 
-# Numbers of 16 bits that one instruction copies: 16 bytes.
-PIECE = 8
+from voxax.algorithms.cutlass_pieces import (
+    PIECE,
+    fetch,
+    fragments,
+    multiply,
+    staged,
+    store_two,
+    tiled_product,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +167,9 @@ def _launch_product(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    layout_a = _staged(tile.rows, tile, False)
-    layout_b = _staged(tile.columns, tile, True)
-    tiled = _tiled(x.element_type, tile)
+    layout_a = staged(tile.rows, tile, False)
+    layout_b = staged(tile.columns, tile, True)
+    tiled = tiled_product(x.element_type, tile)
     _product(table, taps, counts, x, w, out, tiled, layout_a, layout_b, tile, sizes).launch(
         grid=[blocks_of(tile, sizes), 1, 1], block=[tile.threads, 1, 1], stream=stream
     )
@@ -179,41 +186,11 @@ def _launch_weight_product(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    layout_a = _staged(tile.rows, tile, True)
-    layout_b = _staged(tile.columns, tile, True)
-    tiled = _tiled(x.element_type, tile)
+    layout_a = staged(tile.rows, tile, True)
+    layout_b = staged(tile.columns, tile, True)
+    tiled = tiled_product(x.element_type, tile)
     _weight_product(pairs, starts, x, dy, out, tiled, layout_a, layout_b, tile, sizes).launch(
         grid=[blocks_of(tile, sizes), 1, 1], block=[tile.threads, 1, 1], stream=stream
-    )
-
-
-def _tiled(dtype, tile):
-    """The product of a warp, spread over the block's warps; 16 columns of each at a time, which is
-    what one ``ldmatrix`` of four matrices brings."""
-    op = cute.nvgpu.warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
-    along, across = tile.warps
-    return cute.make_tiled_mma(op, (along, across, 1), (along * 16, across * 16, 16))
-
-
-def _staged(side, tile, side_first):
-    """``(side, depth, stages)`` in shared memory, swizzled: eight rows of 16 bytes that lie under
-    each other are in different banks. ``side_first``: neighbours in memory are along the side."""
-    run = 64 if side_first else tile.depth  # numbers next to each other
-    swizzle = cute.make_swizzle(3 if run == 64 else 2, 3, 3)
-    shape, stride = ((run, 8), (1, run)) if side_first else ((8, run), (run, 1))
-    atom = cute.make_composed_layout(swizzle, 0, cute.make_layout(shape, stride=stride))
-    return cute.tile_to_shape(atom, (side, tile.depth, tile.stages), (0, 1, 2))
-
-
-@cute.jit
-def _fetch(to, source, offset, there):
-    """Start copying 16 bytes, or zeros: then nothing is read."""
-    start, size = Int64(0), Int32(0)
-    if there:
-        start, size = offset, Int32(2 * PIECE)
-    cute.arch.inline_ptx(
-        "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
-        read_only_args=[to, source + start, size],
     )
 
 
@@ -247,7 +224,7 @@ def _fetch_step(
             source = table[tap, first_row + row]
         offset = Int64(source) * (sizes.groups * sizes.c_in) + group * sizes.c_in + first_in + at
         there = (source >= 0) & (first_in + at < sizes.c_in)
-        _fetch(shared_a.iterator + layout_a((row, at, slot)), x.iterator, offset, there)
+        fetch(shared_a.iterator + layout_a((row, at, slot)), x.iterator, offset, there)
     across = tile.columns // PIECE
     at = (thread % across) * PIECE
     for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
@@ -255,7 +232,7 @@ def _fetch_step(
         channel = (Int64(tap) * sizes.groups + group) * sizes.c_in + first_in + row
         there = (first_in + row < sizes.c_in) & (first_out + at < sizes.c_out)
         offset = channel * sizes.c_out + first_out + at
-        _fetch(shared_b.iterator + layout_b((at, row, slot)), w.iterator, offset, there)
+        fetch(shared_b.iterator + layout_b((at, row, slot)), w.iterator, offset, there)
 
 
 @cute.kernel
@@ -289,7 +266,7 @@ def _product(
     shared_a = memory.allocate_tensor(x.element_type, layout_a, 1024)
     shared_b = memory.allocate_tensor(x.element_type, layout_b, 1024)
     place = (thread, first_row, first_tap, group, first_out)
-    read_a, read_b, a, b, total = _fragments(tiled, thread, shared_a, shared_b, False, tile)
+    read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, False, tile)
 
     for turn in range_constexpr(tile.stages - 1):
         if turn < turns:
@@ -309,7 +286,7 @@ def _product(
                 ahead % tile.stages, tile, sizes,
             )  # fmt: skip
         cute.arch.cp_async_commit_group()
-        _multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
+        multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
 
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
@@ -323,7 +300,7 @@ def _product(
                     at = first_out + where[(0, half), i, j][1]
                     if at < sizes.c_out:
                         offset = (target * sizes.groups + group) * sizes.c_out + at
-                        _store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
+                        store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
 
 
 @cute.jit
@@ -353,7 +330,7 @@ def _fetch_pairs(
             source = pairs[0, pair]
         offset = Int64(source) * (sizes.groups * sizes.c_in) + group * sizes.c_in + first_in + at
         there = (source >= 0) & (first_in + at < sizes.c_in)
-        _fetch(shared_a.iterator + layout_a((at, row, slot)), x.iterator, offset, there)
+        fetch(shared_a.iterator + layout_a((at, row, slot)), x.iterator, offset, there)
     across = tile.columns // PIECE
     at = (thread % across) * PIECE
     for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
@@ -364,7 +341,7 @@ def _fetch_pairs(
             source = pairs[1, pair]
         offset = Int64(source) * (sizes.groups * sizes.c_out) + group * sizes.c_out + first_out + at
         there = (source >= 0) & (first_out + at < sizes.c_out)
-        _fetch(shared_b.iterator + layout_b((at, row, slot)), dy.iterator, offset, there)
+        fetch(shared_b.iterator + layout_b((at, row, slot)), dy.iterator, offset, there)
 
 
 @cute.kernel
@@ -401,7 +378,7 @@ def _weight_product(
     shared_a = memory.allocate_tensor(x.element_type, layout_a, 1024)
     shared_b = memory.allocate_tensor(x.element_type, layout_b, 1024)
     place = (thread, begin, end, group, first_in, first_out)
-    read_a, read_b, a, b, total = _fragments(tiled, thread, shared_a, shared_b, True, tile)
+    read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, True, tile)
 
     for turn in range_constexpr(tile.stages - 1):
         if turn < turns:
@@ -419,7 +396,7 @@ def _weight_product(
                 ahead % tile.stages, tile, sizes,
             )  # fmt: skip
         cute.arch.cp_async_commit_group()
-        _multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
+        multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
 
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
@@ -433,48 +410,4 @@ def _weight_product(
                     at = first_out + where[(0, half), i, j][1]
                     if at < sizes.c_out:
                         offset = (target * sizes.c_in + row) * sizes.c_out + at
-                        _store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
-
-
-@cute.jit
-def _fragments(
-    tiled, thread, shared_a, shared_b, transposed: cutlass.Constexpr, tile: cutlass.Constexpr
-):
-    """``((copy, from, to) of A, of B, A, B, sums)``: a thread's part, in registers."""
-    mine = tiled.get_slice(thread)
-    a = tiled.make_fragment_A(mine.partition_A(shared_a[None, None, 0]))
-    b = tiled.make_fragment_B(mine.partition_B(shared_b[None, None, 0]))
-    load = cute.nvgpu.warp.LdMatrix8x8x16bOp
-    copy_a = cute.make_tiled_copy_A(
-        cute.make_copy_atom(load(transposed, 4), shared_a.element_type), tiled
-    )
-    copy_b = cute.make_tiled_copy_B(
-        cute.make_copy_atom(load(True, 4), shared_b.element_type), tiled
-    )
-    of_a, of_b = copy_a.get_slice(thread), copy_b.get_slice(thread)
-    total = cute.make_rmem_tensor(
-        mine.partition_shape_C((tile.rows, tile.columns)), cutlass.Float32
-    )
-    total.fill(0.0)
-    read_a = (copy_a, of_a.partition_S(shared_a), of_a.retile(a))
-    read_b = (copy_b, of_b.partition_S(shared_b), of_b.retile(b))
-    return read_a, read_b, a, b, total
-
-
-@cute.jit
-def _multiply(tiled, read_a, read_b, a, b, total, slot):
-    """Add the product of a step that is in shared memory."""
-    for k in range_constexpr(cute.size(a, mode=[2])):
-        for copy, source, to in (read_a, read_b):
-            cute.copy(copy, source[None, None, k, slot], to[None, None, k])
-        cute.gemm(tiled, total, a[None, None, k], b[None, None, k], total)
-
-
-@cute.jit
-def _store_two(out, offset, first, second):
-    """Two neighbours of the result, in one instruction; the offset is even."""
-    pointer = (out.iterator + offset).align(out.element_type.width // 4)
-    two = cute.make_rmem_tensor((2,), out.element_type)
-    two[0] = first.to(out.element_type)
-    two[1] = second.to(out.element_type)
-    cute.autovec_copy(two, cute.make_tensor(pointer, cute.make_layout((2,))))
+                        store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
