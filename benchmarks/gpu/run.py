@@ -3,8 +3,11 @@
     python benchmarks/gpu/run.py --data FOLDER --peers PYTHON
 
 Stages: ``conformance`` (``pytest -m gpu``), ``sanitize`` (compute-sanitizer's memcheck and
-racecheck on small cases) and ``rows`` (the table). Each stage and each row is written to
-``benchmarks/results/gpu.json`` and ``.md`` as soon as it is there. Without a GPU: status 3.
+racecheck on small cases), ``rows`` (the table), ``auto`` (``benchmarks/tuning.py``: the tuner's
+choice against every candidate) and ``defaults`` (what the rows tuned becomes what voxax ships for
+this device: ``src/voxax/tuning/defaults``, to be looked at and committed). Each stage and each row
+is written to ``benchmarks/results/gpu.json`` and ``.md`` as soon as it is there. Without a GPU:
+status 3.
 
 ``--rehearsal`` runs a few rows on the CPU instead, to show that the script works.
 """
@@ -19,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu import clouds, ledger, rows  # noqa: E402
 
-STAGES = ("conformance", "sanitize", "rows")
+STAGES = ("conformance", "sanitize", "rows", "auto", "defaults")
 NO_GPU = 3
 # Memory is checked by page: JAX must not take it all ahead.
 _FRUGAL = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -45,15 +49,26 @@ def main() -> None:
         )
         sys.exit(NO_GPU)
     kept = ledger.Ledger(options.out / "gpu.json", machine)
-    todo = {"conformance": _conformance, "sanitize": _sanitize}
-    for stage in options.stages:
-        if stage in todo and not options.rehearsal and (options.anew or not _done(kept, stage)):
-            kept.stage(stage, todo[stage]())
-            print(f"{stage}: {kept.known['stages'][stage]['result']}", flush=True)
+
+    def check(stage: str, work: Callable[[], dict[str, Any]]) -> None:
+        known = _done(kept, stage) and not options.anew
+        if stage in options.stages and not options.rehearsal and not known:
+            _note(kept, stage, work())
+
+    check("conformance", _conformance)
+    check("sanitize", _sanitize)
     if "rows" in options.stages:
         with tempfile.TemporaryDirectory() as folder:
             _measure(options, kept, Path(folder))
+    check("auto", lambda: _auto(options))
+    if "defaults" in options.stages:  # each time: rows may have come
+        _note(kept, "defaults", _defaults(options))
     print(f"Results: {kept.path} and {kept.path.with_suffix('.md')}")
+
+
+def _note(kept: ledger.Ledger, stage: str, values: dict[str, Any]) -> None:
+    kept.stage(stage, values)
+    print(f"{stage}: {values['result']}", flush=True)
 
 
 def _done(kept: ledger.Ledger, stage: str) -> bool:
@@ -110,6 +125,43 @@ def _sanitize() -> dict[str, Any]:
     return {"passed": passed, "result": "; ".join(results)}
 
 
+def _auto(options: argparse.Namespace) -> dict[str, Any]:
+    """AUTO over the best candidate; the table is ``tuning.md`` in a folder beside the results."""
+    into = options.out / "gpu_tuning"
+    into.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(ROOT / "benchmarks" / "tuning.py"), "--out", str(into)]
+    command += [] if options.data is None else ["--data", str(options.data)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **_FRUGAL},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print((done.stdout or done.stderr)[-5000:], flush=True)
+    means = [line for line in done.stdout.splitlines() if "AUTO over the best" in line]
+    result = means[-1].strip() if means else _last_line(done.stdout or done.stderr)
+    return {"passed": done.returncode == 0, "result": result.replace("|", "/")}
+
+
+def _cache(options: argparse.Namespace) -> Path:
+    """Where the rows' processes keep what they tuned: beside the results, so a run that was stopped
+    goes on with it."""
+    return options.out / "gpu_cache"
+
+
+def _defaults(options: argparse.Namespace) -> dict[str, Any]:
+    shipped = ROOT / "src" / "voxax" / "tuning" / "defaults"
+    into = options.out / "defaults" if options.rehearsal else shipped
+    found = sorted((_cache(options) / "tuning").glob("*.json"))
+    into.mkdir(parents=True, exist_ok=True)
+    for path in found:
+        shutil.copyfile(path, into / path.name)
+    names = ", ".join(path.name for path in found)
+    return {"passed": bool(found), "result": f"{names} written" if found else "nothing was tuned"}
+
+
 def _measure(options: argparse.Namespace, kept: ledger.Ledger, folder: Path) -> None:
     wanted = rows.selected(rows.every_row(options.rehearsal), options.only)
     wanted = [row for row in wanted if options.anew or not kept.has(row)]
@@ -154,6 +206,7 @@ class _Process:
         peer = library != "voxax"
         python = options.peers if peer and options.peers else sys.executable
         given = {**os.environ, **_FRUGAL, "VOXAX_AUTOTUNE_BUDGET": "1e6"}
+        given["VOXAX_CACHE_DIR"] = str(_cache(options).resolve())
         if options.rehearsal:
             given["JAX_PLATFORMS"] = "cpu"
         script = Path(__file__).with_name("measure.py")

@@ -11,7 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks.gpu.lowered import CHIPS, TRITON, custom_calls
 from benchmarks.workloads import random_cube
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+from jax.sharding import PartitionSpec as P
 
 import voxax as vx
 from conformance.cases import TOLERANCE, make_inputs, run
@@ -20,11 +23,13 @@ from conformance.slopes import check_slopes
 from conformance.test_gpu_sample import RELATIONS, SAMPLE
 from oracle import check_sites, relative_error
 from samples import make_voxels
-from voxax.algorithms import Problem
+from voxax import _compat
+from voxax.algorithms import Problem, lookup
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.algorithms.implicit_gemm import bodies, gpu
 from voxax.hardware import HardwareInfo, describe
 from voxax.nn.functional import spatially_sparse_conv
+from voxax.tuning.target import targeting
 
 MAPS = {
     "submanifold": {"kernel_size": 3},
@@ -74,15 +79,15 @@ def executed(module, parameters, problem, operands, kmap):
     return np.asarray(jax.jit(apply)(*operands, views), np.float32)
 
 
-def compare(candidates, relation, product, kind, dtype, channels):
-    """``candidates``: ``problem`` to the parameters to run."""
+def compare(candidates, relation, product, kind, dtype, channels, module=bodies):
+    """``candidates``: ``problem`` to the parameters that ``module`` is to run."""
     kmap = vx.kernel_map(make_voxels(random_cube(3000), capacity=2048), **MAPS[relation])
     problem, operands = problem_and_operands(kmap, product, kind, dtype, channels)
     expected = executed(formulations, formulations.IM2COL, problem, operands, kmap)
     assert np.isfinite(expected).all()
     for parameters in candidates(problem):
-        actual = executed(bodies, parameters, problem, operands, kmap)
-        again = executed(bodies, parameters, problem, operands, kmap)
+        actual = executed(module, parameters, problem, operands, kmap)
+        again = executed(module, parameters, problem, operands, kmap)
         np.testing.assert_array_equal(actual, again)
         assert relative_error(actual, expected) < LIMIT[dtype], parameters
 
@@ -98,6 +103,22 @@ def test_every_candidate_agrees_with_explicit_gemm(relation, product, kind, dtyp
         return found
 
     compare(candidates, relation, product, kind, dtype, channels)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize(("relation", "channels"), [("submanifold", 64), ("strided", 72)])
+def test_cutlass_agrees_with_explicit_gemm(relation, product, dtype, channels):
+    facts, algorithm = describe(the_gpu()), lookup("cutlass_implicit_gemm")
+
+    def candidates(problem):
+        reason = algorithm.supports(problem, facts)
+        if reason is not None:
+            pytest.skip(f"cutlass_implicit_gemm {reason}")
+        return algorithm.space(problem, facts)
+
+    compare(candidates, relation, product, "dense", dtype, channels, algorithm)
 
 
 @pytest.mark.gpu
@@ -120,7 +141,13 @@ def test_layers_are_the_reference(case):
 @pytest.mark.parametrize("algorithm", ["implicit_gemm", "cutlass_implicit_gemm"])
 def test_a_layer_with_its_map_runs_in_one_program(algorithm):
     """And gives the same bits twice; the host sees nothing before the end."""
-    the_gpu()
+    facts = describe(the_gpu())
+    problem = problem_and_operands(
+        vx.kernel_map(make_voxels(random_cube(9)), 3), "forward", "dense", "bfloat16", 32
+    )[0]
+    reason = lookup(algorithm).supports(problem, facts)
+    if reason is not None:
+        pytest.skip(f"{algorithm} {reason}")
     voxels = make_voxels(random_cube(3000), 32, capacity=4096)
     voxels = voxels.replace_features(voxels.features.astype(jnp.bfloat16))
     weight = jnp.asarray(np.random.default_rng(0).normal(size=(27, 32, 32)), jnp.bfloat16)
@@ -134,6 +161,62 @@ def test_a_layer_with_its_map_runs_in_one_program(algorithm):
     with jax.transfer_guard("disallow"):
         first, second = step(weight, voxels), step(weight, voxels)
     np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
+
+
+def shard_losses(mesh, w, voxels):
+    """Loss and gradient over shards: the leaves of ``voxels`` have an axis for them in front."""
+
+    def shard(w, v):
+        own = jax.tree.map(lambda leaf: leaf[0], v)
+        out = spatially_sparse_conv(own, w, 3, fwd_algo="implicit_gemm", bwd_algo="implicit_gemm")
+        return jax.lax.psum(jnp.sum(out.features.astype(jnp.float32) ** 2), "data")
+
+    specs = {"in_specs": (P(), P("data")), "out_specs": (P(), P())}
+    return jax.shard_map(jax.value_and_grad(shard), mesh=mesh, **specs)(w, voxels)
+
+
+def shards_and_weight(number):
+    """The same scene with other features for each shard."""
+    rng = np.random.default_rng(0)
+    scene = make_voxels(random_cube(300), 16, capacity=320)
+    shards = [
+        scene.replace_features(scene.features * factor)
+        for factor in rng.normal(size=number).astype(np.float32)
+    ]
+    weight = jnp.asarray(rng.normal(size=(27, 16, 16)), jnp.float32)
+    return shards, jax.tree.map(lambda *leaves: jnp.stack(leaves), *shards), weight
+
+
+@pytest.mark.gpu
+def test_shards_on_several_gpus_are_those_on_one():
+    the_gpu()
+    number = len(jax.devices())
+    if number < 2:
+        pytest.skip("one GPU")
+    shards, stacked, weight = shards_and_weight(number)
+    mesh = jax.make_mesh((number,), ("data",))
+    loss, slope = jax.jit(functools.partial(shard_losses, mesh))(weight, stacked)
+    one = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    alone = [
+        jax.jit(functools.partial(shard_losses, one))(weight, jax.tree.map(lambda a: a[None], v))
+        for v in shards
+    ]
+    assert relative_error(np.asarray(loss), sum(float(each) for each, _ in alone)) < 1e-5
+    assert relative_error(np.asarray(slope), sum(np.asarray(each) for _, each in alone)) < 1e-5
+
+
+@pytest.mark.slow
+def test_shards_lower_for_several_gpus():
+    """The Triton kernels are inside of the shards, and sums go over the GPUs."""
+    chip = CHIPS["cuda"]
+    device = AbstractDevice(device_kind=chip.kind, num_cores=None, platform=chip.platform)
+    mesh = AbstractMesh((2,), ("data",), abstract_device=device)
+    _, stacked, weight = shards_and_weight(2)
+    with use_abstract_mesh(mesh), targeting(chip.info), _compat.fresh_trace():
+        traced = jax.jit(functools.partial(shard_losses, mesh)).trace(weight, stacked)
+        lowered = traced.lower(lowering_platforms=("cuda",))
+    assert custom_calls(lowered) == [TRITON, TRITON], "forward and wgrad"
+    assert lowered.as_text().count("all_reduce") == 2, "of the loss and of the gradient"
 
 
 @pytest.mark.slow

@@ -9,21 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.gpu.compile import lowered_kernel, problem_of
-from benchmarks.gpu.lowered import CHIPS, triton_modules
+from benchmarks.gpu.compile import problem_of
+from benchmarks.gpu.lowered import CHIPS
 from benchmarks.workloads import random_cube
 
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, slow_unless
-from voxax.algorithms import Problem, lookup
+from voxax.algorithms import Problem
 from voxax.algorithms.depthwise import gpu as depthwise_gpu
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.algorithms.implicit_gemm import bodies, gpu
 from voxax.geometry.host import invert_table, pair_lists, sort_by_taps
 
 TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 2e-3}
-CUTLASS = lookup("cutlass_implicit_gemm")
 
 
 def tiles(rows, in_block, out_block, splits=1, wgrad=False):
@@ -35,18 +34,9 @@ def tiles(rows, in_block, out_block, splits=1, wgrad=False):
         "num_stages": 2,
         "num_warps": 4,
         "interpret": 1,
-        **({"split_k_factor": splits} if wgrad else {}),
+        **({"split_k_factor": splits} if wgrad or splits > 1 else {}),
     }
     return tuple(sorted(values.items()))
-
-
-def slices(number, tile=3):
-    return (
-        ("accumulator_type", "float32"),
-        ("interpret", 1),
-        ("mma_tile", tile),
-        ("split_k_slices", number),
-    )
 
 
 def problem_and_operands(kmap, product, c_in, c_out, dtype, precision="highest"):
@@ -77,12 +67,12 @@ def executed(module, parameters, problem, operands, kmap):
 
 
 @pytest.mark.parametrize(
-    ("product", "options", "dtype", "channels", "module", "parameters"),
+    ("product", "options", "dtype", "channels", "parameters"),
     [
         slow_unless(fast, *case)
         for fast, *case in (
             # Two blocks of channels on both sides, the last ones partly padding; two tiles of rows.
-            (False, "forward", {"kernel_size": 3}, "bfloat16", (17, 20), bodies, tiles(64, 16, 16)),
+            (False, "forward", {"kernel_size": 3}, "bfloat16", (17, 20), tiles(64, 16, 16)),
             # Taps cut into more slices than some tiles have taps.
             (
                 False,
@@ -90,8 +80,7 @@ def executed(module, parameters, problem, operands, kmap):
                 {"kernel_size": 2, "stride": 2},
                 "float16",
                 (9, 5),
-                CUTLASS,
-                slices(8),
+                tiles(64, 16, 16, 8),
             ),
             # More parts than most taps have steps of pairs.
             (
@@ -100,56 +89,39 @@ def executed(module, parameters, problem, operands, kmap):
                 {"kernel_size": 2, "stride": 2},
                 "float32",
                 (17, 3),
-                bodies,
                 tiles(16, 16, 16, 5, wgrad=True),
             ),
-            (False, "dgrad", {"kernel_size": 3}, "float32", (40, 65), bodies, tiles(32, 32, 64)),
-            (False, "forward", {"kernel_size": 3}, "bfloat16", (64, 64), CUTLASS, slices(4)),
-            (False, "wgrad", {"kernel_size": 3}, "bfloat16", (33, 20), CUTLASS, slices(2)),
+            (False, "dgrad", {"kernel_size": 3}, "float32", (40, 65), tiles(32, 32, 64)),
+            (False, "forward", {"kernel_size": 3}, "bfloat16", (64, 64), tiles(64, 64, 64, 4)),
+            (
+                False,
+                "wgrad",
+                {"kernel_size": 3},
+                "bfloat16",
+                (33, 20),
+                tiles(64, 64, 32, 2, wgrad=True),
+            ),
         )
     ],
 )
-def test_products_are_those_of_explicit_gemm(product, options, dtype, channels, module, parameters):
+def test_products_are_those_of_explicit_gemm(product, options, dtype, channels, parameters):
     kmap = vx.kernel_map(make_voxels(random_cube(90), capacity=100), **options)
     problem, operands = problem_and_operands(kmap, product, *channels, dtype)
-    actual = executed(module, parameters, problem, operands, kmap)
+    actual = executed(bodies, parameters, problem, operands, kmap)
     expected = executed(formulations, formulations.IM2COL, problem, operands, kmap)
     assert np.isfinite(actual).all()
     assert relative_error(actual, expected) < TOLERANCE[dtype]
 
 
-def test_every_tile_of_the_tensor_cores_lowers():
-    for product in ("forward", "wgrad"):
-        problem = problem_of(product)
-        space = CUTLASS.space(problem, CHIPS["cuda"].info)
-        assert {dict(p)["mma_tile"] for p in space} == {0, 1, 2, 3}
-        assert {dict(p)["split_k_slices"] for p in space} == {1, 2, 4, 8}
-        lowered = lowered_kernel(CHIPS["cuda"], problem, space[0], CUTLASS.apply)
-        assert len(triton_modules(lowered)) == 1
-
-
-def test_what_is_not_for_tensor_cores_is_refused_with_the_reason():
-    h100, amd = CHIPS["cuda"].info, CHIPS["rocm"].info
-    old = dataclasses.replace(h100, generation="7.5")
-    for problem, hardware, reason in (
-        (problem_of("forward"), amd, "NVIDIA GPUs only, not on gfx942"),
-        (problem_of("forward"), old, "compute capability 8.0, this GPU has 7.5"),
-        (problem_of("forward", dtype="float32"), h100, "which round float32"),
-        (problem_of("forward", dtype="float64"), h100, "got float64"),
-    ):
-        assert reason in CUTLASS.supports(problem, hardware)
-    rounded = problem_of("forward", dtype="float32", precision="default")
-    assert CUTLASS.supports(rounded, h100) is None
-    assert CUTLASS.heuristic(rounded, h100) in CUTLASS.space(rounded, h100)
-
-
 def test_few_rows_are_cut_into_slices():
-    """As nobody has measured: where there are fewer tiles than cores."""
+    """As nobody has measured: also, where there are fewer programs than cores take."""
     h100 = CHIPS["cuda"].info
     few = problem_of("forward")
     many = dataclasses.replace(few, out_capacity=10**6)
-    assert dict(CUTLASS.heuristic(few, h100))["split_k_slices"] == 8
-    assert dict(CUTLASS.heuristic(many, h100))["split_k_slices"] == 1
+    splits = [dict(p).get("split_k_factor", 1) for p in gpu.space(few, h100)]
+    assert splits[0] == 1
+    assert set(splits) == {1, 2, 8}
+    assert all(dict(p).get("split_k_factor", 1) == 1 for p in gpu.space(many, h100))
     assert gpu.space(few, h100)[0] != gpu.space(many, h100)[0]
 
 

@@ -1,36 +1,45 @@
-"""cutlass_implicit_gemm: implicit GEMM on the tensor cores of NVIDIA GPUs, sums cut into slices.
+"""cutlass_implicit_gemm: implicit GEMM in CUTLASS' Python DSL, for NVIDIA's Hopper and later.
 
-No code of CUTLASS is inside, and none was tried: docs/gpu.md says why its name and parameters
-stand for the best tensor-core kernel that voxax has instead, that of ``implicit_gemm`` with large
-tiles. Beyond that one it cuts sums in all products: the taps of a tile go to ``split_k_slices``
-programs, whose float32 sums are added in order. So a map of few rows, with few tiles, still has
-work for all cores.
+``cutlass_kernel.py`` has the kernels. Here: whether a problem fits, and in which tiles. All three
+products can be cut into ``split_k_slices``, whose float32 sums are added in order: the taps of a
+tile of rows, or the pairs of a tap. So a map of few rows, with few tiles, still has work for all
+cores.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import math
+import re
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from voxax.algorithms.base import Algorithm, Parameters, Problem
 from voxax.algorithms.implicit_gemm import gpu
 from voxax.algorithms.rows import EVERY_PRODUCT
 from voxax.hardware import HardwareInfo
 
-# What ``mma_tile`` counts: rows, channels of the other operand and of a step, stages, warps.
+PACKAGE = "nvidia-cutlass-dsl"
+_LEAST_VERSION = (4, 8)
+# What ``mma_tile`` counts: rows, columns, and warps along both. wgrad's rows are input channels.
 _TILES = (
-    (128, 128, 64, 3, 8),
-    (64, 128, 64, 3, 4),
-    (128, 64, 64, 4, 4),
-    (64, 64, 64, 4, 4),
+    (128, 128, (2, 4)),
+    (64, 128, (2, 2)),
+    (128, 64, (2, 2)),
+    (64, 64, (2, 2)),
 )
+_DEPTH, _STAGES = 64, 3
 _SLICES = (1, 2, 4, 8)
 # Sums of more slices than one are written out.
 _MOST_SLICED_BYTES = 2**29
-# Compute capability from which on tensor cores take bfloat16.
-_LEAST_CAPABILITY = (8, 0)
+# Compute capability of Hopper, for which the kernels were compiled.
+_LEAST_CAPABILITY = (9, 0)
+_DTYPES = ("float16", "bfloat16")
+# A copy of 16 bytes starts at a multiple of them.
+_PIECE = 8
 
 
 def _supports(problem: Problem, hardware: HardwareInfo) -> str | None:
@@ -39,25 +48,43 @@ def _supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     reason = gpu.unfit(problem, hardware)
     if reason is not None:
         return reason
-    capability = _capability(hardware)
+    capability = _numbers(hardware.generation or "")
     if capability is None:
         return f"runs on NVIDIA GPUs only, not on {hardware.generation or hardware.device_kind}"
     if capability < _LEAST_CAPABILITY:
         least = ".".join(map(str, _LEAST_CAPABILITY))
         return f"needs compute capability {least}, this GPU has {hardware.generation}"
-    if gpu.precision_of(problem) is jax.lax.Precision.HIGHEST:
+    if problem.dtype not in _DTYPES:
+        return f"multiplies {' and '.join(_DTYPES)} on tensor cores, got {problem.dtype}"
+    channels = (problem.in_channels // problem.groups, problem.out_channels // problem.groups)
+    if any(c % _PIECE for c in channels):
         return (
-            "multiplies on tensor cores, which round float32: give precision='default', or "
-            "float16 or bfloat16 features"
+            f"needs multiples of {_PIECE} channels, as it copies 16 bytes at a time, got "
+            f"{channels[0]} and {channels[1]}"
         )
     if not _space(problem, hardware):
         return f"has no tile that fits {hardware.shared_memory_bytes} bytes of shared memory"
+    return _absence()
+
+
+def _absence() -> str | None:
+    """Why the DSL cannot be called, or None."""
+    least = ".".join(map(str, _LEAST_VERSION))
+    how = f"install it with pip install '{PACKAGE}>={least}' (or voxax[cutlass])"
+    try:
+        version = importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return f"needs the package {PACKAGE}, which is not installed: {how}"
+    numbers = _numbers(".".join(re.findall(r"\d+", version)[:2]))
+    if numbers is None or numbers < _LEAST_VERSION:
+        return f"needs {PACKAGE} {least}, {version} is installed: {how}"
     return None
 
 
-def _capability(hardware: HardwareInfo) -> tuple[int, ...] | None:
-    numbers = (hardware.generation or "").split(".")
-    return tuple(map(int, numbers)) if all(n.isdigit() for n in numbers) else None
+def _numbers(text: str) -> tuple[int, ...] | None:
+    """Of a version or a compute capability."""
+    parts = text.split(".")
+    return tuple(map(int, parts)) if all(p.isdigit() for p in parts) else None
 
 
 def _space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
@@ -71,7 +98,7 @@ def _space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
         for slices, tile in itertools.product(_SLICES, range(len(_TILES)))
         if slices == 1 or 4 * slices * size <= _MOST_SLICED_BYTES
     ]
-    fitting = [p for p in found if gpu.shared_bytes(problem, _blocks(problem, p)) <= limit]
+    fitting = [p for p in found if shared_bytes(problem, p) <= limit]
     tiles = problem.num_offsets if wgrad else -(-problem.out_rows // _TILES[0][0])
     wanted = (hardware.cores or 1) / max(tiles, 1)
     return tuple(sorted(fitting, key=lambda p: abs(int(dict(p)["split_k_slices"]) - wanted)))
@@ -81,15 +108,26 @@ def _heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
     return _space(problem, hardware)[0]
 
 
-def _blocks(problem: Problem, parameters: Parameters) -> Parameters:
-    """The same as parameters of the kernel."""
-    values = dict(parameters)
-    tile = _TILES[int(values.get("mma_tile", 0))]
-    rows = "gemm_block_size" if problem.product == "wgrad" else "fwd_block_size"
-    chosen = dict(gpu.blocks(problem, tile))
-    chosen |= {rows: min(tile[0], 64) if problem.product == "wgrad" else tile[0]}
-    chosen |= {name: values[name] for name in ("interpret",) if name in values}
-    return tuple(sorted(chosen.items()))
+def shape_of(problem: Problem, parameters: Parameters) -> dict[str, Any]:
+    """The fields of ``cutlass_kernel.Tile``: known without the package."""
+    rows, columns, warps = _TILES[int(dict(parameters)["mma_tile"])]
+    gathered = problem.out_channels if problem.product == "dgrad" else problem.in_channels
+    # Steps of wgrad are pairs; else channels, of which few need no deep step.
+    shallow = problem.product != "wgrad" and gathered // problem.groups <= _DEPTH // 2
+    depth = _DEPTH // 2 if shallow else _DEPTH
+    return {
+        "rows": rows,
+        "columns": columns,
+        "depth": depth,
+        "stages": _STAGES,
+        "warps": warps,
+    }
+
+
+def shared_bytes(problem: Problem, parameters: Parameters) -> int:
+    """Shared memory of a block: both operands of each stage, 16 bits a number."""
+    shape = shape_of(problem, parameters)
+    return 2 * (shape["rows"] + shape["columns"]) * shape["depth"] * shape["stages"]
 
 
 def _apply(
@@ -99,8 +137,28 @@ def _apply(
     b: jax.Array,
     views: dict[str, jax.Array],
 ) -> jax.Array:
+    groups, product = problem.groups, problem.product
+    wgrad, dtype = product == "wgrad", a.dtype
+    channels = problem.out_channels if product == "forward" else problem.in_channels
+    shape = problem.weight_shape if wgrad else (problem.out_rows, channels)
+    if 0 in (*a.shape, *b.shape, *shape):
+        return jnp.zeros(shape, dtype)
+    # Only where it runs: the package is an extra.
+    from voxax.algorithms import cutlass_kernel
+    from voxax.algorithms.implicit_gemm.gpu_kernel import tiles_of
+
     slices = int(dict(parameters)["split_k_slices"])
-    return gpu.run(problem, _blocks(problem, parameters), a, b, views, slices)
+    tile = cutlass_kernel.Tile(**shape_of(problem, parameters))
+    if wgrad:
+        parts = cutlass_kernel.weight_product(
+            tile, views["pairs"], views["pair_starts"], a, b, groups, slices
+        )
+        return jnp.sum(parts, axis=0).reshape(shape).astype(dtype)
+    table, w = gpu.table_and_weight(problem, b, views)
+    tiles = tiles_of(table, tile.rows)
+    out = dtype if slices == 1 else jnp.float32
+    y = cutlass_kernel.product(tile, table, tiles.taps, tiles.counts, a, w, slices, out)
+    return (y[0] if slices == 1 else jnp.sum(y, axis=0)).astype(dtype)
 
 
 ALGORITHM = Algorithm(
@@ -108,7 +166,7 @@ ALGORITHM = Algorithm(
     kinds=frozenset({"dense", "grouped"}),
     products=EVERY_PRODUCT,
     platforms=frozenset({"any"}),
-    revision=2,
+    revision=3,
     supports=_supports,
     space=_space,
     heuristic=_heuristic,

@@ -47,6 +47,8 @@ _PROGRAMS_PER_CORE = 2
 # Pairs of one step of wgrad, and parts of its sum.
 _WGRAD_ROWS = 32
 _SPLITS = (1, 4, 16, 64)
+# Slices of the taps of a tile, of forward and dgrad on few rows.
+_SLICES = (2, 8)
 _MOST_PARTIAL_BYTES = 2**28
 _SORTED = {side: view for view, side in SIDE_OF_SORTED.items()}
 _NAMES = ("in_block", "out_block", "num_stages", "num_warps")
@@ -82,7 +84,8 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Blocks that fit shared memory, those of enough programs first; wgrad also parts."""
+    """Blocks that fit shared memory, those of enough programs first; wgrad also parts, the others
+    slices where rows are few."""
     limit = hardware.shared_memory_bytes or 0
     # AMD's compiler pipelines in two stages.
     stages = 2 if is_amd(hardware) else 4
@@ -90,7 +93,8 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
     if problem.product != "wgrad":
         # As listed where there are programs enough; else those of most programs.
-        return tuple(sorted(fitting, key=lambda p: -min(_programs(problem, p), wanted)))
+        whole = sorted(fitting, key=lambda p: -min(_programs(problem, p), wanted))
+        return (*whole, *_sliced(problem, whole, wanted))
     return tuple(
         tuple(sorted((*p, ("split_k_factor", splits))))
         for splits in _splits(problem, wanted)
@@ -136,8 +140,6 @@ def run(
     from voxax.algorithms.implicit_gemm import gpu_kernel
 
     values = dict(parameters)
-    taps, groups = problem.num_offsets, problem.groups
-    c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
     wgrad = problem.product == "wgrad"
     channels = problem.out_channels if problem.product == "forward" else problem.in_channels
     shape = problem.weight_shape if wgrad else (problem.out_rows, channels)
@@ -156,16 +158,26 @@ def run(
     )
     if wgrad:
         parts = gpu_kernel.weight_product(
-            kernel, views["pairs"], views["pair_starts"], a, b, groups
+            kernel, views["pairs"], views["pair_starts"], a, b, problem.groups
         )
         return jnp.sum(parts, axis=0).reshape(shape).astype(result)
-    table = views[_SORTED[table_views(problem.product, problem.symmetric)[0]]]
-    w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    inner, outer = (c_in, c_out) if problem.product == "forward" else (c_out, c_in)
-    w = w.reshape(taps, groups, inner, outer)
+    table, w = table_and_weight(problem, b, views)
     tiles = gpu_kernel.tiles_of(table, kernel.rows)
     y = gpu_kernel.product(kernel, tiles, a, w, result if splits == 1 else jnp.float32)
     return (y[0] if splits == 1 else jnp.sum(y, axis=0)).astype(result)
+
+
+def table_and_weight(
+    problem: Problem, b: jax.Array, views: dict[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Of forward and dgrad: the sorted table, and the weight as ``[K, G, C_in, C_out]`` of what is
+    gathered and written."""
+    table = views[_SORTED[table_views(problem.product, problem.symmetric)[0]]]
+    w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
+    groups = problem.groups
+    sides = (problem.in_channels // groups, problem.out_channels // groups)
+    inner, outer = sides if problem.product == "forward" else sides[::-1]
+    return table, w.reshape(problem.num_offsets, groups, inner, outer)
 
 
 def precision_of(problem: Problem) -> jax.lax.Precision:
@@ -244,6 +256,18 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
     usual = next((i for i, n in enumerate(allowed) if n * sides >= wanted), len(allowed) - 1)
     near = [i for i in (usual, usual + 1, usual - 1) if 0 <= i < len(allowed)]
     return [allowed[i] for i in near]
+
+
+def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
+    """Where rows are few: the taps of a tile shared by several programs, in the two best blocks."""
+    channels = problem.in_channels if problem.product == "dgrad" else problem.out_channels
+    few = [p for p in whole if _programs(problem, p) < wanted][:2]
+    return [
+        tuple(sorted((*parameters, ("split_k_factor", slices))))
+        for slices in _SLICES
+        for parameters in few
+        if 4 * slices * problem.out_rows * channels <= _MOST_PARTIAL_BYTES
+    ]
 
 
 def _programs(problem: Problem, parameters: Parameters) -> int:

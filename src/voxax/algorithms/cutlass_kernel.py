@@ -1,0 +1,413 @@
+"""The kernels of ``cutlass_implicit_gemm``, in CUTLASS' Python DSL, whose package this needs.
+
+*Forward and dgrad.* A block of threads owns a tile of output rows, in the order of the taps they
+have, and as many output channels; it walks the list of the taps that any row of its tile has, or a
+slice of it. For each tap and step of input channels its threads copy rows of features, which the
+neighbour table names, and the tap's weight into shared memory, 16 bytes a thread at a time and
+without waiting (``cp.async``; a missing neighbour reads nothing and becomes zeros). ``stages``
+steps are under way at once. Warps read them as fragments (``ldmatrix``) and multiply on tensor
+cores (``mma.sync``), adding in float32.
+
+*wgrad.* The same with one tap's weight as the tile: both operands are gathered, by the lists of the
+tap's pairs, of which a block adds up one slice.
+
+No number is written twice, and slices are added by XLA in order: runs repeat bit for bit. Hopper's
+``wgmma`` would read shared memory itself; ``mma.sync`` is what Blackwell and later have too.
+
+Source of the idioms: CUTLASS' documentation of CuTe (layouts, tiled copies and products).
+"""
+# The DSL reads annotations and source text of what it traces: no postponed annotations here. Its
+# package is an extra, which pyright does not find.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import dataclasses
+from typing import Any
+
+import cuda.bindings.driver as driver
+import cutlass
+import cutlass.cute as cute
+import cutlass.jax as bridge
+import jax
+import jax.numpy as jnp
+from cutlass import Int32, Int64, range_constexpr
+
+from voxax.algorithms.cutlass_pieces import (
+    PIECE,
+    fetch,
+    fragments,
+    multiply,
+    staged,
+    store_two,
+    tiled_product,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """What a block of threads multiplies at a time.
+
+    Attributes:
+      rows, columns: of the result.
+      depth: of a step: input channels, or pairs.
+      stages: steps in shared memory at once.
+      warps: along rows and columns, each with 32 threads.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: tuple[int, int]
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps[0] * self.warps[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Static numbers of a call: taps, weight groups, channels of one group on both sides, rows of
+    the table, tiles of them (0: of wgrad), slices of a sum."""
+
+    taps: int
+    groups: int
+    c_in: int
+    c_out: int
+    rows: int
+    tiles: int
+    slices: int
+
+
+def product(
+    tile: Tile,
+    table: jax.Array,
+    taps: jax.Array,
+    counts: jax.Array,
+    x: jax.Array,
+    w: jax.Array,
+    slices: int,
+    dtype: Any,
+) -> jax.Array:
+    """``y[order[m]] = sum_k x[table[k, m]] @ w[k]``, as ``implicit_gemm.gpu_kernel.product``.
+
+    Args:
+      tile: see there.
+      table, taps, counts: of ``implicit_gemm.gpu_kernel.Tiles``, for tiles of ``tile.rows`` rows.
+      x: ``[N, G * C_in]``, float16 or bfloat16; channels of a group are a multiple of 8.
+      w: ``[K, G, C_in, C_out]``, in the same dtype.
+      slices: parts of the sum over taps.
+      dtype: of the result.
+
+    Returns:
+      ``[slices, rows, G * C_out]``, to be added up.
+    """
+    number, groups, c_in, c_out = w.shape
+    sizes = Sizes(number, groups, c_in, c_out, table.shape[1], counts.shape[0], slices)
+    out = jax.ShapeDtypeStruct((slices, sizes.rows, groups * c_out), jnp.dtype(dtype))
+    return call(_launch_product, tile, sizes, out)(table, taps, counts, x, w)
+
+
+def weight_product(
+    tile: Tile,
+    pairs: jax.Array,
+    starts: jax.Array,
+    x: jax.Array,
+    dy: jax.Array,
+    groups: int,
+    slices: int,
+) -> jax.Array:
+    """``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]``, as in ``implicit_gemm.gpu_kernel``.
+
+    Args:
+      tile: see there; ``rows`` are input channels, ``depth`` pairs.
+      pairs, starts: see :func:`voxax.geometry.views.list_pairs`.
+      x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``, of the same 16-bit dtype.
+      groups: G.
+      slices: parts of the sum over pairs.
+
+    Returns:
+      ``float32[slices, K, G, C_in, C_out]``, to be added up.
+    """
+    taps, c_in, c_out = starts.shape[0] - 1, x.shape[1] // groups, dy.shape[1] // groups
+    sizes = Sizes(taps, groups, c_in, c_out, pairs.shape[1], 0, slices)
+    out = jax.ShapeDtypeStruct((slices, taps, groups, c_in, c_out), jnp.float32)
+    return call(_launch_weight_product, tile, sizes, out)(pairs, starts, x, dy)
+
+
+def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
+    """A launch as a function of JAX arrays."""
+    return bridge.cutlass_call(
+        launch,
+        output_shape_dtype=out,
+        use_static_tensors=True,
+        # Shapes, dtypes, tile and sizes are part of the key as they are.
+        compile_key=(launch.__name__,),
+        tile=tile,
+        sizes=sizes,
+    )
+
+
+def blocks_of(tile: Tile, sizes: Sizes) -> int:
+    """Blocks of threads of a launch: tiles of the result, times slices."""
+    blocks = sizes.groups * -(-sizes.c_out // tile.columns) * sizes.slices
+    if sizes.tiles:
+        return blocks * sizes.tiles
+    return blocks * -(-sizes.c_in // tile.rows) * sizes.taps
+
+
+@cute.jit
+def _launch_product(
+    stream: driver.CUstream,
+    table: cute.Tensor,
+    taps: cute.Tensor,
+    counts: cute.Tensor,
+    x: cute.Tensor,
+    w: cute.Tensor,
+    out: cute.Tensor,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    layout_a = staged(tile.rows, tile, False)
+    layout_b = staged(tile.columns, tile, True)
+    tiled = tiled_product(x.element_type, tile)
+    _product(table, taps, counts, x, w, out, tiled, layout_a, layout_b, tile, sizes).launch(
+        grid=[blocks_of(tile, sizes), 1, 1], block=[tile.threads, 1, 1], stream=stream
+    )
+
+
+@cute.jit
+def _launch_weight_product(
+    stream: driver.CUstream,
+    pairs: cute.Tensor,
+    starts: cute.Tensor,
+    x: cute.Tensor,
+    dy: cute.Tensor,
+    out: cute.Tensor,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    layout_a = staged(tile.rows, tile, True)
+    layout_b = staged(tile.columns, tile, True)
+    tiled = tiled_product(x.element_type, tile)
+    _weight_product(pairs, starts, x, dy, out, tiled, layout_a, layout_b, tile, sizes).launch(
+        grid=[blocks_of(tile, sizes), 1, 1], block=[tile.threads, 1, 1], stream=stream
+    )
+
+
+@cute.jit
+def _fetch_step(
+    table,
+    taps,
+    x,
+    w,
+    shared_a,
+    shared_b,
+    layout_a,
+    layout_b,
+    place,
+    turn,
+    slot,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    """Features and weight of one tap and step of input channels."""
+    thread, first_row, first_tap, group, first_out = place
+    steps = -(-sizes.c_in // tile.depth)
+    first_in = (turn % steps) * tile.depth
+    tap = taps[first_row // tile.rows, first_tap + turn // steps]
+    across = tile.depth // PIECE
+    at = (thread % across) * PIECE
+    for turn_of_rows in range_constexpr(tile.rows * across // tile.threads):
+        row = thread // across + turn_of_rows * (tile.threads // across)
+        source = Int32(-1)
+        if first_row + row < sizes.rows:
+            source = table[tap, first_row + row]
+        offset = Int64(source) * (sizes.groups * sizes.c_in) + group * sizes.c_in + first_in + at
+        there = (source >= 0) & (first_in + at < sizes.c_in)
+        fetch(shared_a.iterator + layout_a((row, at, slot)), x.iterator, offset, there)
+    across = tile.columns // PIECE
+    at = (thread % across) * PIECE
+    for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
+        row = thread // across + turn_of_rows * (tile.threads // across)
+        channel = (Int64(tap) * sizes.groups + group) * sizes.c_in + first_in + row
+        there = (first_in + row < sizes.c_in) & (first_out + at < sizes.c_out)
+        offset = channel * sizes.c_out + first_out + at
+        fetch(shared_b.iterator + layout_b((at, row, slot)), w.iterator, offset, there)
+
+
+@cute.kernel
+def _product(
+    table,
+    taps,
+    counts,
+    x,
+    w,
+    out,
+    tiled,
+    layout_a,
+    layout_b,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    out_blocks = -(-sizes.c_out // tile.columns)
+    columns = sizes.groups * out_blocks
+    rest, column = block // columns, block % columns
+    part, number = rest // sizes.tiles, rest % sizes.tiles
+    group, first_out = column // out_blocks, (column % out_blocks) * tile.columns
+    first_row = number * tile.rows
+
+    share = (counts[number] + (sizes.slices - 1)) // sizes.slices
+    first_tap = part * share
+    turns = cutlass.min(share, counts[number] - first_tap) * -(-sizes.c_in // tile.depth)
+
+    memory = cutlass.memory.SmemAllocator()
+    shared_a = memory.allocate_tensor(x.element_type, layout_a, 1024)
+    shared_b = memory.allocate_tensor(x.element_type, layout_b, 1024)
+    place = (thread, first_row, first_tap, group, first_out)
+    read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, False, tile)
+
+    for turn in range_constexpr(tile.stages - 1):
+        if turn < turns:
+            _fetch_step(
+                table, taps, x, w, shared_a, shared_b, layout_a, layout_b, place, turn, turn,
+                tile, sizes,
+            )  # fmt: skip
+        cute.arch.cp_async_commit_group()
+    for turn in cutlass.range(turns, unroll=1):
+        # This step is there, for all threads; and all have read the one before.
+        cute.arch.cp_async_wait_group(tile.stages - 2)
+        cute.arch.sync_threads()
+        ahead = turn + (tile.stages - 1)
+        if ahead < turns:
+            _fetch_step(
+                table, taps, x, w, shared_a, shared_b, layout_a, layout_b, place, ahead,
+                ahead % tile.stages, tile, sizes,
+            )  # fmt: skip
+        cute.arch.cp_async_commit_group()
+        multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
+
+    where = tiled.get_slice(thread).partition_C(
+        cute.make_identity_tensor((tile.rows, tile.columns))
+    )
+    for i in range_constexpr(cute.size(total, mode=[1])):
+        for half in range_constexpr(2):  # rows of a thread lie 8 apart
+            row = first_row + where[(0, half), i, 0][0]
+            if row < sizes.rows:
+                target = Int64(part) * sizes.rows + table[sizes.taps, row]
+                for j in range_constexpr(cute.size(total, mode=[2])):
+                    at = first_out + where[(0, half), i, j][1]
+                    if at < sizes.c_out:
+                        offset = (target * sizes.groups + group) * sizes.c_out + at
+                        store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
+
+
+@cute.jit
+def _fetch_pairs(
+    pairs,
+    x,
+    dy,
+    shared_a,
+    shared_b,
+    layout_a,
+    layout_b,
+    place,
+    turn,
+    slot,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    """Both rows of ``depth`` pairs."""
+    thread, begin, end, group, first_in, first_out = place
+    across = tile.rows // PIECE
+    at = (thread % across) * PIECE
+    for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
+        row = thread // across + turn_of_rows * (tile.threads // across)
+        pair = begin + turn * tile.depth + row
+        source = Int32(-1)
+        if pair < end:
+            source = pairs[0, pair]
+        offset = Int64(source) * (sizes.groups * sizes.c_in) + group * sizes.c_in + first_in + at
+        there = (source >= 0) & (first_in + at < sizes.c_in)
+        fetch(shared_a.iterator + layout_a((at, row, slot)), x.iterator, offset, there)
+    across = tile.columns // PIECE
+    at = (thread % across) * PIECE
+    for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
+        row = thread // across + turn_of_rows * (tile.threads // across)
+        pair = begin + turn * tile.depth + row
+        source = Int32(-1)
+        if pair < end:
+            source = pairs[1, pair]
+        offset = Int64(source) * (sizes.groups * sizes.c_out) + group * sizes.c_out + first_out + at
+        there = (source >= 0) & (first_out + at < sizes.c_out)
+        fetch(shared_b.iterator + layout_b((at, row, slot)), dy.iterator, offset, there)
+
+
+@cute.kernel
+def _weight_product(
+    pairs,
+    starts,
+    x,
+    dy,
+    out,
+    tiled,
+    layout_a,
+    layout_b,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    out_blocks = -(-sizes.c_out // tile.columns)
+    blocks = -(-sizes.c_in // tile.rows) * out_blocks
+    rest, column = block // (sizes.groups * blocks), block % (sizes.groups * blocks)
+    part, tap = rest // sizes.taps, rest % sizes.taps
+    group = column // blocks
+    first_in = (column % blocks) // out_blocks * tile.rows
+    first_out = column % out_blocks * tile.columns
+
+    # Every part but the last has whole steps.
+    steps = (starts[tap + 1] - starts[tap] + (tile.depth - 1)) // tile.depth
+    share = (steps + (sizes.slices - 1)) // sizes.slices * tile.depth
+    begin = cutlass.min(starts[tap] + part * share, starts[tap + 1])
+    end = cutlass.min(begin + share, starts[tap + 1])
+    turns = (end - begin + (tile.depth - 1)) // tile.depth
+
+    memory = cutlass.memory.SmemAllocator()
+    shared_a = memory.allocate_tensor(x.element_type, layout_a, 1024)
+    shared_b = memory.allocate_tensor(x.element_type, layout_b, 1024)
+    place = (thread, begin, end, group, first_in, first_out)
+    read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, True, tile)
+
+    for turn in range_constexpr(tile.stages - 1):
+        if turn < turns:
+            _fetch_pairs(
+                pairs, x, dy, shared_a, shared_b, layout_a, layout_b, place, turn, turn, tile, sizes
+            )
+        cute.arch.cp_async_commit_group()
+    for turn in cutlass.range(turns, unroll=1):
+        cute.arch.cp_async_wait_group(tile.stages - 2)
+        cute.arch.sync_threads()
+        ahead = turn + (tile.stages - 1)
+        if ahead < turns:
+            _fetch_pairs(
+                pairs, x, dy, shared_a, shared_b, layout_a, layout_b, place, ahead,
+                ahead % tile.stages, tile, sizes,
+            )  # fmt: skip
+        cute.arch.cp_async_commit_group()
+        multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
+
+    where = tiled.get_slice(thread).partition_C(
+        cute.make_identity_tensor((tile.rows, tile.columns))
+    )
+    for i in range_constexpr(cute.size(total, mode=[1])):
+        for half in range_constexpr(2):
+            row = first_in + where[(0, half), i, 0][0]
+            if row < sizes.c_in:
+                target = (Int64(part) * sizes.taps + tap) * sizes.groups + group
+                for j in range_constexpr(cute.size(total, mode=[2])):
+                    at = first_out + where[(0, half), i, j][1]
+                    if at < sizes.c_out:
+                        offset = (target * sizes.c_in + row) * sizes.c_out + at
+                        store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
