@@ -54,9 +54,8 @@ def main() -> None:
     )
     parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
     chips = parser.parse_args().chips
-    asked = [
-        (chip, "benchmarks.tpu.epilogue:layer", {"epilogue": e}) for chip in chips for e in EPILOGUES
-    ]
+    target = "benchmarks.tpu.epilogue:layer"
+    asked = [(chip, target, {"epilogue": name}) for chip in chips for name in EPILOGUES]
     print("| chip | " + " | ".join(f"{e}, us" for e in EPILOGUES) + " | more |")
     print("|---|" + "---:|" * (len(EPILOGUES) + 1))
     programs = iter(count_all(asked))
