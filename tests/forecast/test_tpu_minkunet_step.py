@@ -16,6 +16,7 @@ CONVOLUTIONS = 42
 @pytest.mark.slow
 @pytest.mark.tpu_compile
 @pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
+@pytest.mark.lax_promotion  # optax relies on it
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("capacity", CAPACITIES)
 @pytest.mark.parametrize("chip", TOPOLOGIES)
