@@ -152,10 +152,9 @@ bool FindPacked(const Lookup& p, const std::vector<Column>& columns, const Paral
         const uint64_t* next = position;
         for (const Step step : column.steps) {
           const uint64_t wanted = word + static_cast<uint64_t>(step.along);
-          while (*next < wanted) ++next;
-          const bool hit = *next == wanted;
-          found[step.tap] = hit ? static_cast<int32_t>(next - first) : -1;
-          next += hit;
+          next += *next < wanted;
+          while (*next < wanted) ++next;  // the list has equal rows, or the column a gap
+          found[step.tap] = *next == wanted ? static_cast<int32_t>(next - first) : -1;
         }
       }
     }

@@ -133,8 +133,7 @@ def test_the_short_windows_are_exceeded():
     assert np.asarray(kmap.view("windows"))[1].max() > 3 * 32
 
 
-@pytest.mark.parametrize("product", ["forward", "wgrad"])
-def test_maps_in_no_order_are_right_or_nan(product, rng):
+def shuffled_map(rng):
     """Each tile needs nearly every window; only so many visits have room."""
     axis = np.arange(16)
     grid = np.stack(np.meshgrid(axis[:1], axis, axis, axis, indexing="ij"), -1).reshape(-1, 4)
@@ -142,7 +141,12 @@ def test_maps_in_no_order_are_right_or_nan(product, rng):
     rows = kmap.in_capacity
     assert rows == kmap.out_capacity
     table = jnp.asarray(rng.permutation(rows)[:, None], jnp.int32)
-    shuffled = dataclasses.replace(kmap, views={"neighbors": table})
+    return kmap, dataclasses.replace(kmap, views={"neighbors": table})
+
+
+@pytest.mark.parametrize("product", ["forward", "wgrad"])
+def test_maps_in_no_order_are_right_or_nan(product, rng):
+    kmap, shuffled = shuffled_map(rng)
     problem = dataclasses.replace(
         problem_of(product, kmap, 4, 4, "float32"), symmetric=False, spec=None
     )
@@ -150,11 +154,28 @@ def test_maps_in_no_order_are_right_or_nan(product, rng):
     views = {name: shuffled.view(name) for name in tpu.views((), product, False)}
     chosen = parameters_of(16, 128, 128, 2)
     found = np.asarray(tpu.apply(problem, chosen, a, b, views))
-    x = np.asarray(a)[np.asarray(table)[:, 0]]
+    x = np.asarray(a)[np.asarray(shuffled.view("neighbors"))[:, 0]]
     wanted = x @ np.asarray(b)[0] if product == "forward" else (x.T @ np.asarray(b))[None]
     lost = np.isnan(found)
     assert lost.any()
     np.testing.assert_allclose(found[~lost], wanted[~lost], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_of_integers_in_no_order_some_are_right_the_others_the_least(rng):
+    """In two blocks of channels, whose sum is not twice the least, which would be zero."""
+    kmap, shuffled = shuffled_map(rng)
+    problem = problem_of("forward", kmap, 200, 4, "int8")
+    problem = dataclasses.replace(problem, symmetric=False, spec=None)
+    x = jnp.asarray(rng.integers(-128, 128, (kmap.in_capacity, 200)), "int8")
+    w = jnp.asarray(rng.integers(-128, 128, (1, 200, 4)), "int8")
+    views = {name: shuffled.view(name) for name in tpu.views((), "forward", False)}
+    found = np.asarray(tpu.apply(problem, parameters_of(16, 128, 128, 2), x, w, views))
+    rows = np.asarray(x, np.int32)[np.asarray(shuffled.view("neighbors"))[:, 0]]
+    wanted = rows @ np.asarray(w, np.int32)[0]
+    lost = (found == np.iinfo(np.int32).min).all(axis=1)
+    assert 0 < lost.sum() < len(lost)
+    np.testing.assert_array_equal(found[~lost], wanted[~lost])
 
 
 def test_selection_rounds_nothing():
@@ -200,7 +221,7 @@ def test_stripes_have_as_many_visits():
     blocks = tpu.Blocks(16, 128, 128, 4)
     spec = vx.KernelSpec.make(3, 1, 1)
     problem = SimpleNamespace(spec=spec)
-    (of_place, *_, bounds), visited, fits = tpu._visits(
+    (of_place, *_, bounds), fits = tpu._visits(
         problem, blocks, ((0,),), jnp.asarray(windows), 40 * 128
     )
     visits = np.diff(bounds)
@@ -208,7 +229,6 @@ def test_stripes_have_as_many_visits():
     assert visits.sum() == 20 * 10
     # Half of a tile's nine visits too many or too few on either side.
     assert np.abs(visits - 50).max() <= 2 * 4
-    assert np.asarray(visited).all()
     assert np.asarray(fits).all()
     tiles = np.asarray(of_place)
     inner = np.asarray(bounds)[1:-1]

@@ -19,6 +19,7 @@ from voxax.coords import (
     bucket_capacity,
     coarsen,
     find_neighbors,
+    floor_divide,
     is_valid,
     unique_rows,
 )
@@ -289,7 +290,7 @@ def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.
         inside = near[:, None] & _in_range(sites)
     else:
         shifted = coords[:, None, 1:] - offsets
-        sites = jnp.floor_divide(shifted, scale[None, None, :])
+        sites = floor_divide(shifted, spec.stride)
         keep &= jnp.all(shifted == sites * scale[None, None, :], axis=-1)
         inside = _in_range(sites)
     if spec.output_shape is not None:

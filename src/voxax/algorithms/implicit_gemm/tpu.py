@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +141,7 @@ def apply(
 
     columns = columns_of(problem.spec, problem.num_offsets)
     windows = views["windows" if name == "neighbors" else OPPOSITE_WINDOWS["windows"]]
-    visits, visited, fits = _visits(problem, blocks, columns, windows, a.shape[0])
+    visits, fits = _visits(problem, blocks, columns, windows, a.shape[0])
     total = accumulator(a.dtype)
     kernel = tpu_kernel.Kernel(
         columns, blocks.window, blocks.packed, _parts(problem), total,
@@ -169,17 +170,28 @@ def apply(
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
     # Partial sums over blocks of channels stay wide.
     kept = result if len(x) == 1 else total
+    unvisited = _unvisited(fits, blocks.out_block, kept)
+    # Of several terms in the first alone: twice the least integer is zero.
+    starts = [unvisited] + [jnp.zeros_like(unvisited)] * (len(x) - 1)
     outs = []
     for ws in _split(_padded_weight(w, blocks), blocks.out_block, 2):
         terms = [
-            tpu_kernel.product(*arguments, xs, _weight_of(problem, part), kept)
-            for xs, part in zip(x, _split(ws, blocks.in_block, 1), strict=True)
+            tpu_kernel.product(*arguments, xs, _weight_of(problem, part), start)
+            for xs, part, start in zip(x, _split(ws, blocks.in_block, 1), starts, strict=True)
         ]
         outs.append(sum(terms[1:], terms[0]))
-    y = jnp.concatenate(outs, axis=1)[: by_tap.shape[1]].reshape(len(visited), WINDOW_TILE, -1)
-    y = jnp.where(visited[:, None, None], y, jnp.zeros((), y.dtype))
-    y = _unless_lost(y, fits[:, None, None])
-    return y.reshape(by_tap.shape[1], -1)[: shape[0], : shape[1]].astype(result)
+    y = jnp.concatenate(outs, axis=2)
+    return y.reshape(-1, y.shape[2])[: shape[0], : shape[1]].astype(result)
+
+
+def _unvisited(fits: jax.Array, channels: int, dtype: Any) -> jax.Array:
+    """``[tiles + 1, WINDOW_TILE, channels]``: what a product holds where no visit writes.
+
+    Zero, or what says that there was no room. By tile: TPUs spread a value of each row over lanes
+    at a cycle a row, and that of a tile at a quarter of it.
+    """
+    of_tile = jnp.pad(_unless_lost(jnp.zeros(len(fits), dtype), fits), (0, 1))
+    return jnp.broadcast_to(of_tile[:, None, None], (len(of_tile), WINDOW_TILE, channels))
 
 
 def _unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
@@ -197,20 +209,20 @@ def _written(problem: Problem) -> tuple[int, int]:
 
 def _visits(
     problem: Problem, blocks: Blocks, columns: Columns, windows: jax.Array, rows: int
-) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array]:
-    """The arrays of ``tpu_kernel.Visits``, and ``bool[tiles]`` twice.
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    """The arrays of ``tpu_kernel.Visits``, and ``bool[tiles]``: for which there is room.
 
-    Which tiles have any visits; and for which there is room. There is room for all in maps
-    between canonical orders. In a map that was made by hand there may not be, and what is left out
-    must not look like a result: its tiles become NaN.
+    There is room for all in maps between canonical orders. In a map that was made by hand there may
+    not be. Tiles without room have no visit at all: what is left out must not look like a result.
     """
     tiles, alignment = windows.shape[1], blocks.alignment
     most = most_visits(problem.spec, columns, rows, tiles, blocks.window, alignment)
     starts = jnp.maximum(windows[0] - windows[0] % alignment, 0)
     lengths = jnp.where(windows[1] > 0, windows[1] + windows[0] - starts, 0)
     of_place, first, ends = tiles_of_visits(lengths, blocks.window, most)
+    fits = ends <= most
     # Each visit costs as much as another, so stripes have as many visits, but for whole tiles.
-    total = jnp.minimum(ends[-1], most)
+    total = jnp.max(jnp.where(fits, ends, 0))
     shares = jnp.arange(blocks.stripes + 1, dtype=jnp.int32)
     # Not total * shares: many visits by many stripes may not fit 32 bits.
     wanted = total // blocks.stripes * shares + jnp.minimum(total % blocks.stripes, shares)
@@ -221,7 +233,7 @@ def _visits(
     bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
     bounds = bounds.at[-1].set(total)
     scalars = (of_place, first, starts.reshape(-1), lengths.reshape(-1), bounds)
-    return scalars, ends > first, ends <= most
+    return scalars, fits
 
 
 def _by_tap(table: jax.Array, places: int) -> jax.Array:
@@ -237,11 +249,13 @@ def _gathered(problem: Problem, x: jax.Array, other: jax.Array, blocks: Blocks) 
     Rows that nothing reads are zero, since zero times NaN is NaN. The last window is zero: a
     column's that has none, and it begins behind every other.
     """
-    rows = x.shape[0] + -x.shape[0] % blocks.alignment + blocks.window
+    rows = x.shape[0] + -x.shape[0] % blocks.alignment
     x = _padded(clear_unreached(x, other), rows, blocks.in_block)
     x = x.astype(jnp.float32 if _parts(problem) > 1 else jnp.bfloat16)
     packed = (rows // blocks.packed, blocks.packed * blocks.in_block)
-    return [part.reshape(packed) for part in _split(x, blocks.in_block, 1)]
+    parts = [part.reshape(packed) for part in _split(x, blocks.in_block, 1)]
+    # After the reshape: the other way round a cycle a row, this way a sixth of it.
+    return [jnp.pad(part, ((0, blocks.window // blocks.packed), (0, 0))) for part in parts]
 
 
 def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:

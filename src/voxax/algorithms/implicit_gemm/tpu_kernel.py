@@ -64,6 +64,7 @@ class Kernel:
         return sum(map(len, self.columns))
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Visits:
     """What the scalar unit knows before a step starts: ``int32``, one-dimensional.
@@ -85,10 +86,14 @@ class Visits:
     bounds: jax.Array
 
 
-def product(kernel: Kernel, visits: Visits, table: Any, x: Any, w: Any, dtype: Any) -> jax.Array:
-    """``y[m] = sum_k x[table[k, m]] @ w[k]``, of ``(tiles + 1) * WINDOW_TILE`` rows.
+# Jitted, so that layers of the same sizes are traced and translated for the chip once.
+@functools.partial(jax.jit, static_argnums=0)
+def product(
+    kernel: Kernel, visits: Visits, table: Any, x: Any, w: Any, unvisited: jax.Array
+) -> jax.Array:
+    """``y[m] = sum_k x[table[k, m]] @ w[k]``: ``[tiles + 1, WINDOW_TILE, C_out]``.
 
-    Rows of tiles without a visit are undefined, and so is the last tile.
+    The last tile is undefined.
 
     Args:
       kernel, visits: see there.
@@ -96,7 +101,8 @@ def product(kernel: Kernel, visits: Visits, table: Any, x: Any, w: Any, dtype: A
       x: ``[N / packed, packed * C_in]``, bfloat16, or float32 for more than one part; finite. The
         last window of rows is zero, and no neighbour.
       w: ``bfloat16[parts * C_out, K * C_in]``, part after part; channels are multiples of 64.
-      dtype: of the result.
+      unvisited: the result, as it is in tiles that have no visit. Its memory becomes the result's:
+        no pass over all rows has to follow that looks for such tiles.
     """
     channels, c_in = w.shape[0] // kernel.parts, x.shape[1] // kernel.packed
 
@@ -126,16 +132,18 @@ def product(kernel: Kernel, visits: Visits, table: Any, x: Any, w: Any, dtype: A
         x,
         # One buffer: its block never changes.
         (w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))),
-        _compat.shape_like((table.shape[1] + WINDOW_TILE, channels), dtype, x),
+        _compat.shape_like(unvisited.shape, unvisited.dtype, x),
         # A stripe without visits writes behind the last tile: its place is not another's.
         lambda step: pl.BlockSpec(
-            (WINDOW_TILE, channels), lambda *place: (step(*place).written, 0)
+            (None, WINDOW_TILE, channels), lambda *place: (step(*place).written, 0, 0)
         ),
         None,
         [pltpu.VMEM((channels, WINDOW_TILE), kernel.total)],
+        unvisited,
     )
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def weight_product(kernel: Kernel, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
     """``dw[k] = sum_m x[table[k, m]]^T dy[m]``: ``[stripes, C_out, K * C_in]``, to be summed.
 
@@ -306,19 +314,26 @@ def _call(
     out_spec: Callable[[Callable[..., _Step]], pl.BlockSpec],
     clear: Callable[[Any], None] | None,
     scratch: list[Any],
+    before: jax.Array | None = None,
 ) -> jax.Array:
-    """The grid over visits: windows of ``x`` by column, the table's and ``other``'s blocks."""
+    """The grid over visits: windows of ``x`` by column, the table's and ``other``'s blocks.
+
+    ``before``: what the result's memory holds where no step writes.
+    """
     scalars = tuple(getattr(visits, field.name) for field in dataclasses.fields(visits))
     stripes, columns = visits.bounds.shape[0] - 1, len(kernel.columns)
     c_in, rows = x.shape[1] // kernel.packed, kernel.window // kernel.packed
     behind = x.shape[0] * kernel.packed - kernel.window
+
+    held = () if before is None else (before,)
 
     def step_of(stripe: Any, step: Any, *known: Any) -> _Step:
         return _Step(kernel, stripe, step, *known)
 
     def run(*refs: Any) -> None:
         known, rest = refs[: len(scalars)], refs[len(scalars) :]
-        table_ref, x_ref, other_ref, out_ref, windows, picked, arrived, *own = rest
+        table_ref, x_ref, other_ref, *rest = rest
+        out_ref, windows, picked, arrived, *own = rest[len(held) :]
         step = step_of(pl.program_id(0), pl.program_id(1), *known)
         slot = jax.lax.rem(pl.program_id(1), jnp.int32(2))
 
@@ -379,6 +394,7 @@ def _call(
                 ),
                 pl.BlockSpec(memory_space=pltpu.HBM),
                 other_spec,
+                *(pl.BlockSpec(memory_space=pltpu.HBM) for _ in held),
             ],
             out_specs=out_spec(step_of),
             scratch_shapes=[
@@ -396,5 +412,6 @@ def _call(
             # No copy leaves its array, see _Step.windows; the checks took 260 bundles a visit.
             disable_bounds_checks=True,
         ),
+        input_output_aliases={len(scalars) + 3: 0} if held else {},
         interpret=kernel.interpret,
-    )(*scalars, table, x, other[0])
+    )(*scalars, table, x, other[0], *held)

@@ -1,0 +1,74 @@
+"""What a layer's epilogue costs behind the window kernel, left to XLA.
+
+    python benchmarks/tpu/epilogue.py
+
+A 3x3x3 submanifold layer of 64 channels in bfloat16, forward, over 94,444 rows, each tile visited
+once: the product alone; with a bias of each channel; and with a folded batch norm, a residual that
+is added, and a ReLU. Times are predicted from the TPU compiler's schedules (voxax.forecast), whole
+programs. What a kernel that did it itself could save is the difference at most. Nothing runs.
+Needs libtpu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
+
+from benchmarks.tpu import program
+
+from voxax.forecast import TOPOLOGIES, count_all
+from voxax.geometry.windows import WINDOW_TILE
+
+ROWS, CHANNELS = 94_444, 64
+EPILOGUES = ("none", "bias", "batch norm, residual, ReLU")
+
+
+def layer(chip: str, epilogue: str) -> tuple[Any, ...]:
+    """What to compile."""
+    run, x, w, views = program.product(chip, rows=ROWS, channels=CHANNELS)
+
+    def whole(x: Any, w: Any, views: Any, scale: Any, shift: Any, residual: Any) -> Any:
+        y = run(x, w, views)
+        if epilogue == "none":
+            return y
+        wide = y.astype(jnp.float32)
+        if epilogue == "bias":
+            return (wide + shift[None, :]).astype(y.dtype)
+        wide = wide * scale[None, :] + shift[None, :] + residual.astype(jnp.float32)
+        return jnp.maximum(wide, 0).astype(y.dtype)
+
+    channels = jax.ShapeDtypeStruct((CHANNELS,), "float32")
+    return whole, x, w, views, channels, channels, x
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    chips = parser.parse_args().chips
+    target = "benchmarks.tpu.epilogue:layer"
+    asked = [(chip, target, {"epilogue": name}) for chip in chips for name in EPILOGUES]
+    print("| chip | " + " | ".join(f"{e}, us" for e in EPILOGUES) + " | more |")
+    print("|---|" + "---:|" * (len(EPILOGUES) + 1))
+    programs = iter(count_all(asked))
+    for chip in chips:
+        times = []
+        for _ in EPILOGUES:
+            found = next(programs)
+            visits = -(-ROWS // WINDOW_TILE) / found.chip.cores
+            kernels = {k.name: visits for k in found.kernels if k.is_pallas}
+            times.append(1e6 * found.seconds(kernels))
+        cells = " | ".join(f"{time:,.0f}" for time in times)
+        print(f"| {chip} | {cells} | {times[-1] / times[0] - 1:+.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
