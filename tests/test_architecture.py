@@ -78,13 +78,24 @@ def copy(tmp_path_factory):
     return folder
 
 
+# What an editable installation finds by comes before PYTHONPATH, so it is taken out.
+ALONE = """
+import sys
+
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in type(f).__module__]
+"""
+
+
 def run(folder, *command, **environment):
+    start = folder / "start"
+    start.mkdir(exist_ok=True)
+    (start / "sitecustomize.py").write_text(ALONE)
     result = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
         env={
             **os.environ,
-            "PYTHONPATH": str(folder / "src"),
+            "PYTHONPATH": os.pathsep.join([str(start), str(folder / "src")]),
             "VOXAX_CACHE_DIR": str(folder / "cache"),
             **environment,
         },
