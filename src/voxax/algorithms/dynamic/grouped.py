@@ -47,8 +47,9 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
     """Always with the native kernels; else but for dgrad, which adds to rows.
 
-    On 2 cores of an AMD EPYC (AVX2) they took 0.22 to 1.1 of the time of the next best strategy, on
-    the ten maps of benchmarks/dynamic.py, of 64 channels, forward; with gradients 0.18 to 0.72.
+    On 2 cores of an AMD EPYC (AVX2) the kernels took 0.22 to 1.1 of the time of the next best
+    strategy, on the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with
+    gradients.
     """
     return native.refusal(problem) is None or problem.product != "dgrad"
 
