@@ -10,9 +10,10 @@ import numpy as np
 
 from voxax.algorithms import Problem
 from voxax.algorithms.implicit_gemm import bodies, tpu
+from voxax.coords import lookup, tile_lookup
 from voxax.forecast import TOPOLOGIES as BY_CHIP
 from voxax.forecast import compile_for
-from voxax.geometry import KernelSpec, windows
+from voxax.geometry import KernelSpec, views, windows
 from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.hardware import describe
 
@@ -23,10 +24,12 @@ facts = functools.cache(describe)  # a process of its own each time
 
 @functools.cache
 def digest(name="windows"):
-    """Of the window kernels or the baselines, and of the versions that compile them."""
+    """Of the window kernels, the maps too, or the baselines, and the versions that compile them."""
     folder = Path(tpu.__file__).parent
+    kernels = (folder / "tpu.py", folder / "tpu_kernel.py", Path(windows.__file__))
     files = {
-        "windows": (folder / "tpu.py", folder / "tpu_kernel.py", Path(windows.__file__)),
+        "windows": kernels,
+        "step": (*kernels, Path(tile_lookup.__file__), Path(lookup.__file__), Path(views.__file__)),
         "baselines": (Path(__file__).parent / "baselines.py",),
     }
     found = hashlib.sha256(b"".join(path.read_bytes() for path in files[name]))

@@ -116,3 +116,32 @@ def test_operations_of_a_program():
     assert found["k"].bytes == 64 * 128 * 4
     assert (found["fusion.1"].times, found["fusion.1"].label) == (7, "f")
     assert found["fusion.1"].bytes == 2 * 104 * 128 * 4
+
+
+CONDITIONAL = """HloModule m
+%first (p: f32[8]) -> f32[8] {
+  ROOT %a = f32[8]{0} fusion(%p), kind=kLoop
+}
+%second (p: f32[8]) -> f32[8] {
+  ROOT %b = f32[8]{0} fusion(%p), kind=kLoop
+}
+%again (p: (f32[8])) -> (f32[8]) {
+  %x = f32[8]{0} get-tuple-element(%p), index=0
+  ROOT %c = f32[8]{0} fusion(%x), kind=kLoop
+}
+%ends (p: (f32[8])) -> pred[] {
+  ROOT %less = pred[] compare(%p, %p), direction=LT
+}
+ENTRY %main (q: f32[8], i: s32[], f: pred[]) -> f32[8] {
+  %by_number = f32[8]{0} conditional(%i, %q, %q), branch_computations={%first, %second}
+  %by_flag = f32[8]{0} conditional(%f, %q, %q), true_computation=%first, false_computation=%second
+  ROOT %w = (f32[8]) while(%q), condition=%ends, body=%again
+}
+"""
+
+
+def test_every_branch_and_open_loops_are_walked():
+    found = operations(CONDITIONAL)
+    assert [item.name for item in found] == ["a", "b", "a", "b", "c"]
+    assert [item.in_open_loop for item in found] == [False] * 4 + [True]
+    assert {item.times for item in found} == {1}

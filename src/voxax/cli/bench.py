@@ -125,7 +125,7 @@ def _to_json(program: Program) -> dict[str, Any]:
         {
             "name": cost.kernel.name,
             "label": cost.kernel.label,
-            "runs": cost.kernel.times,
+            "runs": None if cost.kernel.in_open_loop else cost.kernel.times,
             "cycles": cost.cycles,
             "issued": cost.bundles,
             "bytes": cost.bytes,

@@ -16,6 +16,7 @@ import numpy as np
 from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.ordering import WIDEST, rows_less
+from voxax.coords.tile_lookup import find_columns
 
 # Along the last axis the neighbours of a hit are adjacent rows; walking to the next
 # offset costs one comparison per lattice step, a new search about log2(rows) of them.
@@ -76,7 +77,11 @@ _find_rows = natively_on_cpu("find_rows", _merge_rows, _search_rows)
 
 
 def find_neighbors(
-    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: np.ndarray
+    sorted_coords: jax.Array,
+    centers: jax.Array,
+    valid: jax.Array,
+    offsets: np.ndarray,
+    ordered: bool = False,
 ) -> jax.Array:
     """Row of ``center + offset`` for every center and offset.
 
@@ -85,6 +90,8 @@ def find_neighbors(
       centers: ``int32[M, 1 + D]``, batch index first, any order.
       valid: ``bool[M]``; invalid centers find nothing.
       offsets: static ``int[K, D]`` in lexicographic order.
+      ordered: valid centers are in canonical order too. What is found does not depend on it;
+        TPUs then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).
 
     Returns:
       ``int32[M, K]``, the row or -1. One search per run of offsets that share all
@@ -92,25 +99,47 @@ def find_neighbors(
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
     if not 2 <= centers.shape[1] <= WIDEST:
-        return _find_neighbors(sorted_coords, centers, valid, taps)
-    return _find_natively(sorted_coords, centers, valid, offsets=taps)[0]
+        return _find_neighbors(sorted_coords, centers, valid, taps, ordered)
+    return _find_natively(sorted_coords, centers, valid, offsets=taps, ordered=ordered)[0]
 
 
 # Jitted, so that an eager call compiles one program per shape and kernel, and the runs of
 # one shape in a loop, so that this program is as small for 5x5x5 taps as for 3x3x3.
-@functools.partial(jax.jit, static_argnames="offsets")
+@functools.partial(jax.jit, static_argnames=("offsets", "ordered"))
 def _find_neighbors(
-    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
+    sorted_coords: jax.Array,
+    centers: jax.Array,
+    valid: jax.Array,
+    offsets: Offsets,
+    ordered: bool,
 ) -> jax.Array:
     tables, taps = [], []
     for steps, starts in _runs(offsets).items():
-        walk = functools.partial(_walk, sorted_coords, centers, valid, steps)
         first = jnp.asarray([[0, *offset] for offset in starts], jnp.int32)
-        tables.append(jax.lax.map(walk, first).reshape(-1, centers.shape[0]))
+        arguments = sorted_coords, centers, valid, first
+        walk = functools.partial(_walk_columns, steps=steps)
+        if ordered and len(sorted_coords) and len(centers):
+            compare = functools.partial(find_columns, steps=steps)
+            found = jax.lax.platform_dependent(*arguments, tpu=compare, default=walk)
+        else:
+            found = walk(*arguments)
+        tables.append(found.reshape(-1, centers.shape[0]))
         taps += [(*offset[:-1], offset[-1] + step) for offset in starts for step in steps]
     place = {tap: row for row, tap in enumerate(taps)}
     order = np.asarray([place[offset] for offset in offsets])
     return jnp.concatenate(tables)[order].T
+
+
+def _walk_columns(
+    sorted_coords: jax.Array,
+    centers: jax.Array,
+    valid: jax.Array,
+    starts: jax.Array,
+    steps: tuple[int, ...],
+) -> jax.Array:
+    """As :func:`voxax.coords.tile_lookup.find_columns`."""
+    walk = functools.partial(_walk, sorted_coords, centers, valid, steps)
+    return jax.lax.map(walk, starts)
 
 
 def _walk(
@@ -161,18 +190,27 @@ def _runs(offsets: Offsets) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
 
 
 def _merge_neighbors(
-    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
+    sorted_coords: jax.Array,
+    centers: jax.Array,
+    valid: jax.Array,
+    offsets: Offsets,
+    ordered: bool = False,
 ) -> tuple[jax.Array]:
     """The same by the native kernel, which walks all columns of taps through both lists."""
+    del ordered  # it looks itself
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
     taps = jnp.asarray(offsets, jnp.int32)
     return (library_call("voxax_find_neighbors", shape, sorted_coords, centers, valid, taps),)
 
 
 def _search_neighbors(
-    sorted_coords: jax.Array, centers: jax.Array, valid: jax.Array, offsets: Offsets
+    sorted_coords: jax.Array,
+    centers: jax.Array,
+    valid: jax.Array,
+    offsets: Offsets,
+    ordered: bool,
 ) -> tuple[jax.Array]:
-    return (_find_neighbors(sorted_coords, centers, valid, offsets),)
+    return (_find_neighbors(sorted_coords, centers, valid, offsets, ordered),)
 
 
 _find_natively = natively_on_cpu("find_neighbors", _merge_neighbors, _search_neighbors)

@@ -57,7 +57,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
     kernels, copied = [], 0
     for item in operations(compiled.as_text()):
         if runs_beside(item):
-            copied += item.bytes * (item.times or 1)
+            copied += item.bytes * item.times
         else:
             kernels.append(
                 Kernel(
@@ -65,6 +65,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
                     item.kind,
                     item.label,
                     item.times,
+                    item.in_open_loop,
                     item.bytes,
                     item.operands,
                     listings.get(item.name),

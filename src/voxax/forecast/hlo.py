@@ -11,7 +11,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%(\S+) \(")
 _OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
 _CALL = re.compile(r" ([a-z][a-z0-9\-]*)\(")
 _SHAPE = re.compile(r"(pred|[a-z]+[0-9]+(?:e\w+)?)\[([0-9,]*)\](?:\{([^}]*)\})?")
-_BRANCHES = re.compile(r"(?:branch_computations=\{|(?:true|false)_computation=)([^}]+?)[},]")
+_BRANCHES = re.compile(r"(?:branch_computations=\{([^}]+)|(?:true|false)_computation=([^,]+))")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _BITS = {"pred": 8}
 # Nothing is executed for these, or what is, runs beside the kernels.
@@ -29,7 +29,9 @@ class Operation:
     Attributes:
       name: its listing is called so.
       kind: HLO's opcode; of calls to kernels, their target.
-      times: how often it runs; None inside a loop whose passes are known at run time only.
+      times: how often it runs; loops of a number of passes that is known at run time only count as
+        one.
+      in_open_loop: inside of such a loop.
       bytes: operands and results in HBM, each once, padded to tiles.
       operands: dtype and shape of each.
       label: where it comes from in JAX.
@@ -37,7 +39,8 @@ class Operation:
 
     name: str
     kind: str
-    times: int | None
+    times: int
+    in_open_loop: bool
     bytes: int
     operands: tuple[tuple[str, tuple[int, ...]], ...]
     label: str
@@ -58,7 +61,7 @@ def operations(text: str) -> list[Operation]:
       text: ``compiled.as_text()``.
     """
     computations, entry = _computations(text)
-    return list(_walk(computations, entry, 1))
+    return list(_walk(computations, entry, 1, False))
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Line]], str]:
@@ -79,7 +82,7 @@ def _computations(text: str) -> tuple[dict[str, list[_Line]], str]:
 
 
 def _walk(
-    computations: dict[str, list[_Line]], name: str, times: int | None
+    computations: dict[str, list[_Line]], name: str, times: int, in_open_loop: bool
 ) -> Iterator[Operation]:
     lines = computations.get(name, [])
     shapes = {line.name: line.shape for line in lines}
@@ -88,15 +91,15 @@ def _walk(
             continue
         if line.opcode == "while":
             trips = _trips(computations, line)
-            inside = None if trips is None or times is None else trips * times
-            yield from _walk(computations, _called(line, "body"), inside)
+            inside = times * (1 if trips is None else trips), in_open_loop or trips is None
+            yield from _walk(computations, _called(line, "body"), *inside)
         elif line.opcode == "conditional":
             # The dearest branch is not known here: all of them.
-            for branches in _BRANCHES.findall(line.rest):
-                for branch in branches.split(","):
-                    yield from _walk(computations, branch.strip("% "), times)
+            for several, one in _BRANCHES.findall(line.rest):
+                for branch in (several or one).split(","):
+                    yield from _walk(computations, branch.strip("% "), times, in_open_loop)
         elif line.opcode == "call":
-            yield from _walk(computations, _called(line, "to_apply"), times)
+            yield from _walk(computations, _called(line, "to_apply"), times, in_open_loop)
         else:
             target = re.search(r'custom_call_target="([^"]*)"', line.rest)
             label = re.search(r'op_name="([^"]*)"', line.rest)
@@ -104,6 +107,7 @@ def _walk(
                 line.name,
                 target[1] if target else line.opcode,
                 times,
+                in_open_loop,
                 _bytes_of(computations, line, shapes),
                 _operands(line, shapes),
                 label[1] if label else "",

@@ -23,7 +23,9 @@ class Kernel:
       name: in the program's HLO.
       kind: HLO's opcode, or the target of a call; Pallas' is ``tpu_custom_call``.
       label: where it comes from in JAX.
-      times: how often the program runs it; None where that is known at run time only.
+      times: how often the program runs it; loops of a number of passes that is known at run time
+        only count as one.
+      in_open_loop: inside of such a loop of the program.
       bytes: operands and results in HBM, each once.
       operands: dtype, as HLO calls it, and shape of each.
       listing: None for what has none.
@@ -32,7 +34,8 @@ class Kernel:
     name: str
     kind: str
     label: str
-    times: int | None
+    times: int
+    in_open_loop: bool
     bytes: int
     operands: tuple[tuple[str, tuple[int, ...]], ...]
     listing: Listing | None
@@ -47,9 +50,10 @@ class Kernel:
 
         Args:
           chip: it was compiled for.
-          passes: of loops whose number is known at run time only.
+          passes: of loops whose number is known at run time only: those of a Pallas kernel's own,
+            and of the program's around a kernel of XLA's.
         """
-        times = self.times or 1
+        times = self.times * (passes if self.in_open_loop and not self.is_pallas else 1)
         if self.listing is None:
             return Cost(self, 0.0, 0.0, float(times * self.bytes), {}, chip)
         total = self.listing.whole.total(passes)

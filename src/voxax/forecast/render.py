@@ -24,7 +24,7 @@ def render(program: Program, passes: Mapping[str, float] | float = 1, most: int 
         rows.append(
             (
                 kernel.name,
-                "?" if kernel.times is None else str(kernel.times),
+                f"{kernel.times}{'+' * kernel.in_open_loop}",
                 f"{cost.cycles:,.0f}",
                 f"{cost.bundles:,.0f}",
                 f"{cost.bytes / 1e6:,.1f}",

@@ -168,10 +168,10 @@ def _build(
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
     """``int32[out_capacity, K]`` from the coordinates of both sides."""
     if not spec.transposed:
-        return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets)
+        return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets, ordered=True)
     # fine = coarse * stride + offset: look the inputs (coarse) up among the outputs (fine),
     # then read the table backwards.
-    reached = find_neighbors(out, *_scaled(source, spec), spec.dilated_offsets)
+    reached = find_neighbors(out, *_scaled(source, spec), spec.dilated_offsets, ordered=True)
     return invert_neighbors(reached, out.shape[0])
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax._native.on_cpu import library_call, natively_on_cpu
+from voxax.coords.tile_lookup import find_numbers
 from voxax.geometry.tap_order import OPPOSITE_SORTED, sort_by_taps
 from voxax.geometry.windows import OPPOSITE_WINDOWS, columns_of, find_windows
 
@@ -33,12 +34,24 @@ def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
 
 
 def _invert_neighbors(neighbors: jax.Array, in_capacity: int) -> tuple[jax.Array]:
+    by_scatter = functools.partial(_invert_by_scatter, in_capacity=in_capacity)
+    if not (neighbors.size and in_capacity):
+        return (by_scatter(neighbors),)
+
+    # TPUs scatter row after row, at 17 cycles each.
+    def by_tiles(neighbors: jax.Array) -> jax.Array:
+        return find_numbers(neighbors.T, in_capacity).T
+
+    return (jax.lax.platform_dependent(neighbors, tpu=by_tiles, default=by_scatter),)
+
+
+def _invert_by_scatter(neighbors: jax.Array, in_capacity: int) -> jax.Array:
     out_capacity, taps = neighbors.shape
     rows = jnp.broadcast_to(jnp.arange(out_capacity, dtype=jnp.int32)[:, None], neighbors.shape)
     tap = jnp.broadcast_to(jnp.arange(taps, dtype=jnp.int32)[None, :], neighbors.shape)
     target = jnp.where(neighbors < 0, in_capacity, neighbors)
     empty = jnp.full((in_capacity, taps), -1, jnp.int32)
-    return (empty.at[target, tap].set(rows, mode="drop"),)
+    return empty.at[target, tap].set(rows, mode="drop")
 
 
 def _invert_natively(neighbors: jax.Array, in_capacity: int) -> tuple[jax.Array]:

@@ -1,0 +1,147 @@
+"""What would kernel maps take on TPUs, by comparing tiles and by binary search?
+
+    python benchmarks/tpu/maps.py --data FOLDER
+
+The table of neighbours of two real scans at 5 cm: 3x3x3 submanifold taps, and 2x2x2 taps of stride
+2 from the coarse voxels, between rows that are in canonical order already. By tiles, as TPUs find
+them (voxax.coords.tile_lookup), with the further windows that the scan's tiles need; and by binary
+search, row by row and column by column. Milliseconds by the TPU compiler's schedules
+(voxax.forecast), on one core. Nothing runs. Needs libtpu. Results go to results/tpu_maps.md and
+.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
+
+from benchmarks.tpu.scans import cells, points
+
+from voxax.coords.tile_lookup import TILE, VISITS, WINDOW
+from voxax.errors import VoxaxError
+from voxax.forecast import TOPOLOGIES, outcomes
+
+RESULTS = Path(__file__).parents[1] / "results"
+SCANS, VOXEL = ("semantickitti", "lone_star"), 0.05
+# Kernel size, stride, and its offsets along each axis.
+RELATIONS = {"3x3x3 submanifold": (3, 1, (-1, 0, 1)), "2x2x2, stride 2": (2, 2, (0, 1))}
+
+
+def search(kernel_size: int, stride: int, rows: int, centers: int, ordered: bool) -> Any:
+    """What to compile: the table of neighbours, ``int32[centers, K]``."""
+    import jax
+    import jax.numpy as jnp
+
+    from voxax.coords import find_neighbors, is_valid
+    from voxax.geometry import KernelSpec
+
+    spec = KernelSpec.make(3, kernel_size, stride)
+    scale = jnp.asarray([1, *spec.stride], jnp.int32)[None]
+
+    def table(source: jax.Array, centers: jax.Array) -> jax.Array:
+        valid = is_valid(centers)
+        return find_neighbors(source, centers * scale, valid, spec.dilated_offsets, ordered)
+
+    return table, *(jax.ShapeDtypeStruct((number, 4), "int32") for number in (rows, centers))
+
+
+def further(rows: np.ndarray, centers: np.ndarray, offsets: tuple[int, ...]) -> np.ndarray:
+    """``int[columns, tiles]``: windows behind the first that a tile is compared with."""
+
+    def keys(cells: np.ndarray) -> np.ndarray:
+        x, y, z = (cells - low + 1).T
+        return (x * sides[1] + y) * sides[2] + z
+
+    low, sides = rows.min(0), np.ptp(rows, axis=0) + 3
+    heads = keys(rows)[::TILE]
+    first = centers[::TILE]
+    last = centers[np.minimum(np.arange(len(first)) * TILE + TILE - 1, len(centers) - 1)]
+    found = []
+    for line in itertools.product(offsets, repeat=2):
+        least, most = (np.asarray([*line, offsets[side]]) for side in (0, -1))
+        begin = np.searchsorted(heads, keys(first + least), "right") - 1
+        end = np.searchsorted(heads, keys(last + most), "right")
+        blocks = np.maximum(end - np.maximum(begin, 0), 0)
+        found.append(np.maximum(-(-blocks * TILE // WINDOW) - 1, 0))
+    return np.stack(found)
+
+
+def measure(name: str, chip: str, scan: np.ndarray) -> list[dict[str, Any]]:
+    asked, rows = [], []
+    for relation, (size, stride, offsets) in RELATIONS.items():
+        coarse = scan if stride == 1 else np.unique(scan // stride, axis=0)
+        more = further(scan, coarse * stride, offsets)
+        # Of the loop over further windows, in the mean of the columns.
+        passes = float(np.mean(-(-more.sum(1) // VISITS)))
+        row = {"scan": name, "voxels": len(scan), "map": relation, "chip": chip}
+        rows.append(row | {"windows": 1 + float(more.mean()), "passes": passes})
+        sizes = {"kernel_size": size, "stride": stride, "rows": len(scan), "centers": len(coarse)}
+        asked += [
+            (chip, "benchmarks.tpu.maps:search", {**sizes, "ordered": ordered})
+            for ordered in (True, False)
+        ]
+    programs = iter(outcomes(asked))
+    for row in rows:
+        for way, number in (("tiles", row["passes"]), ("search", 1)):
+            program = next(programs)
+            if isinstance(program, VoxaxError):
+                row[f"{way}_error"] = str(program)[:600]
+                continue
+            dearest = max(program.costs(number), key=lambda cost: cost.seconds)
+            row |= {way: program.seconds(number), f"{way}_temporary": program.temporary}
+            row[f"{way}_bound"] = dearest.bound
+    return rows
+
+
+def table_of(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| scan, voxels | map | windows a tile | chip | by tiles, ms | by search, ms "
+        "| search / tiles | temporary, MB | of the search |",
+        "|---|---|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for r in rows:
+        cells = [f"{1e3 * r[way]:.2f}" if way in r else "-" for way in ("tiles", "search")]
+        cells.append(f"{r['search'] / r['tiles']:.0f}" if {"tiles", "search"} <= set(r) else "-")
+        for key in ("tiles_temporary", "search_temporary"):
+            cells.append(f"{r[key] / 1e6:.0f}" if key in r else "-")
+        head = f"| {r['scan']}, {r['voxels']:,} | {r['map']} | {r['windows']:.2f} | {r['chip']} | "
+        lines.append(head + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _place(row: dict[str, Any]) -> tuple[int, int, int]:
+    chips, maps = list(TOPOLOGIES), list(RELATIONS)
+    return SCANS.index(row["scan"]), maps.index(row["map"]), chips.index(row["chip"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, type=Path)
+    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    arguments = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    kept = RESULTS / "tpu_maps.json"
+    rows = json.loads(kept.read_text()) if kept.exists() else []
+    for name in SCANS:
+        scan = cells(points(arguments.data, name), VOXEL)
+        for chip in arguments.chips:
+            rows = [row for row in rows if (row["scan"], row["chip"]) != (name, chip)]
+            rows = sorted(rows + measure(name, chip, scan), key=_place)
+            kept.write_text(json.dumps(rows, indent=1) + "\n")
+            text = f"# Kernel maps on TPUs, predicted\n\n{table_of(rows)}\n"
+            kept.with_suffix(".md").write_text(text)
+    print(table_of(rows))
+
+
+if __name__ == "__main__":
+    main()

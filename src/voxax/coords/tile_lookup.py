@@ -1,0 +1,193 @@
+"""Finding neighbours tile by tile, for chips that compare fast and gather slowly.
+
+Binary search reads a row after each comparison. A TPU takes 2 to 8 cycles for such a read and
+compares 1,024 numbers in one. Where the centres are in canonical order too, the neighbours of 128
+of them along one column of taps lie in two or three blocks of 128 consecutive rows: those are found
+by comparing with the first row of every block, and then all centres with all of their rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+
+from voxax import _compat
+from voxax.coords.constants import PAD
+from voxax.coords.ordering import rows_less
+
+TILE = 128
+"""Rows of one tile, of centres and of what is searched: the lanes of a vector register."""
+WINDOW = 2 * TILE
+"""Rows that a tile is compared with at a time: on real scans all that it needs, mostly."""
+VISITS = 128
+"""Visits of a window by a tile that go together: the lanes again."""
+
+
+def find_columns(
+    sorted_coords: jax.Array,
+    centers: jax.Array,
+    valid: jax.Array,
+    starts: jax.Array,
+    steps: tuple[int, ...],
+) -> jax.Array:
+    """Row of ``center + start``, and of some lattice steps further on along the last axis.
+
+    Exact for centres in any order; with ``M / 128 * N / 128`` comparisons of tiles and blocks if
+    they come in none.
+
+    Args:
+      sorted_coords: ``int32[N, W]`` in canonical order, N above 0.
+      centers: ``int32[M, W]``, M above 0.
+      valid: ``bool[M]``; other centres find nothing.
+      starts: ``int32[S, W]``, where the columns begin.
+      steps: static, ascending from 0: the taps of each column.
+
+    Returns:
+      ``int32[S, len(steps), M]``, the row or -1.
+    """
+    number = centers.shape[0]
+    # Tiles fill whole registers, else XLA spreads coordinates over lanes, at three times the cost.
+    room = -number % (TILE * VISITS)
+    # A window may begin in the last block, or behind it.
+    blocks = _in_tiles(sorted_coords, -len(sorted_coords) % TILE + WINDOW)
+    tiles, known = _in_tiles(centers, room), jnp.pad(valid, (0, room)).reshape(-1, TILE)
+    bounds = _least(tiles, known), ~_least(~tiles, known)
+    found = jax.lax.map(functools.partial(_column, steps, blocks, tiles, *bounds, known), starts)
+    found = jnp.where(known[None, :, None] & (found < sorted_coords.shape[0]), found, -1)
+    return found.swapaxes(1, 2).reshape(len(starts), len(steps), -1)[..., :number]
+
+
+def _in_tiles(rows: jax.Array, room: int) -> jax.Array:
+    """``[N, W]`` and so many rows of padding to ``[tiles, W, TILE]``."""
+    padded = jnp.pad(rows, ((0, room), (0, 0)), constant_values=PAD)
+    return padded.reshape(-1, TILE, rows.shape[1]).swapaxes(1, 2)
+
+
+def _least(tiles: jax.Array, known: jax.Array) -> jax.Array:
+    """``int32[tiles, W]``: the lexicographically least known row of each."""
+    most = jnp.iinfo(tiles.dtype).max
+    words = []
+    for word in range(tiles.shape[1]):
+        least = jnp.min(jnp.where(known, tiles[:, word], most), axis=1)
+        known = known & (tiles[:, word] == least[:, None])
+        words.append(least)
+    return jnp.stack(words, axis=1)
+
+
+def _column(
+    steps: tuple[int, ...],
+    blocks: jax.Array,
+    tiles: jax.Array,
+    low: jax.Array,
+    high: jax.Array,
+    known: jax.Array,
+    start: jax.Array,
+) -> jax.Array:
+    """``int32[tiles, len(steps), TILE]`` of one column."""
+    heads, end = blocks[:, :, 0], start.at[-1].add(steps[-1])
+    first = jnp.maximum(_not_after(heads, low + start[None]) - 1, 0)
+    # A block that begins behind the last centre's last tap holds none of its neighbours.
+    number = jnp.maximum(_not_after(heads, high + end[None]) - first, 0)
+    number = jnp.where(jnp.any(known, axis=1), number, 0)
+    return _search(blocks, first, number, tiles + start[None, :, None], steps)
+
+
+def find_numbers(columns: jax.Array, number: int) -> jax.Array:
+    """Where each number stands in each column.
+
+    Exact for columns in any order; quick where they ascend, but for gaps, as the rows do that a tap
+    of a map between canonical orders reads.
+
+    Args:
+      columns: ``int32[K, M]``, K and M above 0; -1 is a gap, other numbers stand there once.
+      number: above 0.
+
+    Returns:
+      ``int32[K, number]``: the place of 0, 1, ... ``number - 1`` in each column, or -1.
+    """
+    room = -columns.shape[1] % TILE
+    filled = jnp.pad(columns, ((0, 0), (0, room + WINDOW)), constant_values=-1)
+    blocks = filled.reshape(len(columns), -1, 1, TILE)
+    tiles = -(-number // (TILE * VISITS)) * VISITS
+    query = jnp.arange(tiles * TILE, dtype=jnp.int32).reshape(-1, 1, TILE)
+    begin = TILE * jnp.arange(tiles, dtype=jnp.int32)[:, None]
+
+    def of_column(block: jax.Array) -> jax.Array:
+        most = jnp.max(block, axis=(1, 2))
+        least = jnp.min(jnp.where(block < 0, jnp.iinfo(jnp.int32).max, block), axis=(1, 2))
+        # Blocks that may hold numbers of the tile, and whatever lies between them.
+        meets = (least[None] < begin + TILE) & (most[None] >= begin)
+        which = jnp.arange(len(block), dtype=jnp.int32)[None]
+        first = jnp.min(jnp.where(meets, which, len(block)), axis=1)
+        last = jnp.max(jnp.where(meets, which, -1), axis=1)
+        return _search(block, first, jnp.maximum(last - first + 1, 0), query, (0,))
+
+    return jax.lax.map(of_column, blocks).reshape(len(columns), -1)[:, :number]
+
+
+def _search(
+    blocks: jax.Array,
+    first: jax.Array,
+    number: jax.Array,
+    query: jax.Array,
+    steps: tuple[int, ...],
+) -> jax.Array:
+    """The row of each query, and of some steps further on, among those of some blocks, or -1.
+
+    Args:
+      blocks: ``int32[blocks, W, TILE]``, the rows, with a window of padding behind them.
+      first, number: ``int32[tiles]``, which blocks each tile is compared with.
+      query: ``int32[tiles, W, TILE]``.
+      steps: along the last of the W axes.
+
+    Returns:
+      ``int32[tiles, len(steps), TILE]``
+    """
+    table = _compared(blocks, first, query, steps)
+    # Few tiles need more than one window: those that go on behind a plane of a strided map's lines.
+    more = jnp.maximum(-(-number * TILE // WINDOW) - 1, 0)
+    ends = jnp.cumsum(more, dtype=jnp.int32)
+    total = ends[-1]
+
+    def visit(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        done, table = state
+        place = done + jnp.arange(VISITS, dtype=jnp.int32)
+        tile = jnp.searchsorted(ends, place, side="right", method="compare_all")
+        # Places behind the last visit compare the last tile with some window: no harm is done.
+        tile = jnp.minimum(tile.astype(jnp.int32), len(query) - 1)
+        block = first[tile] + (1 + place - (ends - more)[tile]) * (WINDOW // TILE)
+        found = _compared(blocks, block, query[tile], steps)
+        return done + VISITS, table.at[tile].max(found, indices_are_sorted=True)
+
+    done, table, _ = _compat.vary_alike(jnp.zeros((), jnp.int32), table, ends)
+    _, table = jax.lax.while_loop(lambda state: state[0] < total, visit, (done, table))
+    return table
+
+
+def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
+    """How many heads are not greater than each query; all are compared."""
+    after = rows_less(queries[:, None], heads[None])
+    return heads.shape[0] - jnp.sum(after, axis=1, dtype=jnp.int32)
+
+
+def _compared(
+    blocks: jax.Array, first: jax.Array, query: jax.Array, steps: tuple[int, ...]
+) -> jax.Array:
+    """As :func:`_search`, in the window that begins with each tile's first block.
+
+    Windows go last, into the lanes: nothing must then be spread over lanes, which takes TPUs longer
+    than the comparisons do.
+    """
+    parts = [blocks.at[first + i].get(mode="clip") for i in range(WINDOW // TILE)]
+    window, query = jnp.concatenate(parts, axis=2).transpose(1, 2, 0), query.transpose(1, 2, 0)
+    apart = window[-1, :, None] - query[-1, None]
+    alike = [window[w, :, None] == query[w, None] for w in range(len(window) - 1)]
+    if alike:
+        apart = jnp.where(functools.reduce(operator.and_, alike), apart, -1)
+    place = jnp.arange(WINDOW, dtype=jnp.int32)[:, None, None]
+    found = [jnp.max(jnp.where(apart == step, place, -1), axis=0) for step in steps]
+    found = jnp.stack(found).transpose(2, 0, 1)
+    return jnp.where(found < 0, -1, found + TILE * first[:, None, None])
