@@ -53,7 +53,9 @@ class Kernel:
           passes: of loops whose number is known at run time only: those of a Pallas kernel's own,
             and of the program's around a kernel of XLA's.
         """
-        times = self.times * (passes if self.in_open_loop and not self.is_pallas else 1)
+        times = self.times
+        if self.in_open_loop and not self.is_pallas:
+            times, passes = times * passes, 1
         if self.listing is None:
             return Cost(self, 0.0, 0.0, float(times * self.bytes), {}, chip)
         total = self.listing.whole.total(passes)
