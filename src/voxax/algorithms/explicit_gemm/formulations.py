@@ -45,8 +45,9 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """The heuristic first, then im2col, which every other is checked against anyway.
 
     Not on CPUs: the output-stationary sum, whose passes over all output rows go through memory
-    there. Not unless the chip has them: SparseCores. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8 times the
-    best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared).
+    there. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8 times the
+    best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared). SparseCores come last:
+    how fast they gather, no one has measured.
     """
     blocks = map(pair_list_parameters, _blocks(problem))
     rest = () if hardware.platform == "cpu" else (OUTPUT_STATIONARY,)

@@ -215,7 +215,7 @@ def _places(table: jax.Array, layout: Layout, size: int) -> jax.Array:
     """``int32[M, K]`` to places in the words: ``int32[groups * beside, M']``, whole blocks."""
     rows, taps = table.shape
     index = jnp.pad(table.T, ((0, 0), (0, -rows % size)), constant_values=-1)
-    piece = jnp.arange(layout.pieces, dtype=table.dtype)[:, None]
+    piece = jnp.arange(layout.pieces, dtype=table.dtype)[None, :, None]
     places = jnp.where(index[:, None] < 0, -1, index[:, None] * layout.pieces + piece)
     places = places.reshape(taps * layout.pieces, index.shape[1])
     fill = layout.groups(taps) * layout.beside - taps * layout.pieces
