@@ -159,7 +159,7 @@ def apply(
 
     def gathered(number: jax.Array) -> list[jax.Array]:
         index = jax.lax.dynamic_slice_in_dim(places, number * size, size, 1)
-        found = sparse_core_kernel.gather(how, source, index)
+        found = sparse_core_kernel.gather(how, source.reshape(-1, layout.width), index)
         return _channels_of(found, layout, a.dtype)
 
     numbers = jnp.arange(places.shape[1] // size, dtype=jnp.int32)
@@ -193,15 +193,17 @@ def apply(
 
 
 def _as_words(x: jax.Array, layout: Layout) -> jax.Array:
-    """``[N, C]`` to ``int32[N * pieces, width]``."""
-    x = jnp.pad(x, ((0, 0), (0, layout.words * layout.halves - x.shape[1])))
+    """``[N, C]`` to ``int32[N', 128]``, row after row."""
+    rows, channels = x.shape
+    x = jnp.pad(x, ((0, -rows % layout.beside), (0, layout.words * layout.halves - channels)))
     if layout.halves == 1:
         words = jax.lax.bitcast_convert_type(x, jnp.int32)
     else:
         bits = jax.lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
         low, high = bits[:, : layout.words], bits[:, layout.words :]
         words = jax.lax.bitcast_convert_type(low | (high << 16), jnp.int32)
-    return words.reshape(-1, layout.width)
+    # Once, before all blocks: XLA would move rows of fewer words into their order for each.
+    return jax.lax.optimization_barrier(words.reshape(-1, _WORDS))
 
 
 def _block_rows(rows: int, most: int) -> int:

@@ -131,7 +131,7 @@ def gather(how: Gather, x: jax.Array, index: jax.Array) -> jax.Array:
             dimension_semantics=(pltpu.PARALLEL,),
         )(index_ref, out_ref)
 
-    out = pl.kernel(
+    run: Any = pl.kernel(
         kernel,
         out_type=_compat.shape_like((taps * count, words), x.dtype, x),
         mesh=mesh,
@@ -139,6 +139,7 @@ def gather(how: Gather, x: jax.Array, index: jax.Array) -> jax.Array:
         # Rows of fewer than 128 words stay together only without a TensorCore's tiles.
         compiler_params=pltpu.CompilerParams(use_tc_tiling_on_sc=False, needs_layout_passes=False),
         interpret=how.interpret or False,
-    )(x, index)
+    )
+    out = run(x, index)
     # Else XLA takes the words apart in rows that are shorter than a TensorCore's lanes.
     return jax.lax.optimization_barrier(out.reshape(-1, WIDTH)).reshape(shape)
