@@ -25,19 +25,20 @@ pytestmark = [
         ("v6e", "forward", "bfloat16"),
         ("v6e", "dgrad", "float32"),
         ("7x", "wgrad", "bfloat16"),
-        ("7x", "dgrad", "bfloat16"),
     ],
 )
 def test_products_compile(chip, product, dtype):
     """In blocks: what is gathered of one alone is in memory at a time."""
-    topology, rows = BY_CHIP[chip], 20_000
-    problem, hardware = make_problem(product, dtype, rows=rows, stride=2), facts(BY_CHIP[chip])
+    topology, rows = BY_CHIP[chip], 9_000
+    channels = 64 if dtype == "bfloat16" else 32  # half of the time to compile
+    problem = make_problem(product, dtype, channels, rows, stride=2)
+    hardware = facts(topology)
     assert sparse_core.refusal(problem, hardware) is None
     parameters = sparse_core.space(problem, hardware)[0]
     program = compile_for(topology, *operands(problem, parameters))
     assert 'execution_thread="sparsecore"' in program.as_text()
     # Gathered words, and both halves of them as TensorCores take them; operands and results.
-    words = sparse_core.layout_of(64, dtype).groups(27) * 512
+    words = sparse_core.layout_of(channels, dtype).groups(27) * 512
     most = dict(parameters)["block_rows"]
     assert program.memory_analysis().temp_size_in_bytes < 3 * most * words + 20 * rows * 128 * 4
 
