@@ -11,7 +11,7 @@ import dataclasses
 from voxax.algorithms import Algorithm, native, registry
 from voxax.algorithms.depthwise import gpu as depthwise_gpu
 from voxax.algorithms.depthwise import tpu as depthwise_tpu
-from voxax.algorithms.explicit_gemm import formulations
+from voxax.algorithms.explicit_gemm import formulations, sparse_core
 from voxax.algorithms.implicit_gemm import bodies, gpu, tpu, xla
 from voxax.algorithms.rows import EVERY_PRODUCT
 from voxax.hardware import HardwareInfo
@@ -133,9 +133,37 @@ FORMS = {
     )
 }
 
+
+def by_sparse_cores(name, block):
+    """Rows gathered as SparseCores do, but in plain JAX, in blocks of so many; else im2col."""
+    chip = HardwareInfo(
+        platform="tpu",
+        device_kind="roomy",
+        sparse_cores=2,
+        sparse_subcores=16,
+        sparse_lanes=16,
+        sparse_memory_bytes=2**40,
+    )
+    chosen = tuple(sorted((*sparse_core.parameters(block, chip), ("interpret", 1))))
+
+    def parameters(problem, hardware):
+        del hardware
+        there = dataclasses.replace(problem, platform="tpu")
+        return chosen if sparse_core.refusal(there, chip) is None else formulations.IM2COL
+
+    return dataclasses.replace(
+        make_form(name, formulations, chosen),
+        space=lambda problem, hardware: (parameters(problem, hardware),),
+        heuristic=parameters,
+    )
+
+
 # Interpreted too, and run by a sample of their own alone: in the smallest tiles and blocks, so that
 # most problems have several.
-SAMPLED = {"triton_16": by_triton("triton_16", 16, 16)}
+SAMPLED = {
+    "triton_16": by_triton("triton_16", 16, 16),
+    "sparse_core_128": by_sparse_cores("sparse_core_128", 128),
+}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The three formulations as one parameter, for dense, grouped and depthwise weights alike."""
+"""The formulations as one parameter: three for all kinds of weights, and one of TPUs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from voxax.algorithms.base import Parameters, Problem, Product
+from voxax.algorithms.explicit_gemm import sparse_core
 from voxax.algorithms.explicit_gemm.im2col import im2col
 from voxax.algorithms.explicit_gemm.output_stationary import output_stationary
 from voxax.algorithms.explicit_gemm.pair_lists import pair_lists
@@ -45,10 +46,12 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
     Not on CPUs: the output-stationary sum, whose passes over all output rows go through memory
     there. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8 times the
-    best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared).
+    best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared). SparseCores come last:
+    how fast they gather, no one has measured.
     """
     blocks = map(pair_list_parameters, _blocks(problem))
     rest = () if hardware.platform == "cpu" else (OUTPUT_STATIONARY,)
+    rest += sparse_core.space(problem, hardware)
     return tuple(dict.fromkeys((heuristic(problem, hardware), IM2COL, *blocks, *rest)))
 
 
@@ -92,6 +95,8 @@ def apply(
 ) -> jax.Array:
     """Run the formulation that ``parameters`` name."""
     values = dict(parameters)
+    if values["formulation"] == "sparse_core":
+        return sparse_core.apply(problem, parameters, a, b, views)
     run: Callable[..., jax.Array] = {
         "im2col": im2col,
         "output_stationary": output_stationary,
