@@ -10,7 +10,7 @@ import numpy as np
 
 from voxax.algorithms import Problem
 from voxax.algorithms.implicit_gemm import bodies, tpu
-from voxax.coords import lookup, tile_lookup
+from voxax.coords import lookup, tile_lookup, unique
 from voxax.forecast import TOPOLOGIES as BY_CHIP
 from voxax.forecast import compile_for
 from voxax.geometry import KernelSpec, views, windows
@@ -29,7 +29,7 @@ def digest(name="windows"):
     kernels = (folder / "tpu.py", folder / "tpu_kernel.py", Path(windows.__file__))
     files = {
         "windows": kernels,
-        "step": (*kernels, Path(tile_lookup.__file__), Path(lookup.__file__), Path(views.__file__)),
+        "step": (*kernels, *(Path(m.__file__) for m in (tile_lookup, lookup, unique, views))),
         "baselines": (Path(__file__).parent / "baselines.py",),
     }
     found = hashlib.sha256(b"".join(path.read_bytes() for path in files[name]))

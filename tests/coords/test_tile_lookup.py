@@ -10,7 +10,7 @@ from benchmarks.workloads import lidar_like, random_cube
 
 from oracle import box_offsets, neighbor_dictionary, sorted_rows
 from voxax import coords as device
-from voxax.coords import host, lookup, tile_lookup
+from voxax.coords import host, lookup, tile_lookup, unique
 from voxax.coords.tile_lookup import find_columns, find_numbers
 from voxax.geometry.views import invert_neighbors
 
@@ -50,12 +50,8 @@ def few_lanes(monkeypatch):
 def by_tiles(monkeypatch):
     """What ``find_neighbors`` does on a TPU."""
 
-    def on_tpu(*arguments, tpu, default):
-        del default
-        return tpu(*arguments)
-
     def find(rows, centers, valid, offsets):
-        monkeypatch.setattr(jax.lax, "platform_dependent", on_tpu)
+        monkeypatch.setattr(jax.lax, "platform_dependent", lambda *a, tpu, default: tpu(*a))
         operands = (jnp.asarray(a, jnp.int32) for a in (rows, centers))
         taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
         # Not its jitted form, which would remember what was traced here.
@@ -133,6 +129,18 @@ def test_numbers_in_columns(places, number, order, rng):
     for row, place in np.argwhere(columns >= 0):
         expected[row, columns[row, place]] = place
     np.testing.assert_array_equal(find_numbers(jnp.asarray(columns), number), expected)
+
+
+@pytest.mark.parametrize("capacity", [1, 300, 2000])
+@pytest.mark.parametrize("grid", ["random", "far apart, 4 axes", "one"])
+def test_distinct_rows_without_a_scatter(grid, capacity, rng, monkeypatch):
+    rows = GRIDS[grid]()
+    repeated = np.concatenate([rows, rows, host.pad_rows(rows[:0], 5)]).astype(np.int32)
+    repeated = jnp.asarray(rng.permutation(repeated))
+    usual = unique._unique_rows(repeated, capacity)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *a, tpu, default: tpu(*a))
+    for found, expected in zip(unique._unique_rows(repeated, capacity), usual, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_it_is_what_tpus_get_for_ordered_centers_alone():

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.constants import PAD
 from voxax.coords.ordering import is_valid, sort_rows, sorts_natively
+from voxax.coords.tile_lookup import find_numbers
 
 
 class UniqueRows(NamedTuple):
@@ -49,13 +50,45 @@ def _unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     rank = jnp.cumsum(first, dtype=jnp.int32) - 1
     total = jnp.sum(first, dtype=jnp.int32)
     kept = valid & (rank < capacity)
-    row = jnp.where(kept, rank, capacity)
-    out = jnp.full((capacity, coords.shape[1]), PAD, jnp.int32)
-    out = out.at[jnp.where(first, row, capacity)].set(sorted_coords, mode="drop")
-    inverse = jnp.full((coords.shape[0],), -1, jnp.int32)
-    inverse = inverse.at[order].set(jnp.where(kept, rank, -1), unique_indices=True)
+    operands = sorted_coords, jnp.where(kept & first, rank, -1), order, jnp.where(kept, rank, -1)
+    by_scatter = functools.partial(_placed_by_scatter, capacity=capacity)
+    if not (len(coords) and capacity):
+        out, inverse = by_scatter(*operands)
+    else:
+        by_tiles = functools.partial(_placed_by_tiles, capacity=capacity)
+        out, inverse = jax.lax.platform_dependent(*operands, tpu=by_tiles, default=by_scatter)
     count = jnp.minimum(total, capacity)
     return UniqueRows(out, count, total - count, inverse)
+
+
+def _placed_by_scatter(
+    rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
+) -> tuple[jax.Array, jax.Array]:
+    """``(int32[capacity, W], int32[N])``: rows at their places, and ranks in the order before.
+
+    Args:
+      rows: ``int32[N, W]``, sorted.
+      place: ``int32[N]``, of distinct rows, ascending; -1 for others.
+      order: ``int32[N]``, where each sorted row was.
+      rank: ``int32[N]``, what the inverse says of it.
+      capacity: static.
+    """
+    out = jnp.full((capacity, rows.shape[1]), PAD, jnp.int32)
+    out = out.at[jnp.where(place < 0, capacity, place)].set(rows, mode="drop")
+    inverse = jnp.full((len(rows),), -1, jnp.int32).at[order].set(rank, unique_indices=True)
+    return out, inverse
+
+
+def _placed_by_tiles(
+    rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
+) -> tuple[jax.Array, jax.Array]:
+    """The same without a scatter, which TPUs do row after row.
+
+    For 65,536 rows both scatters take 1 ms on v5e and 200 ms on v4, by the compiler's schedules.
+    """
+    at = find_numbers(place[None], capacity)[0]
+    out = jnp.where(at[:, None] < 0, PAD, rows.at[at].get(mode="clip"))
+    return out, jax.lax.sort((order, rank), num_keys=1)[1]
 
 
 def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
