@@ -78,8 +78,8 @@ def visits(chip, neighbors, window=0, **options):
     return -(-total // chosen["stripes"])
 
 
-def operands(problem, parameters):
-    """``implicit_gemm`` as a function of arrays, and their shapes."""
+def operands(problem, parameters, body=bodies):
+    """A product, that of ``implicit_gemm``, as a function of arrays, and their shapes."""
 
     def shape(*size, dtype=problem.dtype):
         return jax.ShapeDtypeStruct(size, dtype)
@@ -97,7 +97,7 @@ def operands(problem, parameters):
         return shape(rows, problem.num_offsets, dtype="int32")
 
     def run(a, b, views):
-        return bodies.apply(problem, parameters, a, b, views)
+        return body.apply(problem, parameters, a, b, views)
 
-    names = bodies.views(parameters, problem.product, problem.symmetric)
+    names = body.views(parameters, problem.product, problem.symmetric)
     return run, a, b, {name: view(name) for name in names}

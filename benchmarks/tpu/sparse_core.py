@@ -19,11 +19,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks.tpu import program
 from benchmarks.tpu.layers import CHANNELS, METHODS, SCANS, VOXEL, predicted
 from benchmarks.tpu.program import BY_CHIP, facts, make_problem
 from benchmarks.tpu.scans import cells, neighbors, points
@@ -44,25 +44,14 @@ def product(chip, product="forward", dtype="bfloat16", block=0, **options):
 
 def operands(problem, parameters):
     """``explicit_gemm`` as a function of arrays, and their shapes."""
-
-    def shape(*size, dtype=problem.dtype):
-        return jax.ShapeDtypeStruct(size, dtype)
-
-    x = shape(problem.in_capacity, problem.in_channels)
-    dy = shape(problem.out_capacity, problem.out_channels)
-    w = shape(*problem.weight_shape)
-    a, b = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[problem.product]
-    (name,) = formulations.views(parameters, problem.product, problem.symmetric)
-    rows = problem.in_capacity if name.startswith("transposed") else problem.out_capacity
-    table = {name: shape(rows, problem.num_offsets, dtype="int32")}
-    return lambda a, b, views: formulations.apply(problem, parameters, a, b, views), a, b, table
+    return program.operands(problem, parameters, formulations)
 
 
-def without_gathers(program: Program) -> float:
+def without_gathers(compiled: Program) -> float:
     """Seconds of everything that is not on SparseCores, one after the other."""
-    chip = program.chip
-    costs = [c for c in program.costs({}) if not c.kernel.kind.startswith("call")]
-    moved = sum(cost.bytes for cost in costs) + program.copied
+    chip = compiled.chip
+    costs = [c for c in compiled.costs({}) if not c.kernel.kind.startswith("call")]
+    moved = sum(cost.bytes for cost in costs) + compiled.copied
     each = (max(c.cycles / chip.clock / chip.cores, c.bytes / chip.device_bandwidth) for c in costs)
     return max(sum(each), moved / chip.device_bandwidth)
 
