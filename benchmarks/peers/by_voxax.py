@@ -68,11 +68,9 @@ def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
         return spatially_sparse_conv(voxels, weight, **options).features
 
     def both(weight: jax.Array, voxels: vx.Voxels, cotangent: jax.Array) -> Any:
-        def of(weight: jax.Array, features: jax.Array) -> jax.Array:
-            return forward(weight, voxels.replace_features(features))
-
-        out, pull = jax.vjp(of, weight, voxels.features)
-        return out, *pull(cotangent)
+        out, pull = jax.vjp(forward, weight, voxels)
+        weight_grad, voxels_grad = pull(cotangent)
+        return out, weight_grad, voxels_grad.features
 
     voxels = vx.Voxels.from_coords(arrays["coords"], arrays["features"])
     if not case.trains:

@@ -99,7 +99,8 @@ class Report:
             f"voxax's code {head['code']}.",
             "",
             "float32. Medians of rounds in which all libraries take turns, each in its own "
-            "process, ms; in brackets the ratio to the floor: the arithmetic of the pairs over the "
+            "process, ms; a turn of calls below 0.1 s is 0.03 s of calls that do not count and the "
+            "median of those of 0.06 s. In brackets the ratio to the floor: the arithmetic of the pairs over the "
             "rate of the best dense product (XLA, NumPy, PyTorch) of the same rounds, three times "
             "that with the backward pass. The last column is the time of the fastest peer over "
             "that of voxax: more than 1 means that voxax is faster. Layers have their map at hand. "

@@ -142,7 +142,8 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
   parallel.Run(tiles, [&](int64_t t) {
     const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
     thread_local Buffer<T> sums, staged;
-    Tile tile(rows, p.taps);
+    thread_local Tile tile;
+    tile.Reserve(rows, p.taps);
     tile.Read(p.neighbors + first * p.taps, p.taps, rows, p.in_rows, bad);
     sums.Reserve(rows * padded * p.groups);
     std::fill(sums.get(), sums.get() + rows * padded * p.groups, T(0));

@@ -23,16 +23,19 @@ struct Pairs {
   Pairs operator+(int64_t i) const { return {row + i, in + i}; }
 };
 
-// Lists of the pairs that exist, made in one pass over the tile's rows of the neighbour table.
+// Lists of the pairs that exist, made in one pass over the tile's rows of the neighbour table. A
+// thread keeps one: asking for memory and giving it back for every tile was 2 % of a layer of 16
+// channels (2 cores of an AMD EPYC, Zen 5).
 class Tile {
  public:
   // For so many taps, and at most so many rows at a time.
-  Tile(int64_t rows, int64_t taps)
-      : pitch_(rows + kOverhang),
-        taps_(taps),
-        rows_(pitch_ * taps),
-        ins_(pitch_ * taps),
-        counts_(taps) {}
+  void Reserve(int64_t rows, int64_t taps) {
+    pitch_ = rows + kOverhang;
+    taps_ = taps;
+    rows_.Reserve(pitch_ * taps);
+    ins_.Reserve(pitch_ * taps);
+    counts_.Reserve(taps);
+  }
 
   // `neighbors` points at the first tap of the first row, `stride` is from row to row.
   void Read(const int32_t* neighbors, int64_t stride, int64_t rows, int64_t in_rows,
@@ -61,7 +64,7 @@ class Tile {
   int64_t count(int64_t tap) const { return counts_[tap]; }
 
  private:
-  int64_t pitch_, taps_;
+  int64_t pitch_ = 0, taps_ = 0;
   Buffer<int32_t> rows_, ins_;
   Buffer<int64_t> counts_;
 };

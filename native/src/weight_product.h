@@ -147,7 +147,8 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
     const Columns columns{first_column, panels[end - 1].begin + panels[end - 1].width - first_column,
                           offsets[end - 1] + panels[end - 1].vectors * lanes - offsets[begin]};
     Gathered<Stored, T> gathered(x_stride, dy_stride, columns.padded);
-    Tile tile(p.tile, end_tap - first_tap);
+    thread_local Tile tile;
+    tile.Reserve(p.tile, end_tap - first_tap);
     for (int64_t t = stripe * tiles_each; t < std::min(tiles, (stripe + 1) * tiles_each); ++t) {
       const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
       tile.Read(p.neighbors + first * p.taps + first_tap, p.taps, rows, p.in_rows, bad);

@@ -1,4 +1,4 @@
-"""Depthwise products on CPUs: the native kernels, row by row, read where they are."""
+"""Depthwise products on CPUs: the native kernels, which read features where they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TILE = 256
 
 
 def space(problem: Problem) -> tuple[Parameters, ...]:
-    """Rows of a unit of work: hardly any choice matters, since no sums are kept between rows."""
+    """Rows of a unit of work: 512 were within what times vary by of 256 (AMD EPYC, Zen 5)."""
     name = "gemm_block_size" if problem.product == "wgrad" else "fwd_block_size"
     return (native.parameters(**{name: _TILE}),)
 
