@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "performance.md"
 # Sections, and the results that belong there; what no section names comes last.
 SECTIONS = {
     "On CPUs": (
-        *("peers", "native", "coordinates", "linearity", "memory", "memory_prediction"),
+        *("peers", "peers_avx2", "native", "coordinates", "linearity", "memory", "memory_prediction"),
         *("tuning", "tuning_xla", "first_call", "dynamic", "sparse_dynamic"),
     ),
     "What networks learn": ("segment_ahn3", "segment_semantickitti", "learned_size"),
@@ -74,14 +74,14 @@ def sections() -> dict[str, tuple[str, ...]]:
     return {section: stems for section, stems in found.items() if stems}
 
 
-def peers() -> dict[str, Any]:
-    """What was measured against other libraries."""
-    return json.loads((RESULTS / "peers.json").read_text())
+def peers(stem: str = "peers") -> dict[str, Any]:
+    """What was measured against other libraries; ``peers_avx2``: on an older processor."""
+    return json.loads((RESULTS / f"{stem}.json").read_text())
 
 
-def peers_table() -> str:
+def peers_table(stem: str = "peers") -> str:
     """How many times as fast as others voxax was: a row for each group of cases."""
-    results = peers()["results"]
+    results = peers(stem)["results"]
     lines = ["| | forward | forward and backward |", "|---|---:|---:|"]
     for words, operation, channels in GROUPS:
         own = [
@@ -133,7 +133,7 @@ def _head() -> str:
 
 
 def _against_others() -> str:
-    measured = peers()
+    measured, older = peers(), peers("peers_avx2")
     slowest = min(fastest(r) for r in measured["results"])
     quickest = max(fastest(r) for r in measured["results"])
     names = [n for n in measured["versions"] if n in ("spconv", "Open3D", "PyTorch")]
@@ -147,7 +147,9 @@ def _against_others() -> str:
         "spconv's results on more than one CPU thread are wrong, and left out here. Against the "
         f"fastest of all, those included, it was {slowest:.1f} to {quickest:.1f} times. Every case "
         "is [below](#voxax-and-its-peers-on-a-cpu).\n\n"
-        "![Bars of the time over the floor of a 3x3x3 layer, for every library](images/peers.svg)\n"
+        "![Bars of the time over the floor of a 3x3x3 layer, for every library](images/peers.svg)\n\n"
+        f"The same on {older['device']}, which has AVX2 and no AVX-512, a turn being one call:\n\n"
+        f"{peers_table('peers_avx2')}\n"
     )
 
 
@@ -170,8 +172,8 @@ def _not_measured() -> str:
         "- **TPUs: nothing.** What is said of them below is counted in the compiler's own "
         "schedules, for chips that were not there. No prediction was compared with a TPU.\n"
         f"{chips}\n"
-        f"- **Other CPUs.** All figures are of {' and '.join(devices)} with two cores and AVX2; "
-        "the kernels for AVX-512 were never timed, nor was ARM.\n"
+        f"- **Other CPUs.** All figures are of {' and '.join(devices)} with two cores; of AVX-512 "
+        "only those whose text says so, the others with AVX2. ARM was never timed.\n"
         "- **MinkowskiEngine, TorchSparse, WarpConvNet and fVDB**, whose home is a GPU.\n"
         "- **Several machines**: training over several processes was tested for its results, not "
         "for its speed.\n"
