@@ -19,8 +19,9 @@ PAGE = ROOT / "docs" / "performance.md"
 # Sections, and the results that belong there; what no section names comes last.
 SECTIONS = {
     "On CPUs": (
-        *("peers", "peers_avx2", "native", "coordinates", "linearity", "memory", "memory_prediction"),
-        *("tuning", "tuning_xla", "first_call", "dynamic", "sparse_dynamic"),
+        *("peers", "peers_avx2", "native", "coordinates", "linearity"),
+        *("memory", "memory_prediction", "tuning", "tuning_xla", "first_call"),
+        *("dynamic", "sparse_dynamic"),
     ),
     "What networks learn": ("segment_ahn3", "segment_semantickitti", "learned_size"),
     "On several devices": ("halo",),
@@ -147,8 +148,8 @@ def _against_others() -> str:
         "spconv's results on more than one CPU thread are wrong, and left out here. Against the "
         f"fastest of all, those included, it was {slowest:.1f} to {quickest:.1f} times. Every case "
         "is [below](#voxax-and-its-peers-on-a-cpu).\n\n"
-        "![Bars of the time over the floor of a 3x3x3 layer, for every library](images/peers.svg)\n\n"
-        f"The same on {older['device']}, which has AVX2 and no AVX-512, a turn being one call:\n\n"
+        "![Bars of the time over the floor of a 3x3x3 layer, for every library](images/peers.svg)\n"
+        f"\nThe same on {older['device']}, which has AVX2 and no AVX-512, a turn being one call:\n\n"
         f"{peers_table('peers_avx2')}\n"
     )
 
