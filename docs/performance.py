@@ -149,7 +149,7 @@ def _against_others() -> str:
         f"fastest of all, those included, it was {slowest:.1f} to {quickest:.1f} times. Every case "
         "is [below](#voxax-and-its-peers-on-a-cpu).\n\n"
         "![Bars of the time over the floor of a 3x3x3 layer, for every library](images/peers.svg)\n"
-        f"\nThe same on {older['device']}, which has AVX2 and no AVX-512, a turn being one call:\n\n"
+        f"\nThe same on {older['device']}, with AVX2 and no AVX-512, a turn being one call:\n\n"
         f"{peers_table('peers_avx2')}\n"
     )
 
