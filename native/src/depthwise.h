@@ -260,9 +260,9 @@ void AddProducts(const Stored* x, const Stored* dy, int64_t stride, Pairs pairs,
   }
 }
 
-// Output rows at a time where rows are wide: so that their gradients stay in the first-level
-// cache, and what the next ones need is fetched meanwhile. With 256 rows, and nothing fetched,
-// wgrad of 256 channels took 1.2 times as much time (2 cores of an AMD EPYC, Zen 5).
+// Output rows at a time where rows are wide: their gradients stay in the nearest cache, and what
+// the next ones need is fetched meanwhile. With 256, and nothing fetched, wgrad of 256 channels
+// took 1.2 times as much time (2 cores of an AMD EPYC, Zen 5).
 inline constexpr int64_t kWideRows = 64;
 
 // dw[k, c] = sum over rows m of x[neighbors[m, k], c] * dy[m, c], in stripes of rows whose number
