@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cache.h"
 #include "handler.h"
 #include "kernels.h"
 #include "maps.h"
@@ -144,6 +145,7 @@ ffi::Error RunDepthwiseCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   p.y = y->untyped_data();
   p.reversed = reversed;
   p.tile = RowsOfTile(tile, p.out_rows);
+  p.last_cache = LastCacheBytes();
   return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
     const Kernels& kernels = BestKernels();
     (wgrad ? kernels.depthwise_weight : kernels.depthwise)(p, parallel, bad);

@@ -43,6 +43,7 @@ struct Depthwise {
   int64_t in_rows, out_rows, taps, channels;
   bool reversed;
   int64_t tile;
+  int64_t last_cache;  // bytes that the processor's last cache holds; 0 if unknown
 };
 
 // found[m, c] = the row among neighbors[m] whose x[row, c] is the largest or smallest, or -1.

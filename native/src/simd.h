@@ -5,6 +5,9 @@
 #pragma once
 
 #include <cstring>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 #ifndef VOXAX_ISA
 #error "compile with -DVOXAX_ISA=<name>"
@@ -34,7 +37,25 @@ struct Simd {
     return value;
   }
   static void Store(T* to, Vec value) { std::memcpy(to, &value, sizeof value); }
+  // To memory past the caches, where there is an instruction for it: lines that will be written as a
+  // whole are not read first. `to` is a multiple of kBytes; FinishStreams() comes before the
+  // results are handed on.
+  static void Stream(T* to, Vec value) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)value);
+#elif defined(__AVX__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)value);
+#else
+    Store(to, value);
+#endif
+  }
 };
+
+inline void FinishStreams() {
+#if defined(__AVX__)
+  _mm_sfence();
+#endif
+}
 
 // Vectors of a panel of columns, at most; and the rows whose sums stay in registers beside them.
 // What is left holds the panel's weights and one broadcast value.

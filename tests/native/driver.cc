@@ -14,6 +14,8 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <memory>
+#include <new>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -149,9 +151,19 @@ double Rounded(Element element, double value) {
 // An array of elements. The memory ends where the last one does; the first is aligned to its size
 // and not more.
 class Values {
+  static constexpr size_t kAlignment = 64;
+  struct Release {
+    void operator()(char* bytes) const {
+      operator delete[](bytes, std::align_val_t{kAlignment});
+    }
+  };
+
  public:
-  Values(Element element, int64_t size, double fill)
-      : element_(element), size_(size), bytes_(new char[(size + 1) * Width()]) {
+  // `aligned`: to 64 bytes, as XLA's buffers are; else one value off.
+  Values(Element element, int64_t size, double fill, bool aligned = false)
+      : element_(element), size_(size), lead_(aligned ? kAlignment : Width()) {
+    bytes_.reset(static_cast<char*>(
+        operator new[](lead_ + size * Width(), std::align_val_t{kAlignment})));
     for (int64_t i = 0; i < size; ++i) Set(i, fill);
   }
   static Values Small(Element element, int64_t size, Random& random) {
@@ -160,7 +172,7 @@ class Values {
     return values;
   }
   int64_t size() const { return size_; }
-  char* data() const { return bytes_.get() + Width(); }
+  char* data() const { return bytes_.get() + lead_; }
   int64_t Width() const {
     return element_ == Element::kFloat64 ? 8 : element_ == Element::kFloat32 ? 4 : 2;
   }
@@ -192,8 +204,8 @@ class Values {
   }
 
   Element element_;
-  int64_t size_;
-  std::unique_ptr<char[]> bytes_;
+  int64_t size_, lead_;
+  std::unique_ptr<char, Release> bytes_;
 };
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -265,7 +277,7 @@ void Compare(Problem problem, void* Problem::*result, int64_t size, const Map& m
              const std::vector<double>& wanted, Pool& pool, const Kernel& kernel,
              const std::string& what) {
   for (int way = 0; way < kWays; ++way) {
-    const Values found(problem.element, size, kNan);
+    const Values found(problem.element, size, kNan, way % 2 == 1);
     problem.*result = found.data();
     BadRow bad{-1};
     Scheduled(way, pool, [&](const Parallel& parallel) { kernel(problem, parallel, &bad); });
@@ -347,6 +359,7 @@ void TestDepthwise(const Shape& s, Element element, MapKind kind, bool wgrad, Ra
   p.element = element, p.x = x.data(), p.w = w.data(), p.neighbors = map.rows.data();
   p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps, p.channels = channels;
   p.reversed = !wgrad && Draw(random, 0, 1);
+  p.last_cache = Draw(random, 0, 1);  // Unknown, or too small for any result.
   p.tile = Draw(random, 1, 2) == 1 ? 256 : Draw(random, 1, 40);
   std::vector<double> wanted((wgrad ? s.taps : s.out_rows) * channels, 0);
   for (int64_t i = 0; i < s.out_rows * s.taps; ++i) {

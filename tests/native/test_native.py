@@ -152,6 +152,16 @@ def test_depthwise(simd, product, dtype, rng):
 
 
 @native
+@pytest.mark.parametrize("channels", [256, 257])
+def test_a_result_that_no_cache_holds(simd, channels, rng):
+    """Of whole vectors it is written past the caches; 48 MB are more than most have."""
+    rows = 48_000
+    table = random_table(rng, rows, rows, 2, 0.5)
+    problem = make_problem("forward", table, rows, channels, channels, kind="depthwise")
+    check(rng, problem, table)
+
+
+@native
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 def test_groups(simd, product, rng):
     for groups, c_in, c_out in ((2, 6, 10), (4, 64, 128), (3, 3, 3)):
