@@ -4,9 +4,8 @@
 
 One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad. The
 floor is the arithmetic of the pairs that exist over this machine's own best rate of a dense matrix
-product, which is measured in the same run. All candidates take turns. The floor of a depthwise
-layer is a copy of its features, by the best of three ways to copy. Also the kernel map, native and
-by XLA's searches. Results go to results/native.md and .json.
+product, which is measured in the same run. All candidates take turns. Also the kernel map, native
+and by XLA's searches. Results go to results/native.md and .json. Depthwise layers: depthwise.py.
 
 glibc is told to keep its heap, as the command line does: fresh pages would be half of small times.
 """
@@ -21,7 +20,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,8 @@ from tuning import DATA, RESULTS, SCANS
 
 # Seconds of calls that a turn has at least.
 _TURN = 0.03
-WIDTHS = {"dense": (16, 32, 64, 128, 256), "depthwise": (16, 64, 256)}
+PRODUCTS = ("forward", "dgrad", "wgrad")
+WIDTHS = (16, 32, 64, 128, 256)
 
 
 def interleaved(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -66,41 +65,33 @@ def matrix_rates() -> dict[str, Callable[[], Any]]:
     return {"sgemm, XLA": lambda: product(x, y), "sgemm, NumPy": lambda: a @ b}
 
 
-def copies(rows: int, channels: int) -> dict[str, Callable[[], Any]]:
-    """Ways to copy float32[rows, channels]: by XLA, by NumPy, and by NumPy on two threads."""
-    import jax
-    import jax.numpy as jnp
-
-    source = np.ones((rows, channels), np.float32)
-    target = np.empty_like(source)
-    x, half = jnp.asarray(source), rows // 2
-    doubled = jax.jit(lambda x: 2 * x)
-    pool = ThreadPoolExecutor(2)
-
-    def by_two_threads() -> None:
-        parts = [(target[:half], source[:half]), (target[half:], source[half:])]
-        for future in [pool.submit(np.copyto, *part) for part in parts]:
-            future.result()
-
-    return {
-        "copy, XLA": lambda: doubled(x),
-        "copy, NumPy": lambda: np.copyto(target, source),
-        "copy, two threads": by_two_threads,
-    }
-
-
 def candidates(kernel_map: Any, kind: str, channels: int, product: str) -> dict[str, Any]:
     """``{name: program}`` of all that can run one product of a layer."""
-    from voxax.algorithms import Problem
-    from voxax.algorithms.depthwise import cpu as depthwise_cpu
     from voxax.algorithms.explicit_gemm import formulations
-    from voxax.algorithms.implicit_gemm import cpu
     from voxax.hardware import describe
     from voxax.tuning.measure import compiled
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import Candidate, lookup
 
-    problem = Problem(
+    problem = problem_of(kernel_map, kind, channels, product)
+    explicit, implicit = lookup("explicit_gemm"), lookup("implicit_gemm")
+    if kind == "depthwise":
+        explicit, implicit = lookup("explicit", "depthwise"), lookup("implicit", "depthwise")
+    found = [Candidate(implicit, p) for p in native_space(problem)]
+    found += [
+        Candidate(explicit, p)
+        for p in formulations.space(problem, describe())
+        if channels < 256 or p != formulations.IM2COL
+    ]
+    names = {v for c in found for v in c.algorithm.views(c.parameters, product, problem.symmetric)}
+    sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, sorted(names))
+    return {f"{product}, {c}": compiled(problem, c, sample) for c in found}
+
+
+def problem_of(kernel_map: Any, kind: str, channels: int, product: str) -> Any:
+    from voxax.algorithms import Problem
+
+    return Problem(
         product,  # pyright: ignore[reportArgumentType]
         kind,  # pyright: ignore[reportArgumentType]
         kernel_map.in_capacity,
@@ -116,45 +107,49 @@ def candidates(kernel_map: Any, kind: str, channels: int, product: str) -> dict[
         kernel_map.spec,
         (1, 1, 1),
     )
-    dense = kind == "dense"
-    explicit = lookup("explicit_gemm") if dense else lookup("explicit", "depthwise")
-    implicit = lookup("implicit_gemm") if dense else lookup("implicit", "depthwise")
-    found = [Candidate(implicit, p) for p in (cpu if dense else depthwise_cpu).space(problem)]
-    found += [
-        Candidate(explicit, p)
-        for p in formulations.space(problem, describe())
-        if channels < 256 or p != formulations.IM2COL
-    ]
-    names = {v for c in found for v in c.algorithm.views(c.parameters, product, problem.symmetric)}
-    sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, sorted(names))
-    return {f"{product}, {c}": compiled(problem, c, sample) for c in found}
 
 
-def layer(scan: str, folder: Path, kind: str, channels: int, rounds: int) -> dict[str, Any]:
+def native_space(problem: Any) -> Any:
+    from voxax.algorithms.depthwise import cpu as depthwise_cpu
+    from voxax.algorithms.implicit_gemm import cpu
+
+    return (depthwise_cpu if problem.kind == "depthwise" else cpu).space(problem)
+
+
+def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
     """All three products of one layer, and the floor."""
     import voxax as vx
 
     voxels = scene(scan, folder)
     kernel_map = vx.kernel_map(voxels, 3)
     count, pairs = int(voxels.count), int((np.asarray(kernel_map.neighbors) >= 0).sum())
-    limits = matrix_rates() if kind == "dense" else copies(count, channels)
+    limits = matrix_rates()
     runs = dict(limits)
-    for product in ("forward", "dgrad", "wgrad"):
-        runs |= candidates(kernel_map, kind, channels, product)
+    for product in PRODUCTS:
+        runs |= candidates(kernel_map, "dense", channels, product)
     seconds = interleaved(runs, rounds)
-    limit = min(seconds.pop(name) for name in limits)
+    rate = 2 * 4096 * 512 * 512 / min(seconds[name] for name in limits)
+    return {
+        "scan": scan,
+        "channels": channels,
+        "voxels": count,
+        "pairs": pairs,
+        **best_of_each(seconds),
+        "rate": rate,
+        "floor": 2 * pairs * channels**2 / rate,
+    }
+
+
+def best_of_each(seconds: dict[str, float]) -> dict[str, dict[str, float]]:
+    """``{product: {"native": seconds, "xla": seconds}}``."""
     rows = {}
-    for product in ("forward", "dgrad", "wgrad"):
+    for product in PRODUCTS:
         own = {k: v for k, v in seconds.items() if k.startswith(product)}
         rows[product] = {
             "native": min(v for k, v in own.items() if "native" in k),
             "xla": min(v for k, v in own.items() if "native" not in k),
         }
-    own = {"scan": scan, "channels": channels, "voxels": count, "pairs": pairs, **rows}
-    if kind == "depthwise":
-        return {**own, "rate": 8 * count * channels / limit, "floor": limit}
-    rate = 2 * 4096 * 512 * 512 / limit
-    return {**own, "rate": rate, "floor": 2 * pairs * channels**2 / rate}
+    return rows
 
 
 def scene(scan: str, folder: Path) -> Any:
@@ -187,18 +182,17 @@ def kernel_maps(scan: str, folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def rows_of(layers: list[dict[str, Any]], rate: str) -> list[str]:
+def rows_of(layers: list[dict[str, Any]]) -> list[str]:
     lines = [
-        f"| scan | C | pairs / 1000 | {rate} | floor | forward | XLA | dgrad | XLA | wgrad | XLA |",
+        "| scan | C | pairs / 1000 | GFLOP/s | floor | forward | XLA | dgrad | XLA | wgrad | XLA |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for r in layers:
         cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
         cells.append(f"{1e3 * r['floor']:.2f}")
-        for product in ("forward", "dgrad", "wgrad"):
-            for by in ("native", "xla"):
-                seconds = r[product][by]
-                cells.append(f"{1e3 * seconds:.2f} ({seconds / r['floor']:.2f})")
+        for product, by in itertools.product(PRODUCTS, ("native", "xla")):
+            seconds = r[product][by]
+            cells.append(f"{1e3 * seconds:.2f} ({seconds / r['floor']:.2f})")
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 
@@ -213,14 +207,7 @@ def to_markdown(report: dict[str, Any]) -> str:
         "the same run). XLA: the best candidate of explicit_gemm, at 256 channels without im2col, "
         "which took three times the best and more in tuning.md.",
         "",
-        *rows_of(report["layers"], "GFLOP/s"),
-        "",
-        "## Depthwise",
-        "",
-        "The floor is a copy of the features, the fastest of three ways in the same run; its rate "
-        "counts what is read and written.",
-        "",
-        *rows_of(report["depthwise"], "GB/s"),
+        *rows_of(report["layers"]),
     ]
     lines += [
         "",
@@ -241,34 +228,46 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    start(parser)
+    folder, layers = Path(options.data), []
+    for scan, channels in itertools.product(("lidar", "indoor"), WIDTHS):
+        layers.append(layer(scan, folder, channels, options.rounds))
+        print(json.dumps(layers[-1]), flush=True)
+    report = {
+        **machine(),
+        "rounds": options.rounds,
+        "layers": layers,
+        "maps": [kernel_maps(scan, folder, options.rounds) for scan in SCANS],
+    }
+    write(options.out, "native", report, to_markdown(report))
+
+
+def start(parser: argparse.ArgumentParser) -> None:
+    """Keep the heap, and refuse without native kernels."""
     if any(os.environ.get(name) != value for name, value in KEEP_HEAP.items()):
         os.environ.update(KEEP_HEAP)
         os.execv(sys.executable, [sys.executable, *sys.argv])  # glibc reads them at the start
+    from voxax import _native
+
+    if (reason := _native.unavailable()) is not None:
+        parser.error(reason)
+
+
+def machine() -> dict[str, Any]:
     import jax
 
     from voxax import _native
     from voxax.hardware import describe
 
-    if (reason := _native.unavailable()) is not None:
-        parser.error(reason)
-    folder, info = Path(options.data), describe()
-    layers = {"dense": [], "depthwise": []}
-    for kind, widths in WIDTHS.items():
-        for scan, channels in itertools.product(("lidar", "indoor"), widths):
-            layers[kind].append(layer(scan, folder, kind, channels, options.rounds))
-            print(kind, json.dumps(layers[kind][-1]), flush=True)
-    report = {
-        "device": f"{info.model or info.device_kind}, {info.cpu_cores} cores",
-        "simd": _native.simd(),
-        "jax": jax.__version__,
-        "rounds": options.rounds,
-        "layers": layers["dense"],
-        "depthwise": layers["depthwise"],
-        "maps": [kernel_maps(scan, folder, options.rounds) for scan in SCANS],
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "native.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "native.md").write_text(to_markdown(report))
+    info = describe()
+    name = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
+    return {"device": name, "simd": _native.simd(), "jax": jax.__version__}
+
+
+def write(folder: Path, name: str, report: dict[str, Any], table: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(table)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,130 @@
+"""How far are native depthwise layers from what the memory allows?
+
+    python benchmarks/depthwise.py [--data FOLDER] [--rounds 11]
+
+One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad. The
+floor is that of ``voxax.products.floor`` (what ``explain`` shows): operands, kernel map and result,
+each once, at the rate of a copy. The copy is of 256 MiB, by the best of three ways, in the same
+run. Beside it stands a copy of the layer's features alone, which may lie in a cache. All take
+turns. Results go to results/depthwise.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import native
+from tuning import DATA, RESULTS
+
+CHANNELS = (16, 32, 64, 128, 256)
+_BYTES = 1 << 28
+
+
+def copies(rows: int, channels: int) -> dict[str, Callable[[], Any]]:
+    """Ways to copy float32[rows, channels]: by XLA, by NumPy, and by NumPy on two threads."""
+    import jax
+    import jax.numpy as jnp
+
+    source = np.ones((rows, channels), np.float32)
+    target = np.empty_like(source)
+    x, half = jnp.asarray(source), rows // 2
+    doubled = jax.jit(lambda x: 2 * x)
+    pool = ThreadPoolExecutor(2)
+
+    def by_two_threads() -> None:
+        parts = [(target[:half], source[:half]), (target[half:], source[half:])]
+        for future in [pool.submit(np.copyto, *part) for part in parts]:
+            future.result()
+
+    return {
+        "copy, XLA": lambda: doubled(x),
+        "copy, NumPy": lambda: np.copyto(target, source),
+        "copy, two threads": by_two_threads,
+    }
+
+
+def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
+    """All three products of one layer, and their floors."""
+    import voxax as vx
+    from voxax.products.floor import floor_of
+
+    voxels = native.scene(scan, folder)
+    kernel_map = vx.kernel_map(voxels, 3)
+    count, pairs = int(voxels.count), int((np.asarray(kernel_map.neighbors) >= 0).sum())
+    memory = {f"memory, {k}": v for k, v in copies(_BYTES // 1024, 256).items()}
+    features = {f"features, {k}": v for k, v in copies(count, channels).items()}
+    runs = memory | features
+    for product in native.PRODUCTS:
+        runs |= native.candidates(kernel_map, "depthwise", channels, product)
+    seconds = native.interleaved(runs, rounds)
+    rate = 2 * _BYTES / min(seconds[name] for name in memory)
+    floors = {
+        product: floor_of(
+            native.problem_of(kernel_map, "depthwise", channels, product), pairs, None
+        )
+        for product in native.PRODUCTS
+    }
+    return {
+        "scan": scan,
+        "channels": channels,
+        "voxels": count,
+        "capacity": kernel_map.out_capacity,
+        "pairs": pairs,
+        **native.best_of_each(seconds),
+        "rate": rate,
+        "copy": min(seconds[name] for name in features),
+        "floors": {product: floor.bytes / rate for product, floor in floors.items()},
+    }
+
+
+def to_markdown(report: dict[str, Any]) -> str:
+    lines = [
+        "# Depthwise layers on CPUs",
+        "",
+        f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, float32, one 3x3x3 "
+        f"submanifold layer, medians of {report['rounds']} rounds in turn, ms; in brackets the "
+        "ratio to the floor: features, gradients, filters and the kernel map, each once, at the "
+        "rate of a copy of 256 MiB in the same run (read and written). Copy: of the layer's "
+        "features alone, from wherever they lie. XLA: the best candidate of explicit.",
+        "",
+        "| scan | C | pairs / 1000 | GB/s | copy | floor | forward | XLA | dgrad | XLA | wgrad | "
+        "XLA |",
+        "|---" + "|---:" * 11 + "|",
+    ]
+    for r in report["layers"]:
+        cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
+        cells += [f"{1e3 * r['copy']:.2f}", f"{1e3 * r['floors']['forward']:.2f}"]
+        for product in native.PRODUCTS:
+            for by in ("native", "xla"):
+                seconds = r[product][by]
+                cells.append(f"{1e3 * seconds:.2f} ({seconds / r['floors'][product]:.2f})")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    native.start(parser)
+    layers = []
+    for scan, channels in itertools.product(("lidar", "indoor"), CHANNELS):
+        layers.append(layer(scan, Path(options.data), channels, options.rounds))
+        print(json.dumps(layers[-1]), flush=True)
+    report = {**native.machine(), "rounds": options.rounds, "layers": layers}
+    native.write(options.out, "depthwise", report, to_markdown(report))
+
+
+if __name__ == "__main__":
+    main()
