@@ -23,6 +23,28 @@ def _by_origin(title: str, voxels: vx.Voxels, separator: str = "+", sign: str = 
     return Panel(title, voxels, groups=groups, labels=labels, sign=sign)
 
 
+def capacity() -> list[Panel]:
+    """Arrays have more rows than there are voxels."""
+    coords = np.pad(np.asarray(FIRST, np.int32), ((0, 0), (1, 0)))
+    ones = np.ones((len(FIRST), 1), np.float32)
+    voxels = vx.Voxels.from_coords(coords, ones, batch_size=1, capacity=8)
+    count = int(voxels.count)
+    rows = np.arange(voxels.capacity)
+    sites = [",".join(map(str, site)) for site in voxels.valid_coords()[:, 1:].tolist()]
+    return [
+        Panel("voxels", voxels, labels="rows", extent=((0, 4), (0, 3))),
+        Panel(
+            "rows of the arrays",
+            rows[:, None],
+            groups=(rows >= count).astype(int),
+            labels=[*sites, *["-"] * (voxels.capacity - count)],
+            sign="→",
+            extent=((0, voxels.capacity), (0, 1)),
+            note=f"capacity {voxels.capacity}, count {count}; the rest is padding",
+        ),
+    ]
+
+
 def sets() -> list[Panel]:
     """Union and intersection."""
     a, b = _pair()
@@ -124,4 +146,4 @@ def bird() -> list[Panel]:
     ]
 
 
-PICTURES = (sets, joined, inject, selections, dilated, levels, scenes, bird)
+PICTURES = (capacity, sets, joined, inject, selections, dilated, levels, scenes, bird)
