@@ -26,9 +26,13 @@ _maps = collections.OrderedDict()
 
 
 def note(key: Hashable, views: Mapping[str, jax.Array]) -> None:
-    """Remember, weakly, the arrays of the map that :func:`map_key` names; the newest wins."""
+    """Remember, weakly, the arrays of the map that :func:`map_key` names; the newest wins.
+
+    A view that was made of them inside a trace is left out: it means nothing outside.
+    """
+    concrete = {k: array for k, array in views.items() if not isinstance(array, jax.core.Tracer)}
     with _lock:
-        _maps[key] = {name: weakref.ref(array) for name, array in views.items()}
+        _maps[key] = {name: weakref.ref(array) for name, array in concrete.items()}
         _maps.move_to_end(key)
         while len(_maps) > _MOST_MAPS:
             _maps.popitem(last=False)
