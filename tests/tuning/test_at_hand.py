@@ -65,6 +65,18 @@ def test_the_newest_wins():
     assert find(PROBLEM)["neighbors"] is two
 
 
+def test_a_view_of_a_trace_is_left_out():
+    neighbors = table()
+
+    @jax.jit
+    def traced(starts):
+        note(key(), {"neighbors": neighbors, "starts": starts})
+        assert set(find(PROBLEM)) == {"neighbors"}
+        return starts
+
+    traced(jnp.zeros((28,), jnp.int32))
+
+
 def test_nothing_is_kept_alive():
     neighbors = table()
     note(key(), {"neighbors": neighbors})

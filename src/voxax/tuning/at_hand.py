@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from voxax import _compat
 from voxax.algorithms import Problem
 
 _MOST_MAPS = 64
@@ -30,7 +31,7 @@ def note(key: Hashable, views: Mapping[str, jax.Array]) -> None:
 
     A view that was made of them inside a trace is left out: it means nothing outside.
     """
-    concrete = {k: array for k, array in views.items() if not isinstance(array, jax.core.Tracer)}
+    concrete = {k: array for k, array in views.items() if not _compat.is_traced(array)}
     with _lock:
         _maps[key] = {name: weakref.ref(array) for name, array in concrete.items()}
         _maps.move_to_end(key)
