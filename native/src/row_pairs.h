@@ -14,15 +14,16 @@
 
 namespace voxax::VOXAX_ISA {
 
-// Writes the entries of one row of a kernel map that are rows of the input to `in`, and their taps
-// to `tap`, without a branch on what they are; returns how many. What lies up to kRowOverhang
-// behind them is overwritten. `odd` is set if an entry is neither that nor -1.
+// What is written behind the end of a row's list.
 #if defined(__AVX512F__)
 inline constexpr int64_t kRowOverhang = 16;
 #else
 inline constexpr int64_t kRowOverhang = 8;
 #endif
 
+// Writes the entries of one row of a kernel map that are rows of the input to `in`, and their taps
+// to `tap`, without a branch on what they are; returns how many. `odd` is set if an entry is
+// neither that nor -1.
 inline int64_t ListRow(const int32_t* row, int64_t taps, int32_t in_rows, int32_t* in,
                        int32_t* tap, bool* odd) {
   int64_t count = 0, k = 0;
