@@ -11,10 +11,6 @@ turns. Results go to results/depthwise.md and .json.
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import json
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +19,6 @@ from typing import Any
 import numpy as np
 
 import native
-from tuning import DATA, RESULTS
 
 CHANNELS = (16, 32, 64, 128, 256)
 _BYTES = 1 << 28
@@ -112,16 +107,7 @@ def to_markdown(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    native.start(parser)
-    layers = []
-    for scan, channels in itertools.product(("lidar", "indoor"), CHANNELS):
-        layers.append(layer(scan, Path(options.data), channels, options.rounds))
-        print(json.dumps(layers[-1]), flush=True)
+    options, layers = native.measured(__doc__, CHANNELS, layer)
     report = {**native.machine(), "rounds": options.rounds, "layers": layers}
     native.write(options.out, "depthwise", report, to_markdown(report))
 

@@ -223,27 +223,21 @@ def to_markdown(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    options, layers = measured(__doc__, WIDTHS, layer)
+    maps = [kernel_maps(scan, options.data, options.rounds) for scan in SCANS]
+    report = {**machine(), "rounds": options.rounds, "layers": layers, "maps": maps}
+    write(options.out, "native", report, to_markdown(report))
+
+
+def measured(
+    about: str | None, widths: tuple[int, ...], layer: Callable[..., dict[str, Any]]
+) -> tuple[argparse.Namespace, list[dict[str, Any]]]:
+    """The command line's options, and what ``layer`` tells of each scan and width."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    start(parser)
-    folder, layers = Path(options.data), []
-    for scan, channels in itertools.product(("lidar", "indoor"), WIDTHS):
-        layers.append(layer(scan, folder, channels, options.rounds))
-        print(json.dumps(layers[-1]), flush=True)
-    report = {
-        **machine(),
-        "rounds": options.rounds,
-        "layers": layers,
-        "maps": [kernel_maps(scan, folder, options.rounds) for scan in SCANS],
-    }
-    write(options.out, "native", report, to_markdown(report))
-
-
-def start(parser: argparse.ArgumentParser) -> None:
-    """Keep the heap, and refuse without native kernels."""
     if any(os.environ.get(name) != value for name, value in KEEP_HEAP.items()):
         os.environ.update(KEEP_HEAP)
         os.execv(sys.executable, [sys.executable, *sys.argv])  # glibc reads them at the start
@@ -251,6 +245,11 @@ def start(parser: argparse.ArgumentParser) -> None:
 
     if (reason := _native.unavailable()) is not None:
         parser.error(reason)
+    layers = []
+    for scan, channels in itertools.product(("lidar", "indoor"), widths):
+        layers.append(layer(scan, options.data, channels, options.rounds))
+        print(json.dumps(layers[-1]), flush=True)
+    return options, layers
 
 
 def machine() -> dict[str, Any]:
