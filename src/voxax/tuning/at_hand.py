@@ -29,7 +29,7 @@ _maps = collections.OrderedDict()
 def note(key: Hashable, views: Mapping[str, jax.Array]) -> None:
     """Remember, weakly, the arrays of the map that :func:`map_key` names; the newest wins.
 
-    A view that was made of them inside a trace is left out: it means nothing outside.
+    A view computed from them inside a trace is left out: it means nothing outside.
     """
     concrete = {k: array for k, array in views.items() if not _compat.is_traced(array)}
     with _lock:
