@@ -43,12 +43,13 @@ def home_of(*values: Any) -> contextlib.AbstractContextManager | None:
 
 @contextlib.contextmanager
 def _outside() -> Iterator[None]:
-    """Eager evaluation, also outside of the mesh of a ``shard_map`` that is being traced.
+    """Eager evaluation, also outside of a ``shard_map`` that is being traced or run.
 
-    Arrays made under such a mesh belong to it, and could not be used with others afterwards.
+    Arrays made under its mesh belong to it, and could not be used with others afterwards; and
+    ``jax.ensure_compile_time_eval`` does not leave one that runs without ``jit``.
     """
     nowhere = jax.sharding.AbstractMesh((), ())
-    with jax.ensure_compile_time_eval(), jax.sharding.use_abstract_mesh(nowhere):
+    with jax.core.eval_context(), jax.sharding.use_abstract_mesh(nowhere):
         yield
 
 

@@ -118,6 +118,21 @@ def test_no_tracer_leaks(voxels):
     unet(voxels)  # what was remembered is concrete
 
 
+def test_shards_without_jit_leave_nothing_of_theirs(voxels):
+    """There every operation runs at once, and gives an array that only its shard can use."""
+    mesh = jax.make_mesh((1,), ("d",))
+    spec = jax.sharding.PartitionSpec()
+
+    def shard(x):
+        vx.kernel_map(voxels, 3).view("pairs")
+        return conv(voxels.replace_features(x), WEIGHT).features
+
+    got = jax.shard_map(shard, mesh=mesh, in_specs=spec, out_specs=spec)(voxels.features)
+    with builds(0):
+        np.testing.assert_array_equal(got, conv(voxels, WEIGHT).features)
+        np.asarray(vx.kernel_map(voxels, 3).view("pairs"))
+
+
 def test_equal_out_voxels_do_not_leave_an_address_behind(voxels):
     """The memo keys by identity: an array that nothing holds must not be in a key."""
     wanted = make_voxels(random_cube(), capacity=384)
