@@ -119,7 +119,7 @@ def test_no_tracer_leaks(voxels):
 
 
 def test_shards_without_jit_leave_nothing_of_theirs(voxels):
-    """There every operation runs at once, and gives an array that only its shard can use."""
+    """There each operation is run at once, and returns a value that no one outside can use."""
     mesh = jax.make_mesh((1,), ("d",))
     spec = jax.sharding.PartitionSpec()
 
