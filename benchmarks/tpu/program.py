@@ -10,13 +10,15 @@ import numpy as np
 
 from voxax.algorithms import Problem
 from voxax.algorithms.implicit_gemm import bodies, tpu
-from voxax.coords import lookup, tile_lookup, unique
+from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
 from voxax.forecast import TOPOLOGIES as BY_CHIP
 from voxax.forecast import compile_for
 from voxax.geometry import KernelSpec, views, windows
 from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.hardware import describe
 
+MAPS = tile_lookup, tile_sort, ordering, lookup, unique, views
+"""The modules whose programs kernel maps are."""
 TOPOLOGIES = tuple(BY_CHIP.values())
 
 facts = functools.cache(describe)  # a process of its own each time
@@ -29,7 +31,7 @@ def digest(name="windows"):
     kernels = (folder / "tpu.py", folder / "tpu_kernel.py", Path(windows.__file__))
     files = {
         "windows": kernels,
-        "step": (*kernels, *(Path(m.__file__) for m in (tile_lookup, lookup, unique, views))),
+        "step": (*kernels, *(Path(m.__file__) for m in MAPS)),
         "baselines": (Path(__file__).parent / "baselines.py",),
     }
     found = hashlib.sha256(b"".join(path.read_bytes() for path in files[name]))

@@ -3,6 +3,7 @@
 Needs libtpu (`pip install .[tpu]`); run with `pytest -m tpu_compile`. Nothing is executed.
 """
 
+import jax
 import pytest
 from benchmarks.tpu.budgets import BUDGETS, cycles_per_row
 from benchmarks.tpu.program import TOPOLOGIES, compile_product, facts, make_problem
@@ -72,6 +73,13 @@ def test_many_channels_in_little_vector_memory(product):
 )
 def test_other_relations_compile(options):
     compiled("v5e:2x2", "dgrad", "bfloat16", **options)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_products_compile_where_integers_have_64_bits(product):
+    """The chip has none of those, and a Python number in an index map would be one."""
+    with jax.enable_x64(True):
+        compiled("v5e:2x2", product, "bfloat16")
 
 
 def test_cycles_of_a_row_stay_in_budget():

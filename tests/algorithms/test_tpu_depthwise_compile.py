@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 import pytest
 from benchmarks.tpu.program import TOPOLOGIES, compile_product, make_problem
 
@@ -48,3 +49,9 @@ def test_depthwise_products_compile(topology, product):
 )
 def test_other_depthwise_relations_compile(options):
     check("v5e:2x2", "dgrad", **options)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_depthwise_products_compile_where_integers_have_64_bits(product):
+    with jax.enable_x64(True):
+        check("v5e:2x2", product, "bfloat16")

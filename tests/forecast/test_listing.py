@@ -49,6 +49,32 @@ def test_loops_and_passes():
     assert listing.whole.total(unknown=3).cycles == 2 + 10 * (11 + 3 * 6)
 
 
+NESTED = """\
+   0x0 LB: > { %s1 = smov 0 }
+   0x1 LB: >> { %p5_p2 = scmp.ge.s32.totalorder %s2, 8 /* loop exit test */ }
+   0x2   : >> { %p3_p1 = scmp.ge.s32.totalorder (%p5_p2), %s4, BOUND }
+   0x3   : >> { %12 = sbr.rel (!%p5_p2) target bundleno = 1 (0x1), region = 30 }
+   0x4   :  {}
+   0x5   :  {}
+   0x6   :  {}
+   0x7   :  {}
+   0x8   : > { %13 = sbr.rel (!%p3_p1) target bundleno = 0 (0x0), region = 31 }
+   0x9   :  {}
+   0xa   :  {}
+   0xb   :  {}
+   0xc   :  {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("bound", "trips"), [("%s9", None), ("100 /* loop exit test */", 100)], ids=["traced", "known"]
+)
+def test_a_loop_has_the_passes_of_its_own_exit(bound, trips):
+    """Both tests may lie in the inner loop, the outer one's under the inner one's predicate."""
+    listing = read_listing(NESTED.replace("BOUND", bound))
+    assert [loop.trips for loop in listing.whole.walk()[1:]] == [trips, 8]
+
+
 def test_units_and_copies():
     listing = read_listing(LISTING, UTILIZATION)
     total = listing.whole.total(unknown=3)

@@ -49,6 +49,25 @@ def test_nested_vmap_over_different_axes(rng):
     np.testing.assert_allclose(found, 2 * np.einsum("irj,ri->ijr", x, y), rtol=1e-6)
 
 
+def test_tpus_may_have_a_body_of_their_own(monkeypatch):
+    """It is traced for them alone; without the library CPUs run the portable one."""
+    traced = []
+
+    def on_tpu(x, by):
+        traced.append(by)
+        return (jnp.cos(x),)
+
+    bodies = (lambda x, by: (by * x,), lambda x, by: (-by * x,), on_tpu)
+    function = natively_on_cpu("with_a_body_for_tpus", *bodies)
+    monkeypatch.setattr(_native, "unavailable", lambda: "for this test")
+    np.testing.assert_array_equal(function(jnp.ones(2), by=3.0)[0], [-3, -3])
+    program = jax.jit(lambda x: function(x, by=2.0)).trace(jnp.ones(2))
+    assert "cosine" not in program.lower(lowering_platforms=("cuda",)).as_text()
+    assert not traced
+    assert "cosine" in program.lower(lowering_platforms=("tpu",)).as_text()
+    assert traced == [2.0]
+
+
 def test_neighbors_of_a_batch_of_scenes(rng):
     """Both lists batched, then the centers alone."""
     scenes = [np.unique(rng.integers(0, 5, (30, 4)), axis=0)[:15] for _ in range(3)]

@@ -13,15 +13,18 @@ from voxax import _compat, _native
 Body = Callable[..., tuple[jax.Array, ...]]
 
 
-def natively_on_cpu(name: str, native: Body, portable: Body) -> Body:
+def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = None) -> Body:
     """A function that is ``native`` on CPUs with the library, and ``portable`` everywhere else.
+
+    On TPUs it is ``tpu`` where there is one, which is traced for them alone, but for programs that
+    XLA spreads over devices: it does not partition Pallas kernels.
 
     Programs that ``jax.export`` makes get the portable body for CPUs too: where they are called,
     voxax need not be there. The function is not differentiable.
 
     Args:
       name: of the primitive, as it appears in a jaxpr.
-      native, portable: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
+      native, portable, tpu: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
         shapes and dtypes; ``static`` is hashable. Under ``vmap`` the body that runs is mapped.
     """
     primitive = _compat.Primitive(name)
@@ -56,14 +59,21 @@ def natively_on_cpu(name: str, native: Body, portable: Body) -> Body:
     def lowered(body: Body) -> Body:
         return lambda *args, axes, static: mapped(body, axes, static)(*args)
 
+    def on_cpu(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
+        body = native if _native.unavailable() is None else portable
+        return body(*args, **static)
+
     _compat.batchers[primitive] = batch
-    ours, others = lowered(native), lowered(portable)
+    ours, others = lowered(on_cpu), lowered(portable)
     _compat.register_lowering(primitive, "cpu", ours, ours, others)
     _compat.register_lowering(primitive, None, others, others, others)
+    if tpu is not None:
+        tiles = lowered(tpu)
+        _compat.register_lowering(primitive, "tpu", tiles, others, tiles)
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
         same = _compat.vary_alike(*args)
-        if _native.unavailable() is not None:
+        if _native.unavailable() is not None and tpu is None:
             return portable(*same, **static)
         return tuple(primitive.bind(*same, axes=(), static=tuple(sorted(static.items()))))
 

@@ -47,12 +47,23 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
     return ordered, order
 
 
+def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
+    """The columns with their rows in lexicographic order.
+
+    Args:
+      columns: ``int32[N]`` each.
+      num_keys: so many of them, the first ones, are compared. No two rows may agree in all of
+        these, and none may hold the largest int32 in all of them.
+    """
+    sort = _sort_distinct if len(columns[0]) else _sort_by_xla
+    return sort(*columns, num_keys=num_keys)
+
+
 def _sort_columns(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows, width = coords.shape
-    columns = tuple(coords[:, axis] for axis in range(width))
-    *columns, order = jax.lax.sort(
-        (*columns, jnp.arange(rows, dtype=jnp.int32)), num_keys=width, is_stable=True
-    )
+    columns = *(coords[:, axis] for axis in range(width)), jnp.arange(rows, dtype=jnp.int32)
+    sort = sort_distinct if coords.dtype == jnp.int32 else _sort_by_xla
+    *columns, order = sort(*columns, num_keys=width + 1)
     return jnp.stack(columns, axis=1), order
 
 
@@ -63,4 +74,15 @@ def _sort_rows_natively(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
     return coords.at[order].get(mode="promise_in_bounds", unique_indices=True), order
 
 
+def _sort_by_tiles(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
+    from voxax.coords.tile_sort import sort_columns  # imports Pallas, which few programs need
+
+    return sort_columns(columns, num_keys)
+
+
+def _sort_by_xla(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
+    return tuple(jax.lax.sort(columns, num_keys=num_keys, is_stable=False))
+
+
+_sort_distinct = natively_on_cpu("sort_distinct", _sort_by_xla, _sort_by_xla, _sort_by_tiles)
 _sort = natively_on_cpu("sort_rows", _sort_rows_natively, _sort_columns)

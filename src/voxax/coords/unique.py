@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.constants import PAD
-from voxax.coords.ordering import is_valid, sort_rows, sorts_natively
+from voxax.coords.ordering import is_valid, sort_distinct, sort_rows, sorts_natively
 from voxax.coords.tile_lookup import find_numbers
 
 
@@ -88,7 +88,7 @@ def _placed_by_tiles(
     """
     at = find_numbers(place[None], capacity)[0]
     out = jnp.where(at[:, None] < 0, PAD, rows.at[at].get(mode="clip"))
-    return out, jax.lax.sort((order, rank), num_keys=1)[1]
+    return out, sort_distinct(order, rank, num_keys=1)[1]
 
 
 def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:

@@ -28,8 +28,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 _LINE = re.compile(r"^\s*(0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:[ >]*(\{.*)$")
-_BRANCH = re.compile(r"sbr\.rel (?:\(\S+\) )?target bundleno = (\d+)")
-_EXIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+) /\* loop exit test")
+_BRANCH = re.compile(r"sbr\.rel (?:\(!?(\S+)\) )?target bundleno = (\d+)")
+_EXIT = re.compile(r"scmp\.ge\.s32\.totalorder (?:\(\S+\), )?%\w+, (\d+) /\* loop exit test")
 _STAGE = re.compile(r"iteration index, stage = (\d+)")
 _COPY = re.compile(r"= dma\.(\w+?)_to_(\w+) .*?/\*size_in_granules=\*/(\d+)?")
 # Bundles behind a branch that are executed before it takes effect.
@@ -140,10 +140,11 @@ def read_listing(schedule: str, utilization: str = "") -> Listing:
     units, busy = _utilization(utilization, len(lines))
     spans = []
     for at, line in enumerate(lines):
-        for target in map(int, _BRANCH.findall(line)):
+        for predicate, place in _BRANCH.findall(line):
+            target = int(place)
             if target <= at:
                 end = min(at + _DELAY_SLOTS + 1, len(lines))
-                spans.append((target, end, _trips(lines[target:end])))
+                spans.append((target, end, _trips(lines[target:end], predicate)))
     # Loops that begin together: the longer one is outside.
     spans.sort(key=lambda s: (s[0], -s[1]))
     whole, rest = _nest((0, len(lines), 1), spans, lines, busy, tuple(units), 0)
@@ -184,14 +185,19 @@ def _nest(
     return loop, spans
 
 
-def _trips(lines: Sequence[str]) -> int | None:
-    """Passes that do the loop's work, from the exit test closest to its end."""
+def _trips(lines: Sequence[str], predicate: str) -> int | None:
+    """Passes that do the work of a loop which the branch under ``predicate`` closes.
+
+    Its exit test is the comparison that the branch depends on, and without one the test closest to
+    the loop's end.
+    """
     text = "\n".join(lines)
-    tests = _EXIT.findall(text)
+    own = re.search(rf"{re.escape(predicate)} = (scmp.*)", text) if predicate else None
+    tests = _EXIT.findall(own[1] if own else text)
     if not tests:
         return None
     stages = [int(stage) for stage in _STAGE.findall(text)]
-    return max(int(tests[-1]) - max(stages, default=0), 1)
+    return max(int(tests[0 if own else -1]) - max(stages, default=0), 1)
 
 
 def _copies(line: str) -> list[Copy]:

@@ -219,7 +219,7 @@ def _call(
         return pl.BlockSpec(shape, lambda *place: (_Step(kernel, *place).fetched(column), 0))
 
     table_block = (table.shape[0], WINDOW_TILE)
-    return pl.pallas_call(
+    call = pl.pallas_call(
         run,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
@@ -239,4 +239,5 @@ def _call(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=kernel.vmem_bytes
         ),
         interpret=kernel.interpret,
-    )(*scalars, table, *(x,) * columns, other[0])
+    )
+    return _compat.without_x64(call)(*scalars, table, *(x,) * columns, other[0])

@@ -383,7 +383,7 @@ def _call(
     # Traced: neither padding nor tiles without neighbours cost a step. One step more than visits:
     # the last are multiplied in it; and sums are set to zero in the first, visits or not.
     steps = jnp.max(visits.bounds[1:] - visits.bounds[:-1]) + jnp.int32(1)
-    return pl.pallas_call(
+    call = pl.pallas_call(
         run,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
@@ -414,4 +414,5 @@ def _call(
         ),
         input_output_aliases={len(scalars) + 3: 0} if held else {},
         interpret=kernel.interpret,
-    )(*scalars, table, x, other[0], *held)
+    )
+    return _compat.without_x64(call)(*scalars, table, x, other[0], *held)
