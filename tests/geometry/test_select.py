@@ -79,7 +79,10 @@ SCORES = {
     "equal": np.zeros(CAPACITY, np.float32),
     "int": np.where(np.arange(CAPACITY) % 3 == 0, -(2**31), 7).astype(np.int32),
     "uint8": (np.arange(CAPACITY) * 37 % 256).astype(np.uint8),
+    "uint32": (np.arange(CAPACITY) * 0x35A7B3C1 % 2**32).astype(np.uint32),
     "bool": MASK,
+    "bfloat16": jnp.asarray(np.random.default_rng(1).normal(size=CAPACITY), jnp.bfloat16),
+    "zeros": np.where(MASK, np.float32(-0.0), np.float32(0.0)),
     "infinite": np.where(MASK, -np.inf, np.inf).astype(np.float32),
 }
 
@@ -101,6 +104,26 @@ def test_scores_that_are_no_numbers_come_last():
     out = vx.top_k(VOXELS, scores, 2, capacity=16)
     # Row 40 is padding; of the rows without a score the earlier ones win.
     np.testing.assert_array_equal(out.valid_coords(), ROWS[[0, 7, 16, 17, 19, 20]])
+
+
+def test_wide_scores():
+    """Those of 64 bits, whose order 32 bits do not tell."""
+    with jax.enable_x64(True):
+        for dtype in (np.int64, np.float64):
+            scores = (2**40 + np.arange(CAPACITY)).astype(dtype)
+            out = vx.top_k(VOXELS, scores, 1, capacity=16)
+            np.testing.assert_array_equal(out.valid_coords(), ROWS[[15, 18, 30]])
+
+
+def test_on_a_tpu_the_scores_are_sorted_by_tiles():
+    def best(v, scores):
+        return vx.top_k(v, scores, 5).coords
+
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_):
+        traced = jax.jit(best).trace(VOXELS, jax.ShapeDtypeStruct((CAPACITY,), dtype))
+        program = traced.lower(lowering_platforms=("tpu",)).as_text()
+        assert "@tpu_custom_call" in program
+        assert "stablehlo.sort" not in program
 
 
 def test_top_k_capacities():

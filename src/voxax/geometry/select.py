@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.coords import COORD_LIMIT, compact_rows, is_valid
+from voxax.coords.ordering import sort_distinct
 from voxax.errors import InputError
 from voxax.geometry.regroup import choose_capacity, gather_rows, new_geometry
 from voxax.geometry.voxels import Voxels
@@ -106,15 +107,37 @@ def _number(coords: jax.Array, keep: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnames="k")
 def _best(coords: jax.Array, scores: jax.Array, k: int) -> jax.Array:
     """``bool[N]``: the k best rows of every scene."""
-    if jnp.issubdtype(scores.dtype, jnp.bool_):
-        scores = scores.astype(jnp.int32)
-    # Highest first. Unlike the negative, the complement of an integer cannot overflow.
-    descending = -scores if jnp.issubdtype(scores.dtype, jnp.floating) else ~scores
     scene, rows = coords[:, 0], jnp.arange(coords.shape[0], dtype=jnp.int32)
     # Padding is behind every scene, and sorting by scene leaves each scene where it was.
-    *_, order = jax.lax.sort((scene, descending, rows), num_keys=2, is_stable=True)
+    *_, order = _sorted(scene, _descending(scores), rows, num_keys=3)
     rank = rows - jnp.searchsorted(scene, scene).astype(jnp.int32)
     return jnp.zeros(scene.shape, bool).at[order].set(rank < k, unique_indices=True)
+
+
+def _descending(scores: jax.Array) -> jax.Array:
+    """Keys of the highest scores first, those that are no numbers last.
+
+    ``int32`` in the order of the scores where these have 32 bits or fewer.
+    """
+    if not jnp.issubdtype(scores.dtype, jnp.floating):
+        if scores.dtype.itemsize > 4:
+            return ~scores  # unlike the negative, it cannot overflow
+        if scores.dtype == jnp.uint32:
+            return ~jax.lax.bitcast_convert_type(scores ^ np.uint32(1 << 31), jnp.int32)
+        return ~scores.astype(jnp.int32)
+    if scores.dtype.itemsize > 4:
+        return -scores
+    scores = -scores.astype(jnp.float32)
+    # One zero and one NaN, as comparisons see them. Bits of negative numbers count downwards.
+    scores = jnp.where(scores == 0, 0, jnp.where(jnp.isnan(scores), jnp.nan, scores))
+    bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
+    return jnp.where(bits < 0, bits ^ np.int32(2**31 - 1), bits)
+
+
+def _sorted(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
+    if all(column.dtype == jnp.int32 for column in columns):
+        return sort_distinct(*columns, num_keys=num_keys)
+    return tuple(jax.lax.sort(columns, num_keys=num_keys))
 
 
 @jax.jit
