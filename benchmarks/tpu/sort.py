@@ -1,0 +1,167 @@
+"""What would sorting coordinates take on TPUs, by tiles and by XLA's own sort?
+
+    python benchmarks/tpu/sort.py
+
+Rows of four columns in lexicographic order with where they were, as strided maps need them: by
+voxax.coords.tile_sort, and by jax.lax.sort. Seconds that the compiler takes on this machine, of a
+program of nothing else, at most so many; and microseconds by its schedules (voxax.forecast), each
+loop of the kernel as often as the network needs it. Nothing runs. Needs libtpu. Results go to
+results/tpu_sort.md and .json; a run goes on where another was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
+
+from voxax.errors import VoxaxError
+from voxax.forecast import TOPOLOGIES, Kernel, Program, outcomes
+
+RESULTS = Path(__file__).parents[1] / "results"
+ROWS = (4_096, 41_936, 262_144)
+WIDTH = 4
+WAYS = ("tiles", "XLA")
+PLACE_BITS, LANE_BITS = 10, 7
+"""Of a row's place in its tile, and of these its lane's."""
+
+
+def program(rows: int, way: str) -> Any:
+    """What to compile."""
+    import jax
+    import jax.numpy as jnp
+
+    from voxax.coords.tile_sort import sort_columns
+
+    def run(coords: jax.Array) -> Any:
+        columns = [coords[:, axis] for axis in range(WIDTH)]
+        columns.append(jnp.arange(rows, dtype=jnp.int32))
+        if way == "XLA":
+            return jax.lax.sort(columns, num_keys=WIDTH, is_stable=True)
+        return sort_columns(columns, WIDTH + 1)
+
+    return run, jax.ShapeDtypeStruct((rows, WIDTH), "int32")
+
+
+def seconds(found: Program, rows: int) -> float:
+    """All kernels, the loops over lanes, sublanes and tiles as often as they run in the mean."""
+    bits = max(PLACE_BITS, min((rows - 1).bit_length(), 16))
+    tile_bits, lanes_from = bits - PLACE_BITS, bits - LANE_BITS
+    ranges = (bits, lanes_from), (lanes_from, tile_bits), (tile_bits, 0)
+    passes = [
+        sum(max(min(stage, top - 1) - last + 1, 0) for stage in range(bits)) / bits
+        for top, last in ranges
+    ]
+
+    def filled(kernel: Kernel) -> Kernel:
+        unknown = kernel.listing.unknown if kernel.listing else ()
+        if not unknown or not kernel.is_pallas:
+            return kernel
+        trips = dict(zip((loop.first for loop in unknown), passes, strict=True))
+
+        def walk(loop: Any) -> Any:
+            inner = tuple(map(walk, loop.inner))
+            return dataclasses.replace(loop, trips=trips.get(loop.first, loop.trips), inner=inner)
+
+        listing = dataclasses.replace(kernel.listing, whole=walk(kernel.listing.whole))
+        return dataclasses.replace(kernel, listing=listing)
+
+    return dataclasses.replace(found, kernels=tuple(map(filled, found.kernels))).seconds()
+
+
+def one(chip: str, rows: int, way: str) -> dict[str, Any]:
+    from voxax.forecast import compile_for
+
+    begin = time.perf_counter()
+    compile_for(TOPOLOGIES[chip], *program(rows, way))
+    spent = time.perf_counter() - begin
+    (found,) = outcomes([(chip, "benchmarks.tpu.sort:program", {"rows": rows, "way": way})])
+    if isinstance(found, VoxaxError):
+        return {"error": str(found)[:600]}
+    return {"compile": spent, "seconds": seconds(found, rows)}
+
+
+def measure(chip: str, rows: int, way: str, limit: float) -> dict[str, Any]:
+    """In a process of its own, which is ended with the compiler when it takes too long."""
+    place = {"chip": chip, "rows": rows, "way": way}
+    command = [sys.executable, __file__, "--one", chip, str(rows), way]
+    environment = os.environ | {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    child = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, _ = child.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        return place | {"limit": limit}
+    return place | json.loads(out.splitlines()[-1])
+
+
+def table_of(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| rows | chip | compiled by tiles, s | by XLA, s | sorted by tiles, us | by XLA, us |",
+        "|---:|---|---:|---:|---:|---:|",
+    ]
+    found = {(r["rows"], r["chip"], r["way"]): r for r in rows}
+    for number, chip in dict.fromkeys((r["rows"], r["chip"]) for r in rows):
+        ways = [found.get((number, chip, way), {}) for way in WAYS]
+        cells = [
+            f"{r['compile']:.1f}"
+            if "compile" in r
+            else f"> {r['limit']:.0f}"
+            if "limit" in r
+            else ""
+            for r in ways
+        ]
+        cells += [f"{1e6 * r['seconds']:,.0f}" if "seconds" in r else "" for r in ways]
+        lines.append(f"| {number:,} | {chip} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _place(row: dict[str, Any]) -> tuple[int, int, int]:
+    return ROWS.index(row["rows"]), list(TOPOLOGIES).index(row["chip"]), WAYS.index(row["way"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    parser.add_argument("--limit", type=float, default=150, help="seconds for one program")
+    parser.add_argument("--anew", action="store_true", help="compile again what is known")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        chip, number, way = arguments.one
+        print(json.dumps(one(chip, int(number), way)))
+        return
+    RESULTS.mkdir(exist_ok=True)
+    kept = RESULTS / "tpu_sort.json"
+    rows = json.loads(kept.read_text()) if kept.exists() and not arguments.anew else []
+    known = {(row["rows"], row["chip"], row["way"]) for row in rows}
+    for number in ROWS:
+        for chip in arguments.chips:
+            for way in WAYS:
+                if (number, chip, way) in known:
+                    continue
+                rows = sorted([*rows, measure(chip, number, way, arguments.limit)], key=_place)
+                kept.write_text(json.dumps(rows, indent=1) + "\n")
+                text = f"# Sorting on TPUs, predicted\n\n{table_of(rows)}\n"
+                kept.with_suffix(".md").write_text(text)
+    print(table_of(rows))
+
+
+if __name__ == "__main__":
+    main()
