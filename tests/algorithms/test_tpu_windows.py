@@ -242,7 +242,7 @@ def test_lower_precision_is_one_pass():
     assert 1e-4 < relative_error(actual, expected) < 1e-2
 
 
-def test_admitted_on_tpus_alone_and_never_unmeasured():
+def test_on_tpus_alone_and_first_there():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
     problem = problem_of("forward", kmap, 64, 64, "bfloat16")
     found = bodies.space(problem, CHIP)
@@ -250,7 +250,9 @@ def test_admitted_on_tpus_alone_and_never_unmeasured():
     assert not tpu.is_windowed(found[-1])
     assert [dict(p)["window_rows"] for p in found if tpu.is_windowed(p)] == [256, 512]
     assert all("interpret" not in dict(p) for p in found)
-    assert not lookup("implicit_gemm").preferred(problem, CHIP)
+    assert lookup("implicit_gemm").preferred(problem, CHIP)
+    nothing_known = HardwareInfo(platform="tpu", device_kind="unknown")
+    assert not lookup("implicit_gemm").preferred(problem, nothing_known)
     cpu = dataclasses.replace(problem, platform="cpu")
     there = HardwareInfo(platform="cpu", device_kind="cpu")
     assert not any(tpu.is_windowed(p) for p in bodies.space(cpu, there))

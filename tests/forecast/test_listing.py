@@ -75,6 +75,19 @@ def test_a_loop_has_the_passes_of_its_own_exit(bound, trips):
     assert [loop.trips for loop in listing.whole.walk()[1:]] == [trips, 8]
 
 
+def test_a_loop_that_begins_while_a_branch_takes_effect_follows_it():
+    first = NESTED.replace("BOUND", "5 /* loop exit test */").splitlines()[:12]
+    second = [
+        "   0xc LB: > { %p9 = scmp.ge.s32.totalorder %s2, 3 /* loop exit test */ }",
+        "   0xd   : > { %14 = sbr.rel (!%p9) target bundleno = 11 (0xb), region = 32 }",
+        *(f"  {at:#x}   :  {{}}" for at in range(14, 18)),
+    ]
+    loops = read_listing("\n".join([*first, *second]) + "\n").whole.walk()[1:]
+    assert [(loop.depth, loop.trips) for loop in loops] == [(1, 5), (2, 8), (1, 3)]
+    # The slot that both hold counts once.
+    assert sum(loop.cycles for loop in loops) == 18
+
+
 def test_units_and_copies():
     listing = read_listing(LISTING, UTILIZATION)
     total = listing.whole.total(unknown=3)

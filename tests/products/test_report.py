@@ -11,6 +11,7 @@ from voxax.tuning.choice import Choice
 from voxax.tuning.entry import Entry, Measured
 
 IM2COL = (("formulation", "im2col"),)
+PREDICTED = "not measured: the fastest by what was predicted for this device, or the default"
 ENTRY = Entry(
     (
         Measured("implicit_gemm", (("fwd_block_size", 4096),), 1, 9e-3, "slow"),
@@ -62,7 +63,7 @@ def test_table():
     assert summary.splitlines() == [
         "3 products, 2 problems: 1 cached, 1 predicted",
         "  cached: the fastest measured before on this device",
-        "  predicted: not measured: the default",
+        f"  predicted: {PREDICTED}",
     ]
 
 
@@ -136,7 +137,7 @@ def test_details():
     ]
     assert candidates[4].endswith("refused: runs on NVIDIA GPUs only, not on cpu")
     _, provenance, first, *_ = other.splitlines()
-    assert provenance == "  product 2; not measured: the default"
+    assert provenance == f"  product 2; {PREDICTED}"
     assert first.split() == [
         "-",
         "-",
@@ -167,8 +168,8 @@ def test_layers(scopes, shown):
 
 def test_why():
     assert row().why == ("the fastest measured before on this device, on caller's map, 2026-01-01")
-    assert unknown().why == "not measured: the default"
-    assert row(source="predicted", seconds=None).why == "not measured: the default"
+    assert unknown().why == PREDICTED
+    assert row(source="predicted", seconds=None).why == PREDICTED
     assert row(source="pinned", seconds=None, entry=None).why.startswith("the only candidate")
 
 

@@ -11,6 +11,6 @@ def measured(algorithm="explicit_gemm", seconds=1e-3, verdict="ok", revision=1, 
     return Measured(algorithm, pairs, revision, seconds, verdict, "" if verdict == "ok" else "why")
 
 
-def entry(*candidates, when=NOON, **more):
+def entry(*candidates, when=NOON, source="measured", **more):
     candidates = candidates or (measured(),)
-    return Entry(tuple(candidates), "caller's map", "measured", when, 1.5, **more)
+    return Entry(tuple(candidates), "caller's map", source, when, 1.5, **more)

@@ -148,6 +148,14 @@ def test_merged_never_mixes_jaxlibs():
     assert old.merged(new) == new
 
 
+def test_merged_never_mixes_predicted_and_measured():
+    guess = entry(measured("a"), measured("b"), source="predicted")
+    real = entry(measured("a", 3.0))
+    assert guess.merged(real) == real.merged(guess) == real
+    better = entry(measured("b", 2.0), source="predicted")
+    assert {c.algorithm: c.seconds for c in guess.merged(better).measured}["b"] == 2.0
+
+
 def test_merged_is_bounded():
     many = entry(*(measured(f"a{i}") for i in range(1000)))
     more = many.merged(entry(measured("b")))

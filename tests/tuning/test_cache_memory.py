@@ -268,12 +268,15 @@ def test_shipped_entries_come_after_the_users(cache, tmp_path, monkeypatch):
     source = TuningCache(tmp_path / "defaults", DEVICE)
     source.put("key", entry(measured(seconds=2.0)))
     source.put("old", other)
+    guess = entry(measured(seconds=4.0), source="predicted")
+    source.put("guess", guess)
     source.flush()
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "defaults")
     shipped.shipped.cache_clear()
     try:
         known = cache.get("key")
         assert known == dataclasses.replace(entry(measured(seconds=2.0)), source="shipped")
+        assert cache.get("guess") == guess
         assert cache.get("old") is None
         assert cache.items() == []
         cache.put("key", entry(measured(seconds=3.0)))

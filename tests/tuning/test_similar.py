@@ -56,6 +56,13 @@ def test_what_has_no_time_did_not_lose(cache, verdict):
     assert skipped(cache) == set()
 
 
+def test_what_was_predicted_is_no_loss(cache):
+    for problem in SIMILAR:
+        known = measured("swift", 1e-3), measured("slow", 9e-3)
+        cache.put(key_of(problem), entry(*known, source="predicted"))
+    assert skipped(cache) == set()
+
+
 def test_one_good_result_is_hope(cache):
     remember(cache, SIMILAR, swift=1e-3, slow=9e-3)
     remember(cache, [make_problem(rows=10**6)], swift=1e-3, slow=1.5e-3)

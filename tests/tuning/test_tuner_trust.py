@@ -1,5 +1,7 @@
 """What never wins: broken algorithms, measured or shipped or predicted."""
 
+import dataclasses
+
 import pytest
 from fake_algorithms import (
     PROBLEM,
@@ -95,6 +97,36 @@ def test_a_shipped_choice_is_checked_first(mode, monkeypatch, timer, caplog):
         assert refused.source == {"on": "measured", "cached": "predicted"}[mode]
     assert "shipped choice broken for forward dense" in caplog.text
     assert "is not used: it returned zeros only" in caplog.text
+
+
+def test_what_was_predicted_is_taken_where_nothing_can_be_measured(monkeypatch, timer, caplog):
+    """Checked first, and without a time: nobody measured one."""
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "cached")
+    broken = {"broken": "returned zeros only"}
+    monkeypatch.setattr(tuner, "check", lambda p, c, *_: broken.get(c.algorithm.name))
+    with registered(fake("broken", zeros), fake("right"), fake("other")):
+        request = ("other", "broken", "right")
+        made = dataclasses.replace(remember(source="shipped", broken=1e-4), source="predicted")
+        shipped(monkeypatch, made)
+        assert choose(PROBLEM, request).algorithm == "other"
+        remember(source="predicted", right=1e-3, broken=2e-3, other=3e-3)
+        for found in (choose(PROBLEM, request), foresee(PROBLEM, request)):
+            assert (found.algorithm, found.source, found.seconds) == ("right", "predicted", None)
+            assert found.entry.predicted
+    assert "predicted choice broken for forward dense" in caplog.text
+    assert timer.asked == []
+
+
+def test_what_was_predicted_is_measured_first_and_then_gone(timer):
+    remember(source="predicted", explicit_gemm=2e-3, implicit_gemm=1e-3)
+    timer.seconds = {"explicit_gemm": 1e-3, "implicit_gemm": 2e-3}
+    choice = choose(PROBLEM, BOTH)
+    assert (choice.algorithm, choice.source) == ("explicit_gemm", "measured")
+    assert timer.asked[0][0][0] == "implicit_gemm"
+    again = choose(PROBLEM, BOTH)
+    assert (again.algorithm, again.source, again.entry.source) == (
+        "explicit_gemm", "cached", "measured"
+    )  # fmt: skip
 
 
 def test_the_users_own_entry_comes_before_the_shipped_one(monkeypatch, timer):

@@ -61,8 +61,7 @@ class Show:
         rows = []
         for (key, jaxlib), entry in sorted(store.items()):
             first, second = ([*entry.ranked(), None, None])[:2]
-            shipped_too = " (shipped)" if entry.source == "shipped" else ""
-            sample = entry.sample + shipped_too
+            sample = entry.sample + ("" if entry.source == "measured" else f" ({entry.source})")
             rows.append((key, *_cells(first), *_cells(second), sample, entry.when[:10], jaxlib))
         _print_table(names, rows, device)
         return 0

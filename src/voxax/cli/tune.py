@@ -12,12 +12,14 @@ from typing import Annotated
 import tyro
 
 from voxax.cli.workload import Workload
+from voxax.errors import InputError, MissingExtraError
 
 DEFAULT = Workload()
 
 
 def tune(
     workload: Annotated[Workload, tyro.conf.arg(name="")] = DEFAULT,
+    tpu: str | None = None,
     anew: bool = False,
     details: bool = False,
 ) -> int:
@@ -26,11 +28,22 @@ def tune(
     Later runs of the same model on voxels like these start with the choices. There is no time
     budget: a MinkUNet takes minutes. Ctrl-C keeps what is measured so far.
 
+    With --tpu, for TPUs that need not be there: kernels for TPUs and the defaults of other
+    algorithms are compiled, and ranked by the compiler's schedules. Programs for such a TPU, as of
+    `voxax export`, take the first, and on one it is measured first. Needs
+    `pip install "voxax[tpu]"`.
+
     Args:
         workload: Model and voxels.
+        tpu: Generations with commas between them, of v4, v5e, v5p, v6e, 7x: predict for these.
         anew: Measure also what the cache knows.
         details: Print every candidate with its time.
     """
+    if tpu is not None:
+        chips = [chip.strip() for chip in tpu.split(",") if chip.strip()]
+        if not chips:
+            raise InputError(f"--tpu {tpu!r} names no generation: give some, such as v5e,v6e")
+        return _predict(workload, chips, anew, details)
     import voxax as vx
     from voxax.hardware import describe
     from voxax.tuning import autotune_mode
@@ -49,6 +62,42 @@ def tune(
     if mode == "off":
         print("VOXAX_AUTOTUNE=off: runs do not read what was measured")
     print(f"cache: {cache.path}" if saved else f"cache: {cache.path} could not be written")
+    return 0
+
+
+def _predict(workload: Workload, chips: list[str], anew: bool, details: bool) -> int:
+    from voxax import _compat
+    from voxax.forecast import TOPOLOGIES, chip_named
+    from voxax.forecast.candidates import predict_all, products_of
+    from voxax.hardware import describe
+    from voxax.tuning.cache import cache_for, device_name
+    from voxax.tuning.key import key_of
+    from voxax.tuning.messages import candidates_of, summary_of
+
+    names = [chip_named(chip).name for chip in chips]
+    if not _compat.has_libtpu():
+        raise MissingExtraError('predicting for TPUs needs libtpu: pip install "voxax[tpu]"')
+    built = workload.build()
+    for name in names:
+        print(f"{built.title}, predicted for {name}", flush=True)
+        hardware = describe(TOPOLOGIES[name])
+        cache = cache_for(device_name(hardware))
+        products = products_of(hardware, built.call, built.arguments)
+        known = {} if anew else {p: cache.get(key_of(p)) for p, _ in products}
+        asked = [product for product in products if known.get(product[0]) is None]
+        try:
+            for problem, entry in predict_all(name, hardware, asked):
+                if entry is None:
+                    print(f"{key_of(problem)}: no candidate could be priced", flush=True)
+                    continue
+                cache.put(key_of(problem), entry)
+                print(summary_of(problem, entry), flush=True)
+                for line in candidates_of(entry) if details else ():
+                    print(f"  {line}", flush=True)
+        finally:
+            saved = cache.flush()
+        print(f"products: {len(products)}, known before: {len(products) - len(asked)}")
+        print(f"cache: {cache.path}" if saved else f"cache: {cache.path} could not be written")
     return 0
 
 

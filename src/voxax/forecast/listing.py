@@ -169,6 +169,8 @@ def _nest(
     while spans and spans[0][0] < end:
         inside = spans[0]
         own -= set(range(inside[0], inside[1]))
+        if depth and inside[0] >= end - _DELAY_SLOTS:  # behind the branch: it follows this loop
+            break
         loop, spans = _nest(inside, spans[1:], lines, busy, kinds, depth + 1)
         inner.append(loop)
     rows = sorted(own)

@@ -14,7 +14,7 @@ _WHY = {
     "measured": "the fastest measured just now",
     "cached": "the fastest measured before on this device",
     "shipped": "the fastest on hardware of this kind, measured by voxax's makers",
-    "predicted": "not measured: the default",
+    "predicted": "not measured: the fastest by what was predicted for this device, or the default",
     "pinned": "the only candidate that the request admits and that can run",
 }
 _COLUMNS = (

@@ -32,7 +32,7 @@ Verdict = Literal["ok", "rejected", "slow", "failed", "skipped"]
 ``seconds`` is what was seen, or never reached, without seconds. ``failed``: did not compile or
 run."""
 
-Source = Literal["measured", "shipped"]
+Source = Literal["measured", "shipped", "predicted"]
 
 MAX_CANDIDATES = 1000
 
@@ -121,7 +121,7 @@ class Entry:
     Attributes:
       measured: the candidates.
       sample: what they ran on: ``"caller's map"``, or an occupancy's name.
-      source: measured here, or shipped with voxax.
+      source: measured here, shipped with voxax, or predicted: times that nobody measured.
       when: ISO time in UTC, see :func:`utc_now`.
       seconds_spent: on measuring what is here, compilation included.
       jaxlib: version that the candidates were compiled with.
@@ -151,6 +151,11 @@ class Entry:
         check_seconds("seconds_spent", self.seconds_spent)
         check_text("jaxlib", self.jaxlib, MAX_NAME)
 
+    @property
+    def predicted(self) -> bool:
+        """Whether nobody measured the times."""
+        return self.source == "predicted"
+
     def time(self) -> datetime.datetime:
         """:attr:`when`, to compare."""
         time = datetime.datetime.fromisoformat(self.when)
@@ -161,10 +166,12 @@ class Entry:
 
         Only a candidate that ``other`` did not reach stays as it was. Merging again what is in
         already changes nothing. Times of another jaxlib do not compare: then the result is
-        ``other``.
+        ``other``. Nor do predicted and measured ones: those that were measured stay.
         """
         if other.jaxlib != self.jaxlib:
             return other
+        if self.predicted != other.predicted:
+            return self if other.predicted else other
         known = {c.candidate for c in self.measured}
         told = tuple(c for c in other.measured if c.reached or c.candidate not in known)
         newer = {c.candidate for c in told}

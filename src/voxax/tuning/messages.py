@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterator
 
 from voxax.algorithms import Problem
 from voxax.tuning.choice import described
@@ -28,6 +29,13 @@ def nothing_left(problem: Problem, space: Space, entry: Entry | None) -> str:
 
 def log_result(problem: Problem, entry: Entry) -> None:
     """One line for a tuned problem; at level DEBUG one more for each candidate."""
+    _LOG.info("tuned %s", summary_of(problem, entry))
+    for line in candidates_of(entry):
+        _LOG.debug("  %s", line)
+
+
+def summary_of(problem: Problem, entry: Entry) -> str:
+    """The problem, the fastest candidate and the next."""
     timed = sorted(
         (m for m in entry.measured if m.verdict == "ok" and m.seconds is not None),
         key=lambda m: m.seconds or 0.0,
@@ -35,19 +43,20 @@ def log_result(problem: Problem, entry: Entry) -> None:
     shown = [
         f"{described(m.algorithm, m.parameters)} {1e3 * (m.seconds or 0):.3g} ms" for m in timed
     ]
-    _LOG.info(
-        "tuned %s: %s; runner-up %s (%d candidates in %.1f s, on %s)",
-        key_of(problem),
-        shown[0] if shown else "nothing could be measured",
-        shown[1] if len(shown) > 1 else "none",
-        len(entry.measured),
-        entry.seconds_spent,
-        entry.sample,
+    best = shown[0] if shown else "nothing could be measured"
+    second = shown[1] if len(shown) > 1 else "none"
+    return (
+        f"{key_of(problem)}: {best}; runner-up {second} ({len(entry.measured)} candidates in "
+        f"{entry.seconds_spent:.1f} s, on {entry.sample})"
     )
+
+
+def candidates_of(entry: Entry) -> Iterator[str]:
+    """A line for each candidate."""
     for m in entry.measured:
         time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
         what = described(m.algorithm, m.parameters)
-        _LOG.debug("  %s: %s%s %s", what, m.verdict, time_text, m.reason)
+        yield f"{what}: {m.verdict}{time_text} {m.reason}"
 
 
 @functools.lru_cache(maxsize=256)

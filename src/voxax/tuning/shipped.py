@@ -22,6 +22,8 @@ _log = logging.getLogger("voxax.tuning")
 def shipped(device: str) -> Store:
     """The entries shipped for ``device``, marked so; none for an unknown one.
 
+    Those that were predicted, on no such device, stay marked as that.
+
     Read once in a process: do not change the result.
     """
     if not is_device(device):
@@ -29,4 +31,7 @@ def shipped(device: str) -> Store:
     found = cache_file.read(FOLDER / f"{device}.json", device)
     if found.reason:
         _log.warning("shipped defaults for %s: %s", device, found.reason)
-    return {key: dataclasses.replace(entry, source="shipped") for key, entry in found.store.items()}
+    return {
+        key: entry if entry.predicted else dataclasses.replace(entry, source="shipped")
+        for key, entry in found.store.items()
+    }

@@ -26,7 +26,7 @@ def hopeless(problem: Problem, space: Space, cache: TuningCache) -> dict[Identit
     losses: collections.Counter[Identity] = collections.Counter()
     wins: collections.Counter[Identity] = collections.Counter()
     for other, entry in cache.items():
-        if other == key or not other.startswith(family):
+        if other == key or not other.startswith(family) or entry.predicted:
             continue
         timed = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
         best = min(timed.values(), default=0.0)

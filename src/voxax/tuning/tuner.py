@@ -9,9 +9,9 @@ several, ``VOXAX_AUTOTUNE=off``         the heuristic of the first algorithm of 
 several, the cache knows them           the fastest it knows
 several, this platform is at hand       the fastest now; as many are measured as the time
                                         allows, and all are remembered, also as skipped
-several, another platform,              the same heuristic, checked against
-``VOXAX_AUTOTUNE=cached``, no time      explicit_gemm where it can be
-left, or measuring failed
+several, another platform,              the fastest by what was predicted for the device, else
+``VOXAX_AUTOTUNE=cached``, no time      the same heuristic; checked against explicit_gemm where
+left, or measuring failed               that can be
 ======================================  ===================================================
 
 Every request is a filter on the candidates, so a pin is honoured whatever the cache says. In a
@@ -134,8 +134,7 @@ def foresee(problem: Problem, admitted: Resolved) -> Choice:
     measures = mode == "on" and device is not None
     if best is None or entry is None or (measures and _unknown(space, entry)):
         return _choice(problem, space, space.heuristics[0], "predicted", None, entry)
-    source: Source = "shipped" if entry.source == "shipped" else "cached"
-    return _choice(problem, space, best[0], source, best[1], entry)
+    return _known_choice(problem, space, best, entry)
 
 
 def with_known_time(choice: Choice) -> Choice:
@@ -144,7 +143,7 @@ def with_known_time(choice: Choice) -> Choice:
         return choice
     hardware, _ = hardware_of(choice.problem.platform)
     entry = cache_for(device_name(hardware)).get(key_of(choice.problem))
-    if entry is None or entry.source == "shipped":
+    if entry is None or entry.source != "measured":
         return choice
     identity = choice.algorithm, choice.parameters, choice.implementation.revision
     known = [m.seconds for m in entry.measured if m.candidate == identity and m.seconds is not None]
@@ -197,7 +196,7 @@ def tune(
         views = at_hand.find(problem) if views is None else views
         if (
             known is None
-            or known.source == "shipped"
+            or known.source != "measured"
             or not _complete(space, known)
             or (views is not None and known.sample != CALLERS_MAP)
         ):
@@ -212,6 +211,8 @@ def _tuned(problem: Problem, space: Space, hardware: HardwareInfo, device: Any) 
     with _LOCK:  # another thread may be measuring the same
         entry = cache.get(key_of(problem))
         source: Source = "cached"
+        if entry is not None and entry.predicted:
+            entry = None
         if entry is not None and entry.source == "shipped":
             source = "shipped"
             entry = _checked(problem, space, entry, device)
@@ -240,12 +241,11 @@ def _untuned(problem: Problem, space: Space, hardware: HardwareInfo, device: Any
     """From caches alone, else the heuristic, else whatever agrees with explicit_gemm."""
     cache = cache_for(device_name(hardware))
     entry = cache.get(key_of(problem))
-    if entry is not None and entry.source == "shipped" and device is not None:
+    if entry is not None and entry.source != "measured" and device is not None:
         entry = _checked(problem, space, entry, device)
     best = None if entry is None else _best(space, entry)
     if best is not None and entry is not None:
-        source: Source = "shipped" if entry.source == "shipped" else "cached"
-        return _choice(problem, space, best[0], source, best[1], entry)
+        return _known_choice(problem, space, best, entry)
     reference = reference_of(problem)
     rest = sorted(space.candidates, key=lambda c: c != reference)
     for candidate in dict.fromkeys((*space.heuristics, *rest)):
@@ -276,7 +276,7 @@ def _measure(
     reference = reference_of(problem)
     # vx.tune, without a budget, tries everything.
     known = {} if budget is None else hopeless(problem, space, cache)
-    tried = [c for c in space.candidates if c.identity not in known]
+    tried = [c for c in _likely_first(space, cache.get(key_of(problem))) if c.identity not in known]
     seconds = float("inf") if budget is None else budget
 
     def work() -> tuple[str, tuple[Measured, ...]]:
@@ -314,14 +314,16 @@ def reference_of(problem: Problem) -> Candidate:
 
 
 def _checked(problem: Problem, space: Space, entry: Entry, device: Any) -> Entry | None:
-    """A shipped entry, if its winner agrees with explicit_gemm here."""
+    """A shipped or predicted entry, if its winner agrees with explicit_gemm here."""
     best = _best(space, entry)
     if best is None:
         return entry
     reason = _objection(problem, best[0], device)
     if reason is None:
         return entry
-    _LOG.warning("shipped choice %s for %s is not used: it %s", best[0], key_of(problem), reason)
+    _LOG.warning(
+        "%s choice %s for %s is not used: it %s", entry.source, best[0], key_of(problem), reason
+    )
     return None
 
 
@@ -412,6 +414,24 @@ def _best(space: Space, entry: Entry) -> tuple[Candidate, float] | None:
             seconds, _, candidate = min(timed, key=lambda item: item[:2])
             return candidate, seconds
     return None
+
+
+def _likely_first(space: Space, entry: Entry | None) -> list[Candidate]:
+    """The candidates, those first that are quick by what was predicted; no time may be left."""
+    if entry is None or not entry.predicted:
+        return list(space.candidates)
+    times = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
+    return sorted(space.candidates, key=lambda c: times.get(c.identity, float("inf")))
+
+
+def _known_choice(
+    problem: Problem, space: Space, best: tuple[Candidate, float], entry: Entry
+) -> Choice:
+    """What a cache or voxax itself knows to be fastest; predicted times are none of the choice."""
+    if entry.predicted:
+        return _choice(problem, space, best[0], "predicted", None, entry)
+    source: Source = "shipped" if entry.source == "shipped" else "cached"
+    return _choice(problem, space, best[0], source, best[1], entry)
 
 
 def _choice(

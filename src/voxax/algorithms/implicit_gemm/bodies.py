@@ -18,13 +18,17 @@ from voxax.hardware import HardwareInfo
 
 
 def preferred(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Where the native kernels run they are taken unmeasured.
+    """Where the native kernels or those for TPUs run they are taken unmeasured.
 
-    On 2 cores of an AMD EPYC (AVX2) they took 0.36 to 0.8 times the best of explicit_gemm in all
-    products of a LiDAR sweep and an indoor scan, 16 to 256 channels.
+    On 2 cores of an AMD EPYC (AVX2) the native ones took 0.36 to 0.8 times the best of
+    explicit_gemm in all products of a LiDAR sweep and an indoor scan, 16 to 256 channels. Those for
+    TPUs take 0.11 to 0.4 times XLA's gather with products, or less, at 64 channels of bfloat16 on
+    two scans and five generations, by the compiler's schedules (benchmarks/tpu/layers.py).
     """
-    del hardware
-    return native.refusal(problem) is None
+    if native.refusal(problem) is None:
+        return True
+    kernels = depthwise_tpu if problem.kind == "depthwise" else tpu
+    return kernels.refusal(problem, hardware) is None
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
