@@ -32,7 +32,6 @@ from voxax.tuning.sample import Sample, sample_of
 from voxax.tuning.space import Candidate, Space, space_of
 
 _OPEN = "it has loops whose length is known at run time only"
-_LEFT = "not predicted: neither a kernel for TPUs nor its algorithm's default"
 
 
 def products_of(
@@ -93,8 +92,6 @@ def predict(
     ]
     if not any(m.verdict == "ok" for m in measured):
         return None
-    rest = (c for c in space.candidates if c not in priced)
-    measured += [Measured(*c.identity, None, "skipped", _LEFT) for c in rest]
     spent = time.perf_counter() - begin
     return Entry(tuple(measured), sample.name, "predicted", utc_now(), spent)
 
