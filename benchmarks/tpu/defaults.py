@@ -1,0 +1,71 @@
+"""The predicted choices that come with voxax for TPUs: a training step of MinkUNet18 on LiDAR.
+
+    python benchmarks/tpu/defaults.py --chips v5e v6e
+
+As `voxax tune --tpu CHIPS --training`, in bfloat16, into the files of voxax.tuning.defaults: the
+candidates that could be priced, seconds with four digits. About five minutes a generation on 2
+cores. Nothing runs. Needs libtpu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
+
+from voxax.cli import main as voxax
+from voxax.forecast import TOPOLOGIES
+from voxax.hardware import describe
+from voxax.tuning import cache_file, shipped
+from voxax.tuning.cache import device_name
+from voxax.tuning.entry import Entry
+
+
+def make() -> Any:
+    """The model."""
+    import jax.numpy as jnp
+
+    from voxax.models import MinkUNet18
+
+    return MinkUNet18(4, 20, dtype=jnp.bfloat16)
+
+
+def slim(entry: Entry) -> Entry:
+    """What is read of a predicted entry."""
+    priced = [
+        dataclasses.replace(m, seconds=float(f"{m.seconds:.4g}"))
+        for m in entry.measured
+        if m.seconds is not None
+    ]
+    return dataclasses.replace(
+        entry, measured=tuple(priced), seconds_spent=round(entry.seconds_spent, 1)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    for chip in parser.parse_args().chips:
+        device = device_name(describe(TOPOLOGIES[chip]))
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["VOXAX_CACHE_DIR"] = folder
+            model = ["--model", "benchmarks.tpu.defaults:make", "--training"]
+            if voxax(["tune", "--tpu", chip, *model]):
+                raise SystemExit(1)
+            found = cache_file.read(Path(folder) / "tuning" / f"{device}.json", device)
+        target = shipped.FOLDER / f"{device}.json"
+        target.unlink(missing_ok=True)
+        cache_file.save(target, device, {key: slim(e) for key, e in found.store.items()})
+        target.with_name(f".{device}.lock").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
