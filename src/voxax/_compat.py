@@ -53,21 +53,6 @@ def _outside() -> Iterator[None]:
         yield
 
 
-def without_x64(function: Callable) -> Callable:
-    """The function, traced as where ``jax_enable_x64`` is not set.
-
-    Kernels for TPUs need it: the chip has no integers of 64 bits, and every Python number in a
-    kernel or in its index maps would be one.
-    """
-
-    @functools.wraps(function)
-    def traced(*args: Any) -> Any:
-        with jax.enable_x64(False):
-            return function(*args)
-
-    return traced
-
-
 def is_traced(*values: Any) -> bool:
     """Whether any array in ``values`` (pytrees allowed) is an abstract tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))

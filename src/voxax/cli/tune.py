@@ -40,10 +40,7 @@ def tune(
         details: Print every candidate with its time.
     """
     if tpu is not None:
-        chips = [chip.strip() for chip in tpu.split(",") if chip.strip()]
-        if not chips:
-            raise InputError(f"--tpu {tpu!r} names no generation: give some, such as v5e,v6e")
-        return _predict(workload, chips, anew, details)
+        return _predict(workload, tpu, anew, details)
     import voxax as vx
     from voxax.hardware import describe
     from voxax.tuning import autotune_mode
@@ -65,7 +62,7 @@ def tune(
     return 0
 
 
-def _predict(workload: Workload, chips: list[str], anew: bool, details: bool) -> int:
+def _predict(workload: Workload, generations: str, anew: bool, details: bool) -> int:
     from voxax import _compat
     from voxax.forecast import TOPOLOGIES, chip_named
     from voxax.forecast.candidates import predict_all, products_of
@@ -74,6 +71,11 @@ def _predict(workload: Workload, chips: list[str], anew: bool, details: bool) ->
     from voxax.tuning.key import key_of
     from voxax.tuning.messages import candidates_of, summary_of
 
+    chips = [chip.strip() for chip in generations.split(",") if chip.strip()]
+    if not chips:
+        raise InputError(
+            f"--tpu {generations!r} names no generation: give some of {','.join(TOPOLOGIES)}"
+        )
     names = [chip_named(chip).name for chip in chips]
     if not _compat.has_libtpu():
         raise MissingExtraError('predicting for TPUs needs libtpu: pip install "voxax[tpu]"')

@@ -2,7 +2,7 @@
 
 XLA's own sort unrolls its network: for five columns of 262,144 numbers its compiler takes half a
 minute on v5e, and for 41,936 it does not finish on 7x. Here the network is a few loops, which take
-1 to 3 s on any of them. 41,936 rows take 108 us on v5e by the compiler's schedules, XLA's sort 98.
+1 to 5 s on any of them. 41,936 rows take 110 us on v5e by the compiler's schedules, XLA's sort 95.
 
 A block of rows lies in vector memory as tiles of 8 x 128. Which row is where is chosen so that the
 network compares whole tiles most of the time: the lowest bits of a row's number say which tile it
@@ -30,7 +30,7 @@ from voxax import _compat
 NAME = "tile_sort"
 """Of the kernels in compiled programs."""
 _SUBLANES, _LANES = 8, 128
-_SUBLANE_BITS = 3
+_SUBLANE_BITS = _SUBLANES.bit_length() - 1
 _TILE_BITS = 10
 _BLOCK_NUMBERS = 1 << 19
 """Numbers of a block at most. It is in vector memory twice to go in and twice to go out: 8 MB."""
@@ -118,7 +118,9 @@ class _Network:
             interpret=self.interpret,
             name=NAME,
         )
-        return _compat.without_x64(call)(table)
+        # The chip has no integers of 64 bits, which a Python number in an index map would be.
+        with jax.enable_x64(False):
+            return call(table)
 
 
 class _Block:

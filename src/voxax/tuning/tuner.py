@@ -47,6 +47,7 @@ from voxax.tuning.environment import autotune_mode, configure_log, epoch
 from voxax.tuning.key import key_of
 from voxax.tuning.measure import check, measure, undisturbed
 from voxax.tuning.messages import log_failure, log_refusal, log_result, nothing_left
+from voxax.tuning.order import likely_first
 from voxax.tuning.progress import progress
 from voxax.tuning.request import Resolved
 from voxax.tuning.sample import CALLERS_MAP, Sample, sample_of
@@ -276,7 +277,7 @@ def _measure(
     reference = reference_of(problem)
     # vx.tune, without a budget, tries everything.
     known = {} if budget is None else hopeless(problem, space, cache)
-    tried = [c for c in _likely_first(space, cache.get(key_of(problem))) if c.identity not in known]
+    tried = [c for c in likely_first(space, cache.get(key_of(problem))) if c.identity not in known]
     seconds = float("inf") if budget is None else budget
 
     def work() -> tuple[str, tuple[Measured, ...]]:
@@ -414,14 +415,6 @@ def _best(space: Space, entry: Entry) -> tuple[Candidate, float] | None:
             seconds, _, candidate = min(timed, key=lambda item: item[:2])
             return candidate, seconds
     return None
-
-
-def _likely_first(space: Space, entry: Entry | None) -> list[Candidate]:
-    """The candidates, those first that are quick by what was predicted; no time may be left."""
-    if entry is None or not entry.predicted:
-        return list(space.candidates)
-    times = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
-    return sorted(space.candidates, key=lambda c: times.get(c.identity, float("inf")))
 
 
 def _known_choice(

@@ -240,4 +240,6 @@ def _call(
         ),
         interpret=kernel.interpret,
     )
-    return _compat.without_x64(call)(*scalars, table, *(x,) * columns, other[0])
+    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    with jax.enable_x64(False):
+        return call(*scalars, table, *(x,) * columns, other[0])

@@ -415,4 +415,6 @@ def _call(
         input_output_aliases={len(scalars) + 3: 0} if held else {},
         interpret=kernel.interpret,
     )
-    return _compat.without_x64(call)(*scalars, table, x, other[0], *held)
+    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    with jax.enable_x64(False):
+        return call(*scalars, table, x, other[0], *held)
