@@ -94,7 +94,7 @@ def test_it_is_part_of_programs_for_tpus_alone(unique):
 
 
 def test_shards_sort_by_tiles_and_what_xla_spreads_does_not():
-    """XLA does not partition Pallas kernels."""
+    """XLA does not partition kernels in Pallas; in shards there is nothing to do, as of today."""
     mesh = jax.sharding.AbstractMesh((2,), ("part",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec("part")
     shards = jax.shard_map(device.sort_rows, mesh=mesh, in_specs=spec, out_specs=(spec, spec))
