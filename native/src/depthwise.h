@@ -15,8 +15,8 @@
 
 namespace voxax::VOXAX_ISA {
 
-// Vectors of channels that are worked on at a time, at most.
-inline constexpr int kMostChannelVectors = 8;
+// Vectors of channels that are worked on at a time, at most: half of the registers hold their sums.
+inline constexpr int kMostChannelVectors = kRegisters / 2;
 
 // A range of channels: whole vectors, or fewer channels than one has.
 struct Channels {
@@ -48,6 +48,8 @@ inline bool AreWide(const std::vector<Channels>& ranges, int vectors) {
 template <typename Of>
 void ForVectors(int vectors, const Of& of) {
   switch (vectors) {
+    case 16:
+      return of(std::integral_constant<int, 16>());
     case 8:
       return of(std::integral_constant<int, 8>());
     case 4:
@@ -74,12 +76,12 @@ void AddScaledRows(const Stored* x, int64_t stride, Pairs pairs, int64_t count, 
     }
   } else {
     typename S::Vec weights[V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) weights[v] = S::Load(w + v * S::kLanes);
     for (int64_t j = 0; j < count; ++j) {
       const Stored* from = x + pairs.in[j] * stride;
       T* to = sums + pairs.row[j] * (V * S::kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int v = 0; v < V; ++v) {
         S::Store(to + v * S::kLanes, S::Load(to + v * S::kLanes) +
                                          LoadWide<Stored, T>(from + v * S::kLanes) * weights[v]);
@@ -145,12 +147,12 @@ inline void SumRow(const Stored* x, const T* w, int64_t stride, RowPairs::Row pa
     for (int64_t j = 0; j < pairs.count; ++j) {
       const Stored* from = x + pairs.in[j] * stride;
       const T* filter = w + pairs.tap[j] * stride;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int v = 0; v < V; ++v) {
         total[v] += LoadWide<Stored, T>(from + v * S::kLanes) * S::Load(filter + v * S::kLanes);
       }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) {
       if constexpr (!std::is_same_v<Stored, T>) {
         for (int i = 0; i < S::kLanes; ++i) Narrow(total[v][i], y + v * S::kLanes + i);
@@ -274,25 +276,29 @@ void AddProducts(const Stored* x, const Stored* dy, int64_t stride, Pairs pairs,
     }
   } else {
     typename S::Vec total[V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) total[v] = S::Load(sums + v * S::kLanes);
     for (int64_t j = 0; j < count; ++j) {
       const Stored* a = x + pairs.in[j] * stride;
       const Stored* b = dy + pairs.row[j] * stride;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int v = 0; v < V; ++v) {
         total[v] += LoadWide<Stored, T>(a + v * S::kLanes) * LoadWide<Stored, T>(b + v * S::kLanes);
       }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) S::Store(sums + v * S::kLanes, total[v]);
   }
 }
 
-// Output rows at a time where rows are wide: their gradients stay in the first-level cache, and what
-// the next ones need is fetched meanwhile. With 256, and nothing fetched, wgrad of 256 channels
-// took 1.2 times as much time (2 cores of an AMD EPYC, Zen 5).
-inline constexpr int64_t kWideRows = 64;
+// Output rows at a time where rows are wide: their gradients stay in the first-level cache beside the
+// features that a tap reads, and what the next ones need is fetched meanwhile. With 256, and nothing
+// fetched, wgrad of 64 channels took 1.2 to 1.4 times as long; with 64, 128 channels took 1.1 times.
+// Fewer than 32 leave a tap too few pairs (2 cores of an AMD EPYC, Zen 5).
+inline int64_t WideRows(int64_t row_bytes) {
+  constexpr int64_t kGradientBytes = 16384, kFewest = 32, kMost = 64;
+  return std::max(kFewest, std::min(kMost, kGradientBytes / row_bytes));
+}
 
 // dw[k, c] = sum over rows m of x[neighbors[m, k], c] * dy[m, c], in stripes of rows whose number
 // follows from the shapes alone; their sums are added in order.
@@ -309,8 +315,8 @@ void RunDepthwiseWeight(const Depthwise& p, const Parallel& parallel, BadRow* ba
   const int64_t each = (p.out_rows + stripes - 1) / stripes;
   const std::vector<Channels> ranges = SplitChannels<T>(p.channels);
   Buffer<T> parts(stripes * weights);
-  const bool wide = AreWide(ranges, kMostChannelVectors);
-  const int64_t step = wide ? std::min(p.tile, kWideRows) : p.tile;
+  const bool wide = AreWide(ranges, kWideVectors);
+  const int64_t step = wide ? std::min(p.tile, WideRows(p.channels * sizeof(Stored))) : p.tile;
   parallel.Run(stripes, [&](int64_t stripe) {
     T* part = parts.get() + stripe * weights;
     std::fill(part, part + weights, T(0));
