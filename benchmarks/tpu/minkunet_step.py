@@ -185,8 +185,7 @@ def main() -> None:
             kept.write_text(json.dumps(rows, indent=1) + "\n")
             text = f"# A training step of MinkUNet18 on TPUs, predicted\n\n{table_of(rows)}\n"
             kept.with_suffix(".md").write_text(text)
-            print(table_of([r for r in rows if r["chip"] == chip][-1:]).splitlines()[-1])
-            print(*[r["error"] for r in rows if "error" in r][-1:], flush=True)
+            print(new.get("error", table_of([new]).splitlines()[-1]), flush=True)
     print(table_of(rows))
 
 
