@@ -106,7 +106,9 @@ def test_unknown_colour(tmp_path, rng, capsys):
 def test_command_serves_until_it_is_interrupted(tmp_path, rng):
     pytest.importorskip("viser", reason="viser is not installed")
     scan(tmp_path / "a.npz", rng)
-    start = "from voxax.cli import main; raise SystemExit(main())"
+    # A shell's background jobs, and what they start, ignore interrupts unless told otherwise.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    start = f"{heed}; from voxax.cli import main; raise SystemExit(main())"
     command = [sys.executable, "-c", start, "view", str(tmp_path / "a.npz"), "--port", "0"]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(
