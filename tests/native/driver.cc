@@ -642,7 +642,7 @@ void TestAll(const Shape& shape, MapKind kind, Random& random, Pool& pool) {
   const Element element = kElements[Draw(random, 0, 2)];
   TestProduct(shape, element, kind, random, pool);
   TestWeightProduct(shape, element, kind, random, pool);
-  // Up to sixteen vectors of the widest are summed at a time: 240 channels more, now and then.
+  // Up to sixteen vectors of the widest are worked on at a time; so at least 256 channels, at times.
   Shape filters = shape;
   if (Draw(random, 0, 3) == 0) filters.columns += 240;
   TestDepthwise(filters, element, kind, false, random, pool);
