@@ -300,6 +300,18 @@ inline int64_t WideRows(int64_t row_bytes) {
   return std::max(kFewest, std::min(kMost, kGradientBytes / row_bytes));
 }
 
+// The tap of most pairs, which is multiplied first: it reads nearly all gradients of a tile from front
+// to end, which the chip's own prefetching follows. In the order of the taps the first reads few, in
+// leaps; then 256 channels took 1.1 times as long, with or without gradients fetched ahead, and
+// fewer channels as long as now (2 cores of an AMD EPYC, Zen 5).
+inline int64_t DensestTap(const Tile& tile, int64_t taps) {
+  int64_t densest = 0;
+  for (int64_t k = 1; k < taps; ++k) {
+    if (tile.count(k) > tile.count(densest)) densest = k;
+  }
+  return densest;
+}
+
 // dw[k, c] = sum over rows m of x[neighbors[m, k], c] * dy[m, c], in stripes of rows whose number
 // follows from the shapes alone; their sums are added in order.
 template <typename Stored>
@@ -321,7 +333,7 @@ void RunDepthwiseWeight(const Depthwise& p, const Parallel& parallel, BadRow* ba
   parallel.Run(stripes, [&](int64_t stripe) {
     T* part = parts.get() + stripe * weights;
     std::fill(part, part + weights, T(0));
-    Frontier features(x, row_bytes), gradients(dy, row_bytes);
+    Frontier features(x, row_bytes);
     thread_local Tile tile;
     tile.Reserve(std::min(step, each), p.taps);
     const int64_t end = std::min(p.out_rows, (stripe + 1) * each);
@@ -335,16 +347,15 @@ void RunDepthwiseWeight(const Depthwise& p, const Parallel& parallel, BadRow* ba
           if (count > 0) furthest = std::max<int64_t>(furthest, tile.pairs(k).in[count - 1]);
         }
         features.MoveTo(std::min(p.in_rows, furthest + 1 + step), 2 * step);
-        gradients.MoveTo(std::min(end, first + rows + step), step);
       }
       const int64_t turns = std::max<int64_t>(1, p.taps * static_cast<int64_t>(ranges.size()));
-      const int64_t x_lines = features.lines() / turns + 1;
-      const int64_t dy_lines = gradients.lines() / turns + 1;
+      const int64_t lines = features.lines() / turns + 1;
+      const int64_t densest = DensestTap(tile, p.taps);
       for (const Channels& channels : ranges) {
         ForVectors(channels.vectors, [&](auto vectors) {
-          for (int64_t k = 0; k < p.taps; ++k) {
-            features.Fetch(x_lines);
-            gradients.Fetch(dy_lines);
+          for (int64_t turn = 0; turn < p.taps; ++turn) {
+            const int64_t k = turn == 0 ? densest : turn - (turn <= densest);
+            features.Fetch(lines);
             AddProducts<vectors()>(x + channels.begin, dy + first * p.channels + channels.begin,
                                    p.channels, tile.pairs(k), tile.count(k), channels.width,
                                    part + k * p.channels + channels.begin);
