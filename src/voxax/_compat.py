@@ -201,8 +201,8 @@ def bilinear_primitive(
         # XLA does not partition Mosaic kernels, which are for "tpu" alone, and an exported program
         # must not call the native ones, which are for "cpu" alone.
         names = known, "any" if known == "tpu" else known, "any" if known == "cpu" else known
-        bodies = (functools.partial(implementation, name) for name in names)
-        register_lowering(primitive, platform, *bodies)
+        bodies = {name: functools.partial(implementation, name) for name in names}
+        register_lowering(primitive, platform, *(bodies[name] for name in names))
     return primitive
 
 
@@ -215,14 +215,14 @@ def register_lowering(
       primitive: ``multiple_results`` of it says whether the bodies return a tuple or one array.
       platform: JAX's name for it; None is every platform without a rule of its own.
       here, spread, exported: for ordinary programs, for those that XLA spreads over devices
-        (outside of ``shard_map``), and for those of ``jax.export``.
+        (outside of ``shard_map``), and of ``jax.export``; for both, the one that is not ``here``.
     """
-    bodies = here, spread, exported
-    rules = [mlir.lower_fun(body, primitive.multiple_results) for body in bodies]
+    rules = [mlir.lower_fun(body, primitive.multiple_results) for body in (here, spread, exported)]
 
     def rule(ctx: Any, *args: Any, **params: Any) -> Any:
-        exporting = ctx.module_context.lowering_parameters.for_export
-        kind = 2 if exporting else int(_is_partitioned(ctx.module_context.axis_context))
+        kind = int(_is_partitioned(ctx.module_context.axis_context))
+        if ctx.module_context.lowering_parameters.for_export and (not kind or spread is here):
+            kind = 2
         return rules[kind](ctx, *args, **params)
 
     mlir.register_lowering(primitive, rule, platform=platform)

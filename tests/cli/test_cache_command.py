@@ -1,5 +1,6 @@
 """`voxax cache` end to end."""
 
+import dataclasses
 import json
 import sys
 
@@ -109,6 +110,15 @@ def test_import_does_not_replace_what_is_newer(capsys, folder, tmp_path):
     fill(folder, "gpu-b", x=entry())
     # A cache file itself is taken as well.
     assert run(capsys, "import", tmp_path / "other" / "gpu-b.json")[0] == 0
+    assert TuningCache(folder, "gpu-b").get("x") == entry()
+
+
+def test_import_of_a_newer_prediction_leaves_what_was_measured(capsys, folder, tmp_path):
+    guess = dataclasses.replace(entry(9.0, when="2027-01-01"), source="predicted")
+    fill(tmp_path / "other", "gpu-b", x=guess)
+    fill(folder, "gpu-b", x=entry())
+    out = run(capsys, "import", tmp_path / "other" / "gpu-b.json")[1]
+    assert "gpu-b: 0 entries came in, 1 were known" in out
     assert TuningCache(folder, "gpu-b").get("x") == entry()
 
 

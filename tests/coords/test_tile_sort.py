@@ -101,6 +101,11 @@ def test_shards_sort_by_tiles_and_what_xla_spreads_does_not():
     assert kernels_of(program_of(shards, "tpu")) == (1, 0)
     spread = jax.jit(device.sort_rows, in_shardings=jax.sharding.NamedSharding(mesh, spec))
     assert kernels_of(program_of(spread, "tpu")) == (0, 1)
+    exported = [
+        jax.export.export(jax.jit(function), platforms=["tpu"])(ROWS).mlir_module()
+        for function in (shards, spread)
+    ]
+    assert list(map(kernels_of, exported)) == [(1, 0), (0, 1)]
 
 
 def test_rows_that_are_no_int32_are_left_to_xla():

@@ -1,5 +1,8 @@
 """Candidates ranked by schedules: which are priced, with which steps, and what is kept of it."""
 
+import importlib
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -113,6 +116,29 @@ def test_what_cannot_be_priced_is_said(monkeypatch):
     assert (open_loop.algorithm, open_loop.seconds) == ("explicit_gemm", None)
     failing = True
     assert predicted(monkeypatch, answer)[0] is None
+
+
+def test_where_the_compiler_ends_its_process_another_goes_on(monkeypatch):
+    monkeypatch.setattr(_compat, "has_libtpu", lambda: True)
+    started = []
+
+    def compiled(requests):
+        started.append([target for _, target, _ in requests])
+        fatal = next((i for i, (_, t, _) in enumerate(requests) if t in deadly), len(requests))
+        return [program(1)] * fatal, subprocess.CompletedProcess([], -6, "", "Check failed")
+
+    count = importlib.import_module("voxax.forecast.count")
+    monkeypatch.setattr(count, "_compiled", compiled)
+    deadly = {"b"}
+    one, two, three = count.outcomes([("v5e", name, {}) for name in "abc"])
+    assert (one, three) == (program(1), program(1))
+    assert "compiling b for v5e, or before it, ended with -6:\nCheck failed" in str(two)
+    assert started == [["a", "b", "c"], ["c"]]
+    # The fault is not theirs.
+    started.clear()
+    deadly = set("abcd")
+    assert all(isinstance(x, VoxaxError) for x in count.outcomes([("v5e", n, {}) for n in "abcd"]))
+    assert started == [list("abcd"), list("bcd")]
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,16 @@ def test_only_what_the_views_serve(product, symmetric):
     assert set(every.candidates) == {*tables.candidates, *lists.candidates}
 
 
+def test_what_is_preferred_for_views_that_did_not_come_has_no_advantage():
+    tpu = HardwareInfo("tpu", "TPU v5 lite", vmem_bytes=2**27, smem_bytes=2**20, cores=1)
+    problem = make_problem(
+        platform="tpu", spec=KernelSpec.make(3, 3, 1), dtype="bfloat16", rows=4096
+    )
+    first = [everything(problem, tpu, views).heuristics[0] for views in (None, ("neighbors",))]
+    assert dict(first[0].parameters)["body"] == "windows"
+    assert first[1].algorithm.name == "explicit_gemm"
+
+
 def parameters_of(problem, name, hardware=CPU):
     return [dict(c.parameters) for c in space_of(problem, (name,), hardware).candidates]
 

@@ -106,8 +106,8 @@ def test_what_was_predicted_is_taken_where_nothing_can_be_measured(monkeypatch, 
     monkeypatch.setattr(tuner, "check", lambda p, c, *_: broken.get(c.algorithm.name))
     with registered(fake("broken", zeros), fake("right"), fake("other")):
         request = ("other", "broken", "right")
-        made = dataclasses.replace(remember(source="shipped", broken=1e-4), source="predicted")
-        shipped(monkeypatch, made)
+        made = remember(source="shipped", broken=1e-4, other=1e-3)
+        shipped(monkeypatch, dataclasses.replace(made, source="predicted"))
         assert choose(PROBLEM, request).algorithm == "other"
         remember(source="predicted", right=1e-3, broken=2e-3, other=3e-3)
         for found in (choose(PROBLEM, request), foresee(PROBLEM, request)):
@@ -115,6 +115,17 @@ def test_what_was_predicted_is_taken_where_nothing_can_be_measured(monkeypatch, 
             assert found.entry.predicted
     assert "predicted choice broken for forward dense" in caplog.text
     assert timer.asked == []
+
+
+@pytest.mark.parametrize("revised", [False, True])
+def test_a_prediction_of_other_kernels_says_nothing(revised, monkeypatch):
+    """Then the one candidate that is still as it was would win whatever it takes."""
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "cached")
+    with registered(fake("first"), fake("slow")):
+        remember(source="predicted", first=1e-3, slow=1.0)
+    with registered(fake("first", revision=1 + revised), fake("slow")):
+        for found in (choose(PROBLEM, ("first", "slow")), foresee(PROBLEM, ("first", "slow"))):
+            assert (found.algorithm, found.source) == ("first", "predicted")
 
 
 def test_what_was_predicted_is_measured_first_and_then_gone(timer):

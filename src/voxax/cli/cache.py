@@ -14,6 +14,7 @@ from voxax.errors import FileFormatError, InputError
 
 if TYPE_CHECKING:
     from voxax.tuning.cache_format import Store
+    from voxax.tuning.entry import Entry
 
 _Device = Annotated[str | None, tyro.conf.arg(metavar="DEVICE")]
 
@@ -107,13 +108,7 @@ class Import:
 
         for device, (store, refused) in _read_export(self.file).items():
             mine = _stored(device)
-            added = {
-                # Whoever measured last is right.
-                version: entry
-                if version not in mine or entry.time() > mine[version].time()
-                else entry.merged(mine[version])
-                for version, entry in store.items()
-            }
+            added = {version: _merged(mine.get(version), e) for version, e in store.items()}
             changed = sum(mine.get(version) != entry for version, entry in added.items())
             try:
                 save(_folder() / f"{device}.json", device, added)
@@ -181,6 +176,14 @@ def _files() -> list[Path]:
     from voxax.tuning.cache_format import is_device
 
     return sorted(path for path in _folder().glob("*.json") if is_device(path.stem))
+
+
+def _merged(mine: Entry | None, other: Entry) -> Entry:
+    """Whoever measured last is right."""
+    if mine is None:
+        return other
+    older, newer = (mine, other) if other.time() > mine.time() else (other, mine)
+    return older.merged(newer)
 
 
 def _stored(device: str) -> Store:

@@ -65,7 +65,7 @@ def tune(
 def _predict(workload: Workload, generations: str, anew: bool, details: bool) -> int:
     from voxax import _compat
     from voxax.forecast import TOPOLOGIES, chip_named
-    from voxax.forecast.candidates import predict_all, products_of
+    from voxax.forecast.candidates import is_known, predict_all, products_of
     from voxax.hardware import describe
     from voxax.tuning.cache import cache_for, device_name
     from voxax.tuning.key import key_of
@@ -85,8 +85,11 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
         hardware = describe(TOPOLOGIES[name])
         cache = cache_for(device_name(hardware))
         products = products_of(hardware, built.call, built.arguments)
-        known = {} if anew else {p: cache.get(key_of(p)) for p, _ in products}
-        asked = [product for product in products if known.get(product[0]) is None]
+        asked = [
+            product
+            for product in products
+            if anew or not is_known(cache.get(key_of(product[0])), hardware, *product)
+        ]
         try:
             for problem, entry in predict_all(name, hardware, asked):
                 if entry is None:

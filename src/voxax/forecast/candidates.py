@@ -47,6 +47,15 @@ def products_of(
     return list(dict.fromkeys((call.problem, call.admitted) for call in calls))
 
 
+def is_known(
+    entry: Entry | None, hardware: HardwareInfo, problem: Problem, admitted: Resolved
+) -> bool:
+    """Whether what is filed for a product tells programs for this device what to take."""
+    if entry is None or not entry.predicted:
+        return entry is not None
+    return entry.knows(space_of(problem, admitted, hardware).heuristics[0].identity)
+
+
 def predict_all(
     chip: str, hardware: HardwareInfo, products: Sequence[tuple[Problem, Resolved]]
 ) -> Iterator[tuple[Problem, Entry | None]]:
@@ -162,7 +171,10 @@ def _measured(
         names = _views(candidate.algorithm.views, problem, candidate.parameters)
         (windows,) = (name for name in names if name.endswith("windows"))
         number = steps(problem, candidate.parameters, np.asarray(sample.views[windows]))
-    return Measured(*candidate.identity, _seconds(outcome, number), "ok", "")
+    seconds = _seconds(outcome, number)
+    if seconds <= 0:
+        return Measured(*candidate.identity, None, "skipped", "not predicted: it has no cost")
+    return Measured(*candidate.identity, seconds, "ok", "")
 
 
 def _seconds(program: Program, number: int) -> float:

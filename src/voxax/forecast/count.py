@@ -48,7 +48,7 @@ def outcomes(requests: Sequence[Request]) -> list[Program | VoxaxError]:
     """Compile programs, and count each kernel's cycles; errors are results.
 
     All in one process, which loads libtpu with flags of its own; about 4 s to start, and what the
-    compilations take.
+    compilations take. Where the compiler ends it, the next one goes on behind that program.
 
     Args:
       requests: see ``Request``.
@@ -62,7 +62,28 @@ def outcomes(requests: Sequence[Request]) -> list[Program | VoxaxError]:
     """
     if not _compat.has_libtpu():
         raise MissingExtraError('compiling for TPUs needs libtpu: pip install "voxax[tpu]"')
-    requests = [(chip_named(chip).name, target, dict(more)) for chip, target, more in requests]
+    left: list[Request] = [(chip_named(c).name, target, dict(more)) for c, target, more in requests]
+    found: list[Program | VoxaxError] = []
+    silent = 0  # Processes in a row that said nothing: then the fault is none of the program's.
+    while left:
+        told, done = _compiled(left)
+        found += told
+        silent = 0 if told else silent + 1
+        left = left[len(told) :]
+        # The compiler ends the process where it finds itself at fault. Others get another one.
+        lost = left if silent == 2 else left[:1]
+        last = "\n".join(done.stderr.splitlines()[-_LAST_LINES:])
+        for chip, target, _ in lost:
+            ended = f"compiling {target} for {chip}, or before it, ended with {done.returncode}"
+            found.append(VoxaxError(f"{ended}:\n{last}"))
+        left = left[len(lost) :]
+    return found
+
+
+def _compiled(
+    requests: Sequence[Request],
+) -> tuple[list[Program | VoxaxError], subprocess.CompletedProcess[str]]:
+    """What one process had to say of the first of them, and how it ended."""
     with tempfile.TemporaryDirectory(prefix="voxax-forecast-") as name:
         folder = Path(name)
         asked, told, dump = folder / "requests", folder / "results", folder / "dump"
@@ -78,17 +99,15 @@ def outcomes(requests: Sequence[Request]) -> list[Program | VoxaxError]:
         lines = told.read_text().splitlines() if told.exists() else []
     found: list[Program | VoxaxError] = []
     for (chip, target, _), line in zip(requests, lines, strict=False):
-        values = json.loads(line)
+        try:
+            values = json.loads(line)
+        except ValueError:  # The process ended while it wrote.
+            break
         if "error" in values:
             found.append(VoxaxError(f"{target} does not compile for {chip}: {values['error']}"))
         else:
             found.append(from_json(values))
-    last = "\n".join(done.stderr.splitlines()[-_LAST_LINES:])
-    for chip, target, _ in requests[len(found) :]:
-        # The compiler ends the process where it finds itself at fault.
-        told_last = f"compiling {target} for {chip}, or before it, ended with {done.returncode}"
-        found.append(VoxaxError(f"{told_last}:\n{last}"))
-    return found
+    return found, done
 
 
 def _environment(dump: Path) -> dict[str, str]:

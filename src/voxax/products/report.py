@@ -242,8 +242,9 @@ def _provenance(row: Explained) -> str:
     if entry is None:
         return _WHY[row.choice.source]
     pinned = f"{_WHY['pinned']}; " if row.choice.source == "pinned" else ""
+    how = "predicted" if entry.predicted else "measured"
     return (
-        f"{pinned}measured on {entry.sample} in {entry.seconds_spent:.1f} s, {entry.when[:10]}, "
+        f"{pinned}{how} on {entry.sample} in {entry.seconds_spent:.1f} s, {entry.when[:10]}, "
         f"jaxlib {entry.jaxlib}"
     )
 

@@ -109,7 +109,8 @@ class TuningCache:
     def get(self, key: str) -> Entry | None:
         """What is known of the problem ``key`` under this jaxlib.
 
-        The user's file has the word, then what was shipped for the device.
+        The user's file has the word, then what was shipped for the device; but what somebody
+        measured before what was predicted.
         """
         version = key, jaxlib_version()
         with self._lock:
@@ -117,7 +118,10 @@ class TuningCache:
             saved, added = self._saved.get(version), self._added.get(version)
         if saved is not None and added is not None:
             return saved.merged(added)
-        return added or saved or shipped(self.device).get(version)
+        own, others = added or saved, shipped(self.device).get(version)
+        if own is None or (own.predicted and others is not None and not others.predicted):
+            return others
+        return own
 
     def put(self, key: str, entry: Entry) -> None:
         """Remember ``entry``, merged with what is there; saved a moment later.

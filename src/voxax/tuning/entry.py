@@ -188,6 +188,10 @@ class Entry:
             spent = min(self.seconds_spent + other.seconds_spent, MAX_SECONDS)
         return dataclasses.replace(other, measured=measured, seconds_spent=spent)
 
+    def knows(self, candidate: tuple[str, Parameters, int]) -> bool:
+        """Whether there is a record of it: the name, parameters and revision."""
+        return any(m.candidate == candidate for m in self.measured)
+
     def ranked(self) -> tuple[Measured, ...]:
         """The candidates that may be chosen, quickest first; newest revisions only."""
         newest: dict[str, int] = {}

@@ -50,8 +50,6 @@ def space_of(
     available_views: Iterable[str] | None = None,
 ) -> Space:
     """See :class:`Space`. ``available_views`` None: every view can be had."""
-    candidates: list[Candidate] = []
-    heuristics: list[Candidate] = []
     refused: list[tuple[str, str]] = []
     at_hand = None if available_views is None else set(available_views)
 
@@ -59,9 +57,8 @@ def space_of(
         needed = algorithm.views(parameters, problem.product, problem.symmetric)
         return at_hand is None or at_hand.issuperset(needed)
 
-    algorithms = [lookup(name, problem.kind) for name in admitted]
-    algorithms.sort(key=lambda algorithm: not algorithm.preferred(problem, hardware))
-    for algorithm in algorithms:
+    runnable: list[tuple[bool, Candidate, list[Parameters]]] = []
+    for algorithm in (lookup(name, problem.kind) for name in admitted):
         name, reason = algorithm.name, refusal(algorithm, problem, hardware)
         if reason is None:
             found = [p for p in algorithm.space(problem, hardware) if served(p, algorithm)]
@@ -70,10 +67,17 @@ def space_of(
         if reason is not None:
             refused.append((name, reason))
             continue
-        candidates += [Candidate(algorithm, p) for p in found]
         first = algorithm.heuristic(problem, hardware)
-        heuristics.append(Candidate(algorithm, first if first in found else found[0]))
-    return Space(tuple(candidates), tuple(heuristics), tuple(refused))
+        # What it is preferred for may read views that did not come.
+        preferred = first in found and algorithm.preferred(problem, hardware)
+        taken = Candidate(algorithm, first if first in found else found[0])
+        runnable.append((not preferred, taken, found))
+    runnable.sort(key=lambda item: item[0])
+    return Space(
+        tuple(Candidate(taken.algorithm, p) for _, taken, found in runnable for p in found),
+        tuple(taken for _, taken, _ in runnable),
+        tuple(refused),
+    )
 
 
 def refusal(algorithm: Algorithm, problem: Problem, hardware: HardwareInfo) -> str | None:

@@ -5,13 +5,13 @@ the admitted candidates                 choice
 ======================================  ===================================================
 none can run                            :class:`AlgorithmError` with every reason
 one                                     that one
-several, ``VOXAX_AUTOTUNE=off``         the heuristic of the first algorithm of the space
+several, ``VOXAX_AUTOTUNE=off``, or     the heuristic of the first algorithm of the space
+measuring failed
 several, the cache knows them           the fastest it knows
 several, this platform is at hand       the fastest now; as many are measured as the time
                                         allows, and all are remembered, also as skipped
-several, another platform,              the fastest by what was predicted for the device, else
-``VOXAX_AUTOTUNE=cached``, no time      the same heuristic; checked against explicit_gemm where
-left, or measuring failed               that can be
+several, another platform, no time      the fastest by what was predicted for the device, else
+left, ``VOXAX_AUTOTUNE=cached``         the same heuristic; compared with explicit_gemm if it can
 ======================================  ===================================================
 
 Every request is a filter on the candidates, so a pin is honoured whatever the cache says. In a
@@ -45,6 +45,7 @@ from voxax.tuning.choice import Choice, Source, announce
 from voxax.tuning.entry import Entry, Measured, utc_now
 from voxax.tuning.environment import autotune_mode, configure_log, epoch
 from voxax.tuning.key import key_of
+from voxax.tuning.known import fastest, is_complete, leaves_unknown
 from voxax.tuning.measure import check, measure, undisturbed
 from voxax.tuning.messages import log_failure, log_refusal, log_result, nothing_left
 from voxax.tuning.order import likely_first
@@ -131,9 +132,9 @@ def foresee(problem: Problem, admitted: Resolved) -> Choice:
     mode, entry = autotune_mode(), None
     if mode != "off":
         entry = cache_for(device_name(hardware)).get(key_of(problem))
-    best = None if entry is None else _best(space, entry)
+    best = None if entry is None else fastest(space, entry)
     measures = mode == "on" and device is not None
-    if best is None or entry is None or (measures and _unknown(space, entry)):
+    if best is None or entry is None or (measures and leaves_unknown(space, entry)):
         return _choice(problem, space, space.heuristics[0], "predicted", None, entry)
     return _known_choice(problem, space, best, entry)
 
@@ -198,7 +199,7 @@ def tune(
         if (
             known is None
             or known.source != "measured"
-            or not _complete(space, known)
+            or not is_complete(space, known)
             or (views is not None and known.sample != CALLERS_MAP)
         ):
             known = _measure(problem, space, hardware, device, cache, views, budget=None)
@@ -217,9 +218,9 @@ def _tuned(problem: Problem, space: Space, hardware: HardwareInfo, device: Any) 
         if entry is not None and entry.source == "shipped":
             source = "shipped"
             entry = _checked(problem, space, entry, device)
-        if entry is None or _unknown(space, entry):
+        if entry is None or leaves_unknown(space, entry):
             budget = allowance()
-            if budget <= 0 and (entry is None or _best(space, entry) is None):
+            if budget <= 0 and (entry is None or fastest(space, entry) is None):
                 return _untuned(problem, space, hardware, device)
             if budget > 0:
                 begin = time.perf_counter()
@@ -231,7 +232,7 @@ def _tuned(problem: Problem, space: Space, hardware: HardwareInfo, device: Any) 
                     log_failure(key_of(problem), f"{type(error).__name__}: {error}"[:500])
                     return _choice(problem, space, space.heuristics[0], "predicted")
                 source = "measured"
-    best = None if entry is None else _best(space, entry)
+    best = None if entry is None else fastest(space, entry)
     if best is None:
         raise AlgorithmError(nothing_left(problem, space, entry))
     candidate, seconds = best
@@ -244,7 +245,7 @@ def _untuned(problem: Problem, space: Space, hardware: HardwareInfo, device: Any
     entry = cache.get(key_of(problem))
     if entry is not None and entry.source != "measured" and device is not None:
         entry = _checked(problem, space, entry, device)
-    best = None if entry is None else _best(space, entry)
+    best = None if entry is None else fastest(space, entry)
     if best is not None and entry is not None:
         return _known_choice(problem, space, best, entry)
     reference = reference_of(problem)
@@ -316,7 +317,7 @@ def reference_of(problem: Problem) -> Candidate:
 
 def _checked(problem: Problem, space: Space, entry: Entry, device: Any) -> Entry | None:
     """A shipped or predicted entry, if its winner agrees with explicit_gemm here."""
-    best = _best(space, entry)
+    best = fastest(space, entry)
     if best is None:
         return entry
     reason = _objection(problem, best[0], device)
@@ -383,38 +384,6 @@ def _in_worker(work: Callable[[], _Result], device: Any) -> _Result:
 
     with concurrent.futures.ThreadPoolExecutor(1, "voxax-tuner") as pool:
         return pool.submit(run).result()
-
-
-def _records(space: Space, entry: Entry) -> list[tuple[Candidate, Measured | None]]:
-    """What the entry says about each candidate; others in it are ignored."""
-    by_identity = {m.candidate: m for m in entry.measured}
-    return [(c, by_identity.get(c.identity)) for c in space.candidates]
-
-
-def _complete(space: Space, entry: Entry) -> bool:
-    """Whether every candidate had its turn."""
-    return all(m is not None and m.reached for _, m in _records(space, entry))
-
-
-def _unknown(space: Space, entry: Entry) -> bool:
-    """Whether something admitted was never considered, or nothing admitted ran to the end."""
-    records = _records(space, entry)
-    considered = all(m is not None for _, m in records)
-    return not considered or not any(m is not None and m.verdict == "ok" for _, m in records)
-
-
-def _best(space: Space, entry: Entry) -> tuple[Candidate, float] | None:
-    """The fastest that ran to the end; where none did, of those that were given up early."""
-    for verdict in ("ok", "slow"):
-        timed = [
-            (m.seconds, index, candidate)
-            for index, (candidate, m) in enumerate(_records(space, entry))
-            if m is not None and m.verdict == verdict and m.seconds is not None
-        ]
-        if timed:
-            seconds, _, candidate = min(timed, key=lambda item: item[:2])
-            return candidate, seconds
-    return None
 
 
 def _known_choice(
