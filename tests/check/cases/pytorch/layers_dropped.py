@@ -25,4 +25,6 @@ model = Model()
 
 
 def inputs():
+    # Unseeded, two runs drop equally many layers in one of five cases, which shows nothing.
+    random.seed(0)
     return (torch.randn(3, 4),)
