@@ -89,19 +89,21 @@ def to_markdown(report: dict[str, Any]) -> str:
         f"submanifold layer, medians of {report['rounds']} rounds in turn, ms; in brackets the "
         "ratio to the floor: features, gradients, filters and the kernel map, each once, at the "
         "rate of a copy of 256 MiB in the same run (read and written). Copy: of the layer's "
-        "features alone, from wherever they lie. XLA: the best candidate of explicit.",
+        "features alone, from wherever they lie. XLA: the best candidate of explicit. All: forward "
+        "and backward, the sum of the three products.",
         "",
         "| scan | C | pairs / 1000 | GB/s | copy | floor | forward | XLA | dgrad | XLA | wgrad | "
-        "XLA |",
-        "|---" + "|---:" * 11 + "|",
+        "XLA | all | XLA |",
+        "|---" + "|---:" * 13 + "|",
     ]
     for r in report["layers"]:
         cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
         cells += [f"{1e3 * r['copy']:.2f}", f"{1e3 * r['floors']['forward']:.2f}"]
-        for product in native.PRODUCTS:
+        for products in (*([p] for p in native.PRODUCTS), native.PRODUCTS):
             for by in ("native", "xla"):
-                seconds = r[product][by]
-                cells.append(f"{1e3 * seconds:.2f} ({seconds / r['floors'][product]:.2f})")
+                seconds = sum(r[p][by] for p in products)
+                floor = sum(r["floors"][p] for p in products)
+                cells.append(f"{1e3 * seconds:.2f} ({seconds / floor:.2f})")
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, ""])
 

@@ -156,7 +156,7 @@ def write(rows: list[dict[str, Any]], rounds: int) -> None:
     from voxax.hardware import describe
 
     info = describe()
-    device = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
+    device = f"{info.model or info.device_kind} ({info.generation}), {info.cpu_cores} cores"
     slopes = fits(rows)
     print(json.dumps(slopes))
     report = {

@@ -259,7 +259,7 @@ def machine() -> dict[str, Any]:
     from voxax.hardware import describe
 
     info = describe()
-    name = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
+    name = f"{info.model or info.device_kind} ({info.generation}), {info.cpu_cores} cores"
     return {"device": name, "simd": _native.simd(), "jax": jax.__version__}
 
 

@@ -9,9 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import IO, Any
 
-# glibc otherwise gives large buffers back after every call and clears fresh pages in the next;
-# that doubled some times of every library (2 cores of an AMD EPYC, Zen 3).
-_KEEP_HEAP = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
+from own_process import KEEP_HEAP
+
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -31,7 +30,8 @@ class Member:
         self, library: str, python: Path, threads: int, log: IO[Any], extra: dict[str, str]
     ) -> None:
         self.library = library
-        variables = {**os.environ, **_KEEP_HEAP, **dict.fromkeys(_THREADS, str(threads)), **extra}
+        # Fresh pages doubled some times of every library (2 cores of an AMD EPYC, Zen 3).
+        variables = {**os.environ, **KEEP_HEAP, **dict.fromkeys(_THREADS, str(threads)), **extra}
         script = Path(__file__).with_name("worker.py")
         self._process = subprocess.Popen(
             [str(python), str(script), library, str(threads)],

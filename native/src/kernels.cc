@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include "depthwise.h"
+#include "depthwise_weight.h"
 #include "pooling.h"
 #include "product.h"
 #include "weight_product.h"

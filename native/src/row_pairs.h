@@ -93,6 +93,9 @@ class RowPairs {
     const int32_t* in;
     const int32_t* tap;
     int64_t count;
+
+    // The input row of the last pair, or -1.
+    int64_t last() const { return count > 0 ? in[count - 1] : -1; }
   };
 
   // For so many rows at a time, at most.
@@ -116,6 +119,13 @@ class RowPairs {
     }
   }
 
+  // The largest input row of the first so many rows, or -1.
+  int64_t Furthest(int64_t rows) const {
+    int32_t furthest = -1;
+    for (int64_t i = 0; i < ends_[rows]; ++i) furthest = std::max(furthest, in_[i]);
+    return furthest;
+  }
+
   Row row(int64_t m) const {
     return {in_.get() + ends_[m], tap_.get() + ends_[m], ends_[m + 1] - ends_[m]};
   }
@@ -123,6 +133,32 @@ class RowPairs {
  private:
   Buffer<int32_t> in_, tap_;
   Buffer<int64_t> ends_;
+};
+
+// Rows of such lists, those of fewest pairs first, otherwise in their order; a thread keeps one.
+class RowsByCount {
+ public:
+  // For so many rows at a time, at most.
+  void Reserve(int64_t rows, int64_t taps) {
+    rows_.Reserve(rows);
+    starts_.Reserve(taps + 2);
+    counts_ = taps + 1;
+  }
+
+  void Sort(const RowPairs& pairs, int64_t rows) {
+    int64_t* starts = starts_.get();
+    std::fill(starts, starts + counts_ + 1, 0);
+    for (int64_t m = 0; m < rows; ++m) ++starts[pairs.row(m).count + 1];
+    for (int64_t count = 1; count < counts_; ++count) starts[count] += starts[count - 1];
+    for (int64_t m = 0; m < rows; ++m) rows_[starts[pairs.row(m).count]++] = static_cast<int32_t>(m);
+  }
+
+  const int32_t* get() const { return rows_.get(); }
+
+ private:
+  int64_t counts_ = 0;
+  Buffer<int32_t> rows_;
+  Buffer<int64_t> starts_;
 };
 
 }  // namespace voxax::VOXAX_ISA
