@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from native import machine
 from own_process import KEEP_HEAP, in_own_process, peak_added_by
 from workloads import lidar_tiles
 
@@ -116,7 +117,7 @@ def to_markdown(report: dict[str, Any]) -> str:
     lines = [
         "# Time and memory against the number of voxels",
         "",
-        f"{report['device']}, JAX {report['jax']}, medians of {report['rounds']} runs and more. "
+        f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, medians of {report['rounds']} runs and more. "
         "The recorded LiDAR sweep side by side in a square grid; one 3x3x3 submanifold layer, "
         f"{CHANNELS} channels, float32. MiB: what the process grows by at its peak, results "
         "included.",
@@ -151,21 +152,9 @@ def main() -> None:
 
 
 def write(rows: list[dict[str, Any]], rounds: int) -> None:
-    import jax
-
-    from voxax.hardware import describe
-
-    info = describe()
-    device = f"{info.model or info.device_kind} ({info.generation}), {info.cpu_cores} cores"
     slopes = fits(rows)
     print(json.dumps(slopes))
-    report = {
-        "device": device,
-        "jax": jax.__version__,
-        "rounds": rounds,
-        "rows": rows,
-        "exponents": slopes,
-    }
+    report = {**machine(), "rounds": rounds, "rows": rows, "exponents": slopes}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "linearity.json").write_text(json.dumps(report, indent=1) + "\n")
     (RESULTS / "linearity.md").write_text(to_markdown(report))

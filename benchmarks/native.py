@@ -259,8 +259,10 @@ def machine() -> dict[str, Any]:
     from voxax.hardware import describe
 
     info = describe()
-    name = f"{info.model or info.device_kind} ({info.generation}), {info.cpu_cores} cores"
-    return {"device": name, "simd": _native.simd(), "jax": jax.__version__}
+    name = info.model or info.device_kind
+    if info.generation is not None:
+        name += f" ({info.generation})"
+    return {"device": f"{name}, {info.cpu_cores} cores", "simd": _native.simd(), "jax": jax.__version__}
 
 
 def write(folder: Path, name: str, report: dict[str, Any], table: str) -> None:

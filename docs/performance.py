@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "performance.md"
 # Sections, and the results that belong there; what no section names comes last.
 SECTIONS = {
     "On CPUs": (
-        *("peers", "peers_avx2", "native", "depthwise", "coordinates", "linearity"),
+        *("peers", "peers_zen4", "peers_avx2", "native", "depthwise", "coordinates", "linearity"),
         *("memory", "memory_prediction", "tuning", "tuning_xla", "first_call"),
         *("dynamic", "sparse_dynamic"),
     ),
@@ -46,6 +46,12 @@ GROUPS = (
 )
 FORWARD, BOTH = ("forward", "sorted", "shuffled", "inference"), ("forward+backward", "training")
 OURS = ("voxax", "voxax-xla")
+
+# The comparison on older processors, and what is to be known of them.
+OLDER = {
+    "peers_zen4": "which works on AVX-512's vectors in halves",
+    "peers_avx2": "with AVX2 and no AVX-512, a turn being one call",
+}
 
 
 def main() -> None:
@@ -77,7 +83,7 @@ def sections() -> dict[str, tuple[str, ...]]:
 
 
 def peers(stem: str = "peers") -> dict[str, Any]:
-    """What was measured against other libraries; ``peers_avx2``: on an older processor."""
+    """What was measured against other libraries; ``OLDER``: on older processors."""
     return json.loads((RESULTS / f"{stem}.json").read_text())
 
 
@@ -135,7 +141,7 @@ def _head() -> str:
 
 
 def _against_others() -> str:
-    measured, older = peers(), peers("peers_avx2")
+    measured = peers()
     slowest = min(fastest(r) for r in measured["results"])
     quickest = max(fastest(r) for r in measured["results"])
     names = [n for n in measured["versions"] if n in ("spconv", "Open3D", "PyTorch")]
@@ -150,8 +156,10 @@ def _against_others() -> str:
         f"fastest of all, those included, it was {slowest:.1f} to {quickest:.1f} times. Every case "
         "is [below](#voxax-and-its-peers-on-a-cpu).\n\n"
         "![Bars of the time over the floor of a 3x3x3 layer, for every library](images/peers.svg)\n"
-        f"\nThe same on {older['device']}, with AVX2 and no AVX-512, a turn being one call:\n\n"
-        f"{peers_table('peers_avx2')}\n"
+        + "".join(
+            f"\nThe same on {peers(stem)['device']}, {words}:\n\n{peers_table(stem)}\n"
+            for stem, words in OLDER.items()
+        )
     )
 
 

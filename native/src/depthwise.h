@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "buffer.h"
@@ -15,38 +16,33 @@
 namespace voxax::VOXAX_ISA {
 
 // Whether rows of y go past the caches: whole vectors of a result that the last cache would not hold
-// beside what is read. Such a line is not read before it is written, and displaces no features, which
-// each thread's own cache holds until the last of their pairs. Without, 128 channels took 1.25 to 1.4
-// times as long (2 cores of an AMD EPYC, Zen 4), 256 channels 1.3 times (Zen 5).
-template <typename T>
+// beside what is read, and of which it would be a good part. Such a line is not read before it is
+// written, and displaces no features, which each thread's own cache holds until the last of their
+// pairs. Without, 128 channels took 1.25 to 1.4 times as long (2 cores of an AMD EPYC, Zen 4), 256
+// channels 1.3 times (Zen 5).
+template <typename Stored, typename T>
 bool StreamsRows(const Depthwise& p) {
+  if constexpr (!std::is_same_v<Stored, T>) return false;
   const int64_t row_bytes = p.channels * static_cast<int64_t>(sizeof(T));
   const int64_t table_bytes = p.out_rows * p.taps * static_cast<int64_t>(sizeof(int32_t));
-  const int64_t bytes = (p.in_rows + p.out_rows) * row_bytes + table_bytes;
-  return p.last_cache > 0 && bytes > p.last_cache && row_bytes % kBytes == 0 &&
-         reinterpret_cast<uintptr_t>(p.y) % kBytes == 0;
+  const int64_t written = p.out_rows * row_bytes, read = p.in_rows * row_bytes + table_bytes;
+  return p.last_cache > 0 && written + read > p.last_cache && written > p.last_cache / 4 &&
+         row_bytes % kBytes == 0 && reinterpret_cast<uintptr_t>(p.y) % kBytes == 0;
 }
 
-template <typename Stored, typename T>
-using DepthwiseRows = void (*)(const Depthwise&, int64_t, int64_t, const std::vector<Channels>&,
-                               const T*, BadRow*);
-
-// What sums a range of output rows. Rows of few vectors: with AVX-512, which lists a row's pairs in few
-// instructions, in the order of their counts. Tap by tap, where each sum is loaded and stored for each
-// pair, 16 channels took 1.1 to 1.3 times as long, 32 channels 1.25 to 1.55; with AVX2 0.8 times, 32
-// channels (four of its vectors) as long as in order (2 cores of an AMD EPYC, Zen 4).
-template <typename Stored, typename T>
-DepthwiseRows<Stored, T> RowsOf(const Depthwise& p, bool wide) {
-  if (wide) return StreamsRows<T>(p) ? SumInOrder<true, Stored, T> : SumInOrder<false, Stored, T>;
+// How narrow rows are summed: in the order of their counts, or tap by tap. With AVX-512, which lists a
+// row's pairs in few instructions, 16 channels took 1.1 to 1.3 times as long tap by tap, 32 channels
+// 1.25 to 1.55 times: each sum is loaded and stored for each pair. With AVX2 16 channels took 0.8
+// times as long tap by tap (2 cores of an AMD EPYC, Zen 4).
 #if defined(__AVX512F__)
-  return SumByCount<Stored, T>;
+inline constexpr bool kByCount = true;
 #else
-  return SumPairs<Stored, T>;
+inline constexpr bool kByCount = false;
 #endif
-}
 
 // Tiles that a thread works through in one go, at most. Its own cache then holds what neighbouring
-// rows share: with one tile at a time 256 channels took 1.3 times as long (2 cores of an AMD EPYC, Zen 5).
+// rows share: with one tile at a time 256 channels took 1.3 times as long (2 cores of an AMD EPYC,
+// Zen 5).
 inline constexpr int64_t kMostTiles = 16;
 
 template <typename Stored>
@@ -60,15 +56,23 @@ void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
   }
   const std::vector<Channels> ranges = SplitChannels<T>(p.channels);
   const bool wide = !ranges.empty() && ranges[0].vectors >= kWideVectors;
-  const DepthwiseRows<Stored, T> sum = RowsOf<Stored, T>(p, wide);
+  const bool stream = wide && StreamsRows<Stored, T>(p);
   int64_t unit = p.tile;
-  if (sum != SumPairs<Stored, T>) {
+  if (wide || kByCount) {
     const int64_t tiles = p.out_rows / p.tile / (8 * parallel.threads());
     unit *= std::max<int64_t>(1, std::min(tiles, kMostTiles));
   }
   parallel.Run((p.out_rows + unit - 1) / unit, [&](int64_t u) {
     const int64_t first = u * unit, end = std::min(first + unit, p.out_rows);
-    sum(p, first, end, ranges, w.get(), bad);
+    if (stream) {
+      SumInOrder<true, Stored, T>(p, first, end, ranges, w.get(), bad);
+    } else if (wide) {
+      SumInOrder<false, Stored, T>(p, first, end, ranges, w.get(), bad);
+    } else if constexpr (kByCount) {
+      SumByCount<Stored, T>(p, first, end, ranges, w.get(), bad);
+    } else {
+      SumPairs<Stored, T>(p, first, end, ranges, w.get(), bad);
+    }
   });
 }
 

@@ -32,13 +32,27 @@ inline void SumRows(const Stored* x, const T* w, int64_t stride, const RowPairs&
   const int64_t count = row[0].count;
   if constexpr (V == 0) {
     for (int r = 0; r < R; ++r) {
-      for (int64_t c = 0; c < width; ++c) {
-        T total = 0;
+      Stored* to = y + rows[r] * stride;
+      const auto add = [&](const auto& product) {
         for (int64_t j = 0; j < count; ++j) {
-          total += Widen(x[row[r].in[j] * stride + c]) * w[row[r].tap[j] * stride + c];
+          product(x + row[r].in[j] * stride, w + row[r].tap[j] * stride);
         }
-        Narrow(total, y + rows[r] * stride + c);
+      };
+#if defined(__AVX512F__)
+      if constexpr (std::is_same_v<Stored, T>) {
+        typename S::Vec total = {};
+        add([&](const T* from, const T* filter) {
+          total += S::LoadFirst(from, width) * S::LoadFirst(filter, width);
+        });
+        S::StoreFirst(to, total, width);
+        continue;
       }
+#endif
+      T total[S::kLanes] = {};
+      add([&](const Stored* from, const T* filter) {
+        for (int64_t c = 0; c < width; ++c) total[c] += Widen(from[c]) * filter[c];
+      });
+      for (int64_t c = 0; c < width; ++c) Narrow(total[c], to + c);
     }
   } else {
     typename S::Vec total[R][V] = {};
@@ -119,7 +133,8 @@ void SumByCount(const Depthwise& p, int64_t first, int64_t end, const std::vecto
   pairs.Reserve(std::min(p.tile, end - first), p.taps);
   order.Reserve(std::min(p.tile, end - first), p.taps);
   Frontier features(x, row_bytes);
-  Frontier<true> results(p.y, row_bytes);
+  const int64_t begin = first;
+  Frontier<true> results(static_cast<Stored*>(p.y) + begin * p.channels, row_bytes);
   for (; first < end; first += p.tile) {
     const int64_t rows = std::min(p.tile, end - first);
     Stored* y = static_cast<Stored*>(p.y) + first * p.channels;
@@ -127,7 +142,7 @@ void SumByCount(const Depthwise& p, int64_t first, int64_t end, const std::vecto
     order.Sort(pairs, rows);
     // What the next tile needs.
     features.MoveTo(std::min(p.in_rows, pairs.Furthest(rows) + 1 + p.tile), 2 * p.tile);
-    results.MoveTo(std::min(end, first + 2 * p.tile), p.tile);
+    results.MoveTo(std::min(end, first + 2 * p.tile) - begin, p.tile);
     const int64_t read = (features.lines() + rows - 1) / rows;
     const int64_t written = (results.lines() + rows - 1) / rows;
     for (const Channels& channels : ranges) {

@@ -40,10 +40,10 @@ void AddProducts(const Stored* x, const Stored* dy, int64_t stride, Pairs pairs,
   }
 }
 
-// Output rows at a time: their gradients stay in the first-level cache beside the features that a tap
-// reads, and what the next ones need is fetched meanwhile. With 256, and nothing fetched, wgrad of 64
-// channels took 1.2 to 1.4 times as long; with 64, 128 channels took 1.1 times. Fewer than 32 leave
-// a tap too few pairs (2 cores of an AMD EPYC, Zen 5).
+// Output rows at a time: of up to 512 bytes each, their gradients stay in the first-level cache beside
+// the features that a tap reads, and what the next ones need is fetched meanwhile. With 256, and
+// nothing fetched, wgrad of 64 channels took 1.2 to 1.4 times as long; with 64, 128 channels took 1.1
+// times. Fewer than 32 leave a tap too few pairs (2 cores of an AMD EPYC, Zen 5).
 inline int64_t RowsAtOnce(int64_t row_bytes) {
   constexpr int64_t kGradientBytes = 16384, kFewest = 32;
   return std::max(kFewest, kGradientBytes / std::max<int64_t>(row_bytes, 1));

@@ -6,7 +6,7 @@
 
 namespace voxax::VOXAX_ISA {
 
-// To be read, into the second-level cache; or to be written.
+// To be read, into the second-level cache; or to be written, into the first.
 template <bool kWritten = false>
 class Frontier {
  public:

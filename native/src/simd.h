@@ -37,6 +37,23 @@ struct Simd {
     return value;
   }
   static void Store(T* to, Vec value) { std::memcpy(to, &value, sizeof value); }
+#if defined(__AVX512F__)
+  // The first `count` elements of a vector, fewer than it has; the others are 0.
+  static Vec LoadFirst(const T* from, int64_t count) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return (Vec)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1 << count) - 1), from);
+    } else {
+      return (Vec)_mm512_maskz_loadu_pd(static_cast<__mmask8>((1 << count) - 1), from);
+    }
+  }
+  static void StoreFirst(T* to, Vec value, int64_t count) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1 << count) - 1), (__m512)value);
+    } else {
+      _mm512_mask_storeu_pd(to, static_cast<__mmask8>((1 << count) - 1), (__m512d)value);
+    }
+  }
+#endif
   // To memory past the caches, where there is an instruction for it: lines that will be written as a
   // whole are not read first. `to` is a multiple of kBytes; FinishStreams() comes before the
   // results are handed on.
