@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from native import machine
 from own_process import KEEP_HEAP, in_own_process, peak_added_by
 from workloads import lidar_tiles
+
+from native import machine
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000)
@@ -117,8 +118,9 @@ def to_markdown(report: dict[str, Any]) -> str:
     lines = [
         "# Time and memory against the number of voxels",
         "",
-        f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, medians of {report['rounds']} runs and more. "
-        "The recorded LiDAR sweep side by side in a square grid; one 3x3x3 submanifold layer, "
+        f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, "
+        f"medians of {report['rounds']} runs and more. The recorded LiDAR sweep side by side in a "
+        "square grid; one 3x3x3 submanifold layer, "
         f"{CHANNELS} channels, float32. MiB: what the process grows by at its peak, results "
         "included.",
         "",

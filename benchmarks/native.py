@@ -262,7 +262,11 @@ def machine() -> dict[str, Any]:
     name = info.model or info.device_kind
     if info.generation is not None:
         name += f" ({info.generation})"
-    return {"device": f"{name}, {info.cpu_cores} cores", "simd": _native.simd(), "jax": jax.__version__}
+    return {
+        "device": f"{name}, {info.cpu_cores} cores",
+        "simd": _native.simd(),
+        "jax": jax.__version__,
+    }
 
 
 def write(folder: Path, name: str, report: dict[str, Any], table: str) -> None:

@@ -19,9 +19,10 @@ KEEP_HEAP = {
 }
 """glibc keeps its heap, as the command line tells it: else fresh pages are half of small times.
 
-One arena, since those of threads have at most 64 MB: what is larger, and XLA allocates large results
-on its threads, was mapped anew for every call in spite of the thresholds. A kernel map of a million
-voxels then took 2.2 times as long, a copy of 128 MB 6 times (2 cores of an AMD EPYC, Zen 4).
+One arena, since those of threads have at most 64 MB: what is larger, and XLA allocates large
+results on its threads, was mapped anew for every call in spite of the thresholds. A kernel map of a
+million voxels then took 2.2 times as long, a copy of 128 MB 6 times (2 cores of an AMD EPYC, Zen
+4).
 """
 
 
