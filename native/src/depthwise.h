@@ -20,9 +20,8 @@ namespace voxax::VOXAX_ISA {
 // written, and displaces no features, which each thread's own cache holds until the last of their
 // pairs. Without, 128 channels took 1.25 to 1.4 times as long (2 cores of an AMD EPYC, Zen 4), 256
 // channels 1.3 times (Zen 5).
-template <typename Stored, typename T>
+template <typename T>
 bool StreamsRows(const Depthwise& p) {
-  if constexpr (!std::is_same_v<Stored, T>) return false;
   const int64_t row_bytes = p.channels * static_cast<int64_t>(sizeof(T));
   const int64_t table_bytes = p.out_rows * p.taps * static_cast<int64_t>(sizeof(int32_t));
   const int64_t written = p.out_rows * row_bytes, read = p.in_rows * row_bytes + table_bytes;
@@ -56,7 +55,7 @@ void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
   }
   const std::vector<Channels> ranges = SplitChannels<T>(p.channels);
   const bool wide = !ranges.empty() && ranges[0].vectors >= kWideVectors;
-  const bool stream = wide && StreamsRows<Stored, T>(p);
+  const bool stream = wide && std::is_same_v<Stored, T> && StreamsRows<T>(p);
   int64_t unit = p.tile;
   if (wide || kByCount) {
     const int64_t tiles = p.out_rows / p.tile / (8 * parallel.threads());
@@ -65,7 +64,7 @@ void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
   parallel.Run((p.out_rows + unit - 1) / unit, [&](int64_t u) {
     const int64_t first = u * unit, end = std::min(first + unit, p.out_rows);
     if (stream) {
-      SumInOrder<true, Stored, T>(p, first, end, ranges, w.get(), bad);
+      SumInOrder<std::is_same_v<Stored, T>, Stored, T>(p, first, end, ranges, w.get(), bad);
     } else if (wide) {
       SumInOrder<false, Stored, T>(p, first, end, ranges, w.get(), bad);
     } else if constexpr (kByCount) {

@@ -148,17 +148,20 @@ void SumByCount(const Depthwise& p, int64_t first, int64_t end, const std::vecto
     for (const Channels& channels : ranges) {
       const int64_t c = channels.begin;
       ForVectors(channels.vectors, [&](auto vectors) {
-        constexpr int kVectors = std::min(vectors(), kWideVectors - 1);  // More do not come here.
-        for (int64_t i = 0; i < rows;) {
-          features.Fetch(2 * read);
-          results.Fetch(2 * written);
-          const int32_t* row = order.get() + i;
-          if (i + 1 < rows && pairs.row(row[0]).count == pairs.row(row[1]).count) {
-            SumRows<kVectors, 2, false>(x + c, w + c, p.channels, pairs, row, channels.width, y + c);
-            i += 2;
-          } else {
-            SumRows<kVectors, 1, false>(x + c, w + c, p.channels, pairs, row, channels.width, y + c);
-            ++i;
+        if constexpr (vectors() < kWideVectors) {
+          for (int64_t i = 0; i < rows;) {
+            features.Fetch(2 * read);
+            results.Fetch(2 * written);
+            const int32_t* row = order.get() + i;
+            if (i + 1 < rows && pairs.row(row[0]).count == pairs.row(row[1]).count) {
+              SumRows<vectors(), 2, false>(x + c, w + c, p.channels, pairs, row, channels.width,
+                                           y + c);
+              i += 2;
+            } else {
+              SumRows<vectors(), 1, false>(x + c, w + c, p.channels, pairs, row, channels.width,
+                                           y + c);
+              ++i;
+            }
           }
         }
       });
