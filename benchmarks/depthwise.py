@@ -2,11 +2,12 @@
 
     python benchmarks/depthwise.py [--data FOLDER] [--rounds 11]
 
-One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad. The
-floor is that of ``voxax.products.floor`` (what ``explain`` shows): operands, kernel map and result,
-each once, at the rate of a copy. The copy is of 256 MiB, by the best of three ways, in the same
-run. Beside it stands a copy of the layer's features alone, which may lie in a cache. All take
-turns. Results go to results/depthwise.md and .json.
+One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad, and
+the backward of a training step, which is dgrad and wgrad at once. The floor is that of
+``voxax.products.floor`` (what ``explain`` shows): operands, kernel map and results, each once, at
+the rate of a copy. The copy is of 256 MiB, by the best of three ways, in the same run. Beside it
+stands a copy of the layer's features alone, which may lie in a cache. All take turns. Results go to
+results/depthwise.md and .json.
 """
 
 from __future__ import annotations
@@ -47,6 +48,28 @@ def copies(rows: int, channels: int) -> dict[str, Callable[[], Any]]:
     }
 
 
+def backward(kernel_map: Any, channels: int) -> Callable[[], Any]:
+    """dgrad and wgrad in one program, as the gradient of a layer has them."""
+    import jax
+    import jax.numpy as jnp
+
+    from voxax.products import convolve
+
+    rng = np.random.default_rng(0)
+    x, dy = (
+        jnp.asarray(rng.standard_normal((kernel_map.in_capacity, channels)), jnp.float32)
+        for _ in range(2)
+    )
+    w = jnp.asarray(rng.standard_normal((27, channels)), jnp.float32)
+    pinned = {f"{product}_algo": "implicit" for product in ("fwd", "dgrad", "wgrad")}
+
+    @jax.jit
+    def gradients(x: Any, w: Any, dy: Any) -> Any:
+        return jax.vjp(lambda x, w: convolve(x, w, kernel_map, **pinned), x, w)[1](dy)
+
+    return lambda: gradients(x, w, dy)
+
+
 def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
     """All three products of one layer, and their floors."""
     import voxax as vx
@@ -60,14 +83,18 @@ def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]
     runs = memory | features
     for product in native.PRODUCTS:
         runs |= native.candidates(kernel_map, "depthwise", channels, product)
+    runs["backward"] = backward(kernel_map, channels)
     seconds = native.interleaved(runs, rounds)
     rate = 2 * _BYTES / min(seconds[name] for name in memory)
-    floors = {
+    moved = {
         product: floor_of(
             native.problem_of(kernel_map, "depthwise", channels, product), pairs, None
-        )
+        ).bytes
         for product in native.PRODUCTS
     }
+    # Gradients and the kernel map, which dgrad and wgrad both read, once.
+    read_by_both = 4 * kernel_map.out_capacity * (channels + 27)
+    moved["backward"] = moved["dgrad"] + moved["wgrad"] - read_by_both
     return {
         "scan": scan,
         "channels": channels,
@@ -75,9 +102,10 @@ def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]
         "capacity": kernel_map.out_capacity,
         "pairs": pairs,
         **native.best_of_each(seconds),
+        "backward": seconds["backward"],
         "rate": rate,
         "copy": min(seconds[name] for name in features),
-        "floors": {product: floor.bytes / rate for product, floor in floors.items()},
+        "floors": {product: count / rate for product, count in moved.items()},
     }
 
 
@@ -89,20 +117,24 @@ def to_markdown(report: dict[str, Any]) -> str:
         f"submanifold layer, medians of {report['rounds']} rounds in turn, ms; in brackets the "
         "ratio to the floor: features, gradients, filters and the kernel map, each once, at the "
         "rate of a copy of 256 MiB in the same run (read and written). Copy: of the layer's "
-        "features alone, from wherever they lie. XLA: the best candidate of explicit. All: forward "
-        "and backward, the sum of the three products.",
+        "features alone, from wherever they lie. XLA: the best candidate of explicit. Backward: "
+        "dgrad and wgrad of one program, which are computed at once, against a floor in which both "
+        "read the gradients and the map once. All: forward and backward.",
         "",
         "| scan | C | pairs / 1000 | GB/s | copy | floor | forward | XLA | dgrad | XLA | wgrad | "
-        "XLA | all | XLA |",
-        "|---" + "|---:" * 13 + "|",
+        "XLA | backward | XLA | all | XLA |",
+        "|---" + "|---:" * 15 + "|",
     ]
     for r in report["layers"]:
         cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
         cells += [f"{1e3 * r['copy']:.2f}", f"{1e3 * r['floors']['forward']:.2f}"]
-        for products in (*([p] for p in native.PRODUCTS), native.PRODUCTS):
-            for by in ("native", "xla"):
-                seconds = sum(r[p][by] for p in products)
-                floor = sum(r["floors"][p] for p in products)
+        shown = [(product, r[product]["native"], [product]) for product in native.PRODUCTS]
+        shown.append(("backward", r["backward"], ["dgrad", "wgrad"]))
+        rows = [(r["floors"][name], own, by_xla) for name, own, by_xla in shown]
+        both = r["floors"]["forward"] + r["floors"]["backward"]
+        rows.append((both, r["forward"]["native"] + r["backward"], list(native.PRODUCTS)))
+        for floor, own, by_xla in rows:
+            for seconds in (own, sum(r[product]["xla"] for product in by_xla)):
                 cells.append(f"{1e3 * seconds:.2f} ({seconds / floor:.2f})")
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, ""])

@@ -18,14 +18,14 @@ struct Channels {
   int vectors;  // 0: less than one
 };
 
-// Ranges that make up [0, count).
+// Ranges that make up [0, count), each of at most so many vectors, a power of two.
 template <typename T>
-std::vector<Channels> SplitChannels(int64_t count) {
+std::vector<Channels> SplitChannels(int64_t count, int most_vectors = kMostChannelVectors) {
   constexpr int64_t lanes = Simd<T>::kLanes;
   std::vector<Channels> ranges;
   for (int64_t begin = 0; begin < count;) {
     const int64_t left = (count - begin) / lanes;
-    int vectors = kMostChannelVectors;
+    int vectors = most_vectors;
     while (vectors > left) vectors /= 2;
     const int64_t width = vectors > 0 ? vectors * lanes : count - begin;
     ranges.push_back({begin, width, vectors});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "depthwise_channels.h"
@@ -18,6 +19,17 @@ void AddProducts(const Stored* x, const Stored* dy, int64_t stride, Pairs pairs,
                  int64_t width, T* sums) {
   using S = Simd<T>;
   if constexpr (V == 0) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<Stored, T>) {
+      typename S::Vec total = S::LoadFirst(sums, width);
+      for (int64_t j = 0; j < count; ++j) {
+        total += S::LoadFirst(x + pairs.in[j] * stride, width) *
+                 S::LoadFirst(dy + pairs.row[j] * stride, width);
+      }
+      S::StoreFirst(sums, total, width);
+      return;
+    }
+#endif
     for (int64_t j = 0; j < count; ++j) {
       const Stored* a = x + pairs.in[j] * stride;
       const Stored* b = dy + pairs.row[j] * stride;

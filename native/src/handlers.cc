@@ -152,6 +152,45 @@ ffi::Error RunDepthwiseCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   });
 }
 
+// dgrad and wgrad at once.
+ffi::Error RunDepthwiseGradientsCall(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::AnyBuffer x,
+                                     ffi::AnyBuffer w, ffi::Buffer<ffi::S32> neighbors,
+                                     ffi::Result<ffi::AnyBuffer> dx,
+                                     ffi::Result<ffi::AnyBuffer> dw, bool reversed) {
+  DepthwiseGradients p{};
+  const auto dtype = dy.element_type();
+  if (!ElementOf(dtype, &p.element) || x.element_type() != dtype || w.element_type() != dtype ||
+      dx->element_type() != dtype || dw->element_type() != dtype) {
+    return Invalid("gradients, features and weights are of one dtype: float32, float64 or bfloat16");
+  }
+  const auto table = neighbors.dimensions();
+  if (dy.dimensions().size() != 2 || table.size() != 2) {
+    return Invalid("gradients [M, C], map [N, K]");
+  }
+  if (!Countable({dy.dimensions()[0], table[0]})) return TooManyRows();
+  p.out_rows = dy.dimensions()[0];
+  p.channels = dy.dimensions()[1];
+  p.in_rows = table[0];
+  p.taps = table[1];
+  if (!HasShape(x.dimensions(), {p.in_rows, p.channels}) ||
+      !HasShape(dx->dimensions(), {p.in_rows, p.channels}) ||
+      !HasShape(w.dimensions(), {p.taps, p.channels}) ||
+      !HasShape(dw->dimensions(), {p.taps, p.channels})) {
+    return Invalid("features and their gradients [N, C], weights and theirs [K, C]");
+  }
+  p.dy = dy.untyped_data();
+  p.x = x.untyped_data();
+  p.w = w.untyped_data();
+  p.neighbors = neighbors.typed_data();
+  p.dx = dx->untyped_data();
+  p.dw = dw->untyped_data();
+  p.reversed = reversed;
+  p.last_cache = LastCacheBytes();
+  return Guarded(pool, p.out_rows, [&](const Parallel& parallel, BadRow* bad) {
+    BestKernels().depthwise_gradients(p, parallel, bad);
+  });
+}
+
 ffi::Error RunExtremeRowsCall(ffi::ThreadPool pool, ffi::AnyBuffer x,
                               ffi::Buffer<ffi::S32> neighbors,
                               ffi::Result<ffi::Buffer<ffi::S32>> found, int64_t tile,
@@ -208,6 +247,7 @@ ffi::Error RunFindNeighborsCall(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> sort
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_product(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_weight_product(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_depthwise(XLA_FFI_CallFrame*);
+extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_depthwise_gradients(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_extreme_rows(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_find_neighbors(XLA_FFI_CallFrame*);
 
@@ -243,6 +283,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_depthwise, voxax::RunDepthwiseCall,
                                   .Attr<bool>("wgrad")
                                   .Attr<bool>("reversed"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_depthwise_gradients, voxax::RunDepthwiseGradientsCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<bool>("reversed"));
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_extreme_rows, voxax::RunExtremeRowsCall,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
@@ -262,7 +313,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                                   .Ret<ffi::Buffer<ffi::S32>>());
 
 // Counts the changes of what Python (_ABI in voxax/_native) and this library expect of each other.
-extern "C" VOXAX_EXPORT int voxax_abi() { return 3; }
+extern "C" VOXAX_EXPORT int voxax_abi() { return 4; }
 
 // The interface that this file was compiled against: Python registers the handlers only where the
 // installed jaxlib has the same major version and at least this minor one.

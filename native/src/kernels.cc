@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include "depthwise.h"
+#include "depthwise_gradients.h"
 #include "depthwise_weight.h"
 #include "pooling.h"
 #include "product.h"
@@ -30,12 +31,13 @@ VOXAX_FOR_ELEMENT(ProductOf, Product, RunProduct)
 VOXAX_FOR_ELEMENT(WeightProductOf, WeightProduct, RunWeightProduct)
 VOXAX_FOR_ELEMENT(DepthwiseOf, Depthwise, RunDepthwise)
 VOXAX_FOR_ELEMENT(DepthwiseWeightOf, Depthwise, RunDepthwiseWeight)
+VOXAX_FOR_ELEMENT(DepthwiseGradientsOf, DepthwiseGradients, RunDepthwiseGradients)
 VOXAX_FOR_ELEMENT(ExtremesOf, Extremes, RunExtremes)
 
 }  // namespace
 
 extern const Kernels kKernels;
 const Kernels kKernels = {VOXAX_TEXT(VOXAX_ISA), ProductOf, WeightProductOf, DepthwiseOf,
-                          DepthwiseWeightOf, ExtremesOf};
+                          DepthwiseWeightOf, DepthwiseGradientsOf, ExtremesOf};
 
 }  // namespace voxax::VOXAX_ISA

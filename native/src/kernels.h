@@ -12,6 +12,7 @@ struct Kernels {
   void (*weight_product)(const WeightProduct&, const Parallel&, BadRow*);
   void (*depthwise)(const Depthwise&, const Parallel&, BadRow*);
   void (*depthwise_weight)(const Depthwise&, const Parallel&, BadRow*);
+  void (*depthwise_gradients)(const DepthwiseGradients&, const Parallel&, BadRow*);
   void (*extremes)(const Extremes&, const Parallel&, BadRow*);
 };
 

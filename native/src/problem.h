@@ -46,6 +46,21 @@ struct Depthwise {
   int64_t last_cache;  // bytes that the processor's last cache holds; 0 if unknown
 };
 
+// dx[i, c] = sum over taps k of dy[neighbors[i, k], c] * w[k, c], and dw[k, c] = sum over rows i of
+// dy[neighbors[i, k], c] * x[i, c]: the table names the output rows of an input row.
+struct DepthwiseGradients {
+  Element element;
+  const void* dy;  // [out_rows, channels]
+  const void* w;   // [taps, channels]
+  const void* x;   // [in_rows, channels]
+  const int32_t* neighbors;
+  void* dx;
+  void* dw;
+  int64_t in_rows, out_rows, taps, channels;
+  bool reversed;  // tap k of the table is the filter taps - 1 - k
+  int64_t last_cache;
+};
+
 // found[m, c] = the row among neighbors[m] whose x[row, c] is the largest or smallest, or -1.
 struct Extremes {
   Element element;

@@ -376,6 +376,42 @@ void TestDepthwise(const Shape& s, Element element, MapKind kind, bool wgrad, Ra
           Text(wgrad ? "depthwise wgrad" : "depthwise", s, element, p.tile, kind));
 }
 
+void TestDepthwiseGradients(const Shape& s, Element element, MapKind kind, Random& random,
+                            Pool& pool) {
+  // The table has a row for each input row, and names output rows.
+  const Map map = MakeMap(kind, s.out_rows, s.in_rows, s.taps, random);
+  const int64_t channels = s.columns;
+  const Values dy = Values::Small(element, s.out_rows * channels, random);
+  const Values x = Values::Small(element, s.in_rows * channels, random);
+  const Values w = Values::Small(element, s.taps * channels, random);
+  DepthwiseGradients p{};
+  p.element = element, p.dy = dy.data(), p.x = x.data(), p.w = w.data();
+  p.neighbors = map.rows.data();
+  p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps, p.channels = channels;
+  p.reversed = Draw(random, 0, 1);
+  p.last_cache = Draw(random, 0, 1);
+  std::vector<double> dx(s.in_rows * channels, 0), dw(s.taps * channels, 0);
+  for (int64_t i = 0; i < s.in_rows * s.taps; ++i) {
+    if (!map.Has(i)) continue;
+    const int64_t n = i / s.taps, tap = p.reversed ? s.taps - 1 - i % s.taps : i % s.taps;
+    for (int64_t c = 0; c < channels; ++c) {
+      const double gradient = dy[map.rows[i] * channels + c];
+      dx[n * channels + c] += gradient * w[tap * channels + c];
+      dw[tap * channels + c] += gradient * x[n * channels + c];
+    }
+  }
+  const std::string what = Text("depthwise gradients", s, element, 0, kind);
+  const auto kernel = BestKernels().depthwise_gradients;
+  // One result is compared while the other goes elsewhere.
+  for (const bool weights : {false, true}) {
+    const Values other(element, weights ? dx.size() : dw.size(), kNan, weights);
+    (weights ? p.dx : p.dw) = other.data();
+    Compare(p, weights ? &DepthwiseGradients::dw : &DepthwiseGradients::dx,
+            weights ? dw.size() : dx.size(), map, weights ? dw : dx, pool, kernel,
+            what + (weights ? " dw" : " dx"));
+  }
+}
+
 // Whether `value` takes the place of `best`: a NaN beats every number, and of equal values, which 0
 // and -0 are, the first stays.
 bool Beats(bool largest, double value, double best) {
@@ -647,6 +683,7 @@ void TestAll(const Shape& shape, MapKind kind, Random& random, Pool& pool) {
   if (Draw(random, 0, 3) == 0) filters.columns += 256;
   TestDepthwise(filters, element, kind, false, random, pool);
   TestDepthwise(filters, element, kind, true, random, pool);
+  TestDepthwiseGradients(filters, element, kind, random, pool);
   TestExtremes(shape, element, kind, random, pool);
 }
 

@@ -159,6 +159,57 @@ def test_without_output_rows_taps_or_channels(target):
     assert not multiply(target, no_depth).any()
 
 
+def gradients(shapes=(), dtypes=(), fill=0, reversed=False):
+    """5 output rows, 6 input rows, 3 taps, 4 channels; but for what is given by place."""
+    shape = {0: (5, 4), 1: (6, 4), 2: (3, 4), 3: (6, 3), 4: (6, 4), 5: (3, 4), **dict(shapes)}
+    dtype = {i: "int32" if i == 3 else FEATURES for i in range(6)} | dict(dtypes)
+    operands = [jnp.full(shape[i], fill if i == 3 else 1, dtype[i]) for i in range(4)]
+    results = tuple(jax.ShapeDtypeStruct(shape[i], dtype[i]) for i in (4, 5))
+    run = jax.ffi.ffi_call("voxax_depthwise_gradients", results)
+    out = jax.jit(lambda *operands: run(*operands, reversed=np.bool_(reversed)))(*operands)
+    return [np.asarray(value) for value in out]
+
+
+@pytest.mark.parametrize("reversed", [False, True])
+def test_gradients_of_shapes_and_dtypes_that_fit(reversed):
+    dx, dw = gradients(reversed=reversed)  # every tap of every input row names output row 0
+    np.testing.assert_array_equal(dx, np.full((6, 4), 3))
+    np.testing.assert_array_equal(dw, np.full((3, 4), 6))
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_gradients_of_shapes_that_do_not_fit(place):
+    right = {0: (5, 4), 1: (6, 4), 2: (3, 4), 3: (6, 3), 4: (6, 4), 5: (3, 4)}[place]
+    longer = () if place == 0 else ((right[0] + 1, right[1]),)  # any number of output rows
+    for bad in (right[1:], (1, *right), (right[0], right[1] + 1), *longer):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="voxax: "):
+            gradients({place: bad})
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_of_dtypes_that_do_not_fit(place, dtype):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"of one dtype|expected S32|Wrong"):
+        gradients(dtypes={place: dtype})
+
+
+@pytest.mark.parametrize("row", [5, 2**31 - 1, -2, -(2**31)])
+def test_gradients_on_maps_of_rows_that_do_not_exist(row):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"names input row {row} of 5"):
+        gradients(fill=row)
+
+
+def test_gradients_of_nothing():
+    assert not any(value.any() for value in gradients(fill=-1))
+    assert not any(value.any() for value in gradients({0: (0, 4)}, fill=-1))
+    dx, dw = gradients({1: (0, 4), 3: (0, 3), 4: (0, 4)})
+    assert dx.shape == (0, 4)
+    assert not dw.any()
+    dx, dw = gradients({2: (0, 4), 3: (6, 0), 5: (0, 4)})
+    assert dw.shape == (0, 4)
+    assert not dx.any()
+
+
 def neighbors(rows, centers, offsets, width=None):
     shape = jax.ShapeDtypeStruct(width or (len(centers), len(offsets)), jnp.int32)
     valid = jnp.ones(len(centers), bool)

@@ -86,3 +86,6 @@ def test_programs_for_this_process_call_native_kernels(rng):
     jax.export.export(apply)(*arguments)
     found = calls(apply.lower(*arguments).as_text())
     assert found >= {"voxax_product", "voxax_depthwise", "voxax_find_neighbors"}
+    coords, *rest = arguments
+    gradient = jax.jit(jax.grad(lambda *rest: network(coords, *rest).sum(), argnums=(0, 1)))
+    assert "voxax_depthwise_gradients" in calls(gradient.lower(*rest).as_text())

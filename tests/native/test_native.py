@@ -1,5 +1,6 @@
 """The native kernels: every instruction set of this machine against sums in float64."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from voxax import _native
 from voxax.algorithms import Problem
 from voxax.algorithms.depthwise import cpu as depthwise
+from voxax.algorithms.depthwise.gradients import gradients
 from voxax.algorithms.implicit_gemm import cpu
 from voxax.algorithms.rows import table_views
 from voxax.coords import find_neighbors
@@ -91,7 +93,7 @@ def draw(rng, problem):
 
 def expected(problem, table, x, dy, w):
     depth = problem.kind == "depthwise"
-    g = problem.in_channels if depth else problem.groups
+    g = max(problem.in_channels, 1) if depth else problem.groups
     w = w.reshape(problem.num_offsets, g, problem.in_channels // g, problem.out_channels // g)
     xs = x.reshape(len(x), g, problem.in_channels // g)
     gs = dy.reshape(len(dy), g, problem.out_channels // g)
@@ -149,6 +151,44 @@ def test_depthwise(simd, product, dtype, rng):
                 product, table, 90, channels, channels, dtype=dtype, kind="depthwise"
             )
             check(rng, problem, table)
+
+
+def run_gradients(problem, table, x, dy, w):
+    views = {"transposed_neighbors": jnp.asarray(inverted(table, problem.in_capacity))}
+    return jax.jit(lambda *operands: gradients(problem, *operands, views))(dy, x, w)
+
+
+def check_gradients(rng, problem, table):
+    """Against sums in float64; what dgrad alone computes to the last bit."""
+    given, wide = draw(rng, problem)
+    dx, dw = run_gradients(problem, table, *given)
+    alone = run(problem, space_of(problem)[0], table, *given)
+    np.testing.assert_array_equal(np.asarray(dx), np.asarray(alone))
+    wanted = expected(dataclasses.replace(problem, product="wgrad"), table, *wide)
+    scale = np.sqrt(np.mean(wanted**2)) + 1e-30 if wanted.size else 1.0
+    error = np.abs(np.asarray(dw, np.float64) - wanted).max(initial=0)
+    assert error < 20 * TOLERANCE[problem.dtype] * scale
+
+
+@native
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_depthwise_gradients_at_once(simd, dtype, rng):
+    """Any number of channels, of rows and of taps, and none of each."""
+    with jax.enable_x64(dtype == "float64"):
+        for channels, inputs, outputs, taps in (
+            *((1, 90, 40, 5), (3, 900, 600, 27), (32, 70, 90, 5), (65, 70, 90, 2)),
+            *((200, 300, 90, 5), (300, 70, 90, 33), (0, 9, 9, 3), (5, 0, 9, 3), (5, 9, 0, 3)),
+        ):
+            table = random_table(rng, inputs, outputs, taps, 0.4)
+            options = {"dtype": dtype, "kind": "depthwise"}
+            problem = make_problem("dgrad", table, inputs, channels, channels, **options)
+            check_gradients(rng, problem, table)
+
+
+@native
+def test_depthwise_gradients_that_no_cache_holds(simd, rng):
+    table = random_table(rng, 48_000, 48_000, 2, 0.5)
+    check_gradients(rng, make_problem("dgrad", table, 48_000, 256, 256, kind="depthwise"), table)
 
 
 @native
@@ -282,10 +322,13 @@ digest = hashlib.sha256()
 for product in ("forward", "dgrad", "wgrad"):
     rng = np.random.default_rng(0)
     table = t.random_table(rng, 9000, 9000, 9, 0.3)
-    problem = t.make_problem(product, table, 9000, 24, 40)
-    given, _ = t.draw(rng, problem)
-    for parameters in t.space_of(problem):
-        digest.update(np.asarray(t.run(problem, parameters, table, *given)).tobytes())
+    for channels, kind in ((40, "dense"), (24, "depthwise")):
+        problem = t.make_problem(product, table, 9000, 24, channels, kind=kind)
+        given, _ = t.draw(rng, problem)
+        for parameters in t.space_of(problem):
+            digest.update(np.asarray(t.run(problem, parameters, table, *given)).tobytes())
+    for result in t.run_gradients(problem, table, *given):
+        digest.update(np.asarray(result).tobytes())
 print(digest.hexdigest())
 """
 

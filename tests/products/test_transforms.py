@@ -1,6 +1,7 @@
 """Every JAX transformation of the three products, against finite differences and loops."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jax.test_util import check_grads
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, make_weight, slow_unless
+from voxax.nn.functional import spatially_sparse_conv
 from voxax.products import convolve
 
 KINDS = ("dense", "grouped", "depthwise")
@@ -96,12 +98,86 @@ def test_vmap_over_maps_builds_one_per_entry():
     weight = make_weight(3, 3)
 
     def layer(v):
-        return vx.nn.functional.spatially_sparse_conv(v, weight).features
+        return spatially_sparse_conv(v, weight).features
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *scenes)
     together = jax.vmap(layer)(stacked)
     for one, scene in zip(together, scenes, strict=True):
         assert relative_error(one, layer(scene)) < 1e-6
+
+
+def primitives_of(function, *args):
+    """Names of voxax's primitives in the jaxpr, in order."""
+    text = str(jax.make_jaxpr(function)(*args))
+    return re.findall(r"voxax_(forward|dgrad|wgrad|tangent|gradients)\b", text)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
+def test_both_gradients_of_a_depthwise_layer_are_one_equation(kernel, stride):
+    """And of one operand alone just that product."""
+    x, w, kmap = problem("depthwise", stride, kernel)
+
+    def loss(x, w):
+        return jnp.sin(convolve(x, w, kmap)).sum()
+
+    assert primitives_of(jax.grad(loss, (0, 1)), x, w) == ["forward", "gradients"]
+    assert primitives_of(jax.grad(loss, 0), x, w) == ["forward", "dgrad"]
+    assert primitives_of(jax.grad(loss, 1), x, w) == ["forward", "wgrad"]
+    both = jax.grad(loss, (0, 1))(x, w)
+    for one, other in zip(both, (jax.grad(loss, 0)(x, w), jax.grad(loss, 1)(x, w)), strict=True):
+        assert relative_error(one, other) < 1e-6
+
+
+def test_depthwise_gradients_are_differentiable_again():
+    """Third derivatives, in every order of the modes: the two transpose each other."""
+    x, w, kmap = problem("depthwise", rows=6, capacity=8)
+
+    def loss(x, w):
+        return jnp.sin(convolve(x, w, kmap)).sum()
+
+    hessians = [
+        outer(inner(loss, (0, 1)), (0, 1))(x, w)
+        for outer in (jax.jacfwd, jax.jacrev)
+        for inner in (jax.jacfwd, jax.jacrev)
+    ]
+    for hessian in hessians[1:]:
+        for one, other in zip(jax.tree.leaves(hessian), jax.tree.leaves(hessians[0]), strict=True):
+            assert relative_error(one, other) < 1e-5
+    with jax.enable_x64(True):
+        conv = functools.partial(convolve, kernel_map=kmap)
+        operands = x.astype(jnp.float64), w.astype(jnp.float64)
+        check_grads(jax.jit(conv), operands, order=3, modes=("fwd", "rev"))
+
+
+def test_depthwise_tangents_and_gradients_are_linear_in_each_operand():
+    """Every transpose that a rule has, against inner products."""
+    x, w, kmap = problem("depthwise", 2, 2)
+    rng = np.random.default_rng(0)
+
+    def like(array):
+        return jnp.asarray(rng.normal(size=array.shape), array.dtype)
+
+    _, tangent = jax.linearize(lambda x, w: convolve(x, w, kmap), x, w)
+    dx, dw = like(x), like(w)
+    dy = like(tangent(dx, dw))
+
+    def gradients(dy, x, w):
+        return jax.vjp(lambda x, w: convolve(x, w, kmap), x, w)[1](dy)
+
+    for function, operands in (
+        (tangent, (dx, dw)),
+        (lambda dy: gradients(dy, x, w), (dy,)),
+        (lambda dy: gradients(dy, x, w)[0], (dy,)),
+        (lambda dy: gradients(dy, x, w)[1], (dy,)),
+        (lambda x, w: gradients(dy, x, w), (x, w)),
+        (lambda x: gradients(dy, x, w)[1], (x,)),
+        (lambda w: gradients(dy, x, w)[0], (w,)),
+    ):
+        out = function(*operands)
+        cotangents = jax.tree.map(like, out)
+        back = jax.linear_transpose(function, *operands)(cotangents)
+        inner = sum(map(jnp.vdot, jax.tree.leaves(out), jax.tree.leaves(cotangents)))
+        np.testing.assert_allclose(inner, sum(map(jnp.vdot, operands, back)), rtol=1e-4)
 
 
 def test_jit_scan_and_remat_change_nothing():
@@ -171,9 +247,7 @@ def loss_and_gradients(x, w, kmap):
 def test_lowers_for_a_platform_that_is_not_here(algorithm, platform):
     """Forward and backward of a small network, maps included."""
     voxels, weight = make_voxels(random_cube(40), capacity=48), make_weight(3, 3, 3, 3)
-    conv = functools.partial(
-        vx.nn.functional.spatially_sparse_conv, fwd_algo=algorithm, bwd_algo=algorithm
-    )
+    conv = functools.partial(spatially_sparse_conv, fwd_algo=algorithm, bwd_algo=algorithm)
 
     def loss(w, v):
         down = conv(v, w, 3, 2)

@@ -20,6 +20,7 @@ _TARGETS = (
     "voxax_product",
     "voxax_weight_product",
     "voxax_depthwise",
+    "voxax_depthwise_gradients",
     "voxax_extreme_rows",
     "voxax_find_neighbors",
     "voxax_sort_rows",

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-_ABI = 3  # of handlers.cc
+_ABI = 4  # of handlers.cc
 
 
 @functools.cache

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from voxax import _compat
 from voxax.algorithms import Product, WeightKind
 from voxax.geometry import KernelMap
-from voxax.products.primitives import Layer, forward_p, problem_of
+from voxax.products.layer import Layer, problem_of
+from voxax.products.primitives import forward_p
 from voxax.tuning import (
     Request,
     Resolved,

@@ -20,7 +20,8 @@ from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.products.convolve import precision_name
-from voxax.products.primitives import Layer, forward_p
+from voxax.products.layer import Layer
+from voxax.products.primitives import forward_p
 from voxax.tuning import Request, Resolved, at_hand, autotune_mode, resolve
 from voxax.tuning.key import density_bucket
 

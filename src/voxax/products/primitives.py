@@ -11,6 +11,14 @@ the transposes of each are the other two over the same map. Hence gradients of a
 forward and reverse, for every algorithm, none of which defines a derivative. The
 algorithm is chosen below this level, when a product is lowered for a platform.
 
+Two more, of depthwise layers alone, are sums and pairs of these, each other's transposes::
+
+    tangent    A x' w + A x w'                           ->  y'
+    gradients  dy w^T, A^T dy                            ->  dx, dw
+
+dgrad and wgrad of such a layer both read the same rows of dy and do little else. A kernel may do
+both at once, and only an equation that asks for both lets it.
+
 ``vmap`` over features or weights folds the batch into groups of one grouped product.
 """
 
@@ -24,81 +32,11 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
-from voxax.algorithms import Problem, Product, WeightKind
-from voxax.geometry import KernelSpec
-from voxax.geometry.dtypes import product_dtype
-from voxax.tuning import Resolved, choose
-
-
-@dataclasses.dataclass(frozen=True)
-class Layer:
-    """The static side of one layer's three products.
-
-    Attributes:
-      in_capacity, out_capacity: rows of the map's two sides.
-      num_offsets: K.
-      symmetric: see :class:`voxax.algorithms.Problem`.
-      view_names: which arrays follow the two operands, in order.
-      kind: weight kind; groups: G (1 if dense).
-      precision: name of a ``jax.lax.Precision``.
-      requests: admitted algorithms by product. All three are fixed when the forward
-        product is traced: its backward may be traced later, in another context.
-      spec, level, density, grid, tile_density, prefix: see :class:`voxax.algorithms.Problem`.
-    """
-
-    in_capacity: int
-    out_capacity: int
-    num_offsets: int
-    symmetric: bool
-    view_names: tuple[str, ...]
-    kind: WeightKind
-    groups: int
-    precision: str
-    requests: tuple[tuple[Product, Resolved], ...]
-    spec: KernelSpec | None = None
-    level: tuple[int, ...] = ()
-    density: float | None = None
-    grid: tuple[int, ...] = ()
-    tile_density: float | None = None
-    prefix: tuple[int, ...] = ()
-
-    def channels(self, weight_shape: tuple[int, ...]) -> tuple[int, int]:
-        """``(C_in, C_out)`` of a layer with such a weight."""
-        if self.kind == "depthwise":
-            return weight_shape[-1], weight_shape[-1]
-        return self.groups * weight_shape[-2], self.groups * weight_shape[-1]
-
-
-def _channels(product: Product, layer: Layer, a: Any, b: Any) -> tuple[int, int]:
-    """``(C_in, C_out)`` of the forward relation from the operands' shapes."""
-    if product == "wgrad":
-        return a.shape[-1], b.shape[-1]
-    return layer.channels(b.shape)
-
-
-def problem_of(product: Product, platform: str, a: Any, b: Any, layer: Layer) -> Problem:
-    """The problem that a product of ``layer`` with these operands (or their shapes) poses."""
-    c_in, c_out = _channels(product, layer, a, b)
-    return Problem(
-        product,
-        layer.kind,
-        layer.in_capacity,
-        layer.out_capacity,
-        layer.num_offsets,
-        c_in,
-        c_out,
-        layer.groups,
-        jnp.dtype(a.dtype).name,
-        layer.precision,
-        layer.symmetric,
-        platform,
-        layer.spec,
-        layer.level,
-        layer.density,
-        layer.grid,
-        layer.tile_density,
-        layer.prefix,
-    )
+from voxax.algorithms import Product
+from voxax.algorithms.depthwise.gradients import gradients, joins
+from voxax.products.layer import Layer, output_shape, problem_of
+from voxax.products.rules import bilinear_primitive, composed_primitive
+from voxax.tuning import choose
 
 
 def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: Layer) -> Any:
@@ -106,24 +44,6 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
     choice = choose(problem, dict(layer.requests)[product], layer.view_names)
     by_name = dict(zip(layer.view_names, views, strict=True))
     return choice.implementation.apply(problem, choice.parameters, a, b, by_name)
-
-
-def _output_shape(
-    product: Product, a: Any, b: Any, *views: Any, layer: Layer
-) -> jax.ShapeDtypeStruct:
-    c_in, c_out = _channels(product, layer, a, b)
-    if product == "forward":
-        shape: tuple[int, ...] = (layer.out_capacity, c_out)
-    elif product == "dgrad":
-        shape = (layer.in_capacity, c_in)
-    elif layer.kind == "depthwise":
-        shape = (layer.num_offsets, c_in)
-    elif layer.kind == "grouped":
-        g = layer.groups
-        shape = (layer.num_offsets, g, c_in // g, c_out // g)
-    else:
-        shape = (layer.num_offsets, c_in, c_out)
-    return jax.ShapeDtypeStruct(shape, product_dtype(a.dtype))
 
 
 def _transpose_forward(ct: Any, x: Any, w: Any, *views: Any, layer: Layer) -> list:
@@ -202,17 +122,123 @@ def _batch_maps(product: Product, args: Any, dims: Any, layer: Layer) -> Any:
     return jax.lax.map(one, batched)
 
 
-def _primitive(product: Product, transpose: Any) -> Any:
-    return _compat.bilinear_primitive(
+# Operands of ``tangent``: x', w, x, w'. Of ``gradients``: dy, x, w.
+
+
+def _tangent(tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer) -> Any:
+    return forward_p.bind(tx, w, *views, layer=layer) + forward_p.bind(x, tw, *views, layer=layer)
+
+
+def _gradients(dy: Any, x: Any, w: Any, *views: Any, layer: Layer) -> tuple[Any, Any]:
+    dx = dgrad_p.bind(dy, w, *views, layer=layer)
+    return dx, wgrad_p.bind(x, dy, *views, layer=layer)
+
+
+def _join_tangents(x: Any, tx: Any, w: Any, tw: Any, *views: Any, layer: Layer) -> jax.Array | None:
+    if layer.kind != "depthwise":
+        return None
+    return tangent_p.bind(tx, w, x, tw, *views, layer=layer)
+
+
+def _run_tangent(
+    platform: str, tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer
+) -> jax.Array:
+    one = _run("forward", platform, tx, w, *views, layer=layer)
+    return one + _run("forward", platform, x, tw, *views, layer=layer)
+
+
+def _run_gradients(
+    platform: str, dy: Any, x: Any, w: Any, *views: Any, layer: Layer
+) -> tuple[jax.Array, jax.Array]:
+    requests, by_name = dict(layer.requests), dict(zip(layer.view_names, views, strict=True))
+    problem = problem_of("dgrad", platform, dy, w, layer)
+    chosen = [
+        choose(problem, requests["dgrad"], layer.view_names),
+        choose(problem_of("wgrad", platform, x, dy, layer), requests["wgrad"], layer.view_names),
+    ]
+    if all(joins(c.implementation.name, c.parameters) for c in chosen):
+        return gradients(problem, dy, x, w, by_name)
+    return tuple(
+        c.implementation.apply(c.problem, c.parameters, *operands, by_name)
+        for c, operands in zip(chosen, ((dy, w), (x, dy)), strict=True)
+    )  # pyright: ignore[reportReturnType]
+
+
+def _gradient_shapes(dy: Any, x: Any, w: Any, *views: Any, layer: Layer) -> tuple[Any, Any]:
+    dx = output_shape("dgrad", dy, w, *views, layer=layer)
+    return dx, output_shape("wgrad", x, dy, *views, layer=layer)
+
+
+def _tangent_shape(tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer) -> Any:
+    return output_shape("forward", tx, w, *views, layer=layer)
+
+
+def _transpose_tangent(
+    ct: Any, tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer
+) -> list:
+    linear = [_compat.is_undefined_primal(operand) for operand in (tx, w, x, tw)]
+    result: list = [None] * (4 + len(views))
+    if isinstance(ct, _compat.Zero):
+        return result
+    if linear == [True, False, False, True]:
+        result[0], result[3] = gradients_p.bind(ct, x, w, *views, layer=layer)
+        return result
+    if linear[0]:
+        result[0] = dgrad_p.bind(ct, w, *views, layer=layer)
+    if linear[1]:
+        result[1] = wgrad_p.bind(tx, ct, *views, layer=layer)
+    if linear[2]:
+        result[2] = dgrad_p.bind(ct, tw, *views, layer=layer)
+    if linear[3]:
+        result[3] = wgrad_p.bind(x, ct, *views, layer=layer)
+    return result
+
+
+def _transpose_gradients(cts: Any, dy: Any, x: Any, w: Any, *views: Any, layer: Layer) -> list:
+    cdx, cdw = (None if isinstance(ct, _compat.Zero) else ct for ct in cts)
+    result: list = [None] * (3 + len(views))
+    if _compat.is_undefined_primal(dy):
+        if cdx is not None and cdw is not None:
+            result[0] = tangent_p.bind(cdx, w, x, cdw, *views, layer=layer)
+        elif cdx is not None:
+            result[0] = forward_p.bind(cdx, w, *views, layer=layer)
+        elif cdw is not None:
+            result[0] = forward_p.bind(x, cdw, *views, layer=layer)
+    if _compat.is_undefined_primal(x) and cdw is not None:
+        result[1] = dgrad_p.bind(dy, cdw, *views, layer=layer)
+    if _compat.is_undefined_primal(w) and cdx is not None:
+        result[2] = wgrad_p.bind(cdx, dy, *views, layer=layer)
+    return result
+
+
+def _primitive(product: Product, transpose: Any, join_tangents: Any = None) -> Any:
+    return bilinear_primitive(
         f"voxax_{product}",
         functools.partial(_run, product),
-        functools.partial(_output_shape, product),
+        functools.partial(output_shape, product),
         transpose,
         functools.partial(_batch, product),
+        join_tangents,
     )
 
 
-forward_p = _primitive("forward", _transpose_forward)
+forward_p = _primitive("forward", _transpose_forward, _join_tangents)
 dgrad_p = _primitive("dgrad", _transpose_dgrad)
 wgrad_p = _primitive("wgrad", _transpose_wgrad)
 _PRIMITIVES: dict[Product, Any] = {"forward": forward_p, "dgrad": dgrad_p, "wgrad": wgrad_p}
+
+tangent_p = composed_primitive(
+    "voxax_tangent", _run_tangent, _tangent_shape, _tangent, _transpose_tangent
+)
+gradients_p = composed_primitive(
+    "voxax_gradients", _run_gradients, _gradient_shapes, _gradients, _transpose_gradients, many=True
+)
+
+PARTS: dict[Any, tuple[tuple[Product, int, int], ...]] = {
+    forward_p: (("forward", 0, 1),),
+    dgrad_p: (("dgrad", 0, 1),),
+    wgrad_p: (("wgrad", 0, 1),),
+    tangent_p: (("forward", 0, 1), ("forward", 2, 3)),
+    gradients_p: (("dgrad", 0, 2), ("wgrad", 1, 0)),
+}
+"""Of each primitive the products that it is made of, and which of its operands they multiply."""

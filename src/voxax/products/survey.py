@@ -12,10 +12,9 @@ from voxax import _compat
 from voxax.algorithms import Problem, Product
 from voxax.errors import InputError
 from voxax.geometry.functional import functional
-from voxax.products.primitives import Layer, dgrad_p, forward_p, problem_of, wgrad_p
+from voxax.products.layer import Layer, problem_of
+from voxax.products.primitives import PARTS
 from voxax.tuning import Resolved, unmeasured
-
-_PRODUCTS: dict[Any, Product] = {forward_p: "forward", dgrad_p: "dgrad", wgrad_p: "wgrad"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,14 +67,18 @@ def survey(
 
     with _compat.fresh_trace():
         closed = jax.make_jaxpr(flat)(*leaves)
-    found = _compat.applications(closed, tuple(_PRODUCTS))
+    found = _compat.applications(closed, tuple(PARTS))
     if not found:
         raise InputError(
             f"{getattr(fn, '__name__', fn)} computes no sparse convolution with these arguments: "
             "there is nothing to tune or to explain"
         )
     views = _views(closed, leaves) if maps else {}
-    return [_call(equation, scope, platform, views.get(place)) for equation, scope, place in found]
+    return [
+        _call(product, operands, equation, scope, platform, views.get(place))
+        for equation, scope, place in found
+        for product, *operands in PARTS[equation.primitive]
+    ]
 
 
 def _views(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
@@ -87,7 +90,8 @@ def _views(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array
         # Each map once: jit would return a copy for every product that reads it.
         places: dict[int, int] = {}
         distinct: list[Any] = []
-        for _, (_, _, *views), place in _compat.watch(closed, values, *_PRODUCTS):
+        for equation, operands, place in _compat.watch(closed, values, *PARTS):
+            views = operands[len(operands) - len(equation.params["layer"].view_names) :]
             for view in views:
                 if id(view) not in places:
                     places[id(view)] = len(distinct)
@@ -101,10 +105,16 @@ def _views(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array
     return {place: [arrays[i] for i in own] for place, own in indices.items()}
 
 
-def _call(equation: Any, scope: str, platform: str, views: list[jax.Array] | None) -> Call:
-    product = _PRODUCTS[equation.primitive]
+def _call(
+    product: Product,
+    operands: list[int],
+    equation: Any,
+    scope: str,
+    platform: str,
+    views: list[jax.Array] | None,
+) -> Call:
     layer: Layer = equation.params["layer"]
-    a, b, *_ = (variable.aval for variable in equation.invars)
+    a, b = (equation.invars[i].aval for i in operands)
     problem = problem_of(product, platform, a, b, layer)
     named = None if views is None else dict(zip(layer.view_names, views, strict=True))
     return Call(scope, problem, dict(layer.requests)[product], layer, named)

@@ -16,8 +16,9 @@ from voxax import _compat
 from voxax.geometry import Voxels
 from voxax.hardware import HardwareInfo
 from voxax.products.floor import floor_of
+from voxax.products.layer import problem_of
 from voxax.products.pairs import PairCounter
-from voxax.products.primitives import forward_p, problem_of
+from voxax.products.primitives import forward_p
 from voxax.sizing.step import step_of
 
 _REPEATS = 5
