@@ -378,6 +378,9 @@ class _Operators(TorchDispatchMode):
             with watch.own():
                 constants += (repr(value.detach().cpu().numpy().tolist()),) if small else ()
         shapes = tuple((tuple(t.shape), t.dtype) for t in tensors)
+        # Which parameter it is tells one of several equal layers from the others.
+        origins = [origin_of(t) for t in tensors]
+        constants += tuple(o.label for o in origins if o is not None and o.label is not None)
         watch.operations.append(Operation((func.name(), shapes), constants, frames))
         watch.limit(len(watch.operations))
         for tensor in tensors:

@@ -25,6 +25,6 @@ model = Model()
 
 
 def inputs():
-    # Unseeded, two runs drop equally many layers in one of five cases, which shows nothing.
-    random.seed(0)
+    # Two runs drop equally many layers, but others. Unseeded they drop the same in 1 of 256 cases.
+    random.seed(6)
     return (torch.randn(3, 4),)
