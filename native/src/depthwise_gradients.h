@@ -21,7 +21,8 @@ namespace voxax::VOXAX_ISA {
 // Vectors of channels at a time. Features and sums of a row take half of AVX-512's registers, and the
 // filters of 27 taps with their own sums 27 KB of the first-level cache. With AVX2 half of that goes
 // through the stack, and four vectors, which would not, took 1.4 times as long at 256 channels; with
-// vectors of 16 bytes, eight took 1.6 to 1.9 times as long as 16 (2 cores of an AMD EPYC, Zen 4).
+// vectors of 16 bytes, eight took 1.6 to 1.9 times as long as 16 (2 cores of an AMD EPYC, Zen 4, SSE
+// too; NEON was not measured).
 inline constexpr int kGradientVectors = kBytes == 16 ? 16 : 8;
 
 // Input rows at a time: from 32 to 128 there is no difference beyond what times vary by.
@@ -140,18 +141,22 @@ void AddGradientsInOrder(const DepthwiseGradients& p, int64_t first, int64_t end
   if constexpr (kStream) FinishStreams();
 }
 
+// Rows of a stripe, where there are more than the fewest and less than the most stripes: enough of
+// them for many cores, and few enough that adding up their sums takes no time to speak of.
+inline constexpr int64_t kStripeRows = 1024, kFewestStripes = 32, kMostGradientStripes = 256;
+
 // Sums in stripes of rows whose number follows from the shapes alone, added in their order.
 template <typename Stored>
 void RunDepthwiseGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow* bad) {
   using T = typename SumOf<Stored>::type;
-  constexpr int64_t kStripes = 32;
   const Stored* w = static_cast<const Stored*>(p.w);
   const std::vector<Channels> ranges = SplitChannels<T>(p.channels, kGradientVectors);
   int64_t size = 0;
   for (const Channels& channels : ranges) size += 2 * p.taps * Padded<T>(channels);
   const int64_t affordable = kStripeBytes / std::max<int64_t>(size * sizeof(T), 1);
+  const int64_t wanted = std::clamp(p.in_rows / kStripeRows, kFewestStripes, kMostGradientStripes);
   const int64_t stripes = std::max<int64_t>(
-      1, std::min({kStripes, affordable, (p.in_rows + kGradientRows - 1) / kGradientRows}));
+      1, std::min({wanted, affordable, (p.in_rows + kGradientRows - 1) / kGradientRows}));
   const int64_t each = (p.in_rows + stripes - 1) / stripes;
   const auto tap_of = [&](int64_t k) { return p.reversed ? p.taps - 1 - k : k; };
   const bool whole = !ranges.empty() && ranges.back().vectors > 0;

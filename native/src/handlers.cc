@@ -31,13 +31,15 @@ int64_t RowsOfTile(int64_t asked, int64_t rows) {
   return std::min(asked, std::max<int64_t>(rows, 1));
 }
 
+// `side`: of the relation, whose rows the map names.
 template <typename Call>
-ffi::Error Guarded(ffi::ThreadPool pool, int64_t in_rows, const Call& call) {
+ffi::Error Guarded(ffi::ThreadPool pool, int64_t in_rows, const Call& call,
+                   const std::string& side = "input") {
   BadRow bad{-1};
   ffi::Error error =
       OnPool(pool, [&](const Parallel& parallel) { call(parallel, &bad); });
   if (const int64_t row = bad.load(); error.success() && row != -1) {
-    return Invalid("the kernel map names input row " + std::to_string(row) + " of " +
+    return Invalid("the kernel map names " + side + " row " + std::to_string(row) + " of " +
                    std::to_string(in_rows) + ": rows are -1 or 0 to one less");
   }
   return error;
@@ -186,9 +188,10 @@ ffi::Error RunDepthwiseGradientsCall(ffi::ThreadPool pool, ffi::AnyBuffer dy, ff
   p.dw = dw->untyped_data();
   p.reversed = reversed;
   p.last_cache = LastCacheBytes();
-  return Guarded(pool, p.out_rows, [&](const Parallel& parallel, BadRow* bad) {
+  const auto call = [&](const Parallel& parallel, BadRow* bad) {
     BestKernels().depthwise_gradients(p, parallel, bad);
-  });
+  };
+  return Guarded(pool, p.out_rows, call, "output");
 }
 
 ffi::Error RunExtremeRowsCall(ffi::ThreadPool pool, ffi::AnyBuffer x,

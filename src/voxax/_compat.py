@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.core
 from jax.extend import core as _extend_core
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 Primitive = _extend_core.Primitive
 Zero = ad.Zero
@@ -66,6 +66,8 @@ _trace_token = jax.make_user_context(None)
 _environment_token = jax.make_user_context(0)
 overlay: Any = jax.make_user_context(())
 _tokens = itertools.count(1)
+# (used outputs, equation) -> (used inputs, equation or None)
+dce_rules: dict[Any, Any] = partial_eval.dce_rules  # pyright: ignore[reportAttributeAccessIssue]
 batchers = batching.primitive_batchers  # (args, dims, **params) -> (out, out_dim), or lists
 
 

@@ -195,7 +195,7 @@ def test_gradients_of_dtypes_that_do_not_fit(place, dtype):
 
 @pytest.mark.parametrize("row", [5, 2**31 - 1, -2, -(2**31)])
 def test_gradients_on_maps_of_rows_that_do_not_exist(row):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=f"names input row {row} of 5"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"names output row {row} of 5"):
         gradients(fill=row)
 
 

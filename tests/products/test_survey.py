@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 import voxax as vx
 from samples import make_voxels, make_weight
 from voxax.errors import AlgorithmError, InputError
-from voxax.nn.functional import spatially_sparse_conv
+from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.nn.modules import SpatiallySparseConv
 from voxax.products.survey import survey
 
@@ -136,6 +136,36 @@ def test_each_product_has_its_own_map():
     assert looped.views is None
     for call, own in ((first, voxels()), (second, other)):
         np.testing.assert_array_equal(call.views["neighbors"], vx.kernel_map(own, 3).neighbors)
+
+
+@pytest.mark.parametrize("maps", [False, True])
+def test_equations_of_two_products_are_two_calls(maps):
+    """Depthwise layers: both gradients, and both terms of the product rule."""
+    filters, x = weight()[:, 0], voxels().features
+
+    def layer(x, w):
+        given = voxels().replace_features(x)
+        return depthwise_conv(given, w).features
+
+    def gradients(x, w):
+        return jax.grad(lambda x, w: jnp.sin(layer(x, w)).sum(), (0, 1))(x, w)
+
+    def tangent(x, w):
+        return jax.jvp(layer, (x, w), (x, w))
+
+    for function, products in (
+        (gradients, ["forward", "dgrad", "wgrad"]),
+        (tangent, ["forward"] * 3),
+    ):
+        calls = survey(function, (x, filters), "cpu", maps=maps)
+        assert [c.problem.product for c in calls] == products
+        for call in calls:
+            p = call.problem
+            assert (p.kind, p.in_capacity, p.num_offsets, p.in_channels) == ("depthwise", 48, 27, 3)
+            if maps:
+                np.testing.assert_array_equal(
+                    call.views["neighbors"], vx.kernel_map(voxels(), 3).neighbors
+                )
 
 
 def test_only_maps_are_computed():

@@ -13,8 +13,10 @@ from jax.test_util import check_grads
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, make_weight, slow_unless
+from voxax import _native
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.products import convolve
+from voxax.products.primitives import PARTS
 
 KINDS = ("dense", "grouped", "depthwise")
 
@@ -126,6 +128,94 @@ def test_both_gradients_of_a_depthwise_layer_are_one_equation(kernel, stride):
     both = jax.grad(loss, (0, 1))(x, w)
     for one, other in zip(both, (jax.grad(loss, 0)(x, w), jax.grad(loss, 1)(x, w)), strict=True):
         assert relative_error(one, other) < 1e-6
+
+
+def custom_calls(function, *args):
+    text = jax.jit(function).lower(*args).compile().as_text()
+    return sorted(re.findall(r'custom_call_target="voxax_(depthwise\w*)"', text))
+
+
+@pytest.mark.skipif(_native.unavailable() is not None, reason="no native kernels here")
+def test_a_gradient_that_nobody_uses_is_not_computed():
+    """Also not within a loop or a program inside, and not where only one algorithm is native."""
+    x, w, kmap = problem("depthwise", kernel=3)
+
+    def gradients(x, w, **algorithms):
+        pinned = {"fwd_algo": "implicit", "dgrad_algo": "implicit", "wgrad_algo": "implicit"}
+        conv = functools.partial(convolve, kernel_map=kmap, **(pinned | algorithms))
+        return jax.grad(lambda x, w: jnp.sin(conv(x, w)).sum(), (0, 1))(x, w)
+
+    def scanned(x, w):
+        return jax.lax.scan(lambda c, _: (c + gradients(x, c)[1], None), w, length=3)[0]
+
+    inner = jax.jit(gradients)
+    assert custom_calls(gradients, x, w) == ["depthwise", "depthwise_gradients"]
+    apart = functools.partial(gradients, wgrad_algo="explicit")
+    assert custom_calls(apart, x, w) == ["depthwise", "depthwise"]
+    for one, other in zip(gradients(x, w), apart(x, w), strict=True):
+        assert relative_error(one, other) < 1e-6
+    for function, wanted in (
+        (lambda x, w: gradients(x, w)[0], gradients(x, w)[0]),
+        (lambda x, w: gradients(x, w)[1], gradients(x, w)[1]),
+        (lambda x, w: inner(x, w)[1], gradients(x, w)[1]),
+        (scanned, jax.jit(scanned)(x, w)),
+    ):
+        assert custom_calls(function, x, w) == ["depthwise", "depthwise"]
+        assert relative_error(jax.jit(function)(x, w), wanted) < 1e-6
+    assert custom_calls(lambda x, w: gradients(x, w) and x, x, w) == []
+
+
+def test_a_depthwise_hessian_vector_product_computes_nothing_twice():
+    x, w, kmap = problem("depthwise")
+
+    def loss(x, w):
+        return jnp.sin(convolve(x, w, kmap)).sum()
+
+    found = primitives_of(lambda x, w: jax.jvp(jax.grad(loss, (0, 1)), (x, w), (x, w)), x, w)
+    assert sorted(found) == ["dgrad"] * 2 + ["forward", "gradients", "tangent"] + ["wgrad"] * 2
+    found = primitives_of(
+        lambda x, w: jax.jvp(lambda w: jax.grad(loss, (0, 1))(x, w), (w,), (w,)), x, w
+    )
+    assert sorted(found) == ["dgrad"] * 2 + ["forward"] * 2 + ["gradients", "wgrad"]
+
+
+def test_depthwise_scan_and_remat_change_nothing():
+    x, w, kmap = problem("depthwise", kernel=3)
+
+    def step(h, w):
+        return jnp.tanh(convolve(h, w, kmap)), None
+
+    def loss(run, x, w):
+        return run(x, jnp.stack([w, 2 * w])).sum()
+
+    def unrolled(x, ws):
+        return step(step(x, ws[0])[0], ws[1])[0]
+
+    wanted = jax.grad(functools.partial(loss, unrolled), (0, 1))(x, w)
+    for body in (step, jax.checkpoint(step)):
+        run = functools.partial(loss, lambda x, ws, body=body: jax.lax.scan(body, x, ws)[0])
+        for one, other in zip(jax.jit(jax.grad(run, (0, 1)))(x, w), wanted, strict=True):
+            assert relative_error(one, other) < 1e-5
+
+
+def test_depthwise_gradients_inside_shard_map_are_those_outside():
+    """The filters are shared by all shards, their gradient is the sum."""
+    x, w, kmap = problem("depthwise", kernel=3)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    spec = jax.sharding.PartitionSpec
+
+    def loss(x, w):
+        return jnp.sin(convolve(x, w, kmap)).sum()
+
+    def shard(x, w):
+        return jax.lax.psum(loss(x, w), "d")
+
+    specs = {"in_specs": (spec("d"), spec()), "out_specs": spec()}
+    sharded = jax.shard_map(shard, mesh=mesh, **specs)
+    wanted = jax.grad(loss, (0, 1))(x, w)
+    for run in (jax.grad(sharded, (0, 1)), jax.jit(jax.grad(sharded, (0, 1)))):
+        for one, other in zip(run(x, w), wanted, strict=True):
+            assert relative_error(one, other) < 1e-5
 
 
 def test_depthwise_gradients_are_differentiable_again():
@@ -260,11 +350,7 @@ def test_lowers_for_a_platform_that_is_not_here(algorithm, platform):
 def product_precisions(function, *args):
     """The precision of every product in the jaxpr, and of every dot it is lowered to."""
     jaxpr = jax.make_jaxpr(function)(*args)
-    asked = {
-        eqn.params["layer"].precision
-        for eqn in jaxpr.eqns
-        if eqn.primitive.name in ("voxax_forward", "voxax_dgrad", "voxax_wgrad")
-    }
+    asked = {eqn.params["layer"].precision for eqn in jaxpr.eqns if eqn.primitive in PARTS}
     text = jax.jit(function).lower(*args).as_text()
     dots = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
     assert asked

@@ -55,12 +55,13 @@ class TorchSubject(Subject):
             return self.target
         if self.module is None or not (self.reuse or self._large()):
             self.module = copied(self.target)
-            for name, value in (
-                *self.module.named_parameters(),
-                *self.module.named_buffers(),
-            ):
-                set_origin(value, Origin(label=name))
             self.paths = {id(part): path for path, part in self.module.named_modules()}
+        # In a module that is reused, too: what was written to has another origin since.
+        for name, value in (
+            *self.module.named_parameters(),
+            *self.module.named_buffers(),
+        ):
+            set_origin(value, Origin(label=name))
         return self.module
 
     def restore(self) -> None:

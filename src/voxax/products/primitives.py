@@ -125,15 +125,6 @@ def _batch_maps(product: Product, args: Any, dims: Any, layer: Layer) -> Any:
 # Operands of ``tangent``: x', w, x, w'. Of ``gradients``: dy, x, w.
 
 
-def _tangent(tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer) -> Any:
-    return forward_p.bind(tx, w, *views, layer=layer) + forward_p.bind(x, tw, *views, layer=layer)
-
-
-def _gradients(dy: Any, x: Any, w: Any, *views: Any, layer: Layer) -> tuple[Any, Any]:
-    dx = dgrad_p.bind(dy, w, *views, layer=layer)
-    return dx, wgrad_p.bind(x, dy, *views, layer=layer)
-
-
 def _join_tangents(x: Any, tx: Any, w: Any, tw: Any, *views: Any, layer: Layer) -> jax.Array | None:
     if layer.kind != "depthwise":
         return None
@@ -227,18 +218,32 @@ dgrad_p = _primitive("dgrad", _transpose_dgrad)
 wgrad_p = _primitive("wgrad", _transpose_wgrad)
 _PRIMITIVES: dict[Product, Any] = {"forward": forward_p, "dgrad": dgrad_p, "wgrad": wgrad_p}
 
-tangent_p = composed_primitive(
-    "voxax_tangent", _run_tangent, _tangent_shape, _tangent, _transpose_tangent
+# The product, and which operands it multiplies.
+_TANGENT: tuple[tuple[Product, int, int], ...] = (("forward", 0, 1), ("forward", 2, 3))
+_GRADIENTS: tuple[tuple[Product, int, int], ...] = (("dgrad", 0, 2), ("wgrad", 1, 0))
+
+
+def _composed(
+    name: str, parts: tuple[tuple[Product, int, int], ...], rules: tuple[Any, ...], *, many: bool
+) -> Any:
+    primitives = [(_PRIMITIVES[product], i, j) for product, i, j in parts]
+    run, shapes, transpose = rules
+    return composed_primitive(name, run, shapes, primitives, transpose, many=many)
+
+
+tangent_p = _composed(
+    "voxax_tangent", _TANGENT, (_run_tangent, _tangent_shape, _transpose_tangent), many=False
 )
-gradients_p = composed_primitive(
-    "voxax_gradients", _run_gradients, _gradient_shapes, _gradients, _transpose_gradients, many=True
+gradients_p = _composed(
+    "voxax_gradients",
+    _GRADIENTS,
+    (_run_gradients, _gradient_shapes, _transpose_gradients),
+    many=True,
 )
 
 PARTS: dict[Any, tuple[tuple[Product, int, int], ...]] = {
-    forward_p: (("forward", 0, 1),),
-    dgrad_p: (("dgrad", 0, 1),),
-    wgrad_p: (("wgrad", 0, 1),),
-    tangent_p: (("forward", 0, 1), ("forward", 2, 3)),
-    gradients_p: (("dgrad", 0, 2), ("wgrad", 1, 0)),
+    **{primitive: ((product, 0, 1),) for product, primitive in _PRIMITIVES.items()},
+    tangent_p: _TANGENT,
+    gradients_p: _GRADIENTS,
 }
 """Of each primitive the products that it is made of, and which of its operands they multiply."""
