@@ -66,8 +66,6 @@ _trace_token = jax.make_user_context(None)
 _environment_token = jax.make_user_context(0)
 overlay: Any = jax.make_user_context(())
 _tokens = itertools.count(1)
-# (used outputs, equation) -> (used inputs, equation or None)
-dce_rules: dict[Any, Any] = partial_eval.dce_rules  # pyright: ignore[reportAttributeAccessIssue]
 batchers = batching.primitive_batchers  # (args, dims, **params) -> (out, out_dim), or lists
 
 
@@ -156,6 +154,13 @@ def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> Non
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batchers[primitive] = batch
+
+
+def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any]) -> None:
+    """How unused results are left out: ``(used outputs, equation) -> (used inputs, equation)``."""
+    # JAX 0.12 gives more between the two. Without rules everything is computed.
+    rules = getattr(partial_eval, "dce_rules", {})
+    rules[primitive] = lambda *given: rule(given[0], given[-1])
 
 
 def staged_primitive(

@@ -115,7 +115,7 @@ def composed_primitive(
     primitive = _compat.staged_primitive(name, implementation, output_shapes, many=many)
     _compat.set_rules(primitive, jvp, transpose, batch)
     if many:
-        _compat.dce_rules[primitive] = drop_unused
+        _compat.set_dce_rule(primitive, drop_unused)
     return primitive
 
 
