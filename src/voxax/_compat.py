@@ -142,7 +142,11 @@ def thread_settings(device: Any = None) -> Callable[[], contextlib.AbstractConte
 
 
 add_tangents = ad.add_jaxvals
-no_tangent: Any = ad.Zero.from_primal_value  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def no_tangent(value: Any) -> Zero:
+    """The tangent of a value that does not move."""
+    return Zero(jax.typeof(value).to_tangent_aval())
 
 
 def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> None:
@@ -155,17 +159,15 @@ def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> Non
 def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any]) -> None:
     """How unused results are left out: ``(used outputs, equation) -> (used inputs, equation)``."""
     # JAX 0.12 gives more between the two. Without rules everything is computed.
-    rules = getattr(partial_eval, "dce_rules", {})
-    rules[primitive] = lambda *given: rule(given[0], given[-1])
+    getattr(partial_eval, "dce_rules", {})[primitive] = lambda *some: rule(some[0], some[-1])
 
 
 def staged_primitive(
     name: str, implementation: Callable[..., Any], output_shapes: Callable[..., Any], *, many: bool
 ) -> Primitive:
-    """A primitive that runs, eagerly and in programs; without rules of differentiation.
+    """A primitive, called ``name`` in jaxprs, without rules of differentiation.
 
     Args:
-      name: as it appears in a jaxpr.
       implementation: ``(platform, *operands, **params)`` in ordinary JAX, called when the primitive
         is lowered for ``platform`` (``cpu``, ``gpu``, ``tpu``, or ``any`` for a platform unknown
         here). Inside ``shard_map`` all operands must vary over the same mesh axes, see
@@ -199,8 +201,8 @@ def staged_primitive(
         # XLA does not partition Mosaic kernels, which are for "tpu" alone, and an exported program
         # must not call the native ones, which are for "cpu" alone.
         names = known, "any" if known == "tpu" else known, "any" if known == "cpu" else known
-        bodies = {name: functools.partial(implementation, name) for name in names}
-        register_lowering(primitive, platform, *(bodies[name] for name in names))
+        bodies = [functools.partial(implementation, name) for name in names]
+        register_lowering(primitive, platform, *bodies)
     return primitive
 
 

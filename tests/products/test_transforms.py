@@ -179,6 +179,19 @@ def test_a_depthwise_hessian_vector_product_computes_nothing_twice():
     assert sorted(found) == ["dgrad"] * 2 + ["forward"] * 2 + ["gradients", "wgrad"]
 
 
+def test_depthwise_gradients_that_do_not_move_have_no_tangent():
+    """The filters move alone, by what dy does not depend on: dw stands still."""
+    x, w, kmap = problem("depthwise")
+    dy = jnp.cos(convolve(x, w, kmap))
+
+    def gradients(w):
+        return jax.vjp(lambda x, w: convolve(x, w, kmap), x, w)[1](dy)
+
+    out, tangents = jax.jvp(gradients, (w,), (w,))
+    assert relative_error(tangents[0], out[0]) < 1e-6
+    assert not tangents[1].any()
+
+
 def test_depthwise_scan_and_remat_change_nothing():
     x, w, kmap = problem("depthwise", kernel=3)
 
