@@ -360,6 +360,21 @@ def test_lowers_for_a_platform_that_is_not_here(algorithm, platform):
     assert "func.func public @main" in lowered.as_text()
 
 
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("algorithm", ["explicit", "implicit"])
+def test_depthwise_gradients_lower_for_a_platform_that_is_not_here(algorithm, platform):
+    x, w, kmap = problem("depthwise", kernel=3)
+    pinned = {f"{product}_algo": algorithm for product in ("fwd", "dgrad", "wgrad")}
+
+    def loss(x, w):
+        return convolve(x, w, kmap, **pinned).sum()
+
+    traced = jax.jit(jax.grad(loss, (0, 1))).trace(x, w)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert "func.func public @main" in text
+    assert "voxax_depthwise" not in text
+
+
 def product_precisions(function, *args):
     """The precision of every product in the jaxpr, and of every dot it is lowered to."""
     jaxpr = jax.make_jaxpr(function)(*args)
