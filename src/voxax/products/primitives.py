@@ -155,15 +155,6 @@ def _run_gradients(
     )  # pyright: ignore[reportReturnType]
 
 
-def _gradient_shapes(dy: Any, x: Any, w: Any, *views: Any, layer: Layer) -> tuple[Any, Any]:
-    dx = output_shape("dgrad", dy, w, *views, layer=layer)
-    return dx, output_shape("wgrad", x, dy, *views, layer=layer)
-
-
-def _tangent_shape(tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer) -> Any:
-    return output_shape("forward", tx, w, *views, layer=layer)
-
-
 def _transpose_tangent(
     ct: Any, tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer
 ) -> list:
@@ -224,21 +215,19 @@ _GRADIENTS: tuple[tuple[Product, int, int], ...] = (("dgrad", 0, 2), ("wgrad", 1
 
 
 def _composed(
-    name: str, parts: tuple[tuple[Product, int, int], ...], rules: tuple[Any, ...], *, many: bool
+    name: str, parts: tuple[tuple[Product, int, int], ...], run: Any, transpose: Any, *, many: bool
 ) -> Any:
+    def shapes(*operands: Any, layer: Layer) -> Any:
+        every = [output_shape(p, operands[i], operands[j], layer=layer) for p, i, j in parts]
+        return every if many else every[0]
+
     primitives = [(_PRIMITIVES[product], i, j) for product, i, j in parts]
-    run, shapes, transpose = rules
     return composed_primitive(name, run, shapes, primitives, transpose, many=many)
 
 
-tangent_p = _composed(
-    "voxax_tangent", _TANGENT, (_run_tangent, _tangent_shape, _transpose_tangent), many=False
-)
+tangent_p = _composed("voxax_tangent", _TANGENT, _run_tangent, _transpose_tangent, many=False)
 gradients_p = _composed(
-    "voxax_gradients",
-    _GRADIENTS,
-    (_run_gradients, _gradient_shapes, _transpose_gradients),
-    many=True,
+    "voxax_gradients", _GRADIENTS, _run_gradients, _transpose_gradients, many=True
 )
 
 PARTS: dict[Any, tuple[tuple[Product, int, int], ...]] = {
