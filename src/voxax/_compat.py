@@ -201,8 +201,8 @@ def staged_primitive(
         # XLA does not partition Mosaic kernels, which are for "tpu" alone, and an exported program
         # must not call the native ones, which are for "cpu" alone.
         names = known, "any" if known == "tpu" else known, "any" if known == "cpu" else known
-        bodies = [functools.partial(implementation, name) for name in names]
-        register_lowering(primitive, platform, *bodies)
+        bodies = {name: functools.partial(implementation, name) for name in names}
+        register_lowering(primitive, platform, *(bodies[name] for name in names))
     return primitive
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
+from parallel.own_devices import on_devices
 from voxax import _native
 from voxax.nn.functional import spatially_sparse_conv, spatially_sparse_depthwise_conv
 
@@ -76,6 +77,32 @@ def test_exported_gradients_are_the_same(rng):
         strict=True,
     ):
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+
+
+# Of a layer of each kind, both gradients too, whose voxels are spread over two devices.
+SPREAD = """
+import jax, numpy as np
+from benchmarks.workloads import random_cube
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import voxax as vx
+from samples import make_voxels, make_weight
+from voxax.products import convolve
+
+mesh = Mesh(np.array(jax.devices()), ("d",))
+rows, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("d",), ()))
+voxels, dense = make_voxels(random_cube(40), 4, capacity=48), make_weight(3, 3, 4, 4)
+kernel_map = vx.kernel_map(voxels, 3)
+loss = lambda x, w: convolve(x, w, kernel_map).sum()
+for weight in (dense, dense[:, :, 0]):
+    for function in (loss, jax.grad(loss, (0, 1))):
+        spread = jax.jit(function, in_shardings=(rows, whole))
+        assert "@voxax_" not in jax.export.export(spread)(voxels.features, weight).mlir_module()
+"""
+
+
+def test_exported_programs_that_xla_spreads_call_none_either():
+    on_devices(SPREAD, devices=2)
 
 
 @pytest.mark.skipif(_native.unavailable() is not None, reason="no native kernels here")
