@@ -1,5 +1,5 @@
 // Depthwise dgrad and wgrad at once: both multiply the gradients by the pairs of an input row, which
-// are read once. Takes 0.6 to 0.8 of the time of one after the other, 1 to 256 channels, AVX-512 and
+// are read once. Takes 0.6 to 0.9 of the time of one after the other, 1 to 256 channels, AVX-512 and
 // AVX2 (2 cores of an AMD EPYC, Zen 4).
 #pragma once
 
@@ -20,9 +20,9 @@ namespace voxax::VOXAX_ISA {
 
 // Vectors of channels at a time. Features and sums of a row take half of AVX-512's registers, and the
 // filters of 27 taps with their own sums 27 KB of the first-level cache. With AVX2 half of that goes
-// through the stack, and four vectors, which would not, took 1.4 times as long at 256 channels; with
-// vectors of 16 bytes, eight took 1.6 to 1.9 times as long as 16 (2 cores of an AMD EPYC, Zen 4, SSE
-// too; NEON was not measured).
+// through the stack, and four vectors, which would not, took at least 1.4 times as long at 256
+// channels; there eight vectors of 16 bytes took 1.6 to 1.9 times as long as 16 (2 cores of an AMD
+// EPYC, Zen 4, SSE too; NEON was not measured).
 inline constexpr int kGradientVectors = kBytes == 16 ? 16 : 8;
 
 // Input rows at a time: from 32 to 128 there is no difference beyond what times vary by.
