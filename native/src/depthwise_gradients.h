@@ -1,6 +1,8 @@
-// Depthwise dgrad and wgrad at once: both multiply the gradients by the pairs of an input row, which
-// are read once. Takes 0.6 to 0.9 of the time of one after the other, 1 to 256 channels, AVX-512 and
-// AVX2 (2 cores of an AMD EPYC, Zen 4).
+// Depthwise wgrad, and dgrad and wgrad at once: both multiply the gradients of the pairs of an input
+// row, which are read once. Row by row, the filters' sums in the first-level cache: tap by tap, a tap's
+// sums in registers, wgrad alone took 1.06 to 1.25 times as long up to 128 channels, 1.0 to 1.13 times
+// of 256 (AVX-512 and AVX2; without either 0.94 and 1.2 times of 16 and 128; 2 cores of an AMD EPYC,
+// Zen 5).
 #pragma once
 
 #include <algorithm>
@@ -31,8 +33,8 @@ inline constexpr int64_t kGradientRows = 64;
 // Rows between the features that are multiplied and those that are fetched, into the first-level cache,
 // row by row in as many instructions as a range has lines. Fetched as the gradients are, so many lines
 // at a time, they made 1 to 24 channels take 1.03 to 1.12 times as long, 64 to 256 channels 1.02 to
-// 1.05 times (2 cores of an AMD EPYC, Zen 5).
-inline constexpr int64_t kFeaturesAhead = 16;
+// 1.05 times; 4 or 16 rows ahead is the same (2 cores of an AMD EPYC, Zen 5).
+inline constexpr int64_t kFeaturesAhead = 8;
 
 template <int V, typename T, typename Stored>
 inline void FetchRow(const Stored* row) {
@@ -51,12 +53,15 @@ int64_t Padded(const Channels& channels) {
   return (channels.width + lanes - 1) / lanes * lanes;
 }
 
-// For one input row, V vectors of channels, or `width` where V is 0: dx = the sum over pairs of
-// dy[out] * w[tap]; and dw[tap] += dy[out] * x.
-template <int V, bool kStream, typename Stored, typename T>
+// For one input row, V vectors of channels, or `width` where V is 0: dw[tap] += dy[out] * x; and, of
+// both, dx = the sum over pairs of dy[out] * w[tap].
+template <int V, bool kBoth, bool kStream, typename Stored, typename T>
 inline void AddGradients(const Stored* dy, int64_t stride, const RowPairs::Row& row, const Stored* x,
                          T* filters, int64_t width, Stored* dx) {
   using S = Simd<T>;
+  // From tap to tap in `filters`, and from w to dw.
+  constexpr int64_t kSums = kBoth ? std::max(V, 1) * S::kLanes : 0;
+  constexpr int64_t kPitch = std::max(V, 1) * S::kLanes + kSums;
   if constexpr (V == 0) {
 #if defined(__AVX512F__)
     if constexpr (std::is_same_v<Stored, T>) {
@@ -64,12 +69,12 @@ inline void AddGradients(const Stored* dy, int64_t stride, const RowPairs::Row& 
       typename S::Vec sum = {};
       for (int64_t j = 0; j < row.count; ++j) {
         const typename S::Vec gradient = S::LoadFirst(dy + row.in[j] * stride, width);
-        T* filter = filters + row.tap[j] * 2 * S::kLanes;
-        T* to = filter + S::kLanes;
-        sum += gradient * S::Load(filter);
+        T* filter = filters + row.tap[j] * kPitch;
+        T* to = filter + kSums;
+        if constexpr (kBoth) sum += gradient * S::Load(filter);
         S::Store(to, S::Load(to) + gradient * own);
       }
-      S::StoreFirst(dx, sum, width);
+      if constexpr (kBoth) S::StoreFirst(dx, sum, width);
       return;
     }
 #endif
@@ -77,32 +82,31 @@ inline void AddGradients(const Stored* dy, int64_t stride, const RowPairs::Row& 
     for (int64_t c = 0; c < width; ++c) own[c] = Widen(x[c]);
     for (int64_t j = 0; j < row.count; ++j) {
       const Stored* from = dy + row.in[j] * stride;
-      T* filter = filters + row.tap[j] * 2 * S::kLanes;
+      T* filter = filters + row.tap[j] * kPitch;
       for (int64_t c = 0; c < width; ++c) {
         const T gradient = Widen(from[c]);
-        sum[c] += gradient * filter[c];
-        filter[S::kLanes + c] += gradient * own[c];
+        if constexpr (kBoth) sum[c] += gradient * filter[c];
+        filter[kSums + c] += gradient * own[c];
       }
     }
-    for (int64_t c = 0; c < width; ++c) Narrow(sum[c], dx + c);
+    for (int64_t c = 0; kBoth && c < width; ++c) Narrow(sum[c], dx + c);
   } else {
-    constexpr int64_t kWidth = V * S::kLanes;
     typename S::Vec sum[V] = {}, own[V];
 #pragma GCC unroll 16
     for (int v = 0; v < V; ++v) own[v] = LoadWide<Stored, T>(x + v * S::kLanes);
     for (int64_t j = 0; j < row.count; ++j) {
       const Stored* from = dy + row.in[j] * stride;
-      T* filter = filters + row.tap[j] * 2 * kWidth;
+      T* filter = filters + row.tap[j] * kPitch;
 #pragma GCC unroll 16
       for (int v = 0; v < V; ++v) {
-        T* to = filter + kWidth + v * S::kLanes;
+        T* to = filter + kSums + v * S::kLanes;
         const typename S::Vec gradient = LoadWide<Stored, T>(from + v * S::kLanes);
-        sum[v] += gradient * S::Load(filter + v * S::kLanes);
+        if constexpr (kBoth) sum[v] += gradient * S::Load(filter + v * S::kLanes);
         S::Store(to, S::Load(to) + gradient * own[v]);
       }
     }
 #pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) {
+    for (int v = 0; kBoth && v < V; ++v) {
       if constexpr (!std::is_same_v<Stored, T>) {
         for (int i = 0; i < S::kLanes; ++i) Narrow(sum[v][i], dx + v * S::kLanes + i);
       } else if constexpr (kStream) {
@@ -115,40 +119,40 @@ inline void AddGradients(const Stored* dy, int64_t stride, const RowPairs::Row& 
 }
 
 // Input rows [first, end); `filters` holds the ranges of channels one after the other.
-template <bool kStream, typename Stored, typename T>
+template <bool kBoth, bool kStream, typename Stored, typename T>
 void AddGradientsInOrder(const DepthwiseGradients& p, int64_t first, int64_t end,
-                         const std::vector<Channels>& ranges, T* filters, BadRow* bad) {
+                         const std::vector<Channels>& ranges, Frontier<>* gradients, T* filters,
+                         BadRow* bad) {
   const Stored* dy = static_cast<const Stored*>(p.dy);
   const Stored* x = static_cast<const Stored*>(p.x);
   Stored* dx = static_cast<Stored*>(p.dx);
-  const int64_t row_bytes = p.channels * static_cast<int64_t>(sizeof(Stored)), last = p.in_rows - 1;
   thread_local RowPairs lists;
   RowPairs& pairs = lists;  // Each use of the other asks where this thread keeps it.
   pairs.Reserve(kGradientRows, p.taps);
-  Frontier gradients(dy, row_bytes);
+  const int64_t last = p.in_rows - 1;
   for (; first < end; first += kGradientRows) {
     const int64_t rows = std::min(kGradientRows, end - first);
     pairs.Read(p.neighbors + first * p.taps, p.taps, rows, p.out_rows, bad);
     // What the next rows need.
-    gradients.MoveTo(std::min(p.out_rows, pairs.Furthest(rows) + 1 + kGradientRows),
-                     4 * kGradientRows);
+    gradients->MoveTo(std::min(p.out_rows, pairs.Furthest(rows) + 1 + kGradientRows),
+                      4 * kGradientRows);
     const int64_t turns = std::max<int64_t>(1, rows * static_cast<int64_t>(ranges.size()));
-    const int64_t read = gradients.lines() / turns + 1;
+    const int64_t read = gradients->lines() / turns + 1;
     T* own = filters;
     for (const Channels& channels : ranges) {
       const int64_t c = channels.begin;
       ForVectors(channels.vectors, [&](auto vectors) {
         if constexpr (vectors() <= kGradientVectors) {
           for (int64_t m = 0; m < rows; ++m) {
-            gradients.Fetch(read);
+            gradients->Fetch(read);
             FetchRow<vectors(), T>(x + std::min(first + m + kFeaturesAhead, last) * p.channels + c);
             const int64_t at = (first + m) * p.channels + c;
-            AddGradients<vectors(), kStream>(dy + c, p.channels, pairs.row(m), x + at, own,
-                                             channels.width, dx + at);
+            AddGradients<vectors(), kBoth, kStream>(dy + c, p.channels, pairs.row(m), x + at, own,
+                                                    channels.width, kBoth ? dx + at : nullptr);
           }
         }
       });
-      own += 2 * p.taps * Padded<T>(channels);
+      own += (kBoth ? 2 : 1) * p.taps * Padded<T>(channels);
     }
   }
   if constexpr (kStream) FinishStreams();
@@ -158,54 +162,89 @@ void AddGradientsInOrder(const DepthwiseGradients& p, int64_t first, int64_t end
 // them for many cores, and few enough that adding up their sums takes no time to speak of.
 inline constexpr int64_t kStripeRows = 1024, kFewestStripes = 32, kMostGradientStripes = 256;
 
+// Stripes that a thread works through in one go, at most: its own cache then holds what neighbouring
+// rows share. With one at a time, 128 and 256 channels took 1.04 to 1.15 times as long (2 cores of an
+// AMD EPYC, Zen 5).
+inline constexpr int64_t kMostStripesAtOnce = 8;
+
 // Sums in stripes of rows whose number follows from the shapes alone, added in their order.
-template <typename Stored>
-void RunDepthwiseGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow* bad) {
+template <bool kBoth, typename Stored>
+void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow* bad) {
   using T = typename SumOf<Stored>::type;
+  constexpr int64_t copies = kBoth ? 2 : 1;
   const Stored* w = static_cast<const Stored*>(p.w);
   const std::vector<Channels> ranges = SplitChannels<T>(p.channels, kGradientVectors);
   int64_t size = 0;
-  for (const Channels& channels : ranges) size += 2 * p.taps * Padded<T>(channels);
+  for (const Channels& channels : ranges) size += copies * p.taps * Padded<T>(channels);
   const int64_t affordable = kStripeBytes / std::max<int64_t>(size * sizeof(T), 1);
   const int64_t wanted = std::clamp(p.in_rows / kStripeRows, kFewestStripes, kMostGradientStripes);
   const int64_t stripes = std::max<int64_t>(
       1, std::min({wanted, affordable, (p.in_rows + kGradientRows - 1) / kGradientRows}));
   const int64_t each = (p.in_rows + stripes - 1) / stripes;
+  const int64_t at_once =
+      std::clamp<int64_t>(stripes / (4 * parallel.threads()), 1, kMostStripesAtOnce);
   const auto tap_of = [&](int64_t k) { return p.reversed ? p.taps - 1 - k : k; };
   const bool whole = !ranges.empty() && ranges.back().vectors > 0;
-  const bool stream = whole && std::is_same_v<Stored, T> &&
+  const bool stream = kBoth && whole && std::is_same_v<Stored, T> &&
                       StreamsRows<T>(p.dx, p.in_rows, p.out_rows + p.in_rows, p.taps, p.channels,
                                      p.last_cache);
   Buffer<T> parts(stripes * size);
-  parallel.Run(stripes, [&](int64_t stripe) {
-    T* part = parts.get() + stripe * size;
-    std::fill(part, part + size, T(0));
-    T* filter = part;
-    for (const Channels& channels : ranges) {
-      for (int64_t k = 0; k < p.taps; ++k, filter += 2 * Padded<T>(channels)) {
-        const Stored* from = w + tap_of(k) * p.channels + channels.begin;
-        for (int64_t c = 0; c < channels.width; ++c) filter[c] = Widen(from[c]);
+  parallel.Run((stripes + at_once - 1) / at_once, [&](int64_t unit) {
+    Frontier gradients(p.dy, p.channels * static_cast<int64_t>(sizeof(Stored)));
+    const int64_t after = std::min((unit + 1) * at_once, stripes);
+    for (int64_t stripe = unit * at_once; stripe < after; ++stripe) {
+      T* part = parts.get() + stripe * size;
+      std::fill(part, part + size, T(0));
+      T* filter = part;
+      for (const Channels& channels : ranges) {
+        for (int64_t k = 0; kBoth && k < p.taps; ++k, filter += 2 * Padded<T>(channels)) {
+          const Stored* from = w + tap_of(k) * p.channels + channels.begin;
+          for (int64_t c = 0; c < channels.width; ++c) filter[c] = Widen(from[c]);
+        }
       }
-    }
-    const int64_t first = stripe * each, end = std::min(p.in_rows, first + each);
-    if (stream) {
-      AddGradientsInOrder<std::is_same_v<Stored, T>, Stored>(p, first, end, ranges, part, bad);
-    } else {
-      AddGradientsInOrder<false, Stored>(p, first, end, ranges, part, bad);
+      const int64_t first = stripe * each, end = std::min(p.in_rows, first + each);
+      if (stream) {
+        AddGradientsInOrder<kBoth, kBoth && std::is_same_v<Stored, T>, Stored>(
+            p, first, end, ranges, &gradients, part, bad);
+      } else {
+        AddGradientsInOrder<kBoth, false, Stored>(p, first, end, ranges, &gradients, part, bad);
+      }
     }
   });
   Stored* dw = static_cast<Stored*>(p.dw);
   const T* sums = parts.get();
   for (const Channels& channels : ranges) {
     const int64_t padded = Padded<T>(channels);
-    for (int64_t k = 0; k < p.taps; ++k, sums += 2 * padded) {
+    for (int64_t k = 0; k < p.taps; ++k, sums += copies * padded) {
+      const T* summed = sums + (copies - 1) * padded;
       for (int64_t c = 0; c < channels.width; ++c) {
-        T sum = sums[padded + c];
-        for (int64_t s = 1; s < stripes; ++s) sum += sums[s * size + padded + c];
+        T sum = summed[c];
+        for (int64_t s = 1; s < stripes; ++s) sum += summed[s * size + c];
         Narrow(sum, dw + tap_of(k) * p.channels + channels.begin + c);
       }
     }
   }
+}
+
+template <typename Stored>
+void RunDepthwiseGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow* bad) {
+  SumGradients<true, Stored>(p, parallel, bad);
+}
+
+// wgrad alone: its table names the input rows of an output row, so the two change places.
+template <typename Stored>
+void RunDepthwiseWeight(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
+  DepthwiseGradients turned = {};
+  turned.element = p.element;
+  turned.dy = p.x;
+  turned.x = p.w;
+  turned.neighbors = p.neighbors;
+  turned.dw = p.y;
+  turned.in_rows = p.out_rows;
+  turned.out_rows = p.in_rows;
+  turned.taps = p.taps;
+  turned.channels = p.channels;
+  SumGradients<false, Stored>(turned, parallel, bad);
 }
 
 }  // namespace voxax::VOXAX_ISA

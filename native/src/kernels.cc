@@ -3,7 +3,6 @@
 
 #include "depthwise.h"
 #include "depthwise_gradients.h"
-#include "depthwise_weight.h"
 #include "pooling.h"
 #include "product.h"
 #include "weight_product.h"
