@@ -13,7 +13,10 @@ _TILE = 256
 
 
 def space(problem: Problem) -> tuple[Parameters, ...]:
-    """Rows of a unit of work: 512 were within what times vary by of 256 (AMD EPYC, Zen 5)."""
+    """Rows of a unit of work: 512 were within what times vary by of 256 (AMD EPYC, Zen 5).
+
+    wgrad has the parameter as all its native bodies do; its units follow from the shapes.
+    """
     name = "gemm_block_size" if problem.product == "wgrad" else "fwd_block_size"
     return (native.parameters(**{name: _TILE}),)
 
