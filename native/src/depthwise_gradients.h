@@ -174,7 +174,6 @@ template <bool kBoth, typename Stored>
 void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow* bad) {
   using T = typename SumOf<Stored>::type;
   constexpr int64_t copies = kBoth ? 2 : 1;
-  const Stored* w = static_cast<const Stored*>(p.w);
   const std::vector<Channels> ranges = SplitChannels<T>(p.channels, kGradientVectors);
   int64_t padded = 0;
   for (const Channels& channels : ranges) padded += Padded<T>(channels);
@@ -205,12 +204,13 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
     thread_local Buffer<T> own;
     own.Reserve(copies * p.taps * padded);
     T* filters = own.get();
-    for_sums(filters, [&](T* sums, const Channels& channels, int64_t tap) {
-      const Stored* from = w + tap * p.channels + channels.begin;
-      for (int64_t c = 0; kBoth && c < channels.width; ++c) {
-        (sums - Padded<T>(channels))[c] = Widen(from[c]);
-      }
-    });
+    if constexpr (kBoth) {
+      for_sums(filters, [&](T* sums, const Channels& channels, int64_t tap) {
+        const Stored* from = static_cast<const Stored*>(p.w) + tap * p.channels + channels.begin;
+        T* filter = sums - Padded<T>(channels);
+        for (int64_t c = 0; c < channels.width; ++c) filter[c] = Widen(from[c]);
+      });
+    }
     Frontier gradients(p.dy, p.channels * static_cast<int64_t>(sizeof(Stored)));
     const int64_t after = std::min((unit + 1) * at_once, stripes);
     for (int64_t stripe = unit * at_once; stripe < after; ++stripe) {
