@@ -12,23 +12,9 @@
 #include "depthwise_taps.h"
 #include "elements.h"
 #include "kernels.h"
+#include "stream.h"
 
 namespace voxax::VOXAX_ISA {
-
-// Whether rows of y go past the caches: whole vectors of a result that the last cache would not hold
-// beside what is read, and of which it would be a good part. Such a line is not read before it is
-// written, and displaces no features, which each thread's own cache holds until the last of their
-// pairs. Without, 128 channels took 1.25 to 1.4 times as long (2 cores of an AMD EPYC, Zen 4), 256
-// channels 1.3 times (Zen 5).
-template <typename T>
-bool StreamsRows(const void* y, int64_t rows, int64_t rows_read, int64_t taps, int64_t channels,
-                 int64_t last_cache) {
-  const int64_t row_bytes = channels * static_cast<int64_t>(sizeof(T));
-  const int64_t table_bytes = rows * taps * static_cast<int64_t>(sizeof(int32_t));
-  const int64_t written = rows * row_bytes, read = rows_read * row_bytes + table_bytes;
-  return last_cache > 0 && written + read > last_cache && written > last_cache / 4 &&
-         row_bytes % kBytes == 0 && reinterpret_cast<uintptr_t>(y) % kBytes == 0;
-}
 
 // How narrow rows are summed: in the order of their counts, or tap by tap. With AVX-512, which lists a
 // row's pairs in few instructions, 16 channels took 1.1 to 1.3 times as long tap by tap, 32 channels
@@ -55,10 +41,12 @@ void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
     for (int64_t c = 0; c < p.channels; ++c) w[k * p.channels + c] = Widen(filter[c]);
   }
   const std::vector<Channels> ranges = SplitChannels<T>(p.channels);
+  const int64_t row_bytes = p.channels * static_cast<int64_t>(sizeof(T));
   const bool wide = !ranges.empty() && ranges[0].vectors >= kWideVectors;
   const bool stream =
       wide && std::is_same_v<Stored, T> &&
-      StreamsRows<T>(p.y, p.out_rows, p.in_rows, p.taps, p.channels, p.last_cache);
+      StreamsRows(p.y, p.out_rows, row_bytes,
+                  p.in_rows * row_bytes + TableBytes(p.out_rows, p.taps), p.last_cache);
   int64_t unit = p.tile;
   if (wide || kByCount) {
     const int64_t tiles = p.out_rows / p.tile / (8 * parallel.threads());

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "buffer.h"
-#include "depthwise.h"
 #include "depthwise_channels.h"
 #include "elements.h"
 #include "frontier.h"
 #include "kernels.h"
 #include "row_pairs.h"
+#include "stream.h"
 #include "tile.h"
 
 namespace voxax::VOXAX_ISA {
@@ -186,10 +186,13 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
   const int64_t at_once =
       std::clamp<int64_t>(stripes / (4 * parallel.threads()), 1, kMostStripesAtOnce);
   const auto tap_of = [&](int64_t k) { return p.reversed ? p.taps - 1 - k : k; };
+  const int64_t row_bytes = p.channels * static_cast<int64_t>(sizeof(Stored));
   const bool whole = !ranges.empty() && ranges.back().vectors > 0;
   const bool stream = kBoth && whole && std::is_same_v<Stored, T> &&
-                      StreamsRows<T>(p.dx, p.in_rows, p.out_rows + p.in_rows, p.taps, p.channels,
-                                     p.last_cache);
+                      StreamsRows(p.dx, p.in_rows, row_bytes,
+                                  (p.out_rows + p.in_rows) * row_bytes +
+                                      TableBytes(p.in_rows, p.taps),
+                                  p.last_cache);
   // Calls of(sums at hand, channels, tap of the filter).
   const auto for_sums = [&](T* filters, const auto& of) {
     for (const Channels& channels : ranges) {
@@ -211,7 +214,7 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
         for (int64_t c = 0; c < channels.width; ++c) filter[c] = Widen(from[c]);
       });
     }
-    Frontier gradients(p.dy, p.channels * static_cast<int64_t>(sizeof(Stored)));
+    Frontier gradients(p.dy, row_bytes);
     const int64_t after = std::min((unit + 1) * at_once, stripes);
     for (int64_t stripe = unit * at_once; stripe < after; ++stripe) {
       for_sums(filters, [&](T* sums, const Channels& channels, int64_t) {

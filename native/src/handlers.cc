@@ -78,6 +78,7 @@ ffi::Error RunProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
   p.transposed = transposed;
   p.reversed = reversed;
   p.tile = RowsOfTile(tile, p.out_rows);
+  p.last_cache = LastCacheBytes();
   return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
     BestKernels().product(p, parallel, bad);
   });

@@ -18,7 +18,8 @@ struct Product {
   int64_t in_rows, out_rows, taps, groups, depth, columns;
   bool transposed;  // w holds columns before depth
   bool reversed;    // tap k of the table multiplies w[taps - 1 - k]
-  int64_t tile;     // output rows whose sums are kept at hand
+  int64_t tile;        // output rows whose sums are kept at hand
+  int64_t last_cache;  // bytes that the processor's last cache holds; 0 if unknown
 };
 
 // dw[k] = sum over rows m of x[neighbors[m, k]]^T * dy[m]; groups side by side.
@@ -43,7 +44,7 @@ struct Depthwise {
   int64_t in_rows, out_rows, taps, channels;
   bool reversed;
   int64_t tile;
-  int64_t last_cache;  // bytes that the processor's last cache holds; 0 if unknown
+  int64_t last_cache;
 };
 
 // dx[i, c] = sum over taps k of dy[neighbors[i, k], c] * w[k, c], and dw[k, c] = sum over rows i of

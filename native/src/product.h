@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "elements.h"
+#include "frontier.h"
 #include "kernels.h"
+#include "stream.h"
 #include "tile.h"
 
 namespace voxax::VOXAX_ISA {
@@ -114,6 +116,12 @@ void PackWeights(const Product& p, int64_t tap, int64_t group, const std::vector
   }
 }
 
+// Tiles that a thread works through in one go, at most: its own cache then holds what neighbouring
+// tiles share, and what the next one reads is fetched meanwhile. Tile by tile, with nothing fetched and
+// results through the caches, 32 channels took 1.13 times as long for a million rows, 1.08 times for
+// 100,000 (2 cores of an AMD EPYC, Zen 5).
+inline constexpr int64_t kMostTilesAtOnce = 16;
+
 template <typename Stored>
 void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
   using T = typename SumOf<Stored>::type;
@@ -139,7 +147,16 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
   const int64_t x_stride = p.groups * p.depth, y_stride = p.groups * p.columns;
   const int64_t tiles = (p.out_rows + p.tile - 1) / p.tile;
 
-  parallel.Run(tiles, [&](int64_t t) {
+  const int64_t row_bytes = y_stride * static_cast<int64_t>(sizeof(Stored));
+  const int64_t x_row_bytes = x_stride * static_cast<int64_t>(sizeof(Stored));
+  const bool stream = std::is_same_v<T, Stored> && p.columns % lanes == 0 &&
+                      StreamsRows(y, p.out_rows, row_bytes,
+                                  p.in_rows * x_row_bytes + TableBytes(p.out_rows, p.taps),
+                                  p.last_cache);
+  const int64_t at_once =
+      std::clamp<int64_t>(tiles / (8 * parallel.threads()), 1, kMostTilesAtOnce);
+
+  const auto run_tile = [&](int64_t t, Frontier<>* features) {
     const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
     thread_local Buffer<T> sums, staged;
     thread_local Tile tile;
@@ -149,7 +166,16 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
     std::fill(sums.get(), sums.get() + rows * padded * p.groups, T(0));
     staged.Reserve(kMostRows * kDepth);
 
+    int64_t furthest = -1;
     for (int64_t k = 0; k < p.taps; ++k) {
+      const int64_t count = tile.count(k);
+      if (count > 0) furthest = std::max<int64_t>(furthest, tile.pairs(k).in[count - 1]);
+    }
+    features->MoveTo(std::min(p.in_rows, furthest + 1 + p.tile / 2), 2 * p.tile);
+    const int64_t read = features->lines() / std::max<int64_t>(p.taps, 1) + 1;
+
+    for (int64_t k = 0; k < p.taps; ++k) {
+      features->Fetch(read);
       const int64_t count = tile.count(k);
       const Pairs pairs = tile.pairs(k);
       if (count == 0) continue;
@@ -200,11 +226,26 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
       for (const Panel& panel : panels) {
         Stored* target = y + first * y_stride + g * p.columns + panel.begin;
         for (int64_t m = 0; m < rows; ++m, target += y_stride) {
+          if constexpr (std::is_same_v<T, Stored>) {
+            if (stream) {
+              for (int64_t n = 0; n < panel.width; n += lanes) {
+                Simd<T>::Stream(target + n, Simd<T>::Load(source + n));
+              }
+              source += panel.width;
+              continue;
+            }
+          }
           for (int64_t n = 0; n < panel.width; ++n) Narrow(source[n], target + n);
           source += panel.vectors * lanes;
         }
       }
     }
+  };
+  parallel.Run((tiles + at_once - 1) / at_once, [&](int64_t unit) {
+    Frontier features(x, x_row_bytes);
+    const int64_t after = std::min((unit + 1) * at_once, tiles);
+    for (int64_t t = unit * at_once; t < after; ++t) run_tile(t, &features);
+    if (stream) FinishStreams();
   });
 }
 

@@ -302,6 +302,7 @@ void TestProduct(const Shape& s, Element element, MapKind kind, Random& random, 
   p.groups = s.groups, p.depth = s.depth, p.columns = s.columns;
   p.transposed = Draw(random, 0, 1), p.reversed = Draw(random, 0, 1);
   p.tile = DrawTile(random);
+  p.last_cache = Draw(random, 0, 1);  // Unknown, or too small for any result.
   std::vector<double> wanted(s.out_rows * out_width, 0);
   for (int64_t i = 0; i < s.out_rows * s.taps; ++i) {
     if (!map.Has(i)) continue;
@@ -359,7 +360,7 @@ void TestDepthwise(const Shape& s, Element element, MapKind kind, bool wgrad, Ra
   p.element = element, p.x = x.data(), p.w = w.data(), p.neighbors = map.rows.data();
   p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps, p.channels = channels;
   p.reversed = !wgrad && Draw(random, 0, 1);
-  p.last_cache = Draw(random, 0, 1);  // Unknown, or too small for any result.
+  p.last_cache = Draw(random, 0, 1);
   p.tile = Draw(random, 1, 2) == 1 ? 256 : Draw(random, 1, 40);
   std::vector<double> wanted((wgrad ? s.taps : s.out_rows) * channels, 0);
   for (int64_t i = 0; i < s.out_rows * s.taps; ++i) {
