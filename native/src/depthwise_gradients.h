@@ -1,8 +1,8 @@
 // Depthwise wgrad, and dgrad and wgrad at once: both multiply the gradients of the pairs of an input
 // row, which are read once. Row by row, the filters' sums in the first-level cache: tap by tap, a tap's
 // sums in registers, wgrad alone took 1.06 to 1.25 times as long up to 128 channels, 1.0 to 1.13 times
-// of 256 (AVX-512 and AVX2; without either 0.94 and 1.2 times of 16 and 128; 2 cores of an AMD EPYC,
-// Zen 5).
+// of 256, with cold caches (AVX-512 and AVX2; without either 0.94 and 1.2 times of 16 and 128), and
+// with warm ones 0.93 to 1.0 times of 16 and 32 (2 cores of an AMD EPYC, Zen 5).
 #pragma once
 
 #include <algorithm>

@@ -16,8 +16,8 @@ struct Product {
   const int32_t* neighbors;  // [out_rows, taps]; -1 where there is none
   void* y;                   // [out_rows, groups * columns]
   int64_t in_rows, out_rows, taps, groups, depth, columns;
-  bool transposed;  // w holds columns before depth
-  bool reversed;    // tap k of the table multiplies w[taps - 1 - k]
+  bool transposed;     // w holds columns before depth
+  bool reversed;       // tap k of the table multiplies w[taps - 1 - k]
   int64_t tile;        // output rows whose sums are kept at hand
   int64_t last_cache;  // bytes that the processor's last cache holds; 0 if unknown
 };
