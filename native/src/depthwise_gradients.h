@@ -33,14 +33,26 @@ inline constexpr int64_t kGradientRows = 64;
 // Rows between the features that are multiplied and those that are fetched, into the first-level cache,
 // row by row in as many instructions as a range has lines. Fetched as the gradients are, so many lines
 // at a time, they made 1 to 24 channels take 1.03 to 1.12 times as long, 64 to 256 channels 1.02 to
-// 1.05 times; 4 or 16 rows ahead is the same (2 cores of an AMD EPYC, Zen 5).
+// 1.05 times; 4 or 16 rows ahead is the same. Marked as used once, they leave the second-level cache to
+// gradients, which are used again: without, 128 and 256 channels took 1.0 to 1.1 times as long (2 cores
+// of an AMD EPYC, Zen 5).
 inline constexpr int64_t kFeaturesAhead = 8;
+
+// Gradients are fetched up to the largest entry of the kernel map in the next rows. Where rows are
+// wide, all of those are looked at, otherwise the last few: in an order of space the largest entries
+// come last, but a plane may have more rows than the one before it. Fetched by the largest of these
+// rows and so many more, as many as they are, 128 and 256 channels took 1.05 to 1.15 times as long;
+// all looked at, 16 channels 1.03 to 1.1 times (2 cores of an AMD EPYC, Zen 5).
+inline constexpr int64_t kWideRowBytes = 512, kRowsLookedAt = 8;
+
+// A gradient that is passed over is fetched too if it is this near to the largest.
+inline constexpr int64_t kMostGradientsFetched = 8 * kGradientRows;
 
 template <int V, typename T, typename Stored>
 inline void FetchRow(const Stored* row) {
   constexpr int64_t lines = (V * Simd<T>::kLanes * sizeof(Stored) + 63) / 64;
   for (int64_t line = 0; line < std::max<int64_t>(lines, 1); ++line) {
-    __builtin_prefetch(reinterpret_cast<const char*>(row) + 64 * line, 0, 3);
+    __builtin_prefetch(reinterpret_cast<const char*>(row) + 64 * line, 0, 0);
   }
 }
 
@@ -130,12 +142,16 @@ void AddGradientsInOrder(const DepthwiseGradients& p, int64_t first, int64_t end
   RowPairs& pairs = lists;  // Each use of the other asks where this thread keeps it.
   pairs.Reserve(kGradientRows, p.taps);
   const int64_t last = p.in_rows - 1;
+  const bool wide = p.channels * static_cast<int64_t>(sizeof(Stored)) >= kWideRowBytes;
   for (; first < end; first += kGradientRows) {
     const int64_t rows = std::min(kGradientRows, end - first);
     pairs.Read(p.neighbors + first * p.taps, p.taps, rows, p.out_rows, bad);
     // What the next rows need.
-    gradients->MoveTo(std::min(p.out_rows, pairs.Furthest(rows) + 1 + kGradientRows),
-                      4 * kGradientRows);
+    const int64_t next = first + rows, after = std::min(next + kGradientRows, p.in_rows);
+    const int64_t from = wide ? next : std::max(next, after - kRowsLookedAt);
+    gradients->MoveTo(
+        std::min(p.out_rows, LargestEntry(p.neighbors + from * p.taps, (after - from) * p.taps) + 1),
+        kMostGradientsFetched);
     const int64_t turns = std::max<int64_t>(1, rows * static_cast<int64_t>(ranges.size()));
     const int64_t read = gradients->lines() / turns + 1;
     T* own = filters;
@@ -165,7 +181,7 @@ inline constexpr int64_t kStripeRows = 1024, kFewestStripes = 32, kMostGradientS
 // Stripes that a thread works through in one go, at most: its own cache then holds what neighbouring
 // rows share. One by one, 256 channels took 1.25 times as long, 16 to 64 channels 1.05 to 1.15 times
 // (2 cores of an AMD EPYC, Zen 5).
-inline constexpr int64_t kMostStripesAtOnce = 8;
+inline constexpr int64_t kMostStripesAtOnce = 16;
 
 // Sums in stripes of rows whose number follows from the shapes alone, added in their order. A thread
 // works on one copy of the filters and their sums, which its caches keep, and hands over the sums of
@@ -183,8 +199,6 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
   const int64_t stripes = std::max<int64_t>(
       1, std::min({wanted, affordable, (p.in_rows + kGradientRows - 1) / kGradientRows}));
   const int64_t each = (p.in_rows + stripes - 1) / stripes;
-  const int64_t at_once =
-      std::clamp<int64_t>(stripes / (4 * parallel.threads()), 1, kMostStripesAtOnce);
   const auto tap_of = [&](int64_t k) { return p.reversed ? p.taps - 1 - k : k; };
   const int64_t row_bytes = p.channels * static_cast<int64_t>(sizeof(Stored));
   const bool whole = !ranges.empty() && ranges.back().vectors > 0;
@@ -203,7 +217,7 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
     }
   };
   Buffer<T> parts(stripes * size);
-  parallel.Run((stripes + at_once - 1) / at_once, [&](int64_t unit) {
+  parallel.RunStretches(stripes, kMostStripesAtOnce, [&](int64_t begin, int64_t after) {
     thread_local Buffer<T> own;
     own.Reserve(copies * p.taps * padded);
     T* filters = own.get();
@@ -215,8 +229,7 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
       });
     }
     Frontier gradients(p.dy, row_bytes);
-    const int64_t after = std::min((unit + 1) * at_once, stripes);
-    for (int64_t stripe = unit * at_once; stripe < after; ++stripe) {
+    for (int64_t stripe = begin; stripe < after; ++stripe) {
       for_sums(filters, [&](T* sums, const Channels& channels, int64_t) {
         std::fill(sums, sums + Padded<T>(channels), T(0));
       });

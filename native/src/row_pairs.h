@@ -86,6 +86,13 @@ inline int64_t ListRow(const int32_t* row, int64_t taps, int32_t in_rows, int32_
   return count;
 }
 
+// The largest of so many entries of a kernel map, or -1.
+inline int64_t LargestEntry(const int32_t* entries, int64_t count) {
+  int32_t largest = -1;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, entries[i]);
+  return largest;
+}
+
 // Lists for a number of rows; a thread keeps one.
 class RowPairs {
  public:
@@ -120,11 +127,7 @@ class RowPairs {
   }
 
   // The largest input row of the first so many rows, or -1.
-  int64_t Furthest(int64_t rows) const {
-    int32_t furthest = -1;
-    for (int64_t i = 0; i < ends_[rows]; ++i) furthest = std::max(furthest, in_[i]);
-    return furthest;
-  }
+  int64_t Furthest(int64_t rows) const { return LargestEntry(in_.get(), ends_[rows]); }
 
   Row row(int64_t m) const {
     return {in_.get() + ends_[m], tap_.get() + ends_[m], ends_[m + 1] - ends_[m]};

@@ -118,6 +118,17 @@ void TestParallel(Pool& pool) {
       std::vector<int> runs(units, 0);  // each by one thread only, and seen here afterwards
       Scheduled(way, pool, [&](const Parallel& p) { p.Run(units, [&](int64_t i) { ++runs[i]; }); });
       Expect(runs == std::vector<int>(units, 1), "each unit runs once, way " + std::to_string(way));
+      for (const int64_t most : {1, 5, 1000}) {
+        std::fill(runs.begin(), runs.end(), 0);
+        std::atomic<int> odd{0};
+        Scheduled(way, pool, [&](const Parallel& p) {
+          p.RunStretches(units, most, [&](int64_t begin, int64_t end) {
+            odd += end <= begin || end - begin > most;
+            for (int64_t i = begin; i < end; ++i) ++runs[i];
+          });
+        });
+        Expect(odd == 0 && runs == std::vector<int>(units, 1), "stretches make up all units");
+      }
     }
     std::atomic<int> ran{0};
     bool thrown = false;
