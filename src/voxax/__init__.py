@@ -1,6 +1,7 @@
 """voxax: sparse and dynamic spatial convolution for JAX, on TPU, GPU and CPU."""
 
 from voxax import hardware as hardware
+from voxax._version import __version__ as __version__
 from voxax.coords import PAD as PAD
 from voxax.coords import bucket_capacity as bucket_capacity
 from voxax.errors import AlgorithmError as AlgorithmError
@@ -44,8 +45,6 @@ from voxax.products import tune as tune
 from voxax.sizing import fits as fits
 from voxax.tuning import algorithms as algorithms
 from voxax.tuning import reload_environment as reload_environment
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

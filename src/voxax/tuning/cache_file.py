@@ -11,11 +11,11 @@ import errno
 import logging
 import os
 import stat
-import tempfile
 import time
 from pathlib import Path
 from typing import Literal
 
+from voxax._atomic_file import replacing
 from voxax.tuning import cache_format as form
 from voxax.tuning import lock
 from voxax.tuning.cache_format import MAX_BYTES, MAX_ENTRIES, Store
@@ -153,22 +153,11 @@ def _save(path: Path, device: str, added: Store) -> Contents:
     if store == found.store and found.problem is None and not found.reason and found.stamp:
         return found
     raw = _encoded(device, store)
-    descriptor, temporary = tempfile.mkstemp(
-        prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent
-    )
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
+    with replacing(path, private=True, durable=True) as file:
+        file.write(raw)
         if found.problem is None and found.stamp is not None and stamp_of(path) is None:
             # Removed meanwhile, which is a reset: do not bring back what it held.
             raise FileNotFoundError(errno.ENOENT, "removed meanwhile", str(path))
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
     return Contents(store, stamp_of(path))
 
 
@@ -195,7 +184,7 @@ def _set_aside(path: Path, problem: str) -> None:
 
 
 def _sweep(path: Path) -> None:
-    for temporary in path.parent.glob(f".{path.stem}-*.tmp"):
+    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - temporary.stat().st_mtime > _TEMPORARY_AGE:
                 temporary.unlink()

@@ -14,12 +14,12 @@ trusted: it is data only, of limited size, checked field by field, and it names 
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from voxax._version import __version__
 from voxax.tuning.entry import Entry, jaxlib_version
 
 FORMAT = 1
@@ -105,9 +105,7 @@ def to_json(store: Mapping[tuple[str, str], Entry]) -> dict[str, list[dict[str, 
 
 def header() -> dict[str, Any]:
     """Format and versions."""
-    # Not an import statement: the package's own module is above this one.
-    version = importlib.import_module("voxax").__version__
-    return {"format": FORMAT, "voxax": version, "jaxlib": jaxlib_version()}
+    return {"format": FORMAT, "voxax": __version__, "jaxlib": jaxlib_version()}
 
 
 def dumps(value: Any, indent: int = 0) -> str:

@@ -1,0 +1,61 @@
+"""Writing a file in one step: a reader sees the old file or the whole new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+def write_atomically(
+    path: str | os.PathLike[str], data: bytes | str, *, private: bool = False, durable: bool = False
+) -> Path:
+    """Write ``data`` to ``path`` and return the path; text is written as UTF-8.
+
+    Args:
+      path, private, durable: see :func:`replacing`.
+      data: the whole content.
+
+    Raises:
+      OSError: the folder does not exist or cannot be written to; an older file is unchanged.
+    """
+    with replacing(path, private=private, durable=durable) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+    return Path(path)
+
+
+@contextlib.contextmanager
+def replacing(
+    path: str | os.PathLike[str], *, private: bool = False, durable: bool = False
+) -> Iterator[BinaryIO]:
+    """Open a temporary file in the folder of ``path``; it takes the name at the end of the block.
+
+    After an error in the block, an older file is unchanged and the temporary file is gone.
+
+    Args:
+      path: in an existing folder.
+      private: only the owner may read and write the file; otherwise the umask decides.
+      durable: wait until the content is on the disk, so that it survives a power failure.
+
+    Raises:
+      OSError: the folder does not exist or cannot be written to.
+    """
+    path = Path(path)
+    # Opened here, since `tempfile` makes every file private.
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
