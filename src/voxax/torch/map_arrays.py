@@ -53,7 +53,9 @@ def neighbors(source: torch.Tensor, out: torch.Tensor, spec: str, same: bool) ->
 
 
 @neighbors.register_fake
-def _(source: torch.Tensor, out: torch.Tensor, spec: str, same: bool) -> torch.Tensor:
+def _neighbors_shape(
+    source: torch.Tensor, out: torch.Tensor, spec: str, same: bool
+) -> torch.Tensor:
     return out.new_empty((out.shape[0], read_spec(spec).num_offsets))
 
 
@@ -86,7 +88,7 @@ def output_coords(coords: torch.Tensor, spec: str, capacity: int) -> torch.Tenso
 
 
 @output_coords.register_fake
-def _(coords: torch.Tensor, spec: str, capacity: int) -> torch.Tensor:
+def _output_coords_shape(coords: torch.Tensor, spec: str, capacity: int) -> torch.Tensor:
     return coords.new_empty((capacity, coords.shape[1]))
 
 
@@ -127,7 +129,9 @@ def map_view(
 
 
 @map_view.register_fake
-def _(neighbors: torch.Tensor, name: str, spec: str, same: bool, in_rows: int) -> torch.Tensor:
+def _map_view_shape(
+    neighbors: torch.Tensor, name: str, spec: str, same: bool, in_rows: int
+) -> torch.Tensor:
     rows, taps = neighbors.shape
     if name == "transposed_neighbors":
         return neighbors.new_empty((in_rows, taps))
@@ -154,5 +158,7 @@ def window_extremes(features: torch.Tensor, neighbors: torch.Tensor, largest: bo
 
 
 @window_extremes.register_fake
-def _(features: torch.Tensor, neighbors: torch.Tensor, largest: bool) -> torch.Tensor:
+def _window_extremes_shape(
+    features: torch.Tensor, neighbors: torch.Tensor, largest: bool
+) -> torch.Tensor:
     return neighbors.new_empty((neighbors.shape[0], features.shape[1]))

@@ -93,14 +93,16 @@ def wgrad(features: torch.Tensor, grad: torch.Tensor, views: Tensors, layer: str
 
 
 @forward.register_fake
-def _(features: torch.Tensor, weight: torch.Tensor, views: Tensors, layer: str) -> torch.Tensor:
+def _forward_shape(
+    features: torch.Tensor, weight: torch.Tensor, views: Tensors, layer: str
+) -> torch.Tensor:
     described = read_layer(layer)
     c_out = weight.shape[-1] * (1 if described.kind == "depthwise" else described.groups)
     return features.new_empty((views[0].shape[0], c_out))
 
 
 @dgrad.register_fake
-def _(
+def _dgrad_shape(
     grad: torch.Tensor, weight: torch.Tensor, views: Tensors, layer: str, rows: int
 ) -> torch.Tensor:
     described = read_layer(layer)
@@ -110,7 +112,9 @@ def _(
 
 
 @wgrad.register_fake
-def _(features: torch.Tensor, grad: torch.Tensor, views: Tensors, layer: str) -> torch.Tensor:
+def _wgrad_shape(
+    features: torch.Tensor, grad: torch.Tensor, views: Tensors, layer: str
+) -> torch.Tensor:
     shape = read_layer(layer).weight_shape(features.shape[1], grad.shape[1])  # type: ignore[arg-type]
     return features.new_empty(shape)
 
