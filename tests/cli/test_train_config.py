@@ -10,7 +10,7 @@ import pytest
 from voxax.cli import main
 from voxax.cli.train_config import TABLES, TrainConfig, keys_of, read_config
 from voxax.errors import InputError
-from voxax.io.semantic_kitti_folder import TRAIN, VALIDATION
+from voxax.io.dataset import TRAIN, VALIDATION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 

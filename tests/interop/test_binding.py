@@ -10,7 +10,7 @@ from flax import nnx
 
 import voxax as vx
 from voxax.interop import from_minkowski, from_spconv, to_minkowski, to_spconv
-from voxax.interop.layers import find_layers
+from voxax.interop.peer import find_layers
 from voxax.models import ConvNormAct, MinkUNet14
 from voxax.nn.modules import (
     BatchNorm,

@@ -7,9 +7,7 @@ import pytest
 
 import folders
 from voxax.errors import FileFormatError, InputError
-from voxax.io.dataset import dataset
-from voxax.io.labelled_files import fold
-from voxax.io.scannet import SCANNET_CLASSES
+from voxax.io.dataset import SCANNET_CLASSES, dataset, fold
 
 
 def test_semantic_kitti(tmp_path, rng):

@@ -10,14 +10,14 @@ import pytest
 
 from voxax.errors import FileFormatError, InputError, MissingExtraError, VoxaxError
 from voxax.io import PointCloud, read, read_labels, readable_extensions
-from voxax.io.columns import to_uint8
-from voxax.io.files import MissingFileError, reading
-from voxax.io.semantic_kitti import (
+from voxax.io.decoding import MissingFileError, reading
+from voxax.io.kitti import (
     SEMANTIC_KITTI_CLASS_NAMES,
     SEMANTIC_KITTI_LEARNING_MAP,
     to_common_classes,
 )
-from voxax.io.surface import fan_triangles, sample_surface
+from voxax.io.mesh import fan_triangles, sample_surface
+from voxax.io.point_cloud import to_uint8
 
 SQUARE = np.array([[0, 0, 0], [2, 0, 0], [2, 1, 0], [0, 1, 0]], float)
 

@@ -18,9 +18,18 @@ from voxax.io.simulator import (
     simulate_sweep,
     street_scene,
 )
-from voxax.io.simulator.raycast import nearest_hits
-from voxax.io.simulator.shapes import entry, facing, intersect
-from voxax.io.simulator.solids import BOX, BUILDING, CYLINDER, ELLIPSOID, PERSON, VEHICLE
+from voxax.io.simulator.solids import (
+    BOX,
+    BUILDING,
+    CYLINDER,
+    ELLIPSOID,
+    PERSON,
+    VEHICLE,
+    entry,
+    facing,
+    intersect,
+)
+from voxax.io.simulator.sweep import nearest_hits
 
 GROUND_ONLY = Terrain(
     slope=np.zeros(2), waves=np.zeros((0, 4)), streets=(), kerb=0.0, shade=np.array([0.3, 0.3])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from voxax.errors import InputError, MissingExtraError
-from voxax.io.grain_pipeline import GrainPipeline
-from voxax.io.pipeline import Pipeline
+from voxax.io.pipeline import GrainPipeline, Pipeline
 from voxax.io.steps import Steps
 
 

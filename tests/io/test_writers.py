@@ -7,7 +7,7 @@ import pytest
 
 from voxax.errors import InputError
 from voxax.io import read, write_ply
-from voxax.io.files import MissingFileError, replacing
+from voxax.io.decoding import MissingFileError, replacing
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

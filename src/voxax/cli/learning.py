@@ -19,8 +19,7 @@ from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io import PointCloud
 from voxax.io.augment import Transform
-from voxax.io.grain_pipeline import GrainPipeline
-from voxax.io.pipeline import Pipeline
+from voxax.io.pipeline import GrainPipeline, Pipeline
 from voxax.io.steps import Steps
 from voxax.models.checkpoint import load_description, save_checkpoint
 from voxax.models.metrics import confusion, mean_iou

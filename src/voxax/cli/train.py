@@ -180,8 +180,7 @@ class _Run:
 
     def _pipeline(self) -> Any:
         from voxax.cli.scenes import run as run_task
-        from voxax.io.grain_pipeline import GrainPipeline
-        from voxax.io.pipeline import Pipeline
+        from voxax.io.pipeline import GrainPipeline, Pipeline
 
         kind = GrainPipeline if self.config.data.loader == "grain" else Pipeline
         return kind(run_task, workers=self.config.data.workers)

@@ -139,7 +139,7 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 def _predicted(file: Path, cloud: PointCloud, path: Path) -> PointCloud:
     """The predictions as labels of the same points."""
     from voxax.io import read
-    from voxax.io.labels import LABEL_READERS
+    from voxax.io.formats import LABEL_READERS
     from voxax.io.npz import POSITION_NAMES
 
     alone = path.suffix.lower() in LABEL_READERS

@@ -22,11 +22,19 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.interop.binding import Names
-from voxax.interop.convert import dump, load
-from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
-from voxax.interop.kernel_order import check_axes, named_ranges, peer_offsets, places_of
-from voxax.interop.layers import Layer, Role
+from voxax.interop.peer import (
+    Form,
+    LayerWeights,
+    Role,
+    check_axes,
+    linear_form,
+    named_ranges,
+    peer_offsets,
+    places_of,
+    reshaped,
+    vector_forms,
+)
+from voxax.interop.state_dict import Names, dump, load
 
 
 def from_minkowski(
@@ -117,12 +125,12 @@ class _Minkowski:
     wrappers: tuple[str, ...] = ("bn", "linear")
     grouped: bool = False
 
-    def wrapper_of(self, layer: Layer) -> str:
+    def wrapper_of(self, layer: LayerWeights) -> str:
         if layer.kind == "linear":
             return "linear"
         return "bn" if "mean" in layer.arrays else ""
 
-    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
         convolves = layer.kind in ("conv", "depthwise")
         found: dict[Role, list[Form]]
         found = {role: vector_forms(layer, role, as_row=convolves) for role in layer.arrays}
@@ -130,7 +138,7 @@ class _Minkowski:
             found["weight"] = self._weight(layer)
         return found
 
-    def _weight(self, layer: Layer) -> list[Form]:
+    def _weight(self, layer: LayerWeights) -> list[Form]:
         own = layer.shape("weight")
         if not layer.is_product:
             assert layer.spec is not None
@@ -139,7 +147,7 @@ class _Minkowski:
         linear = linear_form(own)
         return [linear, matrix, stacked] if layer.kind == "linear" else [matrix, stacked, linear]
 
-    def _taps(self, layer: Layer, spec: KernelSpec) -> Form:
+    def _taps(self, layer: LayerWeights, spec: KernelSpec) -> Form:
         offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
         order = _order(offsets, layer.is_cross)
         if order is None:

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from voxax.interop.binding import Names
-from voxax.interop.convert import dump, load
-from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
-from voxax.interop.layers import Layer, Role
+from voxax.interop.peer import Form, LayerWeights, Role, linear_form, reshaped, vector_forms
+from voxax.interop.state_dict import Names, dump, load
 
 
 def from_torch(
@@ -64,11 +62,11 @@ class _Door:
     wrappers: tuple[str, ...] = ()
     grouped: bool = True
 
-    def wrapper_of(self, layer: Layer) -> str:
+    def wrapper_of(self, layer: LayerWeights) -> str:
         del layer
         return ""
 
-    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
         found: dict[Role, list[Form]]
         found = {role: vector_forms(layer, role) for role in layer.arrays}
         if layer.kind != "norm":

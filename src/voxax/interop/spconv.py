@@ -19,18 +19,21 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.interop.binding import Names
-from voxax.interop.convert import dump, load
-from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
-from voxax.interop.kernel_order import (
+from voxax.interop.peer import (
+    Form,
+    LayerWeights,
+    Role,
     check_axes,
     grid_size,
     grid_steps,
     last_axis_fastest,
+    linear_form,
     named_ranges,
     peer_offsets,
+    reshaped,
+    vector_forms,
 )
-from voxax.interop.layers import Layer, Role
+from voxax.interop.state_dict import Names, dump, load
 
 Layout = Literal["KRSC", "RSKC", "RSCK"]
 """K output channels, RS kernel axes, C input channels, in the words of spconv."""
@@ -137,18 +140,18 @@ class _Spconv:
         if self.layout not in ("KRSC", "RSKC", "RSCK"):
             raise InputError(f"unknown layout {self.layout!r}; known: KRSC, RSKC, RSCK")
 
-    def wrapper_of(self, layer: Layer) -> str:
+    def wrapper_of(self, layer: LayerWeights) -> str:
         del layer
         return ""
 
-    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
         found: dict[Role, list[Form]]
         found = {role: vector_forms(layer, role) for role in layer.arrays}
         if layer.kind != "norm":
             found["weight"] = self._weight(layer)
         return found
 
-    def _weight(self, layer: Layer) -> list[Form]:
+    def _weight(self, layer: LayerWeights) -> list[Form]:
         own = layer.shape("weight")
         if layer.kind == "depthwise":
             raise InputError(
@@ -166,7 +169,7 @@ class _Spconv:
         that lies in the weight's memory, whatever its layout says."""
         return reshaped("weight", self._shape((1,) * ndim, *own[-2:]), own)
 
-    def _box(self, layer: Layer, spec: KernelSpec) -> Form:
+    def _box(self, layer: LayerWeights, spec: KernelSpec) -> Form:
         offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
         size = grid_size(offsets)
         if size is None:
@@ -199,7 +202,7 @@ class _Spconv:
         }[self.layout]
 
 
-def _check_places(layer: Layer, spec: KernelSpec) -> None:
+def _check_places(layer: LayerWeights, spec: KernelSpec) -> None:
     """Refuse boxes whose taps spconv has at other offsets: a state dict would not show it."""
     # In the order of our axes, which a fix is written in.
     offsets = np.asarray(spec.offsets)

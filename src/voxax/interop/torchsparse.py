@@ -22,18 +22,21 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.interop.binding import Names
-from voxax.interop.convert import dump, load
-from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
-from voxax.interop.kernel_order import (
+from voxax.interop.peer import (
+    Form,
+    LayerWeights,
+    Role,
     check_axes,
     grid_size,
     grid_steps,
+    linear_form,
     named_ranges,
     peer_offsets,
     places_of,
+    reshaped,
+    vector_forms,
 )
-from voxax.interop.layers import Layer, Role
+from voxax.interop.state_dict import Names, dump, load
 
 
 def from_torchsparse(
@@ -121,18 +124,18 @@ class _TorchSparse:
     wrappers: tuple[str, ...] = ()
     grouped: bool = False
 
-    def wrapper_of(self, layer: Layer) -> str:
+    def wrapper_of(self, layer: LayerWeights) -> str:
         del layer
         return ""
 
-    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
         found: dict[Role, list[Form]]
         found = {role: vector_forms(layer, role) for role in layer.arrays}
         if layer.kind != "norm":
             found["weight"] = self._weight(layer)
         return found
 
-    def _weight(self, layer: Layer) -> list[Form]:
+    def _weight(self, layer: LayerWeights) -> list[Form]:
         own = layer.shape("weight")
         if layer.kind == "depthwise":
             raise InputError(
@@ -145,7 +148,7 @@ class _TorchSparse:
         assert layer.spec is not None
         return [self._taps(layer, layer.spec)]
 
-    def _taps(self, layer: Layer, spec: KernelSpec) -> Form:
+    def _taps(self, layer: LayerWeights, spec: KernelSpec) -> Form:
         offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
         size = grid_size(offsets)
         if spec.ndim != 3 or size is None:
@@ -161,7 +164,7 @@ class _TorchSparse:
         return Form("kernel", layer.shape("weight"), lambda x: x[back], lambda x: x[order])
 
 
-def _check_kind(layer: Layer, spec: KernelSpec) -> None:
+def _check_kind(layer: LayerWeights, spec: KernelSpec) -> None:
     if spec.generative and spec.transposed:
         raise InputError(
             f"{layer} is generative and transposed: TorchSparse looks such a kernel up from its "
@@ -178,7 +181,7 @@ def _check_kind(layer: Layer, spec: KernelSpec) -> None:
 
 
 def _check_places(
-    layer: Layer, spec: KernelSpec, offsets: np.ndarray, size: tuple[int, ...]
+    layer: LayerWeights, spec: KernelSpec, offsets: np.ndarray, size: tuple[int, ...]
 ) -> None:
     """Refuse kernels whose taps TorchSparse has elsewhere: a state dict would not show it."""
     low = offsets.min(0)

@@ -22,11 +22,19 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.interop.binding import Names
-from voxax.interop.convert import dump, load
-from voxax.interop.forms import Form, linear_form, reshaped, vector_forms
-from voxax.interop.kernel_order import check_axes, named_ranges, peer_offsets, places_of
-from voxax.interop.layers import Layer, Role
+from voxax.interop.peer import (
+    Form,
+    LayerWeights,
+    Role,
+    check_axes,
+    linear_form,
+    named_ranges,
+    peer_offsets,
+    places_of,
+    reshaped,
+    vector_forms,
+)
+from voxax.interop.state_dict import Names, dump, load
 
 
 def from_warpconvnet(
@@ -100,12 +108,12 @@ class _WarpConvNet:
     wrappers: tuple[str, ...] = ("norm", "block")
     grouped: bool = True
 
-    def wrapper_of(self, layer: Layer) -> str:
+    def wrapper_of(self, layer: LayerWeights) -> str:
         if layer.kind == "linear":
             return "block"
         return "norm" if layer.kind == "norm" else ""
 
-    def forms(self, layer: Layer) -> dict[Role, list[Form]]:
+    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
         found: dict[Role, list[Form]]
         found = {role: vector_forms(layer, role) for role in layer.arrays}
         own = layer.shape("weight") if "weight" in layer.arrays else ()
@@ -116,7 +124,7 @@ class _WarpConvNet:
             found["weight"] = [self._taps(layer, layer.spec)]
         return found
 
-    def _taps(self, layer: Layer, spec: KernelSpec) -> Form:
+    def _taps(self, layer: LayerWeights, spec: KernelSpec) -> Form:
         offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
         size = (np.ptp(offsets, axis=0) + 1).tolist()
         theirs = np.asarray(warpconvnet_offsets(size, ndim=spec.ndim))

@@ -5,8 +5,8 @@ Importing this package loads NumPy only. The libraries that decode `.las`, `.ply
 ``pip install "voxax[io]"``.
 """
 
-from voxax.io.labels import read_labels as read_labels
+from voxax.io.formats import read as read
+from voxax.io.formats import read_labels as read_labels
+from voxax.io.formats import readable_extensions as readable_extensions
 from voxax.io.ply import write_ply as write_ply
 from voxax.io.point_cloud import PointCloud as PointCloud
-from voxax.io.reading import read as read
-from voxax.io.registry import readable_extensions as readable_extensions

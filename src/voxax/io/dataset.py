@@ -2,20 +2,242 @@
 
 A data set is two lists of tasks: each reads one scan when it is called, in the data set's classes.
 Tasks hold paths only, so that worker processes take them, and scans are in memory one at a time.
+
+- Plain files of any kind that voxax reads.
+- SemanticKITTI: ``sequences/NN``, with ``velodyne/*.bin`` and ``labels/*.label``. Source: the data
+  set's page (Behley et al., "SemanticKITTI: A Dataset for Semantic Scene Understanding of LiDAR
+  Sequences", 2019), which also fixes the split.
+- ScanNet: ``scans/SCENE/SCENE_vh_clean_2.ply`` is a mesh whose vertices are the points, and
+  ``SCENE_vh_clean_2.labels.ply`` the same mesh with an id of NYU's 40 classes for each vertex.
+  Source: the data set's documentation (Dai et al., "ScanNet: Richly-annotated 3D Reconstructions
+  of Indoor Scenes", CVPR 2017).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from voxax.errors import FileFormatError, InputError
-from voxax.io.labelled_files import labelled_files
+from voxax.io.decoding import existing_file
+from voxax.io.formats import LABEL_READERS, read, readable_extensions
+from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES, to_common_classes
+from voxax.io.ply import read_ply_vertices
 from voxax.io.point_cloud import PointCloud
-from voxax.io.scannet import SCANNET_CLASS_NAMES, scannet_scenes
-from voxax.io.semantic_kitti import SEMANTIC_KITTI_CLASS_NAMES
-from voxax.io.semantic_kitti_folder import TRAIN, VALIDATION, semantic_kitti_scans
+
+
+@dataclass(frozen=True)
+class LabelledFile:
+    """Task: one scan, whose labels become places among `ids`, and -1 where they are none of them.
+
+    Without a file of labels the scan itself has them.
+    """
+
+    points: str
+    labels: str | None
+    ids: tuple[int, ...]
+
+    def __call__(self) -> PointCloud:
+        cloud = read(self.points, self.labels)
+        if cloud.labels is None:
+            stem = Path(self.points).with_suffix("")
+            raise FileFormatError(
+                f"{self.points} has no labels, and beside it is no {stem.name} with an end of "
+                f"{', '.join(LABEL_READERS)}"
+            )
+        return cloud.with_labels(fold(cloud.labels, self.ids))
+
+    def __str__(self) -> str:
+        return self.points
+
+
+def labelled_files(
+    folder: Path, patterns: Sequence[str], ids: tuple[int, ...]
+) -> list[LabelledFile]:
+    """The scans that fit the patterns, by name within each; no scan twice.
+
+    Labels in a file beside a scan, of the same name but for its end, come before its own.
+
+    Raises:
+        FileFormatError: no scan fits a pattern.
+        InputError: a pattern is empty or absolute.
+    """
+    found: dict[Path, LabelledFile] = {}
+    for pattern in patterns:
+        try:
+            fitting = sorted(folder.glob(pattern))
+        except (NotImplementedError, ValueError) as error:
+            raise InputError(
+                f"{pattern!r} is no pattern of files below {folder}, such as train/*.npz: {error}"
+            ) from error
+        scans = [path for path in fitting if path.is_file() and _is_scan(path)]
+        if not scans:
+            raise FileFormatError(
+                f"no file that voxax reads fits {pattern!r} in {folder}; it reads "
+                f"{', '.join(readable_extensions())}"
+            )
+        for scan in scans:
+            labels = _beside(scan)
+            found[scan] = LabelledFile(str(scan), None if labels is None else str(labels), ids)
+    return list(found.values())
+
+
+def fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
+    """Each id's place in `ids`, int32 [N]; -1 for an id that is not there."""
+    order = np.argsort(ids)
+    known = np.asarray(ids)[order]
+    place = np.minimum(np.searchsorted(known, raw), len(known) - 1)
+    return np.where(known[place] == raw, order[place], -1).astype(np.int32)
+
+
+def _stem(path: Path) -> str:
+    """The name without its known end, of which ``.pcd.bin`` is one."""
+    ends = [end for end in readable_extensions() if path.name.lower().endswith(end)]
+    return path.name[: -len(max(ends, key=len))]
+
+
+def _is_scan(path: Path) -> bool:
+    return path.name.lower().endswith(readable_extensions())
+
+
+def _beside(scan: Path) -> Path | None:
+    for end in LABEL_READERS:
+        path = scan.with_name(_stem(scan) + end)
+        if path != scan and path.is_file():
+            return path
+    return None
+
+
+TRAIN = ("00", "01", "02", "03", "04", "05", "06", "07", "09", "10")
+VALIDATION = ("08",)
+
+
+@dataclass(frozen=True)
+class SemanticKittiScan:
+    """Task: one sweep, in the 19 common classes."""
+
+    points: str
+    labels: str
+
+    def __call__(self) -> PointCloud:
+        cloud = read(self.points, self.labels)
+        try:
+            return cloud.with_labels(to_common_classes(cloud.labels))  # type: ignore[arg-type]
+        except InputError as error:
+            raise FileFormatError(f"{self.labels}: {error}") from error
+
+    def __str__(self) -> str:
+        return self.points
+
+
+def semantic_kitti_scans(folder: Path, sequences: Sequence[str]) -> list[SemanticKittiScan]:
+    """The sweeps of some sequences, in order of time.
+
+    Raises:
+        FileFormatError: a sequence, its sweeps or the labels of one are missing.
+    """
+    place = folder / "sequences"
+    if not place.is_dir():
+        raise FileFormatError(
+            f"{folder} has no folder sequences, which the layout of SemanticKITTI begins with"
+        )
+    scans = []
+    for name in sequences:
+        own = place / name
+        if not own.is_dir():
+            there = ", ".join(sorted(p.name for p in place.iterdir() if p.is_dir()))
+            raise FileFormatError(f"{place} has no sequence {name!r}; it has {there or 'none'}")
+        sweeps = sorted((own / "velodyne").glob("*.bin"))
+        if not sweeps:
+            raise FileFormatError(f"{own / 'velodyne'} holds no sweeps (*.bin)")
+        for sweep in sweeps:
+            labels = own / "labels" / f"{sweep.stem}.label"
+            if not labels.is_file():
+                raise FileFormatError(
+                    f"{sweep} has no labels: {labels} is missing; sequences 11 to 21 of the data "
+                    "set have none"
+                )
+            scans.append(SemanticKittiScan(str(sweep), str(labels)))
+    return scans
+
+
+SCANNET_CLASSES = {
+    1: "wall",
+    2: "floor",
+    3: "cabinet",
+    4: "bed",
+    5: "chair",
+    6: "sofa",
+    7: "table",
+    8: "door",
+    9: "window",
+    10: "bookshelf",
+    11: "picture",
+    12: "counter",
+    14: "desk",
+    16: "curtain",
+    24: "refrigerator",
+    28: "shower curtain",
+    33: "toilet",
+    34: "sink",
+    36: "bathtub",
+    39: "other furniture",
+}
+SCANNET_CLASS_NAMES = tuple(SCANNET_CLASSES.values())
+
+MESH, LABELS = "_vh_clean_2.ply", "_vh_clean_2.labels.ply"
+
+
+@dataclass(frozen=True)
+class ScanNetScene:
+    """Task: the vertices of one scene, in the 20 classes; others are unknown, -1."""
+
+    mesh: str
+    labels: str
+
+    def __call__(self) -> PointCloud:
+        cloud = read_ply_vertices(existing_file(self.mesh))
+        labelled = read_ply_vertices(existing_file(self.labels))
+        if labelled.labels is None:
+            raise FileFormatError(f"the vertices of {self.labels} have no property label")
+        if len(labelled) != len(cloud):
+            raise FileFormatError(
+                f"{self.labels} has {len(labelled)} vertices, {self.mesh} has {len(cloud)}: they "
+                "are of different meshes"
+            )
+        labels = fold(labelled.labels, tuple(SCANNET_CLASSES))
+        finite = np.isfinite(cloud.positions).all(axis=1)
+        return replace(cloud, labels=labels).select(finite)
+
+    def __str__(self) -> str:
+        return self.mesh
+
+
+def scannet_scenes(folder: Path, scenes: Sequence[str]) -> list[ScanNetScene]:
+    """Scenes by name, such as ``scene0000_00``.
+
+    Raises:
+        FileFormatError: a scene, or one of its two files, is missing.
+    """
+    place = folder / "scans"
+    if not place.is_dir():
+        raise FileFormatError(f"{folder} has no folder scans, which the layout of ScanNet has")
+    found = []
+    for name in scenes:
+        own = place / name
+        mesh, labels = own / f"{name}{MESH}", own / f"{name}{LABELS}"
+        for path in (mesh, labels):
+            if not path.is_file():
+                there = sum(p.is_dir() for p in place.iterdir())
+                raise FileFormatError(
+                    f"scene {name!r} has no file {path}; {place} holds {there} scenes"
+                )
+        found.append(ScanNetScene(str(mesh), str(labels)))
+    return found
+
 
 Task = Callable[[], PointCloud]
 

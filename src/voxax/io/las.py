@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.columns import to_uint8
-from voxax.io.extras import require
-from voxax.io.files import reading
-from voxax.io.point_cloud import PointCloud
+from voxax.io.decoding import reading, require
+from voxax.io.point_cloud import PointCloud, to_uint8
 
 # Dimensions of the file that go into the cloud, and their names there.
 DIMENSIONS = {

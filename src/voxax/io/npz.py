@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.columns import LABEL_NAMES
-from voxax.io.files import reading
-from voxax.io.point_cloud import PointCloud, as_labels
+from voxax.io.decoding import reading
+from voxax.io.point_cloud import LABEL_NAMES, PointCloud, as_labels
 
 POSITION_NAMES = ("xyz", "positions", "points")
 ORIGIN_NAME = "origin"

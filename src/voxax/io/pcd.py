@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.columns import cloud_from_columns
-from voxax.io.extras import require
-from voxax.io.files import reading
-from voxax.io.point_cloud import PointCloud
+from voxax.io.decoding import reading, require
+from voxax.io.point_cloud import PointCloud, cloud_from_columns
 
 PACKED_COLORS = ("rgb", "rgba")
 # pypcd4 gives this name to the columns that the file calls "_", which are padding.

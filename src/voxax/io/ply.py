@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from voxax.errors import FileFormatError, InputError
-from voxax.io.columns import cloud_from_columns, to_uint8
-from voxax.io.extras import require
-from voxax.io.files import reading, replacing
-from voxax.io.point_cloud import PointCloud, as_labels
-from voxax.io.surface import SAMPLED_POINTS, fan_triangles, sample_surface
+from voxax.io.decoding import reading, replacing, require
+from voxax.io.mesh import SAMPLED_POINTS, fan_triangles, sample_surface
+from voxax.io.point_cloud import PointCloud, as_labels, cloud_from_columns, to_uint8
 
 # Enough to reach the format, which is among the first lines.
 HEADER_BYTES = 4096
@@ -28,7 +26,7 @@ def read_ply(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCl
     """Read a PLY file, ascii or binary of either byte order.
 
     A file without faces is a point cloud; its columns are sorted as
-    :func:`voxax.io.columns.cloud_from_columns` says. A file with faces is a mesh:
+    :func:`voxax.io.point_cloud.cloud_from_columns` says. A file with faces is a mesh:
     `points` points are drawn evenly from its surface.
 
     Raises:

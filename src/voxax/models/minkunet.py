@@ -1,4 +1,4 @@
-"""MinkUNet: the sparse U-Net that most voxel segmentation builds on.
+"""MinkUNet, the sparse U-Net that most voxel segmentation builds on, and its residual blocks.
 
 Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional
 Neural Networks", CVPR 2019.
@@ -14,8 +14,63 @@ from flax import nnx
 
 from voxax.errors import InputError
 from voxax.geometry import Voxels, cat
-from voxax.models.blocks import ConvNormAct, ResidualBlock
-from voxax.nn.modules import Linear
+from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
+
+
+class ConvNormAct(nnx.Module):
+    """Convolution without bias, batch normalisation, ReLU."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        stride: int = 1,
+        *,
+        transposed: bool = False,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        self.conv = SpatiallySparseConv(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            transposed=transposed,
+            use_bias=False,
+            rngs=rngs,
+            **options,
+        )
+        self.norm = BatchNorm(out_channels)
+        self.act = ReLU()
+
+    def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
+        return self.act(self.norm(self.conv(voxels, out_voxels)))
+
+
+class ResidualBlock(nnx.Module):
+    """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016)."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, rngs: nnx.Rngs, **options: Any
+    ) -> None:
+        self.first = ConvNormAct(in_channels, out_channels, rngs=rngs, **options)
+        self.second = SpatiallySparseConv(
+            out_channels, out_channels, 3, use_bias=False, rngs=rngs, **options
+        )
+        self.norm = BatchNorm(out_channels)
+        self.act = ReLU()
+        shortcut: list[nnx.Module] = []
+        if in_channels != out_channels:
+            dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
+            linear = Linear(in_channels, out_channels, use_bias=False, rngs=rngs, **dtypes)
+            shortcut = [linear, BatchNorm(out_channels)]
+        self.shortcut = Sequential(*shortcut)
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        residual = self.norm(self.second(self.first(voxels)))
+        return self.act(residual + self.shortcut(voxels))
+
 
 _PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
 

@@ -1,7 +1,7 @@
 """voxax's operators as PyTorch modules, on the CPU. Needs ``pip install "voxax[torch]"``."""
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, and not there where types are checked.
+# PyTorch is an extra, which is absent where types are checked.
 
 from voxax.errors import MissingExtraError
 
@@ -12,13 +12,6 @@ except ImportError as error:
 
 from voxax.torch.bridge import to_jax as to_jax
 from voxax.torch.bridge import to_torch as to_torch
-from voxax.torch.conv import SparseConv2d as SparseConv2d
-from voxax.torch.conv import SparseConv3d as SparseConv3d
-from voxax.torch.conv import SparseConvTranspose as SparseConvTranspose
-from voxax.torch.conv import SparseConvTranspose3d as SparseConvTranspose3d
-from voxax.torch.conv import SpatiallySparseConv as SpatiallySparseConv
-from voxax.torch.conv import SpatiallySparseDepthwiseConv as SpatiallySparseDepthwiseConv
-from voxax.torch.conv import SubMConv3d as SubMConv3d
 from voxax.torch.functional import global_pool as global_pool
 from voxax.torch.functional import max_pool as max_pool
 from voxax.torch.functional import mean_pool as mean_pool
@@ -39,8 +32,15 @@ from voxax.torch.modules import MeanPool as MeanPool
 from voxax.torch.modules import MinPool as MinPool
 from voxax.torch.modules import ReLU as ReLU
 from voxax.torch.modules import Sequential as Sequential
+from voxax.torch.modules import SparseConv2d as SparseConv2d
+from voxax.torch.modules import SparseConv3d as SparseConv3d
+from voxax.torch.modules import SparseConvTranspose as SparseConvTranspose
+from voxax.torch.modules import SparseConvTranspose3d as SparseConvTranspose3d
+from voxax.torch.modules import SpatiallySparseConv as SpatiallySparseConv
+from voxax.torch.modules import SpatiallySparseDepthwiseConv as SpatiallySparseDepthwiseConv
+from voxax.torch.modules import SubMConv3d as SubMConv3d
 from voxax.torch.modules import SumPool as SumPool
-from voxax.torch.plan import plan as plan
 from voxax.torch.voxels import Voxels as Voxels
 from voxax.torch.voxels import cat as cat
+from voxax.torch.voxels import plan as plan
 from voxax.torch.voxels import voxelize as voxelize

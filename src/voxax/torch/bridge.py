@@ -6,7 +6,7 @@ came from NumPy, are copied by JAX without a word; results are shared always.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, and not there where types are checked.
+# PyTorch is an extra, which is absent where types are checked.
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Layers as functions on voxels of tensors."""
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, and not there where types are checked.
+# PyTorch is an extra, which is absent where types are checked.
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 
 from voxax.errors import InputError
 from voxax.geometry import KernelShape
-from voxax.torch import planning, products
+from voxax.torch import operators
 from voxax.torch.bridge import check_tensor
-from voxax.torch.geometry import KernelMap
-from voxax.torch.map_arrays import window_extremes
+from voxax.torch.geometry import KernelMap, is_planning
+from voxax.torch.operators import window_extremes
 from voxax.torch.static_text import (
     layer_text,
     relation_facts,
@@ -127,10 +127,10 @@ def convolve(
     name = str(dtype).removeprefix("torch.")
     text = layer_text(kernel_map.spec, kernel_map.same, level, options, kind, shape, name)
     views = [kernel_map.view(view) for view in view_names(text)]
-    if planning.active():
+    if is_planning():
         channels = shape[-1] * (shape[1] if kind == "grouped" else 1)
         return features.new_zeros((kernel_map.neighbors.shape[0], channels), dtype=dtype)
-    return products.forward(features.to(dtype), weight.to(dtype), views, text)
+    return operators.forward(features.to(dtype), weight.to(dtype), views, text)
 
 
 def weight_kind(weight: torch.Tensor) -> Literal["dense", "grouped", "depthwise"]:

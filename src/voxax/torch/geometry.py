@@ -1,20 +1,42 @@
 """Voxel sets and kernel maps of tensors."""
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, and not there where types are checked.
+# PyTorch is an extra, which is absent where types are checked.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 
 import torch
 
 from voxax.coords import PAD
 from voxax.errors import InputError
 from voxax.geometry.views import OPPOSITE_VIEWS
-from voxax.torch import planning
-from voxax.torch.map_arrays import map_view, neighbors, output_bucket, output_coords
+from voxax.torch.operators import map_view, neighbors, output_bucket, output_coords
 from voxax.torch.static_text import adjoint_text, output_level, relation_facts
+
+# True while `voxax.torch.plan` runs a model. A plain variable: torch.compile guards it, and cannot
+# read a context variable.
+_PLANNING = False
+
+
+def is_planning() -> bool:
+    """Return True while a plan is made: layers then build their maps and nothing else."""
+    return _PLANNING
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Layers called inside build their maps, and return zeros."""
+    global _PLANNING
+    before, _PLANNING = _PLANNING, True
+    try:
+        yield
+    finally:
+        _PLANNING = before
+
 
 Level = tuple[int, ...]
 
@@ -170,7 +192,7 @@ class VoxelGeometry:
         return kernel_map, self if out is None else out
 
     def _reached(self, spec: str, level: Level, capacity: int | None) -> VoxelGeometry:
-        if capacity is None and planning.active():
+        if capacity is None and is_planning():
             capacity = output_bucket(self.coords, spec)
         elif capacity is None and relation_facts(spec).generative:
             if torch.compiler.is_compiling():

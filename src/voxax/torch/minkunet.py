@@ -5,7 +5,7 @@ Neural Networks", CVPR 2019.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, and not there where types are checked.
+# PyTorch is an extra, which is absent where types are checked.
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from typing import Any
 from torch import nn
 
 from voxax.errors import InputError
-from voxax.torch.conv import SpatiallySparseConv
-from voxax.torch.modules import BatchNorm, Linear, ReLU, Sequential
+from voxax.torch.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 from voxax.torch.voxels import Voxels, cat
 
 _PLANES = (32, 64, 128, 256, 256, 128, 96, 96)

@@ -5,7 +5,7 @@ process.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, and not there where types are checked.
+# PyTorch is an extra, which is absent where types are checked.
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TYPICAL_ROWS = 65536
 
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
+class LayerText:
     """What the three products of a layer have in common.
 
     Attributes:
@@ -218,11 +218,11 @@ def _layer_text(
 
 
 @functools.lru_cache(maxsize=4096)
-def read_layer(text: str) -> Layer:
+def read_layer(text: str) -> LayerText:
     """The layer in a text."""
     found = json.loads(text)
     spec = KernelSpec(**{name: _tuples(value) for name, value in found["spec"].items()})
-    return Layer(
+    return LayerText(
         spec,
         found["same"],
         tuple(found["level"]),

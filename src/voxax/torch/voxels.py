@@ -1,7 +1,7 @@
-"""Voxels of tensors."""
+"""Voxels of tensors, and plans: kernel maps built ahead of a model's call."""
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, and not there where types are checked.
+# PyTorch is an extra, which is absent where types are checked.
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import voxax as vx
 from voxax.coords import PAD
 from voxax.errors import GeometryMismatchError, InputError
 from voxax.torch.bridge import check_tensor, to_jax, to_torch
-from voxax.torch.geometry import KernelMap, Link, VoxelGeometry
+from voxax.torch.geometry import KernelMap, Link, VoxelGeometry, recording
 
 
 class Voxels:
@@ -300,3 +300,27 @@ _register(VoxelGeometry, _take_geometry, _make_geometry)
 _register(Voxels, _take_voxels, _make_voxels)
 # torch.export.load reads example inputs with weights_only=True.
 torch.serialization.add_safe_globals([Voxels, VoxelGeometry, Link, KernelMap])
+
+
+def plan(model: Callable[[Voxels], Any], voxels: Voxels) -> Voxels:
+    """The same voxels with every kernel map that ``model(voxels)`` will ask for attached.
+
+    Strided levels get capacities of their own, bucketed from the number of their voxels. The model
+    runs once, without its products; neither its statistics nor the random state change.
+
+    Args:
+      model: a module, or any callable on Voxels.
+      voxels: of the cloud to plan for.
+
+    Raises:
+      InputError, CapacityError: as the layers of the model.
+    """
+    fresh = VoxelGeometry(voxels.coords, voxels.stride, voxels.batch_size)
+    planned = voxels.on(fresh, voxels.features)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), recording():
+        if isinstance(model, torch.nn.Module):
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            torch.func.functional_call(model, buffers, (planned,))
+        else:
+            model(planned)
+    return planned

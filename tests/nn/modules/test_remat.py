@@ -10,7 +10,7 @@ from flax import nnx
 import voxax as vx
 from oracle import relative_error
 from voxax.geometry import MAP_BUILT_EVENT
-from voxax.models.blocks import ResidualBlock
+from voxax.models.minkunet import ResidualBlock
 from voxax.nn.modules.activation import ReLU
 from voxax.nn.modules.container import Sequential
 from voxax.nn.modules.conv import SpatiallySparseConv

@@ -53,11 +53,9 @@ Not modelled
     two objects), reflections and glass, weather, interiors, and clutter outside the six classes.
 """
 
-from voxax.io.simulator.scene import StreetScene, street_scene
-from voxax.io.simulator.sensor import SENSORS, Sensor
 from voxax.io.simulator.solids import CLASS_NAMES, SHAPE_NAMES, Solids
-from voxax.io.simulator.sweep import simulate_sweep
-from voxax.io.simulator.terrain import Street, Terrain
+from voxax.io.simulator.street import Street, StreetScene, Terrain, street_scene
+from voxax.io.simulator.sweep import SENSORS, Sensor, simulate_sweep
 
 __all__ = [
     "CLASS_NAMES",

@@ -1,7 +1,15 @@
-"""Labelled primitives that a scene is made of, and a builder that collects them."""
+"""Labelled convex primitives: boxes, vertical cylinders and ellipsoids, and where rays meet them.
+
+Every primitive is a unit shape, stretched, turned about z and moved. Rays are taken
+into the primitive's own frame instead, where three small functions do the geometry.
+The direction is not normalised again there, so ray parameters stay metres of the
+original ray. Vectors have their components on the first axis, ``[3, n]``, so that each
+component is contiguous; all arrays are float64.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -105,3 +113,123 @@ class SolidBuilder:
             reflectivity=np.clip(table[:, 9], 0.0, 1.0),
             penetration=table[:, 10].copy(),
         )
+
+
+Interval = tuple[np.ndarray, np.ndarray]
+# Stands for a zero direction component: the slab is then reached absurdly far away,
+# which has the right sign, while 0 would give 0 * inf = nan on the slab's surface.
+TINY = 1e-12
+
+
+def unit_box(origin: np.ndarray, direction: np.ndarray) -> Interval:
+    """Entry and exit of rays ``[3, n]`` through the cube ``[-1, 1]^3``.
+
+    Returns ``(near, far)``, each ``[n]``; a ray misses where ``near > far``.
+    """
+    inverse = 1.0 / np.where(np.abs(direction) < TINY, TINY, direction)
+    to_centre = -origin * inverse
+    reach = np.abs(inverse)
+    near, far = to_centre - reach, to_centre + reach
+    return (
+        np.maximum(np.maximum(near[0], near[1]), near[2]),
+        np.minimum(np.minimum(far[0], far[1]), far[2]),
+    )
+
+
+def _round_interval(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
+    """Where ``a t^2 + 2 b t + c <= 0``, for ``a >= 0``."""
+    flat = a < TINY * TINY
+    a = np.where(flat, 1.0, a)
+    disc = b * b - a * c
+    root = np.sqrt(np.maximum(disc, 0.0))
+    miss = (disc < 0.0) & ~flat | flat & (c > 0.0)
+    near = np.where(flat, -np.inf, (-b - root) / a)
+    far = np.where(flat, np.inf, (-b + root) / a)
+    return np.where(miss, np.inf, near), np.where(miss, -np.inf, far)
+
+
+def unit_cylinder(origin: np.ndarray, direction: np.ndarray) -> Interval:
+    """Like :func:`unit_box`, for ``x^2 + y^2 <= 1, |z| <= 1`` with its caps."""
+    near, far = _round_interval(
+        direction[0] ** 2 + direction[1] ** 2,
+        origin[0] * direction[0] + origin[1] * direction[1],
+        origin[0] ** 2 + origin[1] ** 2 - 1.0,
+    )
+    inverse = 1.0 / np.where(np.abs(direction[2]) < TINY, TINY, direction[2])
+    to_centre, reach = -origin[2] * inverse, np.abs(inverse)
+    return np.maximum(near, to_centre - reach), np.minimum(far, to_centre + reach)
+
+
+def unit_sphere(origin: np.ndarray, direction: np.ndarray) -> Interval:
+    """Like :func:`unit_box`, for the unit ball."""
+    return _round_interval(
+        np.einsum("ij,ij->j", direction, direction),
+        np.einsum("ij,ij->j", origin, direction),
+        np.einsum("ij,ij->j", origin, origin) - 1.0,
+    )
+
+
+UNIT_SHAPES: dict[int, Callable[[np.ndarray, np.ndarray], Interval]] = {
+    BOX: unit_box,
+    CYLINDER: unit_cylinder,
+    ELLIPSOID: unit_sphere,
+}
+
+
+def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
+    """Turn vectors ``[3, n]`` by ``-yaw`` (``[n]``, radians) about z."""
+    c, s = np.cos(yaw), np.sin(yaw)
+    x, y = vector[0], vector[1]
+    return np.stack([c * x + s * y, c * y - s * x, np.broadcast_to(vector[2], np.shape(c * x))])
+
+
+def entry(interval: Interval) -> np.ndarray:
+    """Distance ``[n]`` at which a ray enters, from its ``(near, far)``; inf for none.
+
+    A ray that starts inside a primitive does not see it: sensors stand outside.
+    """
+    near, far = interval
+    return np.where((near <= far) & (near > 0.0), near, np.inf)
+
+
+def intersect(solids: Solids, origin: np.ndarray, direction: np.ndarray) -> Interval:
+    """Entry and exit of ray ``i`` through primitive ``i``.
+
+    Args:
+      solids: ``n`` primitives of any shapes.
+      origin: ``[3, n]``, metres.
+      direction: ``[3, n]``, unit vectors.
+
+    Returns:
+      ``(near, far)``, each ``[n]``, metres; a ray misses where ``near > far``.
+    """
+    near, far = np.full(len(solids), np.inf), np.full(len(solids), -np.inf)
+    half = solids.half.T
+    start = to_local(origin - solids.centre.T, solids.yaw) / half
+    heading = to_local(direction, solids.yaw) / half
+    for shape, unit_shape in UNIT_SHAPES.items():
+        rows = np.flatnonzero(solids.shape == shape)
+        near[rows], far[rows] = unit_shape(start[:, rows], heading[:, rows])
+    return near, far
+
+
+def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """Absolute cosine ``[n]`` between ray ``i`` and the surface normal of primitive ``i``.
+
+    ``point``, ``direction``: ``[3, n]``, a point on the surface and the ray's unit direction.
+    """
+    half = solids.half.T
+    local = to_local(point - solids.centre.T, solids.yaw) / half
+    size = np.abs(local)
+    normal = local.copy()
+    side = np.arange(3)[:, None]
+    is_box = solids.shape == BOX
+    normal = np.where(is_box & (side != np.argmax(size, axis=0)), 0.0, normal)
+    is_cylinder = solids.shape == CYLINDER
+    on_cap = size[2] >= np.hypot(local[0], local[1])
+    normal = np.where(is_cylinder & ((side == 2) != on_cap), 0.0, normal)
+    normal /= half
+    heading = to_local(direction, solids.yaw)
+    length = np.sqrt(np.einsum("ij,ij->j", normal, normal))
+    cosine = np.abs(np.einsum("ij,ij->j", normal, heading))
+    return np.divide(cosine, length, out=np.ones_like(cosine), where=length > 0.0)

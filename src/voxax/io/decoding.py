@@ -1,10 +1,12 @@
-"""Checks around opening a file, and writing one that is never half there."""
+"""Opening and decoding one file: checks before, and one kind of error for a broken file."""
 
+import importlib
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO
 
 from voxax.errors import FileFormatError, MissingExtraError
@@ -86,3 +88,22 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require(action: str, *modules: str) -> ModuleType:
+    """Import `modules` and return the first.
+
+    Args:
+        action: what needs them, as the message begins, e.g. ``"reading .laz"``.
+        *modules: top-level module names.
+
+    Raises:
+        MissingExtraError: one of them is not installed.
+    """
+    try:
+        loaded = [importlib.import_module(module) for module in modules]
+    except ImportError as error:
+        raise MissingExtraError(
+            f'{action} needs {" and ".join(modules)}: pip install "voxax[io]"'
+        ) from error
+    return loaded[0]

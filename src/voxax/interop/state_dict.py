@@ -1,0 +1,311 @@
+"""State dicts of any peer into a model and out of it.
+
+Tensors become NumPy arrays without importing their library; PyTorch is needed only to read a
+checkpoint file, and runs nothing that the file holds.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from flax import nnx
+
+from voxax.errors import FileFormatError, InputError, MissingExtraError
+from voxax.interop.peer import Form, LayerWeights, Peer, Role, find_layers
+
+
+def as_numpy(name: str, value: Any) -> np.ndarray:
+    """A NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
+
+    Raises:
+      InputError: not numbers; names the tensor.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # PyTorch gives NumPy none; float32 holds each
+            return value.float().numpy().astype(ml_dtypes.bfloat16)
+        value = value.numpy()
+    array = np.asarray(value)
+    if array.dtype == object or array.dtype.kind in "US":
+        raise InputError(f"{name!r} of the state dict is {type(value).__name__}, not a tensor")
+    return array
+
+
+def read_checkpoint(path: str | os.PathLike[str], key: str | None = None) -> dict[str, np.ndarray]:
+    """The state dict in a file that ``torch.save`` wrote, as NumPy arrays.
+
+    Loaded with ``weights_only=True``: a file that would run code is refused.
+
+    Args:
+      path: the file.
+      key: where the file holds more than a state dict, the entry that is one, such as
+        ``"state_dict"`` or ``"model_state"``.
+
+    Raises:
+      MissingExtraError: PyTorch is not installed.
+      FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
+    """
+    try:
+        import torch  # pyright: ignore[reportMissingImports]  (an extra)
+    except ImportError as error:
+        raise MissingExtraError(
+            'reading PyTorch checkpoints needs torch: pip install "voxax[torch]"'
+        ) from error
+    name = os.fspath(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise FileFormatError(
+            f"{name} is no PyTorch file of tensors alone ({str(error).splitlines()[0]}): save "
+            "model.state_dict(), and pass that file"
+        ) from error
+    if key is not None:
+        if not isinstance(content, Mapping) or key not in content:
+            raise FileFormatError(f"{name} has no entry {key!r}; it has {_entries(content)}")
+        content = content[key]
+    if not isinstance(content, Mapping) or not all(map(torch.is_tensor, content.values())):
+        raise FileFormatError(
+            f"{name} is no state dict{'' if key is None else f' at {key!r}'}, it has "
+            f"{_entries(content)}: read_checkpoint(path, key=...) takes the entry that is one"
+        )
+    return {tensor: as_numpy(tensor, value) for tensor, value in content.items()}
+
+
+def _entries(content: object) -> str:
+    if not isinstance(content, Mapping):
+        return type(content).__name__
+    return ", ".join(f"{name!r} ({type(value).__name__})" for name, value in content.items())
+
+
+Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
+"""The peer's name by the path of a layer; None where both are the same."""
+
+# Counters, which no layer here has.
+_IGNORED = ("num_batches_tracked", "max_num_voxels_during_training")
+
+
+def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Tensor names by their last part, by what comes before it; counters left out."""
+    groups: dict[str, dict[str, str]] = {}
+    for tensor in tensors:
+        prefix, _, member = tensor.rpartition(".")
+        if member not in _IGNORED:
+            groups.setdefault(prefix, {})[member] = tensor
+    return groups
+
+
+def peer_names(
+    layers: list[LayerWeights], names: Mapping[str, str] | Callable[[str], str] | None
+) -> list[str]:
+    """The peer's name of each layer.
+
+    Raises:
+      InputError: an entry of ``names`` for no layer, or one name for two layers.
+    """
+    if names is None:
+        result = [layer.path for layer in layers]
+    elif callable(names):
+        result = [names(layer.path) for layer in layers]
+    else:
+        used: set[str] = set()
+        result = [_renamed(layer.path, names, used) for layer in layers]
+        if unused := sorted(set(names) - used):
+            raise InputError(
+                f"names has {unused[0]!r}, which is no layer of the model and contains none; "
+                f"known layers: {_listed([layer.path for layer in layers])}"
+            )
+    if len(set(result)) != len(result):
+        twice = next(name for i, name in enumerate(result) if name in result[:i])
+        paths = [layer.path for layer, name in zip(layers, result, strict=True) if name == twice]
+        raise InputError(f"layers {_listed(paths)} are all named {twice!r}: each needs its own")
+    return result
+
+
+def bind(
+    layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer, names: Names
+) -> list[str]:
+    """The prefix in ``groups`` of each layer; every group is used once.
+
+    Raises:
+      InputError: as :func:`peer_names`; a layer without a group, a group without a layer.
+    """
+    if isinstance(names, str):
+        if names != "order":
+            raise InputError(f'names={names!r} must be None, a dict, a function, or "order"')
+        prefixes = _in_order(layers, groups, peer)
+    else:
+        wanted = peer_names(layers, names)
+        prefixes = [_prefix(*pair, groups, peer) for pair in zip(layers, wanted, strict=True)]
+    if left := [prefix for prefix in groups if prefix not in set(prefixes)]:
+        raise InputError(
+            f"no layer of the model takes {_listed(left)} of the {peer.name} state dict: give "
+            "names= for the layers that should, or remove them from the dict"
+        )
+    return prefixes
+
+
+def _renamed(path: str, names: Mapping[str, str], used: set[str]) -> str:
+    """``path`` with its longest part that ``names`` has replaced."""
+    parts = path.split(".")
+    for length in range(len(parts), -1, -1):
+        head = ".".join(parts[:length])
+        if head in names:
+            used.add(head)
+            return ".".join([*filter(None, [names[head]]), *parts[length:]])
+    return path
+
+
+def _prefix(
+    layer: LayerWeights, name: str, groups: Mapping[str, Mapping[str, str]], peer: Peer
+) -> str:
+    for prefix in (name, *(f"{name}.{wrapper}" for wrapper in peer.wrappers)):
+        if prefix in groups:
+            return prefix
+    raise InputError(
+        f"layer {layer} has no tensors {name}.* in the {peer.name} state dict, which has "
+        f'{_listed(groups)}: give names={{"{layer.path}": ...}}, or names="order" where both '
+        "define their layers in the same order"
+    )
+
+
+def _in_order(
+    layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer
+) -> list[str]:
+    if merged := [layer.path for layer in layers if not layer.in_order]:
+        raise InputError(
+            f'names="order" needs the model as its constructor left it: the attributes of '
+            f"{merged[0]!r} are sorted by name, as nnx.merge, nnx.clone, nnx.jit and "
+            "jax.tree.map leave them. Convert first, or give names="
+        )
+    if len(layers) != len(groups):
+        raise InputError(
+            f"the model has {len(layers)} layers, the {peer.name} state dict {len(groups)}: with "
+            f'names="order" they must be as many. Model: {_listed([x.path for x in layers], 60)}. '
+            f"State dict: {_listed(groups, 60)}"
+        )
+    return list(groups)
+
+
+def _listed(items: Iterable[str], most: int = 6) -> str:
+    shown = [repr(item) for item in items]
+    more = f", and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more
+
+
+def load(
+    state_dict: Mapping[str, Any] | str | os.PathLike[str],
+    model: nnx.Module,
+    peer: Peer,
+    names: Names,
+) -> dict[str, str]:
+    """Set the arrays of ``model``; see :func:`voxax.interop.from_spconv`."""
+    if not isinstance(state_dict, Mapping):
+        state_dict = read_checkpoint(state_dict)
+    layers = _layers_of(model, peer)
+    groups = groups_of(state_dict)
+    prefixes = bind(layers, groups, peer, names)
+    arrays: list[tuple[nnx.Variable, jax.Array]] = []
+    for layer, prefix in zip(layers, prefixes, strict=True):
+        for role, form in _choose(layer, prefix, groups[prefix], state_dict, peer).items():
+            name = groups[prefix][form.member]
+            tensor = as_numpy(name, state_dict[name])
+            arrays.append((layer.arrays[role], _on_device(name, form.read(tensor))))
+    for variable, array in arrays:
+        variable.set_value(array)
+    return {layer.path: prefix for layer, prefix in zip(layers, prefixes, strict=True)}
+
+
+def dump(
+    model: nnx.Module, peer: Peer, names: Names, like: Mapping[str, Any] | None
+) -> dict[str, np.ndarray]:
+    """The arrays of ``model``; see :func:`voxax.interop.to_spconv`."""
+    layers = _layers_of(model, peer)
+    written: dict[str, np.ndarray] = {}
+    if like is None:
+        if isinstance(names, str):
+            raise InputError(f"names={names!r} has no names to write: give like=peer.state_dict()")
+        for layer, name in zip(layers, peer_names(layers, names), strict=True):
+            prefix = ".".join(filter(None, [name, peer.wrapper_of(layer)]))
+            for role, (form, *_) in peer.forms(layer).items():
+                tensor = ".".join(filter(None, [prefix, form.member]))
+                written[tensor] = _on_host(layer, role, form)
+        return written
+    groups = groups_of(like)
+    for layer, prefix in zip(layers, bind(layers, groups, peer, names), strict=True):
+        for role, form in _choose(layer, prefix, groups[prefix], like, peer).items():
+            written[groups[prefix][form.member]] = _on_host(layer, role, form)
+    return {name: written[name] for name in like if name in written}
+
+
+def _layers_of(model: nnx.Module, peer: Peer) -> list[LayerWeights]:
+    layers = find_layers(model)
+    for layer in layers:
+        if layer.groups > 1 and not peer.grouped:
+            raise InputError(
+                f"{layer.path!r} has groups={layer.groups}: {peer.name} has no grouped convolution "
+                "(groups=1 only)"
+            )
+    return layers
+
+
+def _choose(
+    layer: LayerWeights,
+    prefix: str,
+    members: Mapping[str, str],
+    state_dict: Mapping[str, Any],
+    peer: Peer,
+) -> dict[Role, Form]:
+    """The form in which each array of ``layer`` is stored; every member of the group is used.
+
+    Raises:
+      InputError: an array that is not stored, a tensor that no array takes, another shape.
+    """
+    chosen: dict[Role, Form] = {}
+    for role, forms in peer.forms(layer).items():
+        known = [form for form in forms if form.member in members]
+        if not known:
+            raise InputError(
+                f"layer {layer} needs {' or '.join(dict.fromkeys(f.member for f in forms))}, and "
+                f"{prefix!r} of the {peer.name} state dict has {', '.join(members)}"
+            )
+        shapes = {f.member: tuple(np.shape(state_dict[members[f.member]])) for f in known}
+        form = next((f for f in known if f.shape == shapes[f.member]), None)
+        if form is None:
+            member, shape = next(iter(shapes.items()))
+            wanted = " or ".join(map(str, dict.fromkeys(f.shape for f in known)))
+            raise InputError(
+                f"{members[member]!r} of the {peer.name} state dict has shape {shape}; layer "
+                f"{layer} takes {wanted}. Build the model with the same sizes, or give names= if "
+                "it belongs to another layer"
+            )
+        chosen[role] = form
+    if left := set(members) - {form.member for form in chosen.values()}:
+        raise InputError(
+            f"layer {layer} has no place for {members[min(left)]!r} of the {peer.name} state "
+            "dict: build the layer with it (use_bias=True for a bias), or remove it from the dict"
+        )
+    return chosen
+
+
+def _on_device(name: str, array: np.ndarray) -> jax.Array:
+    result = jnp.asarray(array)
+    if result.dtype != array.dtype:
+        raise InputError(
+            f"{name!r} is {array.dtype}, which JAX would turn into {result.dtype}: set "
+            'jax.config.update("jax_enable_x64", True), or convert the state dict first'
+        )
+    return result
+
+
+def _on_host(layer: LayerWeights, role: Role, form: Form) -> np.ndarray:
+    # A copy: PyTorch warns about arrays that cannot be written to, as JAX's are.
+    return np.array(form.write(np.asarray(layer.arrays[role][...])), order="C")

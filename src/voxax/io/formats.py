@@ -1,0 +1,201 @@
+"""Reads any supported scan into one form; the end of the file's name decides the reader.
+
+Labels may lie in a file of their own beside the scan, with one label per point.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from voxax.errors import FileFormatError
+from voxax.io.decoding import existing_file, reading
+from voxax.io.kitti import read_kitti, read_nuscenes, read_packed_labels
+from voxax.io.las import read_las
+from voxax.io.mesh import SAMPLED_POINTS, read_mesh
+from voxax.io.npz import read_npz, read_npz_labels
+from voxax.io.pcd import read_pcd
+from voxax.io.ply import read_ply
+from voxax.io.point_cloud import PointCloud, as_labels
+
+LabelReader = Callable[[Path], tuple[np.ndarray, dict[str, np.ndarray]]]
+
+
+def read_npy_labels(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Read whole numbers [N] saved by ``numpy.save``.
+
+    Raises:
+        FileFormatError: the file is broken, or holds something else.
+    """
+    with reading(path, "NPY"), path.open("rb") as stream:
+        return as_labels(np.lib.format.read_array(stream, allow_pickle=False)), {}
+
+
+LABEL_READERS: dict[str, LabelReader] = {
+    ".label": read_packed_labels,
+    ".npy": read_npy_labels,
+    ".npz": read_npz_labels,
+}
+
+
+def read_labels(path: str | os.PathLike[str]) -> np.ndarray:
+    """Read the labels of a scan.
+
+    Args:
+        path: a SemanticKITTI ``.label`` (raw ids, without the object numbers), a
+            ``.npy`` or a ``.npz``.
+
+    Returns:
+        int32 [N].
+
+    Raises:
+        FileFormatError: missing, of another kind, or broken.
+    """
+    return read_labels_and_attributes(path)[0]
+
+
+def read_labels_and_attributes(
+    path: str | os.PathLike[str],
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Like :func:`read_labels`, with what else the file says of each point, by name.
+
+    Raises:
+        FileFormatError: missing, of another kind, or broken.
+    """
+    found = existing_file(path)
+    reader = LABEL_READERS.get(found.suffix.lower())
+    if reader is None:
+        raise FileFormatError(
+            f"cannot read labels from {found}: its name ends in {found.suffix or 'nothing'}, "
+            f"labels come from {', '.join(LABEL_READERS)}"
+        )
+    return reader(found)
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file.
+
+    Args:
+        name: for people.
+        extensions: with the dot, lower case.
+        reader: takes the path and, where `surface` is set, ``points`` and ``seed``.
+        surface: it may hold a mesh, whose surface is sampled.
+    """
+
+    name: str
+    extensions: tuple[str, ...]
+    reader: Callable[..., PointCloud]
+    surface: bool = False
+
+
+FORMATS = (
+    Format("nuScenes sweep", (".pcd.bin",), read_nuscenes),
+    Format("KITTI or SemanticKITTI sweep", (".bin",), read_kitti),
+    Format("PLY points or mesh", (".ply",), read_ply, surface=True),
+    Format("PCD points", (".pcd",), read_pcd),
+    Format("LAS points", (".las", ".laz"), read_las),
+    Format("NumPy archive", (".npz",), read_npz),
+    Format("mesh", (".obj", ".stl", ".off", ".glb"), read_mesh, surface=True),
+)
+
+
+def readable_extensions() -> tuple[str, ...]:
+    """The ends of file names that :func:`voxax.io.read` knows, sorted."""
+    return tuple(sorted(extension for kind in FORMATS for extension in kind.extensions))
+
+
+def format_of(path: Path) -> Format:
+    """The format of a file, by the longest known end of its name.
+
+    Raises:
+        FileFormatError: no known extension fits; the message lists them.
+    """
+    name = path.name.lower()
+    fitting = [
+        (len(extension), kind)
+        for kind in FORMATS
+        for extension in kind.extensions
+        if name.endswith(extension)
+    ]
+    if fitting:
+        # The longest one decides: a nuScenes sweep, .pcd.bin, also ends in .bin.
+        return max(fitting, key=lambda pair: pair[0])[1]
+    suffix = path.suffix.lower()
+    if suffix in LABEL_READERS:
+        raise FileFormatError(
+            f"{path} holds labels, not points: read the scan and pass this as labels="
+        )
+    raise FileFormatError(
+        f"cannot tell the format of {path}: its name ends in {suffix or 'nothing'}, "
+        f"known are {', '.join(readable_extensions())}"
+    )
+
+
+def read(
+    path: str | os.PathLike[str],
+    labels: str | os.PathLike[str] | None = None,
+    *,
+    points: int = SAMPLED_POINTS,
+    seed: int = 0,
+) -> PointCloud:
+    """Read a scan or a mesh; the end of its name decides the format.
+
+    - ``.bin``: KITTI, SemanticKITTI: x, y, z, intensity
+    - ``.pcd.bin``: nuScenes: x, y, z, intensity, ring
+    - ``.ply``: points, or a mesh if it has faces
+    - ``.pcd``: Point Cloud Library: ascii, binary, binary_compressed
+    - ``.las``, ``.laz``: ASPRS: airborne and mobile scans
+    - ``.npz``: ``xyz``, and optionally ``origin``, ``label`` and others
+    - ``.obj``, ``.stl``, ``.off``, ``.glb``: meshes
+
+    Rows whose position is not finite hold no measurement (organised clouds of depth
+    cameras have many) and are dropped, with their attributes and labels.
+
+    Args:
+        path: the file.
+        labels: a ``.label``, ``.npy`` or ``.npz`` with one label per row of the file,
+            or per point that is left. They replace labels inside the scan; a
+            ``.label`` also adds the attribute ``instance``.
+        points: how many points to draw from the surface, for meshes only.
+        seed: of that drawing.
+
+    Returns:
+        The points, in the units and axes of the file.
+
+    Raises:
+        FileFormatError: a file is missing (then also a FileNotFoundError), empty,
+            broken, of an unknown kind, or has another number of labels than points.
+        InputError: `points` is not positive.
+        MissingExtraError: the library for this format is not installed.
+    """
+    found = existing_file(path)
+    kind = format_of(found)
+    cloud = kind.reader(found, points=points, seed=seed) if kind.surface else kind.reader(found)
+    finite = np.isfinite(cloud.positions).all(axis=1)
+    left = int(finite.sum())
+    if left == 0:
+        raise FileFormatError(
+            f"{found} holds no points: {len(cloud)} rows, none with a finite position"
+            if len(cloud)
+            else f"{found} holds no points"
+        )
+    if labels is not None:
+        values, attributes = read_labels_and_attributes(labels)
+        if len(values) not in (len(cloud), left):
+            raise FileFormatError(
+                f"{len(values)} labels in {os.fspath(labels)} for {_counted(len(cloud), left)} "
+                f"in {found}"
+            )
+        if len(values) == left:
+            cloud, finite = cloud.select(finite), np.ones(left, bool)
+        cloud = replace(cloud, labels=values, attributes=cloud.attributes | attributes)
+    return cloud if finite.all() else cloud.select(finite)
+
+
+def _counted(rows: int, left: int) -> str:
+    if rows == left:
+        return f"{rows} points"
+    return f"{rows} rows ({left} points with a finite position)"
