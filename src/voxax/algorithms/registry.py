@@ -15,7 +15,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     explicit.ALGORITHM,
     implicit.ALGORITHM,
     grouped.ALGORITHM,
-    masked.ALGORITHM,
+    masked.MASKED,
     tiled.ALGORITHM,
     selected.ALGORITHM,
     specialised.ALGORITHM,

@@ -55,7 +55,7 @@ def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
 
 
 ALGORITHM = dataclasses.replace(
-    masked.ALGORITHM,
+    masked.MASKED,
     name="grouped",
     space=space,
     heuristic=lambda problem, hardware: space(problem, hardware)[0],

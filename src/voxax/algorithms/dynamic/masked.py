@@ -13,7 +13,7 @@ from voxax.algorithms.dynamic.grid import grid_of, supports
 from voxax.algorithms.rows import EVERY_PRODUCT
 from voxax.hardware import HardwareInfo
 
-FORMS: tuple[Parameters, ...] = (
+MASKED_FORMS: tuple[Parameters, ...] = (
     (("block", 512), ("fetch", "gather")),
     (("block", 512), ("fetch", "slices")),
     (("block", 2048), ("fetch", "slices")),
@@ -29,7 +29,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
     """Both ways to fetch patches, where slices are few enough."""
-    return FORMS if problem.num_offsets <= _MOST_SLICES else FORMS[:1]
+    return MASKED_FORMS if problem.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
 def apply(
@@ -46,7 +46,7 @@ def apply(
     return blocks.run(problem, a, b, sizes, None, block, lambda count: ((0, count, largest),))
 
 
-ALGORITHM = Algorithm(
+MASKED = Algorithm(
     name="masked",
     kinds=frozenset({"dynamic"}),
     products=EVERY_PRODUCT,
@@ -56,6 +56,6 @@ ALGORITHM = Algorithm(
     space=space,
     heuristic=lambda problem, hardware: space(problem, hardware)[0],
     views=lambda parameters, product, symmetric: ("sizes",),
-    forms=FORMS,
+    forms=MASKED_FORMS,
     apply=apply,
 )

@@ -44,7 +44,7 @@ def apply(
     one = _one_scene(problem)
     own = grid_of(one)
     branches = [_kernel(one, own, size) for size in range(own.largest + 1)]
-    branches.append(lambda a, b, sizes: masked.apply(one, masked.FORMS[0], a, b, {"sizes": sizes}))
+    branches.append(lambda a, b, sizes: masked.apply(one, masked.MASKED_FORMS[0], a, b, {"sizes": sizes}))
 
     def scene(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
         first, last = jnp.min(sizes), jnp.max(sizes)
@@ -147,7 +147,7 @@ def _by_taps(
 
 
 ALGORITHM = dataclasses.replace(
-    masked.ALGORITHM,
+    masked.MASKED,
     name="selected",
     revision=2,
     supports=supports,

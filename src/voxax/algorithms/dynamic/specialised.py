@@ -53,7 +53,7 @@ def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
 
 
 ALGORITHM = dataclasses.replace(
-    masked.ALGORITHM,
+    masked.MASKED,
     name="specialised",
     supports=supports,
     space=lambda problem, hardware: ((("block", BLOCK),),),

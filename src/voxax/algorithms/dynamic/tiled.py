@@ -53,7 +53,7 @@ def tile_order(grid: Grid, tile: int) -> jax.Array | None:
 
 
 ALGORITHM = dataclasses.replace(
-    masked.ALGORITHM,
+    masked.MASKED,
     name="tiled",
     space=lambda problem, hardware: FORMS,
     heuristic=lambda problem, hardware: FORMS[0],
