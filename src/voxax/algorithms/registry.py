@@ -5,7 +5,7 @@ from __future__ import annotations
 from voxax.algorithms import cutlass_implicit_gemm, explicit_gemm, implicit_gemm
 from voxax.algorithms.base import Algorithm, WeightKind
 from voxax.algorithms.depthwise import explicit, implicit
-from voxax.algorithms.dynamic import grouped, masked, selected, specialised, tiled
+from voxax.algorithms.dynamic import grouped, masked, selected
 from voxax.errors import AlgorithmError
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -14,11 +14,11 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     cutlass_implicit_gemm.ALGORITHM,
     explicit.ALGORITHM,
     implicit.ALGORITHM,
-    grouped.ALGORITHM,
+    grouped.GROUPED,
     masked.MASKED,
-    tiled.ALGORITHM,
+    masked.TILED,
     selected.ALGORITHM,
-    specialised.ALGORITHM,
+    grouped.SPECIALISED,
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from voxax import _compat
 from voxax.algorithms import Product
 from voxax.algorithms.dynamic.grid import output_grid
-from voxax.algorithms.dynamic.specialised import prefix_of
+from voxax.algorithms.dynamic.grouped import prefix_of
 from voxax.coords import box_offsets
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec

@@ -13,7 +13,7 @@ import numpy as np
 
 from voxax.algorithms import lookup, names, native
 from voxax.algorithms.dynamic.grid import grid_of
-from voxax.algorithms.dynamic.specialised import BLOCK
+from voxax.algorithms.dynamic.grouped import BLOCK
 from voxax.errors import InputError
 from voxax.products.floor import matrix_rate
 from voxax.products.survey import Call, survey

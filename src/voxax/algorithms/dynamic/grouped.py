@@ -1,10 +1,13 @@
-"""grouped: positions sorted by size, so that nearly every block has one size.
+"""Strategies that sort positions by size: ``grouped`` and ``specialised``.
 
-The taps are ordered by the size that reaches them: each block multiplies a prefix, and only the
-blocks at which the size changes multiply taps that some of their positions lack. No capacity is
-assumed, and nothing overflows: how many blocks take which prefix is decided while running.
+The taps are ordered by the size that reaches them. Each block multiplies a prefix of them, and only
+blocks at which the size changes multiply taps that some of their positions lack. ``grouped`` decides
+while running how many blocks take which prefix: no capacity is assumed and nothing overflows. On
+CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
 
-On CPUs the native kernels (:mod:`.cpu`) do better without sorting.
+``specialised`` is compiled for how many positions have at least each size. The counts, rounded up,
+are part of the program, so no branch is left in it; one program is kept for each bucketed histogram.
+A caller whose sizes are concrete gives the counts (``Problem.prefix``).
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ import jax.numpy as jnp
 
 from voxax.algorithms import native
 from voxax.algorithms.base import Parameters, Problem
-from voxax.algorithms.dynamic import blocks, cpu, masked
+from voxax.algorithms.dynamic import cpu, masked, patches
 from voxax.algorithms.dynamic.grid import grid_of
 from voxax.hardware import HardwareInfo
 
-FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (512, 256, 1024))
+GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (512, 256, 1024))
 
 
-def apply(
+def apply_grouped(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
 ) -> jax.Array:
     """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
@@ -33,7 +36,7 @@ def apply(
     largest = grid_of(problem).largest
     # Stable, so that neighbours of one size stay neighbours, and results are reproducible.
     order = jnp.argsort(-jnp.clip(sizes, 0, largest), stable=True).astype(jnp.int32)
-    return blocks.run(problem, a, b, sizes, order, int(dict(parameters)["block"]))
+    return patches.run_blocks(problem, a, b, sizes, order, int(dict(parameters)["block"]))
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
@@ -41,7 +44,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     if native.refusal(problem) is None:
         return cpu.space(problem)
     rows = problem.out_capacity
-    return tuple(form for form in FORMS if int(dict(form)["block"]) <= rows) or FORMS[:1]
+    return (
+        tuple(form for form in GROUPED_FORMS if int(dict(form)["block"]) <= rows)
+        or GROUPED_FORMS[:1]
+    )
 
 
 def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
@@ -54,12 +60,59 @@ def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
     return native.refusal(problem) is None or problem.product != "dgrad"
 
 
-ALGORITHM = dataclasses.replace(
+GROUPED = dataclasses.replace(
     masked.MASKED,
     name="grouped",
     space=space,
     heuristic=lambda problem, hardware: space(problem, hardware)[0],
-    forms=FORMS,
-    apply=apply,
+    forms=GROUPED_FORMS,
+    apply=apply_grouped,
     preferred=_preferred,
+)
+
+
+BLOCK = 512
+
+
+def supports_specialised(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Sizes that are known when the program is compiled."""
+    if not problem.prefix:
+        return "compiles for one histogram of sizes: they are traced here, or it was not asked for"
+    return masked.supports(problem, hardware)
+
+
+def apply_specialised(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
+) -> jax.Array:
+    """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
+    grid = grid_of(problem)
+    sizes = jnp.clip(views["sizes"], 0, grid.largest)
+    order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)
+    block = max(1, min(int(dict(parameters)["block"]), grid.positions))
+
+    def segments(count: int) -> list[tuple[int, int, int | None]]:
+        found, begin = [], 0
+        for size in range(grid.largest, -1, -1):
+            end = count if not size else min(count, -(-problem.prefix[size] // block))
+            found.append((begin, max(begin, end), size))
+            begin = max(begin, end)
+        return found
+
+    return patches.run_blocks(problem, a, b, sizes, order, block, segments)
+
+
+def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
+    """Positions of at least each size, rounded up to one of some 16 steps, so programs are few."""
+    step = max(BLOCK, -(-positions // 16))
+    return tuple(min(positions, -(-count // step) * step) for count in counts)
+
+
+SPECIALISED = dataclasses.replace(
+    masked.MASKED,
+    name="specialised",
+    supports=supports_specialised,
+    space=lambda problem, hardware: ((("block", BLOCK),),),
+    heuristic=lambda problem, hardware: (("block", BLOCK),),
+    forms=((("block", BLOCK),),),
+    apply=apply_specialised,
 )

@@ -44,7 +44,9 @@ def apply(
     one = _one_scene(problem)
     own = grid_of(one)
     branches = [_kernel(one, own, size) for size in range(own.largest + 1)]
-    branches.append(lambda a, b, sizes: masked.apply(one, masked.MASKED_FORMS[0], a, b, {"sizes": sizes}))
+    branches.append(
+        lambda a, b, sizes: masked.apply_masked(one, masked.MASKED_FORMS[0], a, b, {"sizes": sizes})
+    )
 
     def scene(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
         first, last = jnp.min(sizes), jnp.max(sizes)
@@ -112,7 +114,7 @@ def _kernel(problem: Problem, grid: Grid, size: int):
         "wgrad": problem.weight_shape,
     }
 
-    def body(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
+    def product(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
         if not size:
             return zeros(shapes[problem.product], kind, a)
         if problem.product == "forward":
@@ -127,7 +129,7 @@ def _kernel(problem: Problem, grid: Grid, size: int):
         w = jax.ShapeDtypeStruct(problem.weight_shape, a.dtype)
         return jax.linear_transpose(lambda w: forward(a, w), w)(b)[0].astype(kind)
 
-    return body
+    return product
 
 
 def _by_taps(
@@ -141,8 +143,8 @@ def _by_taps(
     everywhere = jnp.full((grid.positions,), grid.largest, jnp.int32)
     form = masked.forms_for(own)[-1]
     if problem.product == "dgrad":
-        return masked.apply(own, form, a, b[taps], {"sizes": everywhere})
-    found = masked.apply(own, form, a, b, {"sizes": everywhere})
+        return masked.apply_masked(own, form, a, b[taps], {"sizes": everywhere})
+    found = masked.apply_masked(own, form, a, b, {"sizes": everywhere})
     return jnp.zeros(problem.weight_shape, found.dtype).at[taps].set(found, unique_indices=True)
 
 
