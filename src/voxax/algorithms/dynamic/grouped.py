@@ -1,13 +1,13 @@
 """Strategies that sort positions by size: ``grouped`` and ``specialised``.
 
 The taps are ordered by the size that reaches them. Each block multiplies a prefix of them, and only
-blocks at which the size changes multiply taps that some of their positions lack. ``grouped`` decides
-while running how many blocks take which prefix: no capacity is assumed and nothing overflows. On
-CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
+blocks at which the size changes multiply taps that some of their positions lack. ``grouped``
+decides while running how many blocks take which prefix: no capacity is assumed and nothing
+overflows. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
 
 ``specialised`` is compiled for how many positions have at least each size. The counts, rounded up,
-are part of the program, so no branch is left in it; one program is kept for each bucketed histogram.
-A caller whose sizes are concrete gives the counts (``Problem.prefix``).
+are part of the program, so no branch is left in it; one program is kept for each bucketed
+histogram. A caller whose sizes are concrete gives the counts (``Problem.prefix``).
 """
 
 from __future__ import annotations

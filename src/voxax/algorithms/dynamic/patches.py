@@ -4,12 +4,12 @@ Patches are read in three ways. :func:`run_blocks` gathers the taps of a block i
 ``[block, taps * C]`` and multiplies once. The number of taps is decided block by block while the
 program runs: one compiled branch for each size, taken by the largest size in the block.
 :func:`run_slices` reads a tile of positions as one shifted slice for each tap, without indices.
-:func:`gather_dgrad` reads dX from the input's side: each input position gathers the outputs that use
-it, so no position is written twice; the taps through which it gets something are no prefix, since
-the sizes of its neighbors decide.
+:func:`gather_dgrad` reads dX from the input's side: each input position gathers the outputs that
+use it, so no position is written twice; the taps through which it gets something are no prefix,
+since the sizes of its neighbors decide.
 
-Taps that a position of the block does not have read a row of zeros, so the values at these places (a
-NaN, say) have no influence.
+Taps that a position of the block does not have read a row of zeros, so the values at these places
+(a NaN, say) have no influence.
 """
 
 from __future__ import annotations
