@@ -15,7 +15,7 @@ def _more_than(field: str, number: int) -> Callable[[HardwareInfo], bool]:
     return lambda info: (getattr(info, field) or 0) > number
 
 
-_FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
+FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
     "matrix_unit": lambda info: info.matrix_unit is not None,
     "sparse_core": _more_than("sparse_cores", 0),
     "vmem": _more_than("vmem_bytes", 0),
@@ -32,14 +32,7 @@ _FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
 
 def names() -> tuple[str, ...]:
     """The features that are not a dtype or a vector extension."""
-    return tuple(_FEATURES)
-
-
-def supports(info: HardwareInfo, feature: str) -> bool:
-    """See :meth:`voxax.hardware.HardwareInfo.supports`."""
-    if feature in _FEATURES:
-        return _FEATURES[feature](info)
-    return feature in (info.native_dtypes or ()) or feature in (info.vector_extensions or ())
+    return tuple(FEATURES)
 
 
 def dtype_name(dtype: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from voxax.errors import InputError
-from voxax.hardware import features
+from voxax.hardware.features import FEATURES, dtype_name
 from voxax.hardware.fact import UNKNOWN, UNKNOWN_SOURCE, Fact
 
 # Quantities by name, hashable: (("bfloat16", 1.97e14), ...).
@@ -156,7 +156,7 @@ class HardwareInfo:
         Args:
           dtype: a dtype or its name, such as ``"bfloat16"``.
         """
-        return dict(self.peak_rates or ()).get(features.dtype_name(dtype))
+        return dict(self.peak_rates or ()).get(dtype_name(dtype))
 
     def supports(self, feature: str) -> bool:
         """Whether this device is known to have ``feature``. Never raises.
@@ -175,7 +175,9 @@ class HardwareInfo:
         - ``"pallas"``: Pallas has a compiler for the platform
         - a vector extension of the host's CPU (``"avx2"``, ``"avx512f"``, ``"sve"``, ...)
         """
-        return features.supports(self, feature)
+        if feature in FEATURES:
+            return FEATURES[feature](self)
+        return feature in (self.native_dtypes or ()) or feature in (self.vector_extensions or ())
 
     def to_json(self) -> dict[str, Any]:
         """``{field: {"value": ..., "source": ...}}`` of what JSON can hold."""
