@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from segmentation import Task, arguments, compare, hold_out, minkunet, voxel_mlp, write
 
-from voxax.cli.malloc import keep_heap
+from voxax.cli.process import keep_heap
 from voxax.io import PointCloud, read
 from voxax.io.examples import Preparation
 from voxax.io.ground import height_above_ground

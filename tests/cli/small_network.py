@@ -31,7 +31,7 @@ def run(*commands):
     """Each command line, one after the other, with the small network; for another process."""
     from voxax.cli import main
     from voxax.cli.demo import _Run
-    from voxax.cli.network import NetworkConfig
+    from voxax.cli.learning import NetworkConfig
 
     NetworkConfig.model = small
     _Run._pictures = lambda self: None

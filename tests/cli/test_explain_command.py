@@ -20,10 +20,10 @@ def test_options_of_the_choices(option, capsys):
 
 
 def test_roofline_options_arrive(monkeypatch):
-    from voxax.cli import explain
+    from voxax.cli import tune
 
     heard = []
-    monkeypatch.setattr(explain, "_roofline", lambda *values: heard.append(values) or 0)
+    monkeypatch.setattr(tune, "_roofline", lambda *values: heard.append(values) or 0)
     assert main(["explain", "--roofline"]) == 0
     given = ["--width", "0.25", "--voxel-size", "1.0", "--sensor", "lidar64", "--seed", "3"]
     assert main(["explain", "--roofline", *given]) == 0

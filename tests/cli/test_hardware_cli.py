@@ -29,9 +29,9 @@ def test_json(capsys):
 
 
 def test_topology(capsys, monkeypatch):
-    from voxax.hardware import topology
+    from voxax.hardware import tpu
 
-    monkeypatch.setattr(topology, "_described", lambda name: None)
+    monkeypatch.setattr(tpu, "_described", lambda name: None)
     assert main(["hardware", "--topology", "v6e:2x2"]) == 0
     out = capsys.readouterr().out
     assert "TPU v6e" in out

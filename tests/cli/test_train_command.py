@@ -13,8 +13,8 @@ import folders
 from cli.small_network import small
 from parallel.own_devices import on_devices
 from voxax.cli import main
-from voxax.cli.batches import PrepareBatch
-from voxax.cli.network import NetworkConfig
+from voxax.cli.learning import NetworkConfig
+from voxax.cli.scenes import PrepareBatch
 from voxax.cli.train import dataset_of, transform_of
 from voxax.cli.train_config import read_config
 from voxax.errors import FileFormatError

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from voxax.cli import main
-from voxax.cli.network import width_for
-from voxax.cli.profile import Trace
+from voxax.cli.learning import Trace, width_for
 from voxax.hardware import describe
 
 GIB = 1 << 30

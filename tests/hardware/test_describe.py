@@ -13,7 +13,7 @@ from hardware import recorded
 from hardware.recorded import CUDA, GIB, Nvml, host
 from voxax.errors import InputError
 from voxax.hardware import Fact, HardwareInfo, Runtime, describe, shown
-from voxax.hardware.cuda_driver import cuda_attributes
+from voxax.hardware.gpu import cuda_attributes
 
 
 @pytest.fixture(autouse=True)

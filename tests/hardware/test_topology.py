@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from voxax.errors import InputError
-from voxax.hardware import Fact, describe, topology
+from voxax.hardware import Fact, describe, tpu
 
 # name, devices, cores of a device, MiB of vector memory, SparseCores
 TOPOLOGIES = [
@@ -19,7 +19,7 @@ TOPOLOGIES = [
 
 @pytest.fixture
 def without_libtpu(monkeypatch):
-    monkeypatch.setattr(topology, "_described", lambda name: None)
+    monkeypatch.setattr(tpu, "_described", lambda name: None)
 
 
 @pytest.mark.parametrize(("name", "devices", "cores", "vmem", "sparse"), TOPOLOGIES)
@@ -58,6 +58,6 @@ def test_unknown_chip(without_libtpu):
 
 
 def test_compiler_that_fails_is_no_reason_to_fail(monkeypatch):
-    monkeypatch.setattr(topology._compat, "has_libtpu", lambda: True)
-    monkeypatch.setattr(topology, "_answer", lambda name: "no JSON")
+    monkeypatch.setattr(tpu._compat, "has_libtpu", lambda: True)
+    monkeypatch.setattr(tpu, "_answer", lambda name: "no JSON")
     assert describe("v5e:2x2").num_devices == 4

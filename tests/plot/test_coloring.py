@@ -6,7 +6,7 @@ import pytest
 from voxax.errors import InputError
 from voxax.plot import CORRECT, IGNORED, WRONG, class_colors, rgb
 from voxax.plot.coloring import by_error, by_feature, by_label, by_tile, by_window
-from voxax.plot.scale import ACCENT, UNKNOWN
+from voxax.plot.palette import ACCENT, UNKNOWN
 
 
 def legend_of(coloring):

@@ -8,8 +8,8 @@ import pytest
 
 from voxax.errors import InputError, MissingExtraError
 from voxax.plot import CORRECT, WRONG, segmentation_png
+from voxax.plot.figure import height_text, length_text, nice_length
 from voxax.plot.palette import rgb
-from voxax.plot.sheet import height_text, length_text, nice_length
 
 pytest.importorskip("matplotlib")
 NAMES = ["ground", "car", "tree"]

@@ -12,8 +12,7 @@ import pytest
 import voxax as vx
 from voxax.errors import InputError, MissingExtraError
 from voxax.plot import Panel, draw_sites, reads
-from voxax.plot.palette import color_gaps
-from voxax.plot.scale import ACCENT, GROUPS, Scale, ink_on
+from voxax.plot.palette import ACCENT, GROUPS, Scale, color_gaps, ink_on
 from voxax.plot.site_content import content_of, number_text
 from voxax.plot.site_frame import frames_of, rows_of
 

@@ -17,7 +17,7 @@ from flax import nnx
 
 import voxax as vx
 from voxax.errors import CapacityError, InputError, VoxaxError
-from voxax.hardware.topology import ENVIRONMENT
+from voxax.hardware.tpu import ENVIRONMENT
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.modules import BatchNorm, Sequential, SubMConv3d
 from voxax.sizing import MemoryLimitError, MemoryReport

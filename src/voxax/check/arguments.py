@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat_tracing
+from voxax import _compat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def take_apart(
     """
     sort = kind or kind_of
     parameters = _parameters(function)
-    numbers, names = _compat_tracing.static_arguments(target)
+    numbers, names = _compat.static_arguments(target)
     own = int(inspect.ismethod(target))  # the numbers count `self`
     paths, structure = jax.tree_util.tree_flatten_with_path(tuple(inputs))
     leaves = []

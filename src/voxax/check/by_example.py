@@ -7,14 +7,12 @@ from typing import Any
 
 import jax
 
-from voxax import _compat, _compat_tracing
+from voxax import _compat
 from voxax.check.arguments import Arguments
 from voxax.check.modules import Subject
 
 
-def followed(
-    arguments: Arguments, held: frozenset[str], trace: _compat_tracing.ExampleTrace
-) -> list[Any]:
+def followed(arguments: Arguments, held: frozenset[str], trace: _compat.ExampleTrace) -> list[Any]:
     """Values of the arguments, those that are not in ``held`` as tracers of ``trace``."""
     traced = set(arguments.traced(held))
     return [
@@ -26,7 +24,7 @@ def followed(
 def run_by_example(
     subject: Subject,
     given: Any,
-    trace: _compat_tracing.ExampleTrace,
+    trace: _compat.ExampleTrace,
     *contexts: contextlib.AbstractContextManager[Any],
 ) -> None:
     """Calls ``subject(*given)``; Python code that asks for a tracer's value gets the example's.
@@ -43,12 +41,12 @@ def run_by_example(
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
         del kind, context
-        return _compat_tracing.example_of(tracer)
+        return _compat.example_of(tracer)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.disable_jit())
         stack.enter_context(_compat.fresh_trace())
-        stack.enter_context(_compat_tracing.answering(handler))
+        stack.enter_context(_compat.answering(handler))
         for context in contexts:
             stack.enter_context(context)
         stack.enter_context(trace.active())

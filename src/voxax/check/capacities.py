@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat_tracing
+from voxax import _compat
 from voxax.check import recording as limits
 from voxax.check.arguments import Arguments
 from voxax.check.by_example import followed, run_by_example
@@ -111,15 +111,15 @@ def _made(
             where = place(live_frames(sys._getframe(1)), own)
             found[id(out.coords)] = out, where.site if where is not None else None
 
-    trace = _compat_tracing.ExampleTrace()
+    trace = _compat.ExampleTrace()
     trace.limit, trace.end = limits.MOST_OPERATIONS, time.monotonic() + limits.SECONDS
     values = followed(arguments, held, trace)
     given = {id(v) for v in values}
     # What keeps it from being traced has findings of its own.
-    with contextlib.suppress(Exception, _compat_tracing.TraceLimit):
+    with contextlib.suppress(Exception, _compat.TraceLimit):
         run_by_example(subject, arguments.fill(values), trace, recording_maps(recorder))
     return [
-        ((where, out.stride), where, out, int(np.asarray(_compat_tracing.example_of(out.count))))
+        ((where, out.stride), where, out, int(np.asarray(_compat.example_of(out.count))))
         for out, where in found.values()
         if id(out.coords) not in given
     ]

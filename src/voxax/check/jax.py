@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from voxax import _compat, _compat_tracing
+from voxax import _compat
 from voxax.check import capacities, leaks, program, repeated_maps, retrace, where_gradient
 from voxax.check.arguments import Arguments, take_apart
 from voxax.check.classify import classify
@@ -136,7 +136,7 @@ def trace(
             asked.append((kind, where))
 
     function, values = staged(subject, arguments, held)
-    watched = _compat_tracing.noticing(notice)
+    watched = _compat.noticing(notice)
     with WARNINGS, warnings.catch_warnings(), _compat.fresh_trace(), watched:
         warnings.filterwarnings("always", message=f"(?s).*{_TRUNCATED}")
         warnings.showwarning = noticed
@@ -176,7 +176,7 @@ def replay(
         return next(answers)
 
     function, values = staged(subject, arguments, held)
-    with jax.disable_jit(), _compat.fresh_trace(), _compat_tracing.answering(handler):
+    with jax.disable_jit(), _compat.fresh_trace(), _compat.answering(handler):
         try:
             return jax.make_jaxpr(function)(*values)
         except Exception:  # what cannot be traced has findings of its own

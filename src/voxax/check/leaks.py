@@ -7,7 +7,7 @@ import sys
 import weakref
 from typing import Any
 
-from voxax import _compat_tracing
+from voxax import _compat
 from voxax.check.arguments import Arguments
 from voxax.check.by_example import followed, run_by_example
 from voxax.check.finding import Finding
@@ -25,12 +25,12 @@ def leaked(
     """
     try:
         alive = _alive(subject, arguments, held)
-    except _compat_tracing.TraceLimit as limit:
+    except _compat.TraceLimit as limit:
         return [], f"leaks: {limit}"
     if not alive:
         return [], ""
     below = {
-        id(_compat_tracing.base_tracer(value))
+        id(_compat.base_tracer(value))
         for tracer in alive
         if tracer.node is not None
         for value in tracer.node.inputs
@@ -39,7 +39,7 @@ def leaked(
     for tracer in alive:
         if id(tracer) in below:
             continue
-        where = tracer.node and place(_compat_tracing.frames_of(tracer.node), own)
+        where = tracer.node and place(_compat.frames_of(tracer.node), own)
         if where is None:
             continue
         found.append(
@@ -57,7 +57,7 @@ def leaked(
 
 def _alive(subject: Subject, arguments: Arguments, held: frozenset[str]) -> list[Any]:
     born: list[weakref.ref[Any]] = []
-    trace = _compat_tracing.ExampleTrace()
+    trace = _compat.ExampleTrace()
     trace.limit = 200_000
     trace.born = born
     values = followed(arguments, held, trace)

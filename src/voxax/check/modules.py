@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from voxax import _compat_tracing
+from voxax import _compat
 
 _SCOPE = re.compile(r"module\(([^()]*)\)")
 
@@ -69,7 +69,7 @@ def subject_of(target: Any) -> Subject:
         # The inner function of one that is compiled: else a Python value that is held static here
         # would be traced after all.
         # One level: below it may be vmap, grad or a decorator, which are part of the program.
-        inner = target.__wrapped__ if _compat_tracing.is_jitted(target) else target
+        inner = target.__wrapped__ if _compat.is_jitted(target) else target
         if inner is not target and inspect.ismethod(target):
             inner = types.MethodType(inner, target.__self__)
         return Subject(target, name.replace("<locals>.", ""), inner)

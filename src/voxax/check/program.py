@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat, _compat_tracing
+from voxax import _compat
 from voxax.check.finding import Finding
 from voxax.check.modules import module_of_scope
 from voxax.check.source import Place, Site, place, place_of
@@ -113,7 +113,7 @@ def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
             if other is made or hasattr(other, "val") or other.aval.dtype != made.aval.dtype:
                 continue
             producer = producers.get(other)
-            origin = producer and place(_compat_tracing.frames_of(producer), own)
+            origin = producer and place(_compat.frames_of(producer), own)
             if origin is None or origin.site != where.site:
                 return True
     return False

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat, _compat_tracing
-from voxax._compat_tracing import ExampleTrace, ExampleTracer
+from voxax import _compat
+from voxax._compat import ExampleTrace, ExampleTracer
 from voxax.check.arguments import Arguments
 from voxax.check.source import Place, Site, assigned_name, live_frames, place, raised_frames
 
@@ -125,7 +125,7 @@ TOO_LONG = f"it takes longer than {SECONDS:g} s"
 def _cut_short(recording: Recording) -> str:
     """Why a pass ended before the function did; empty if it did not."""
     error = recording.error[0] if recording.error is not None else None
-    return str(error) if isinstance(error, RanAway | _compat_tracing.TraceLimit) else ""
+    return str(error) if isinstance(error, RanAway | _compat.TraceLimit) else ""
 
 
 def _branches(recording: Recording) -> list[Any]:
@@ -180,12 +180,12 @@ def _record(
     with (
         jax.disable_jit(),
         _compat.fresh_trace(),
-        _compat_tracing.answering(handler),
+        _compat.answering(handler),
         trace.active(),
     ):
         try:
             function(*arguments.fill(values))
-        except (RanAway, _compat_tracing.TraceLimit) as error:
+        except (RanAway, _compat.TraceLimit) as error:
             recording.error = (error, None)
         except Exception as error:
             recording.error = (error, place(raised_frames(error), own))
@@ -193,9 +193,9 @@ def _record(
 
 
 def _concrete(tracer: Any) -> Any:
-    value = _compat_tracing.example_of(tracer)
-    if _compat_tracing.is_key(value):
-        with _compat_tracing.outside():
+    value = _compat.example_of(tracer)
+    if _compat.is_key(value):
+        with _compat.outside():
             return jax.random.key_data(value)
     return value
 
@@ -209,7 +209,7 @@ def _within(frame: Any, function: str, depth: int = 8) -> bool:
 
 
 def _question(kind: str, where: Place, context: str, tracer: Any, module: str) -> Question:
-    base = _compat_tracing.base_tracer(tracer)
+    base = _compat.base_tracer(tracer)
     names, chain = (None, ()) if base is None else _ancestry(base)
     aval = tracer.aval
     return Question(kind, where, context, names, chain, module, tuple(aval.shape), str(aval.dtype))
@@ -230,7 +230,7 @@ def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, 
         if node is None or id(node) in seen:
             continue
         seen.add(id(node))
-        where = place(_compat_tracing.frames_of(node))
+        where = place(_compat.frames_of(node))
         if where is not None:
             name = assigned_name(where.site)
             lines.setdefault(
@@ -238,10 +238,10 @@ def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, 
                 f"{name} (line {where.site.line})" if name else f"line {where.site.line}",
             )
         for value in node.inputs:
-            base = _compat_tracing.base_tracer(value)
+            base = _compat.base_tracer(value)
             if base is not None:
                 queue.append(base)
-            elif isinstance(value, _compat_tracing.Tracer):
+            elif isinstance(value, _compat.Tracer):
                 unknown = True
     chain = (*lines.values(), *(f"argument {name}" for name in sorted(names)))
     return (None if unknown and not names else frozenset(names)), chain

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax import _compat, _compat_tracing
+from voxax import _compat
 from voxax.check.finding import Finding
 from voxax.check.modules import module_of_scope
 from voxax.check.source import Place, Site, place_of
@@ -57,7 +57,7 @@ class _Visitor:
 
     def constant(self, value: Any) -> Any:
         """The number of a constant; each large one is a value of its own."""
-        if _compat_tracing.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
+        if _compat.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
             return self.number(("constant", id(value)))
         array = np.asarray(value)
         return self.number((array.dtype.str, array.shape, array.tobytes()))

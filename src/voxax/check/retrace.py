@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat_tracing
+from voxax import _compat
 from voxax.check.arguments import Arguments, Leaf
 from voxax.check.finding import Finding
 from voxax.check.source import Place, Site, place
@@ -104,12 +104,12 @@ def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
     if one is None or two is None:
         return []
     for a, b in _pairs(one, two):
-        where = place(_compat_tracing.frames_of(a), own)
+        where = place(_compat.frames_of(a), own)
         if where is not None and not _same(a, b):
             return [_unrepeatable(where)]
     shorter, longer = sorted((one.jaxpr.eqns, two.jaxpr.eqns), key=len)
     for equation in longer[len(shorter) :]:  # a loop that Python unrolls, more often one time
-        where = place(_compat_tracing.frames_of(equation), own)
+        where = place(_compat.frames_of(equation), own)
         if where is not None:
             return [_unrepeatable(where)]
     return []
@@ -175,6 +175,6 @@ def _closed(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    if _compat_tracing.is_key(value):
+    if _compat.is_key(value):
         return np.asarray(jax.random.key_data(value))
     return np.asarray(value)

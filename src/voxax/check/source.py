@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from voxax import _compat_tracing
+from voxax import _compat
 
 # Frames of these are how the user's line reaches JAX, not what a finding is about.
 _LIBRARIES = (
@@ -160,7 +160,7 @@ def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Plac
       outer: the place of the call of the jaxpr that it is in; None for the outermost.
       own: as for :func:`place`.
     """
-    frames = _compat_tracing.frames_of(equation)
+    frames = _compat.frames_of(equation)
     if outer is None:
         return place(frames, own)
     calls = [i for i, (code, _) in enumerate(frames) if code.co_name == _COMPILED_CALL]
@@ -178,7 +178,7 @@ def _is_wrapper(code: types.CodeType, owner: str) -> bool:
     return (
         owner in ("std", "voxax")
         or code.co_name in _WRAPPERS
-        or (code.co_name.startswith("__") and code.co_filename == _compat_tracing.CORE)
+        or (code.co_name.startswith("__") and code.co_filename == _compat.CORE)
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat_tracing
+from voxax import _compat
 from voxax.check.arguments import Arguments
 from voxax.check.codes import Verdict
 from voxax.check.report import Report
@@ -91,7 +91,7 @@ def _same(one: Any, two: Any) -> bool:
         np.shape(a) == np.shape(b)
         and np.allclose(np.asarray(a, np.complex128), np.asarray(b), 1e-3, 1e-4, equal_nan=True)
         for a, b in zip(leaves, others, strict=True)
-        if not _compat_tracing.is_key(a)
+        if not _compat.is_key(a)
     )
 
 
@@ -101,7 +101,7 @@ def vary(value: Any, seed: int) -> Any:
     Arrays of integers and booleans stay as they are: coordinates must stay sorted, and a kernel
     map's rows belong together.
     """
-    if seed == 0 or _compat_tracing.is_key(value):
+    if seed == 0 or _compat.is_key(value):
         return value
     if isinstance(value, bool):
         return bool(seed % 2)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat, _compat_tracing
+from voxax import _compat
 from voxax.check import signs
 from voxax.check.finding import Finding
 from voxax.check.modules import module_of_scope
@@ -214,7 +214,7 @@ def _counterexample(
     if not jnp.issubdtype(selection.output.aval.dtype, jnp.floating):
         return None
     try:
-        with _compat_tracing.outside():
+        with _compat.outside():
             for probe in itertools.product(*(_probes(v) for v in inputs)):
                 bad = _tried(evaluate, probe, differentiable)
                 if bad is not None:

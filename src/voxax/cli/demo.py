@@ -69,8 +69,7 @@ def demo(
         batch_size: Scenes of a step, by default one for each device. On any number of devices
             the same batch size and seed give the same steps, up to rounding.
     """
-    from voxax.cli.devices import use_devices
-    from voxax.cli.malloc import keep_heap
+    from voxax.cli.process import keep_heap, use_devices
 
     keep_heap()
     if steps < 1 or scenes < 1:
@@ -90,7 +89,7 @@ def demo(
 
     chosen = simulated(scenes, 8, sensor, seed) if input is None else from_file(input, labels)
     if width is None:
-        from voxax.cli.network import width_for
+        from voxax.cli.learning import width_for
         from voxax.hardware import describe
 
         width = width_for(describe())
@@ -155,15 +154,14 @@ class _Run:
         return 0
 
     def _phase(self, name: str) -> Any:
-        from voxax.cli.phases import Phase
+        from voxax.cli.progress import Phase
 
         return Phase(name, self.seconds)
 
     def _prepare(
         self, samples: list[Any], voxel_size: float, width: float, learning_rate: float
     ) -> None:
-        from voxax.cli.learning import Learning, class_weights
-        from voxax.cli.network import NetworkConfig, config_of
+        from voxax.cli.learning import Learning, NetworkConfig, class_weights, config_of
 
         names = self.scenes.class_names
         if self.resume:

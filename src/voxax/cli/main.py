@@ -32,12 +32,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     from voxax.cli.cache import cache
     from voxax.cli.check import check
     from voxax.cli.demo import demo
-    from voxax.cli.explain import explain
     from voxax.cli.export import export
     from voxax.cli.hardware import hardware
     from voxax.cli.segment import segment
     from voxax.cli.train import train
-    from voxax.cli.tune import tune
+    from voxax.cli.tune import explain, tune
     from voxax.cli.view import view
 
     commands = {

@@ -1,7 +1,8 @@
-"""What the terminal shows."""
+"""Progress in the terminal: spinners with timed phases, the training bar, the table of results."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -93,3 +94,31 @@ def result_table(metrics: dict[str, Any], out: Path) -> None:
         # soft_wrap keeps long paths in one piece, so that they can be copied.
         console.print(f"{label:>10}  {out / name}", soft_wrap=True)
     console.print(f"next: voxax segment FILE --checkpoint {out / 'checkpoint'}", soft_wrap=True)
+
+
+_MESSAGES = {
+    "simulate": "simulating or reading scenes",
+    "plan": "planning: which kernel maps the network needs, how large its levels are",
+    "compile": "compiling the training step, once",
+    "validate": "validating",
+    "pictures": "drawing",
+}
+
+
+class Phase:
+    """Adds the seconds spent inside to ``seconds[name]``, and says what is going on."""
+
+    def __init__(self, name: str, seconds: dict[str, float]) -> None:
+
+        self.name, self.seconds = name, seconds
+        message = _MESSAGES.get(name)
+        self.shown = working(message) if message else contextlib.nullcontext()
+
+    def __enter__(self) -> None:
+        self.begin = time.perf_counter()
+        self.shown.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.shown.__exit__(*error)
+        spent = time.perf_counter() - self.begin
+        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + spent

@@ -30,10 +30,10 @@ def segment(
             small for the network's voxels are enlarged.
         up: Which axis points up; -y for camera frames.
     """
-    from voxax.cli.malloc import keep_heap
+    from voxax.cli.process import keep_heap
 
     keep_heap()
-    from voxax.cli.network import config_of, restore
+    from voxax.cli.learning import config_of, restore
     from voxax.errors import InputError
     from voxax.geometry import Plan
     from voxax.io import read, write_ply

@@ -39,8 +39,7 @@ def train(
         out: Folder for the results, instead of the file's.
         devices: Devices that a step is spread over, instead of the file's.
     """
-    from voxax.cli.devices import use_devices
-    from voxax.cli.malloc import keep_heap
+    from voxax.cli.process import keep_heap, use_devices
     from voxax.cli.train_config import read_config
 
     keep_heap()
@@ -186,7 +185,7 @@ class _Run:
         return kind(run_task, workers=self.config.data.workers)
 
     def _phase(self, name: str) -> Any:
-        from voxax.cli.phases import Phase
+        from voxax.cli.progress import Phase
 
         return Phase(name, self.seconds)
 
@@ -197,8 +196,7 @@ class _Run:
         return [scans[i] for i in chosen]
 
     def _prepare(self, samples: list[PointCloud], held_out: PointCloud) -> None:
-        from voxax.cli.learning import Learning, class_weights, resumed
-        from voxax.cli.network import NetworkConfig
+        from voxax.cli.learning import Learning, NetworkConfig, class_weights, resumed
 
         config, training = self.config, self.config.training
         names = self.scans.class_names

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from voxax.cli.network import NETWORKS
+from voxax.cli.learning import NETWORKS
 from voxax.errors import InputError
 from voxax.io.dataset import FORMATS
 

@@ -61,7 +61,7 @@ def view(
         raise InputError(f"--voxel-size {voxel_size} must be positive and finite")
     names = None
     if checkpoint is not None:
-        from voxax.cli.network import config_of
+        from voxax.cli.learning import config_of
 
         names = config_of(checkpoint).class_names
     cloud = read(file, labels)

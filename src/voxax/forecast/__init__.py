@@ -14,7 +14,7 @@ from voxax.forecast.count import Request, count, count_all, outcomes
 from voxax.forecast.listing import Listing, Loop, read_listing
 from voxax.forecast.program import Cost, Kernel, Program
 from voxax.forecast.render import LEFT_OUT, render, render_loops
-from voxax.hardware.generations import TOPOLOGIES
+from voxax.hardware.tpu import TOPOLOGIES
 
 __all__ = [
     "LEFT_OUT",

@@ -20,7 +20,7 @@ from voxax.forecast.compile import compile_for
 from voxax.forecast.hlo import operations, runs_beside
 from voxax.forecast.listing import Listing, read_listing
 from voxax.forecast.program import Kernel, Program
-from voxax.hardware.generations import TOPOLOGIES
+from voxax.hardware.tpu import TOPOLOGIES
 
 SCHEDULE, UTILIZATION = "packed-bundles-post-ra", "pre-delay_hlo-static-per-bundle-utilization"
 

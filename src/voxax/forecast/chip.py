@@ -6,7 +6,7 @@ import dataclasses
 
 from voxax import _compat
 from voxax.errors import InputError
-from voxax.hardware.generations import TOPOLOGIES
+from voxax.hardware.tpu import TOPOLOGIES
 
 # Rows that a matrix unit of so many columns takes in a cycle. In the listing of a plain product of
 # large matrices each unit is busy for rows * columns / columns^2 / this number of cycles.

@@ -11,15 +11,11 @@ import jax
 from voxax import _native
 from voxax.errors import InputError
 from voxax.hardware import probe as probing
-from voxax.hardware.cuda_driver import CudaAttributes
-from voxax.hardware.defaults import default_facts
-from voxax.hardware.fact import Facts, first_known, told
-from voxax.hardware.info import HardwareInfo
-from voxax.hardware.runtime_cpu import cpu_device_facts, host_facts
-from voxax.hardware.runtime_device import device_facts, process_facts
-from voxax.hardware.runtime_gpu import gpu_facts
-from voxax.hardware.runtime_tpu import least_of_all, tpu_facts
-from voxax.hardware.topology import topology_facts
+from voxax.hardware.cpu import cpu_device_facts, host_facts
+from voxax.hardware.device import default_facts, device_facts, process_facts
+from voxax.hardware.gpu import CudaAttributes, gpu_facts
+from voxax.hardware.info import Facts, HardwareInfo, first_known, told
+from voxax.hardware.tpu import least_of_all, topology_facts, tpu_facts
 
 
 @dataclasses.dataclass(frozen=True)

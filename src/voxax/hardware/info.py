@@ -1,14 +1,88 @@
-"""The record of what is known about one device and the process around it."""
+"""The record of what is known about one device and the process around it.
+
+A fact is a value with its source. Named features are answered from the facts.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from voxax.errors import InputError
-from voxax.hardware.features import FEATURES, dtype_name
-from voxax.hardware.fact import UNKNOWN, UNKNOWN_SOURCE, Fact
+
+UNKNOWN_SOURCE = "unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """One value with its source.
+
+    Attributes:
+      value: None where nobody knows.
+      source: who said so (``jax memory_stats``, ``/proc/cpuinfo``, ``NVML``, ``probe``,
+        ``default: ...``), or ``unknown``.
+    """
+
+    value: Any
+    source: str
+
+    @property
+    def known(self) -> bool:
+        """Whether any source could tell."""
+        return self.source != UNKNOWN_SOURCE
+
+
+UNKNOWN = Fact(None, UNKNOWN_SOURCE)
+
+Facts = dict[str, Fact]
+
+
+def told(source: str, **values: Any) -> Facts:
+    """Facts by field name from one source; values that are None are left out."""
+    return {name: Fact(value, source) for name, value in values.items() if value is not None}
+
+
+def first_known(sources: Iterable[Mapping[str, Fact]]) -> Facts:
+    """Each field as the first source that knows it says."""
+    facts: Facts = {}
+    for source in sources:
+        for name, fact in source.items():
+            if fact.known:
+                facts.setdefault(name, fact)
+    return facts
+
+
+def _more_than(field: str, number: int) -> Callable[[HardwareInfo], bool]:
+    return lambda info: (getattr(info, field) or 0) > number
+
+
+FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
+    "matrix_unit": lambda info: info.matrix_unit is not None,
+    "sparse_core": _more_than("sparse_cores", 0),
+    "vmem": _more_than("vmem_bytes", 0),
+    "smem": _more_than("smem_bytes", 0),
+    "shared_memory": _more_than("shared_memory_bytes", 0),
+    "memory_stats": lambda info: info.memory_in_use is not None,
+    "multi_core": _more_than("cores", 1),
+    "multi_device": _more_than("num_devices", 1),
+    "multi_host": _more_than("process_count", 1),
+    "multi_slice": _more_than("num_slices", 1),
+    "pallas": lambda info: info.platform in ("gpu", "cuda", "tpu"),
+}
+
+
+def feature_names() -> tuple[str, ...]:
+    """The features that are not a dtype or a vector extension."""
+    return tuple(FEATURES)
+
+
+def dtype_name(dtype: Any) -> str:
+    """``"bfloat16"`` for the name, the scalar type or the dtype."""
+    return dtype if isinstance(dtype, str) else np.dtype(dtype).name
+
 
 # Quantities by name, hashable: (("bfloat16", 1.97e14), ...).
 Rates = tuple[tuple[str, float], ...]

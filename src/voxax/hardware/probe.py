@@ -23,7 +23,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.hardware.cache_dir import cache_dir
-from voxax.hardware.fact import Facts, told
+from voxax.hardware.info import Facts, told
 
 SOURCE = "probe"
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")

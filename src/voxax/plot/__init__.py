@@ -5,17 +5,17 @@ the functions that draw; both come with ``pip install "voxax[plot]"``, and viser
 ``Viewer``, with ``pip install "voxax[view]"``.
 """
 
-from .coloring import Coloring as Coloring
-from .figure import segmentation_png as segmentation_png
-from .page import segmentation_html as segmentation_html
-from .palette import CORRECT as CORRECT
-from .palette import IGNORED as IGNORED
-from .palette import WRONG as WRONG
-from .palette import class_colors as class_colors
-from .palette import rgb as rgb
-from .panel import Panel as Panel
-from .sites import draw_sites as draw_sites
-from .sites import reads as reads
-from .tradeoff import tradeoff_svg as tradeoff_svg
-from .viewer import Stepped as Stepped
-from .viewer import Viewer as Viewer
+from voxax.plot.coloring import Coloring as Coloring
+from voxax.plot.figure import segmentation_png as segmentation_png
+from voxax.plot.page import segmentation_html as segmentation_html
+from voxax.plot.palette import CORRECT as CORRECT
+from voxax.plot.palette import IGNORED as IGNORED
+from voxax.plot.palette import WRONG as WRONG
+from voxax.plot.palette import class_colors as class_colors
+from voxax.plot.palette import rgb as rgb
+from voxax.plot.panel import Panel as Panel
+from voxax.plot.sites import draw_sites as draw_sites
+from voxax.plot.sites import reads as reads
+from voxax.plot.tradeoff import tradeoff_svg as tradeoff_svg
+from voxax.plot.viewer import Stepped as Stepped
+from voxax.plot.viewer import Viewer as Viewer

@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-from ..errors import MissingExtraError
+from voxax.errors import MissingExtraError
 
 
 def require(module: str, extra: str = "plot") -> ModuleType:

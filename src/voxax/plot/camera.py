@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InputError
+from voxax.errors import InputError
 
 # Rows: the scene's axes in the cloud's axes. All are rotations, none mirrors.
 UPRIGHT = {

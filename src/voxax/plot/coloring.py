@@ -8,10 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InputError
-from .labels import percent
-from .palette import CORRECT, IGNORED, WRONG, class_colors, rgb
-from .scale import ACCENT, GROUPS, UNKNOWN, Scale
+from voxax.errors import InputError
+from voxax.plot.labels import percent
+from voxax.plot.palette import (
+    ACCENT,
+    CORRECT,
+    GROUPS,
+    IGNORED,
+    UNKNOWN,
+    WRONG,
+    Scale,
+    class_colors,
+    rgb,
+)
 
 # Integers of so few values are told apart one by one.
 FEW_VALUES = 12

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InputError
+from voxax.errors import InputError
 
 RIGHT, WRONG, SKIPPED = 0, 1, 2
 

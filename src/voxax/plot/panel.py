@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..geometry import KernelMap, KernelSpec, Voxels
+    from voxax.geometry import KernelMap, KernelSpec, Voxels
 
 Extent = tuple[tuple[int, int], tuple[int, int]]
 

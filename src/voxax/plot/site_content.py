@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from .panel import Extent, Panel
+from voxax.errors import InputError
+from voxax.plot.panel import Extent, Panel
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import InputError
-from .drawing import FADED, INK, PAPER, Box, Drawing
-from .panel import Extent, Panel
-from .scale import ACCENT, Scale, group_color, ink_on
-from .site_content import Content
+from voxax.errors import InputError
+from voxax.plot.drawing import FADED, INK, PAPER, Box, Drawing
+from voxax.plot.palette import ACCENT, Scale, group_color, ink_on
+from voxax.plot.panel import Extent, Panel
+from voxax.plot.site_content import Content
 
 # Pixels.
 CELL = 28

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import InputError
-from ._extra import require
-from .drawing import Drawing
-from .panel import Panel
-from .scale import Scale
-from .site_content import content_of
-from .site_frame import CELL, GAP, MARGIN, Frame, frames_of, rows_of
+from voxax.errors import InputError
+from voxax.plot._extra import require
+from voxax.plot.drawing import Drawing
+from voxax.plot.palette import Scale
+from voxax.plot.panel import Panel
+from voxax.plot.site_content import content_of
+from voxax.plot.site_frame import CELL, GAP, MARGIN, Frame, frames_of, rows_of
 
 if TYPE_CHECKING:
-    from ..geometry import KernelMap
+    from voxax.geometry import KernelMap
 
 
 def draw_sites(

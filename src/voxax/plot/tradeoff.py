@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from .drawing import FADED, Drawing
+from voxax.errors import InputError
+from voxax.plot.drawing import FADED, Drawing
 
 Point = tuple[float, float, float, str]
 """x, y, half the height of the error bar, label."""

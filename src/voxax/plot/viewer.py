@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ._extra import require
-from .camera import compose, direction
-from .coloring import Coloring
+from voxax.errors import InputError
+from voxax.plot._extra import require
+from voxax.plot.camera import compose, direction
+from voxax.plot.coloring import Coloring
 
 MOST_POINTS = 1_000_000
 _FIELD_OF_VIEW = 0.8  # radians

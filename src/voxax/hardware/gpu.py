@@ -1,16 +1,89 @@
-"""GPUs: the CUDA driver's attributes, then NVML (nvidia-ml-py) where installed; AMD's by Linux."""
+"""GPUs: the CUDA driver's attributes, then NVML (nvidia-ml-py) if installed; AMD's from Linux.
+
+The CUDA driver is called through ctypes. Linux's driver of AMD's GPUs describes them in
+``/sys/class/kfd`` (the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``): one folder a
+node, whose file ``properties`` has a name and a number on each line.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 from pathlib import Path
 from typing import Any
 
-from voxax.hardware.amd_topology import amd_facts
-from voxax.hardware.cuda_driver import CudaAttributes, cuda_attributes
-from voxax.hardware.fact import Facts, first_known, told
-from voxax.hardware.runtime_device import ask
+from voxax.hardware.device import ask
+from voxax.hardware.info import Facts, first_known, told
+
+CudaAttributes = dict[str, int]
+
+# CUdevice_attribute of cuda.h.
+_ATTRIBUTES = {
+    "warp_size": 10,
+    "clock_khz": 13,
+    "multiprocessors": 16,
+    "memory_clock_khz": 36,
+    "memory_bus_bits": 37,
+    "l2_cache": 38,
+    "capability_major": 75,
+    "capability_minor": 76,
+    "shared_memory_optin": 97,
+}
+
+
+def cuda_attributes(ordinal: int) -> CudaAttributes:
+    """What the driver says of GPU ``ordinal`` (as CUDA counts); empty without a driver."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        device = ctypes.c_int()
+        if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), ordinal):
+            return {}
+    except (OSError, AttributeError):
+        return {}
+    found: CudaAttributes = {}
+    for name, number in _ATTRIBUTES.items():
+        value = ctypes.c_int()
+        # A newer driver may have dropped an attribute, or answer 0 for it.
+        if cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device) == 0 and value.value:
+            found[name] = value.value
+    if "capability_major" in found:
+        found.setdefault("capability_minor", 0)
+    return found
+
+
+_NODES = "sys/class/kfd/kfd/topology/nodes"
+
+
+def amd_facts(root: Path, ordinal: int) -> Facts:
+    """Facts about the GPU that is the ``ordinal``-th of this host; none where there is no driver.
+
+    ``HIP_VISIBLE_DEVICES`` renumbers: GPUs of one host are taken to be alike in what is asked.
+    """
+    nodes = [_properties(path) for path in sorted((root / _NODES).glob("*/properties"), key=_node)]
+    found = [node for node in nodes if node.get("lds_size_in_kb")]  # others are processors
+    if not found:
+        return {}
+    own = found[min(ordinal, len(found) - 1)]
+    return told(
+        "/sys/class/kfd",
+        shared_memory_bytes=own["lds_size_in_kb"] << 10,
+        lane_count=own.get("wave_front_size") or None,
+    )
+
+
+def _node(path: Path) -> int:
+    return int(path.parent.name) if path.parent.name.isdigit() else 0
+
+
+def _properties(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split() for line in lines)
+    return {p[0]: int(p[1]) for p in pairs if len(p) == 2 and p[1].isdigit()}
+
 
 # From which compute capability on the arithmetic units take a dtype (CUDA programming guide,
 # "arithmetic instructions" and "tensor cores").

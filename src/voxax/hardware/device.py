@@ -1,11 +1,11 @@
-"""What the device object and JAX's process say, on any platform."""
+"""Facts from the device object and JAX's process on any platform, and conservative defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from voxax.hardware.fact import Facts, first_known, told
+from voxax.hardware.info import Facts, first_known, told
 
 
 def ask(device: Any, name: str) -> Any:
@@ -86,3 +86,25 @@ def ask_plain(device: Any, name: str) -> Any:
 def _devices(client: Any) -> list[Any]:
     found = ask(client, "devices") if client is not None else None
     return list(found) if found else []
+
+
+DEFAULT = "default"
+
+
+def default_facts(platform: str) -> Facts:
+    """Conservative facts about any chip."""
+    return told(
+        DEFAULT,
+        num_devices=1,
+        process_count=1,
+        num_hosts=1,
+        num_slices=1,
+        cpu_cores=1,
+        cores=1,
+        cores_per_chip=1,
+        sparse_cores=0,
+        lane_count=1,
+        tile_shape=(1, 1),
+        native_dtypes=("float32", "int32"),
+        **({"vmem_bytes": 0, "smem_bytes": 0} if platform == "cpu" else {}),
+    )

@@ -1,0 +1,221 @@
+"""TPUs: attached ones from JAX's table of chips, absent ones by the name of a topology.
+
+``libtpu`` describes a topology without a TPU. It is asked in a separate process: it wants
+environment variables set before it loads, and stays loaded. Without libtpu, JAX's table of
+chips and the extents in the name are used.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+from voxax import _compat
+from voxax.errors import InputError
+from voxax.hardware.device import ask, topology_of
+from voxax.hardware.info import Facts, first_known, told
+
+TOPOLOGIES = {
+    "v4": "v4:2x2x1",
+    "v5e": "v5e:2x2",
+    "v5p": "v5p:2x2x1",
+    "v6e": "v6e:2x2",
+    "7x": "tpu7x:2x2x1",
+}
+"""The smallest slice of each generation that libtpu describes."""
+
+
+SOURCE = "pltpu.get_tpu_info"
+# Dtypes that a matrix unit may take.
+_CANDIDATES = (
+    "float32",
+    "bfloat16",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float8_e4m3b11fnuz",
+    "int8",
+    "int4",
+)
+
+
+def tpu_facts(device: Any) -> Facts:
+    """Facts about a JAX device of the platform ``tpu``, attached or only described."""
+    return table_facts(_compat.tpu_info(ask(device, "device_kind"), ask(device, "num_cores")))
+
+
+def table_facts(table: Any, source: str = SOURCE) -> Facts:
+    """What one entry (``pltpu.TpuInfo``, of one TensorCore) says of a device.
+
+    Args:
+      table: the entry; None for a chip that JAX does not know.
+      source: who gave it.
+    """
+    if table is None:
+        return {}
+    cores = table.num_cores
+    rates = {
+        "bfloat16": table.bf16_ops_per_second,
+        "float8_e4m3fn": table.fp8_ops_per_second,
+        "float8_e5m2": table.fp8_ops_per_second,
+        "int8": table.int8_ops_per_second,
+        "int4": table.int4_ops_per_second,
+    }
+    sparse = table.sparse_core
+    dtypes = tuple(d for d in _CANDIDATES if _takes(table, d))
+    memory = cores * table.hbm_capacity_bytes
+    return told(
+        source,
+        generation=str(table.generation),
+        model=f"TPU {table.chip_version}",
+        cores=cores,
+        cores_per_chip=getattr(table.chip_version, "num_physical_tensor_cores_per_chip", None),
+        sparse_cores=0 if sparse is None else sparse.num_cores,
+        sparse_subcores=None if sparse is None else sparse.num_subcores,
+        sparse_lanes=None if sparse is None else sparse.num_lanes,
+        sparse_memory_bytes=None if sparse is None else sparse.vmem_capacity_bytes,
+        memory_bytes=memory,
+        physical_memory_bytes=memory,
+        vmem_bytes=table.vmem_capacity_bytes,
+        smem_bytes=table.smem_capacity_bytes,
+        tile_shape=(table.num_sublanes, table.num_lanes),
+        # A vector register is one tile.
+        lane_count=table.num_lanes,
+        matrix_unit=(table.mxu_column_size, table.mxu_column_size),
+        num_matrix_units=table.num_mxus,
+        memory_bandwidth=float(cores * table.mem_bw_bytes_per_second),
+        # The table writes 0 for what it does not know.
+        peak_rates=tuple((name, float(cores * r)) for name, r in rates.items() if r),
+        native_dtypes=dtypes or None,
+    )
+
+
+def least_of_all() -> Facts:
+    """For a TPU that JAX does not know: of each limit the least that any known TPU has."""
+    tables = _compat.known_tpu_infos()
+    if not tables:
+        return {}
+    source = "default: least of all TPUs that JAX knows"
+    entries = [table_facts(table, source) for table in tables]
+    fields = ("vmem_bytes", "smem_bytes", "tile_shape", "lane_count", "matrix_unit")
+    least = {name: min(entry[name].value for entry in entries) for name in fields}
+    return first_known([told(source, **least), told(source, sparse_cores=0)])
+
+
+def _takes(table: Any, dtype: str) -> bool:
+    try:
+        return bool(table.is_matmul_supported(dtype, dtype))
+    except Exception:
+        return False
+
+
+# libtpu must neither ask a cloud for its place nor insist on being alone.
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+_TOPOLOGY_NAME = re.compile(r"(?:tpu)?(?P<chip>v?\d+\w*)[:=](?P<shape>\d+(?:x\d+)*)", re.IGNORECASE)
+_SECONDS = 120
+
+
+def topology_facts(name: str) -> Facts:
+    """Facts about one device of the topology ``name``, such as ``v5e:2x2``.
+
+    Raises:
+      InputError: the name cannot be read, or names a chip that JAX does not know.
+    """
+    match = _TOPOLOGY_NAME.fullmatch(name.strip())
+    if match is None:
+        raise InputError(
+            f"{name!r} is no TPU topology: give CHIP:EXTENTS, for example v5e:2x2, v4:2x2x1 or "
+            "tpu7x:2x2x1"
+        )
+    described = _described(name.strip())
+    if described is not None:
+        return _through_compiler(described)
+    return _through_table(name, match["chip"].lower(), match["shape"])
+
+
+def _through_compiler(described: dict[str, Any]) -> Facts:
+    coords, shape = described.pop("device_coords"), described.pop("topology_shape")
+    cores = described.pop("cores")
+    table = _compat.tpu_info(described["device_kind"], cores)
+    named = told(
+        "libtpu topology",
+        platform="tpu",
+        cores=cores,
+        device_coords=None if coords is None else tuple(coords),
+        topology_shape=None if shape is None else tuple(shape),
+        **described,
+    )
+    return first_known([named, table_facts(table)])
+
+
+def _through_table(name: str, chip: str, extents: str) -> Facts:
+    table = _compat.tpu_info_of_version(chip)
+    if table is None:
+        raise InputError(
+            f"{name!r}: JAX {_compat.JAX_VERSION} knows no TPU {chip!r}, and libtpu is not "
+            f"installed or refuses the name; known chips: {', '.join(_compat.tpu_versions())}"
+        )
+    shape = tuple(int(n) for n in extents.split("x"))
+    facts = table_facts(table, "pltpu.get_tpu_info_for_chip")
+    per_chip = facts["cores_per_chip"].value if "cores_per_chip" in facts else table.num_cores
+    devices = math.prod(shape) * max(per_chip // table.num_cores, 1)
+    named = told(
+        "name of the topology",
+        platform="tpu",
+        device_kind=f"TPU {chip}",
+        topology_shape=shape,
+        num_devices=devices,
+    )
+    return first_known([named, facts])
+
+
+@functools.lru_cache(maxsize=64)
+def _answer(name: str) -> str | None:
+    script = f"from voxax.hardware.tpu import main; main({name!r})"
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            env={**os.environ, **ENVIRONMENT},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = result.stdout.strip().splitlines()
+    return lines[-1] if result.returncode == 0 and lines else None
+
+
+def _described(name: str) -> dict[str, Any] | None:
+    if not _compat.has_libtpu():
+        return None
+    answer = _answer(name)
+    try:
+        return None if answer is None else json.loads(answer)
+    except json.JSONDecodeError:
+        return None
+
+
+def print_topology(name: str) -> None:
+    """In a process of its own: print what libtpu says of ``name``, as one line of JSON."""
+    devices = _compat.tpu_topology(name)
+    first = devices[0]
+    coords = ask(first, "coords")
+    described = {
+        "device_kind": ask(first, "device_kind"),
+        "num_devices": len(devices),
+        "cores": ask(first, "num_cores"),
+        "device_coords": None if coords is None else list(coords),
+        "core_on_chip": ask(first, "core_on_chip"),
+        **topology_of(devices),
+    }
+    sys.stdout.write(json.dumps(described) + "\n")
