@@ -85,9 +85,9 @@ class MinkUNet(nnx.Module):
       stem: channels of the stem at width 1.
       width: factor on all channels, rounded to a multiple of 4.
       stem_kernel_size: kernel of the first convolution.
-      ndim: spatial axes.
-      dtype, param_dtype, fwd_algo, bwd_algo, precision: handed to every convolution.
       rngs: None means ``nnx.Rngs(0)``.
+      **options: of every convolution: ``ndim``, ``dtype``, ``param_dtype``, ``fwd_algo``,
+        ``bwd_algo``, ``precision``.
     """
 
     def __init__(
