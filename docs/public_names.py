@@ -11,7 +11,9 @@ import griffe
 
 SECTIONS = ("Args:", "Attributes:")
 # The names of several parameters, which may go on in the next line, and what is said of all.
-SHARED = re.compile(r"^(?P<names>\*{0,2}\w+(?:,\s+\*{0,2}\w+)+):(?P<text>.*?)(?=^\S|\Z)", re.M | re.S)
+SHARED = re.compile(
+    r"^(?P<names>\*{0,2}\w+(?:,\s+\*{0,2}\w+)+):(?P<text>.*?)(?=^\S|\Z)", re.M | re.S
+)
 
 
 def split_entries(text: str) -> str:
