@@ -11,7 +11,7 @@ from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 vxt = pytest.importorskip("voxax.torch")
-products, maps, functional = vxt.products, vxt.map_arrays, vxt.functional
+operators, functional = vxt.operators, vxt.functional
 text_of = vxt.static_text
 pytestmark = pytest.mark.torch
 
@@ -47,28 +47,28 @@ def operands(kind, dtype=torch.float32, grad=False):
 @pytest.mark.parametrize("kind", SHAPES)
 def test_opcheck_of_products(kind):
     x, w, dy, views, text = operands(kind, grad=True)
-    torch.library.opcheck(products.forward, (x, w, views, text))
-    torch.library.opcheck(products.dgrad, (dy, w, views, text, CAPACITY))
-    torch.library.opcheck(products.wgrad, (x, dy, views, text))
+    torch.library.opcheck(operators.forward, (x, w, views, text))
+    torch.library.opcheck(operators.dgrad, (dy, w, views, text, CAPACITY))
+    torch.library.opcheck(operators.wgrad, (x, dy, views, text))
 
 
 def test_opcheck_of_maps():
     voxels = cloud()
     spec = vxt.SparseConv3d(8, 8, 2, 2).spec
-    torch.library.opcheck(maps.output_coords, (voxels.coords, spec, CAPACITY))
-    coarse = maps.output_coords(voxels.coords, spec, CAPACITY)
-    torch.library.opcheck(maps.neighbors, (voxels.coords, coarse, spec, False))
-    table = maps.neighbors(voxels.coords, coarse, spec, False)
+    torch.library.opcheck(operators.output_coords, (voxels.coords, spec, CAPACITY))
+    coarse = operators.output_coords(voxels.coords, spec, CAPACITY)
+    torch.library.opcheck(operators.neighbors, (voxels.coords, coarse, spec, False))
+    table = operators.neighbors(voxels.coords, coarse, spec, False)
     for name in VIEW_BUILDERS:
-        torch.library.opcheck(maps.map_view, (table, name, spec, False, CAPACITY))
-    torch.library.opcheck(maps.window_extremes, (voxels.features, table, True))
+        torch.library.opcheck(operators.map_view, (table, name, spec, False, CAPACITY))
+    torch.library.opcheck(operators.window_extremes, (voxels.features, table, True))
 
 
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_gradients_equal_those_of_jax(kind, dtype):
     x, w, dy, views, text = operands(kind, dtype, grad=True)
-    y = products.forward(x, w, views, text)
+    y = operators.forward(x, w, views, text)
     dx, dw = torch.autograd.grad(y, (x, w), dy)
     assert y.dtype == dx.dtype == dw.dtype == dtype
     with jax.enable_x64(dtype is torch.float64):
@@ -122,10 +122,10 @@ def test_rows_that_begin_off_alignment_and_strided_ones():
     assert off.data_ptr() % 64 != 0
     np.testing.assert_array_equal(vxt.to_jax(off), off.numpy())
     _, w, _, views, text = operands("dense")
-    expected = products.forward(off.clone(), w, views, text)
-    torch.testing.assert_close(products.forward(off, w, views, text), expected, rtol=0, atol=0)
+    expected = operators.forward(off.clone(), w, views, text)
+    torch.testing.assert_close(operators.forward(off, w, views, text), expected, rtol=0, atol=0)
     columns = off.t().contiguous().t()
-    torch.testing.assert_close(products.forward(columns, w, views, text), expected, rtol=0, atol=0)
+    torch.testing.assert_close(operators.forward(columns, w, views, text), expected, rtol=0, atol=0)
 
 
 def test_float64_is_not_rounded_silently():
@@ -136,9 +136,9 @@ def test_float64_is_not_rounded_silently():
 def test_writing_into_operands_and_results():
     """The optimiser writes into weights as soon as the step is over; results can be written to."""
     x, w, _, views, text = operands("dense")
-    first = products.forward(x, w, views, text)
+    first = operators.forward(x, w, views, text)
     kept = first.clone()
     w.mul_(0.0)
     torch.testing.assert_close(first, kept, rtol=0, atol=0)
     first.zero_()
-    assert not products.forward(x, w, views, text).any()
+    assert not operators.forward(x, w, views, text).any()
