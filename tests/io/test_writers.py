@@ -5,9 +5,10 @@ import os
 import numpy as np
 import pytest
 
+from voxax._atomic_file import replacing
 from voxax.errors import InputError
 from voxax.io import read, write_ply
-from voxax.io.decoding import MissingFileError, replacing
+from voxax.io.decoding import MissingFileError
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -2,12 +2,10 @@
 
 import importlib
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO
 
 from voxax.errors import FileFormatError, MissingExtraError
 
@@ -66,28 +64,6 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise FileFormatError(
             f"cannot read {path} as {kind}: {type(error).__name__}: {cause}"
         ) from error
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """An open temporary file in the folder of `path`, which takes its place at the end.
-
-    A reader sees the old file or the whole new one; after an error the old file is
-    still there and the temporary one is gone.
-
-    Raises:
-        MissingFileError: the folder does not exist.
-    """
-    if not path.parent.is_dir():
-        raise MissingFileError(f"no such folder to write into: {path.parent.absolute()}")
-    # Opened by hand, since `tempfile` would leave the file readable by its owner only.
-    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.part"
-    try:
-        with temporary.open("xb") as stream:
-            yield stream
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def require(action: str, *modules: str) -> ModuleType:

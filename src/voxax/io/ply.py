@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from voxax._atomic_file import replacing
 from voxax.errors import FileFormatError, InputError
-from voxax.io.decoding import reading, replacing, require
+from voxax.io.decoding import MissingFileError, reading, require
 from voxax.io.mesh import SAMPLED_POINTS, fan_triangles, sample_surface
 from voxax.io.point_cloud import PointCloud, as_labels, cloud_from_columns, to_uint8
 
@@ -106,6 +107,8 @@ def write_ply(
         rows[name] = values
     plyfile = require("writing .ply", "plyfile")
     element = plyfile.PlyElement.describe(rows, "vertex")
+    if not target.parent.is_dir():
+        raise MissingFileError(f"no such folder to write into: {target.parent.absolute()}")
     with replacing(target) as stream:
         plyfile.PlyData([element], byte_order="<").write(stream)
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._atomic_file import replacing
 from voxax.coords import PAD
 from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError
 from voxax.geometry import Voxels
@@ -278,7 +279,7 @@ def _write(path: Path, exported: Any, leaves: list[Any], about: dict[str, Any]) 
         _PROGRAM: program,
         _WEIGHTS: stored.getvalue(),
     }
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, data in parts.items():
             archive.writestr(zipfile.ZipInfo(name, _WRITTEN), data)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from voxax._atomic_file import write_atomically
 from voxax.errors import FileFormatError, MissingExtraError
 
 _DESCRIPTION = "voxax.json"
@@ -25,9 +25,7 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
     folder = Path(folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     if jax.process_index() == 0:
-        temporary = folder / (_DESCRIPTION + ".tmp")
-        temporary.write_text(json.dumps(description, indent=2))
-        os.replace(temporary, folder / _DESCRIPTION)
+        write_atomically(folder / _DESCRIPTION, json.dumps(description, indent=2))
     ocp = _orbax()
     with ocp.CheckpointManager(
         folder,
