@@ -67,12 +67,12 @@ def test_configurations_are_well_formed(page):
         assert readers[kind](code)
 
 
-# Which figures there are is said where they are looked for first; once a GPU or a TPU was measured,
-# its results are in `benchmarks/results`, and these sentences are to go.
+# The first pages state which measurements are missing; once a GPU or a TPU was measured,
+# its results are in `benchmarks/results`, and these sentences must go.
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
-def test_what_there_is_not_yet_is_said(name):
+def test_limitations_are_stated(name):
     text = (ROOT / name).read_text()
     results = ROOT / "benchmarks" / "results"
     assert "**No pretrained weights" in text
     assert ("**No run on a TPU" in text) != (results / "tpu.md").exists()
-    assert ("**No figure of a GPU" in text) != (results / "gpu.md").exists()
+    assert ("**No GPU benchmarks" in text) != (results / "gpu.md").exists()
