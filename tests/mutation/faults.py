@@ -161,7 +161,7 @@ def _(original):
 
 
 @fault(
-    "duplicates added instead of averaged", "voxax.geometry.convert:reduce_rows", near="duplicates"
+    "duplicates added instead of averaged", "voxax.geometry.regroup:reduce_rows", near="duplicates"
 )
 def _(original):
     def wrong(features, inverse, capacity, reduction):

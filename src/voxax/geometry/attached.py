@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.voxel_geometry import VoxelGeometry
 
@@ -51,46 +50,3 @@ class AttachedMaps:
     def tree_unflatten(cls, records: Any, children: Any) -> AttachedMaps:
         levels, views = children
         return cls(levels, views, records)
-
-    def find(
-        self,
-        geometry: VoxelGeometry,
-        spec: KernelSpec,
-        out_geometry: VoxelGeometry | None,
-        capacity: int | None = None,
-    ) -> KernelMap | None:
-        """The attached map of ``spec`` from ``geometry`` (one of these levels), or None.
-
-        With ``capacity`` only one whose outputs have exactly so many rows.
-        """
-        out_level = None
-        if out_geometry is not None:
-            # Only levels of this very plan are known; an equal index in another plan means
-            # other voxels.
-            if out_geometry is not geometry and out_geometry.attached is not self:
-                return None
-            out_level = out_geometry.level
-        for record, arrays in zip(self.records, self.views, strict=True):
-            views = dict(zip(record.views, arrays, strict=True))
-            if record.in_level == geometry.level and record.spec == spec:
-                if out_level is None or out_level == record.out_level:
-                    same = record.out_level == record.in_level
-                    bare = geometry.bare()
-                    out = bare if same else self._level(record.out_level, out_geometry)
-                    if out is None or capacity not in (None, out.capacity):
-                        continue
-                    return KernelMap(bare, out, spec, views)
-            elif (
-                out_geometry is not None
-                and record.spec.relation == spec.adjoint().relation
-                and record.in_level == out_level
-                and record.out_level == geometry.level
-            ):
-                forward = KernelMap(out_geometry.bare(), geometry.bare(), record.spec, views)
-                return forward.transpose()
-        return None
-
-    def _level(self, level: int, out_geometry: VoxelGeometry | None) -> VoxelGeometry | None:
-        if out_geometry is not None:
-            return out_geometry.bare()
-        return self.levels[level - 1] if level > 0 else None

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError
-from voxax.geometry.convert import reduce_rows
-from voxax.geometry.regroup import gather_rows, new_geometry, unique_sites
+from voxax.geometry.regroup import gather_rows, new_geometry, reduce_rows, unique_sites
 from voxax.geometry.voxels import Voxels
 
 BevReduction = Literal["sum", "mean", "max", "min", "concat"]

@@ -23,11 +23,13 @@ from voxax.coords import (
     is_valid,
     unique_rows,
 )
-from voxax.errors import CapacityError, InputError
+from voxax.errors import InputError
+from voxax.geometry.attached import AttachedMaps
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.shard_maps import ShardMaps
 from voxax.geometry.views import invert_neighbors
-from voxax.geometry.voxel_geometry import Level, VoxelGeometry
+from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
 
 MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
@@ -76,7 +78,7 @@ def kernel_map_of(
     def attached_or_built() -> KernelMap:
         found = None
         if geometry.attached is not None:
-            found = geometry.attached.find(geometry, spec, out_geometry, capacity)
+            found = _attached_map(geometry.attached, geometry, spec, out_geometry, capacity)
         if found is None and geometry.split_over is not None:
             raise InputError(
                 f"one shard of a scene split over {geometry.split_over!r} has no map of {spec} at "
@@ -94,6 +96,70 @@ def kernel_map_of(
     if recorder is not None:
         recorder(geometry, spec, kernel_map, capacity)
     return kernel_map
+
+
+def _attached_map(
+    attached: AttachedMaps,
+    geometry: VoxelGeometry,
+    spec: KernelSpec,
+    out_geometry: VoxelGeometry | None,
+    capacity: int | None,
+) -> KernelMap | None:
+    """The attached map of ``spec`` from ``geometry`` (one of its levels), or None.
+
+    With ``capacity`` only a map whose outputs have exactly that many rows. A shard's maps have the
+    capacities of their split, whatever ``capacity`` is.
+    """
+    # Only levels of this very plan are known; an equal index in another plan means other voxels.
+    if out_geometry not in (None, geometry) and out_geometry.attached is not attached:
+        return None
+    if isinstance(attached, ShardMaps):
+        return _map_of_shard(attached, geometry, spec, out_geometry)
+    out_level = None if out_geometry is None else out_geometry.level
+    for record, arrays in zip(attached.records, attached.views, strict=True):
+        views = dict(zip(record.views, arrays, strict=True))
+        if record.in_level == geometry.level and record.spec == spec:
+            if out_level is None or out_level == record.out_level:
+                bare = geometry.bare()
+                same = record.out_level == record.in_level
+                out = bare if same else _level(attached, record.out_level, out_geometry)
+                if out is None or capacity not in (None, out.capacity):
+                    continue
+                return KernelMap(bare, out, spec, views)
+        elif (
+            out_geometry is not None
+            and record.spec.relation == spec.adjoint().relation
+            and record.in_level == out_level
+            and record.out_level == geometry.level
+        ):
+            return KernelMap(out_geometry.bare(), geometry.bare(), record.spec, views).transpose()
+    return None
+
+
+def _map_of_shard(
+    attached: ShardMaps,
+    geometry: VoxelGeometry,
+    spec: KernelSpec,
+    out_geometry: VoxelGeometry | None,
+) -> KernelMap | None:
+    for index, record in enumerate(attached.records):
+        if record.in_level != geometry.level or record.spec != spec:
+            continue
+        if out_geometry is not None and out_geometry.level != record.out_level:
+            continue
+        same = record.out_level == record.in_level and out_geometry is None
+        out = geometry.bare() if same else _level(attached, record.out_level, out_geometry)
+        views = dict(zip(record.views, attached.views[index], strict=True))
+        return KernelMap(attached.sources[index], out, spec, views, halo=attached.halos[index])
+    return None
+
+
+def _level(
+    attached: AttachedMaps, level: int, out_geometry: VoxelGeometry | None
+) -> VoxelGeometry | None:
+    if out_geometry is not None:
+        return out_geometry.bare()
+    return attached.levels[level - 1] if level > 0 else None
 
 
 def result_geometry(
@@ -232,17 +298,6 @@ def output_geometry(
         geometry.batch_size,
         -1,
         geometry.level_capacities,
-    )
-
-
-def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:
-    """Raise :class:`CapacityError` when rows were lost and that can be known (eagerly)."""
-    if _compat.is_traced(num_dropped) or not int(num_dropped):
-        return
-    given, needed = int(count), int(count) + int(num_dropped)
-    raise CapacityError(
-        f"{needed} voxels at the level of stride {level} do not fit into capacity {given}: "
-        f"give capacity={bucket_capacity(needed)} (vx.bucket_capacity({needed})) or more"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,19 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import COORD_LIMIT, PAD, UniqueRows, bucket_capacity, is_valid, unique_rows
 from voxax.errors import InputError
-from voxax.geometry.build import check_overflow
-from voxax.geometry.checks import check_coords, check_origin, check_voxel_size
-from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
+from voxax.geometry.input_checks import (
+    batch_indices,
+    check_coords,
+    check_finite,
+    check_origin,
+    check_voxel_size,
+    float_positions,
+    infer_batch_size,
+)
 from voxax.geometry.kernel_spec import per_axis
-from voxax.geometry.voxel_geometry import VoxelGeometry
+from voxax.geometry.regroup import REDUCTIONS, Reduction, reduce_rows
+from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 from voxax.geometry.voxels import Voxels
-
-Reduction = Literal["mean", "sum", "max", "min", "first"]
-REDUCTIONS = ("mean", "sum", "max", "min", "first")
 
 
 def from_coords(
@@ -103,51 +107,6 @@ def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
     if missing <= 0:
         return array[:rows]
     return jnp.pad(array, ((0, missing), (0, 0)), constant_values=fill)
-
-
-@functools.partial(jax.jit, static_argnames=("capacity", "reduction"))
-def reduce_rows(
-    features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
-) -> jax.Array:
-    """Merge feature rows that share an output row.
-
-    Args:
-      features: ``[N, C]``.
-      inverse: ``int32[N]``, output row or -1.
-      capacity: output rows.
-      reduction: see :func:`from_coords`. Half precision is summed in float32; 8- and 16-bit
-        integers give int32 sums, and means of integers are rounded down.
-
-    Returns:
-      ``[capacity, C]``; rows that nothing maps to are zero.
-    """
-    if reduction not in REDUCTIONS:
-        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}")
-    row = jnp.where(inverse < 0, capacity, inverse)
-    shape = (capacity, features.shape[1])
-    dtype = features.dtype
-    if reduction in ("mean", "sum"):
-        wide = accumulator(dtype)
-        total = jnp.zeros(shape, wide).at[row].add(features.astype(wide), mode="drop")
-        if reduction == "mean":
-            number = jnp.zeros((capacity,), wide).at[row].add(jnp.ones((), wide), mode="drop")
-            return mean_of(total, jnp.maximum(number, 1)[:, None]).astype(dtype)
-        return total.astype(product_dtype(dtype))
-    if reduction == "first":
-        index = jnp.arange(features.shape[0], dtype=jnp.int32)
-        first = jnp.full((capacity,), features.shape[0], jnp.int32).at[row].min(index, mode="drop")
-        source = jnp.concatenate([features, jnp.zeros((1, features.shape[1]), dtype)])
-        return source[first]
-    low, high = limits(dtype)
-    start = jnp.full(shape, low if reduction == "max" else high, dtype)
-    target = start.at[row]
-    merged = (
-        target.max(features, mode="drop")
-        if reduction == "max"
-        else target.min(features, mode="drop")
-    )
-    touched = jnp.zeros((capacity,), bool).at[row].set(True, mode="drop")
-    return jnp.where(touched[:, None], merged, jnp.zeros((), dtype))
 
 
 def voxelize(
@@ -239,36 +198,6 @@ def voxelize(
     return (voxels, inverse) if return_inverse else voxels
 
 
-def float_positions(positions: Any) -> jax.Array:
-    """``float[N, D]`` in float32 or wider, or :class:`InputError`."""
-    if not isinstance(positions, jax.Array):
-        positions = np.asarray(positions)
-        if np.issubdtype(positions.dtype, np.floating) and len(positions):
-            check_finite(positions)
-    positions = jnp.asarray(positions)
-    if positions.ndim != 2 or not 1 <= positions.shape[1] <= 4:
-        raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
-    if not jnp.issubdtype(positions.dtype, jnp.floating):
-        raise InputError(
-            f"positions must be floating point, got {positions.dtype}; for integer lattice "
-            "coordinates use vx.Voxels.from_coords"
-        )
-    # Half precision cannot number the cells of a room: 11 bits reach 2048.
-    return positions.astype(accumulator(positions.dtype))
-
-
-def check_finite(positions: np.ndarray) -> None:
-    """Raise :class:`InputError` naming the first NaN or infinite row."""
-    bad = ~np.isfinite(positions).all(axis=-1)
-    if bad.any():
-        first = int(np.argmax(bad))
-        raise InputError(
-            f"{int(bad.sum())} of {len(positions)} positions are NaN or infinite, first at row "
-            f"{first}: {positions[first].tolist()}; drop them with "
-            "positions[np.isfinite(positions).all(1)]"
-        )
-
-
 def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[float, ...]) -> None:
     if _compat.is_traced(good) or bool(good.all()):
         return
@@ -278,26 +207,3 @@ def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[floa
         f"position {positions[first].tolist()} at row {first} has lattice coordinates outside "
         f"[-2**30, 2**30) for voxel_size {size}: shift the scene with origin= or enlarge voxel_size"
     )
-
-
-def batch_indices(batch_index: Any, rows: int) -> jax.Array:
-    """``int32[rows]``, or :class:`InputError`; zeros for None."""
-    if batch_index is None:
-        return jnp.zeros((rows,), jnp.int32)
-    batch_index = jnp.asarray(batch_index)
-    if batch_index.shape != (rows,) or not jnp.issubdtype(batch_index.dtype, jnp.integer):
-        raise InputError(
-            f"batch_index must be int[{rows}], one per position, got "
-            f"{batch_index.dtype}{list(batch_index.shape)}"
-        )
-    return batch_index.astype(jnp.int32)
-
-
-def infer_batch_size(batch_index: jax.Array) -> int:
-    """One more than the largest index, which must be concrete."""
-    if _compat.is_traced(batch_index):
-        raise InputError(
-            "batch_size= must be given under jax.jit: the number of scenes is static and cannot "
-            "be read off a traced batch_index"
-        )
-    return int(batch_index.max(initial=0)) + 1 if batch_index.size else 1

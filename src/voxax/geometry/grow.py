@@ -15,11 +15,11 @@ import numpy as np
 from voxax.coords import COORD_LIMIT, PAD, is_valid
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError
-from voxax.geometry.convert import reduce_rows
 from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
 from voxax.geometry.regroup import (
     gather_rows,
     new_geometry,
+    reduce_rows,
     refuse_lost_sites,
     source_rows,
     unique_sites,

@@ -13,8 +13,7 @@ import numpy as np
 from voxax._native import host as native
 from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
-from voxax.geometry.checks import check_voxel_size
-from voxax.geometry.convert import check_finite
+from voxax.geometry.input_checks import check_finite, check_voxel_size
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.tap_order import SIDE_OF_SORTED, bits_of_taps
 from voxax.geometry.views import PAIR_ROOM

@@ -13,7 +13,12 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
-from voxax.geometry import convert
+from voxax.geometry.input_checks import (
+    batch_indices,
+    check_finite,
+    float_positions,
+    infer_batch_size,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -63,12 +68,12 @@ class Points:
             positions, batch indices outside ``[0, batch_size)``.
           CapacityError: N is larger than ``capacity``.
         """
-        positions = convert.float_positions(positions)
+        positions = float_positions(positions)
         rows: int = positions.shape[0]
-        scenes = convert.batch_indices(batch_index, rows)
+        scenes = batch_indices(batch_index, rows)
         if batch_size is None:
             # Not from the checked array: without a batch index there is one scene, under jit too.
-            batch_size = 1 if batch_index is None else convert.infer_batch_size(scenes)
+            batch_size = 1 if batch_index is None else infer_batch_size(scenes)
         features = jnp.ones((rows, 1), jnp.float32) if features is None else jnp.asarray(features)
         if features.ndim != 2 or features.shape[0] != rows:
             raise InputError(
@@ -76,7 +81,7 @@ class Points:
                 f"[{rows}, C]"
             )
         if not _compat.is_traced(positions):
-            convert.check_finite(np.asarray(positions))
+            check_finite(np.asarray(positions))
         if not _compat.is_traced(scenes) and rows:
             low, high = int(scenes.min()), int(scenes.max())
             if low < 0 or high >= batch_size:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,9 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
-from voxax.geometry.build import check_overflow
+from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
 from voxax.geometry.halo import refuse_shard
-from voxax.geometry.voxel_geometry import Level, VoxelGeometry
-from voxax.geometry.voxels import Voxels
+from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
 
 
 @jax.jit
@@ -161,30 +160,52 @@ def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
         )
 
 
-def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
-    """The ``(voxel_size, origin)`` that all operands agree on; an operand without is no matter.
+Reduction = Literal["mean", "sum", "max", "min", "first"]
 
-    Raises:
-      InputError: an empty list, or operands of another stride, batch size, voxel size or origin.
+
+REDUCTIONS = ("mean", "sum", "max", "min", "first")
+
+
+@functools.partial(jax.jit, static_argnames=("capacity", "reduction"))
+def reduce_rows(
+    features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
+) -> jax.Array:
+    """Merge feature rows that share an output row.
+
+    Args:
+      features: ``[N, C]``.
+      inverse: ``int32[N]``, output row or -1.
+      capacity: output rows.
+      reduction: see :func:`from_coords`. Half precision is summed in float32; 8- and 16-bit
+        integers give int32 sums, and means of integers are rounded down.
+
+    Returns:
+      ``[capacity, C]``; rows that nothing maps to are zero.
     """
-    if not voxels:
-        raise InputError(f"{operation} needs at least one Voxels, got an empty list")
-    first = voxels[0]
-    for other in voxels[1:]:
-        for name in ("stride", "batch_size"):
-            ours, theirs = getattr(first, name), getattr(other, name)
-            if ours != theirs:
-                raise InputError(
-                    f"{operation} of voxels with {name}={ours} and {name}={theirs}: both must agree"
-                )
-    size, origin = (
-        {getattr(v, name): None for v in voxels if getattr(v, name)}
-        for name in ("voxel_size", "origin")
+    if reduction not in REDUCTIONS:
+        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}")
+    row = jnp.where(inverse < 0, capacity, inverse)
+    shape = (capacity, features.shape[1])
+    dtype = features.dtype
+    if reduction in ("mean", "sum"):
+        wide = accumulator(dtype)
+        total = jnp.zeros(shape, wide).at[row].add(features.astype(wide), mode="drop")
+        if reduction == "mean":
+            number = jnp.zeros((capacity,), wide).at[row].add(jnp.ones((), wide), mode="drop")
+            return mean_of(total, jnp.maximum(number, 1)[:, None]).astype(dtype)
+        return total.astype(product_dtype(dtype))
+    if reduction == "first":
+        index = jnp.arange(features.shape[0], dtype=jnp.int32)
+        first = jnp.full((capacity,), features.shape[0], jnp.int32).at[row].min(index, mode="drop")
+        source = jnp.concatenate([features, jnp.zeros((1, features.shape[1]), dtype)])
+        return source[first]
+    low, high = limits(dtype)
+    start = jnp.full(shape, low if reduction == "max" else high, dtype)
+    target = start.at[row]
+    merged = (
+        target.max(features, mode="drop")
+        if reduction == "max"
+        else target.min(features, mode="drop")
     )
-    for name, values in (("voxel_size", size), ("origin", origin)):
-        if len(values) > 1:
-            raise InputError(
-                f"{operation} of voxels with {name}={' and '.join(map(str, values))}: equal "
-                "coordinates are different places; voxelize them alike"
-            )
-    return next(iter(size), ()), next(iter(origin), ())
+    touched = jnp.zeros((capacity,), bool).at[row].set(True, mode="drop")
+    return jnp.where(touched[:, None], merged, jnp.zeros((), dtype))

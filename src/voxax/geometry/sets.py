@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.coords import compact_rows, is_valid
+from voxax.coords import (
+    compact_rows,
+    is_valid,
+)
 from voxax.errors import InputError
 from voxax.geometry.dtypes import accumulator, mean_of, product_dtype
 from voxax.geometry.halo import refuse_shard
@@ -21,7 +24,6 @@ from voxax.geometry.regroup import (
     joint_capacities,
     new_geometry,
     rows_at,
-    same_lattice,
     source_rows,
     unique_sites,
 )
@@ -215,3 +217,32 @@ def _reduce(features: Rows, rows: Rows, reduction: SetReduction) -> jax.Array:
         best = jnp.where(known, pick(result, part), part)
         result, known = jnp.where(present, best, result), known | present
     return result.astype(dtype)
+
+
+def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
+    """The ``(voxel_size, origin)`` that all operands agree on; an operand without is no matter.
+
+    Raises:
+      InputError: an empty list, or operands of another stride, batch size, voxel size or origin.
+    """
+    if not voxels:
+        raise InputError(f"{operation} needs at least one Voxels, got an empty list")
+    first = voxels[0]
+    for other in voxels[1:]:
+        for name in ("stride", "batch_size"):
+            ours, theirs = getattr(first, name), getattr(other, name)
+            if ours != theirs:
+                raise InputError(
+                    f"{operation} of voxels with {name}={ours} and {name}={theirs}: both must agree"
+                )
+    size, origin = (
+        {getattr(v, name): None for v in voxels if getattr(v, name)}
+        for name in ("voxel_size", "origin")
+    )
+    for name, values in (("voxel_size", size), ("origin", origin)):
+        if len(values) > 1:
+            raise InputError(
+                f"{operation} of voxels with {name}={' and '.join(map(str, values))}: equal "
+                "coordinates are different places; voxelize them alike"
+            )
+    return next(iter(size), ()), next(iter(origin), ())

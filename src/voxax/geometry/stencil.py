@@ -11,7 +11,10 @@ import numpy as np
 
 from voxax.coords import COORD_LIMIT, find_neighbors, find_rows
 from voxax.errors import InputError
-from voxax.geometry import convert
+from voxax.geometry.input_checks import (
+    batch_indices,
+    float_positions,
+)
 from voxax.geometry.points import Points
 from voxax.geometry.voxels import Voxels
 
@@ -48,12 +51,12 @@ def cloud_of(voxels: Voxels, positions: Any, batch_index: Any) -> Cloud:
         batch_index = positions.batch_index if batch_index is None else batch_index
         positions = positions.positions
     # As a JAX array first: positions that are not finite are allowed here.
-    positions = convert.float_positions(jnp.asarray(positions))
+    positions = float_positions(jnp.asarray(positions))
     rows, ndim = positions.shape
     if ndim != voxels.geometry.ndim:
         raise InputError(f"{ndim}-D positions and {voxels.geometry.ndim}-D voxels")
     valid = jnp.ones((rows,), bool) if valid is None else valid
-    return Cloud(positions, convert.batch_indices(batch_index, rows), valid)
+    return Cloud(positions, batch_indices(batch_index, rows), valid)
 
 
 def lattice_of(voxels: Voxels, dtype: Any) -> Lattice:

@@ -6,11 +6,15 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import is_valid
+from voxax.coords import (
+    bucket_capacity,
+    is_valid,
+)
 from voxax.errors import CapacityError
 from voxax.geometry.memo import Memo
 
@@ -112,10 +116,6 @@ class VoxelGeometry:
         """What building a map reads."""
         return self.coords, self.count, self.drops
 
-    def with_maps(self, attached: AttachedMaps) -> VoxelGeometry:
-        """This geometry as level 0 of ``attached`` maps. See ``vx.plan``."""
-        return dataclasses.replace(self, attached=attached, level=0)
-
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
         """The same coordinates, also reporting what ``other`` lost on its way here."""
         more = {
@@ -173,3 +173,14 @@ class VoxelGeometry:
             f"VoxelGeometry({count} of {self.capacity} voxels, {self.ndim}D, "
             f"stride {self.stride}, batch_size {self.batch_size}{maps}{part})"
         )
+
+
+def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:
+    """Raise :class:`CapacityError` when rows were lost and that can be known (eagerly)."""
+    if _compat.is_traced(num_dropped) or not int(num_dropped):
+        return
+    given, needed = int(count), int(count) + int(num_dropped)
+    raise CapacityError(
+        f"{needed} voxels at the level of stride {level} do not fit into capacity {given}: "
+        f"give capacity={bucket_capacity(needed)} (vx.bucket_capacity({needed})) or more"
+    )

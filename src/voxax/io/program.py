@@ -25,7 +25,7 @@ from voxax._atomic_file import replacing
 from voxax.coords import PAD
 from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError
 from voxax.geometry import Voxels
-from voxax.geometry.checks import check_coord_values
+from voxax.geometry.input_checks import check_coord_values
 from voxax.hardware import HardwareInfo, describe
 from voxax.sizing.step import step_of
 from voxax.tuning import Request, algorithms, record_choices, targeting

@@ -21,8 +21,9 @@ import torch
 
 from voxax.coords import bucket_capacity
 from voxax.geometry import PAIR_ROOM, KernelMap, VoxelGeometry, kernel_map_of
-from voxax.geometry.build import check_overflow, output_geometry
+from voxax.geometry.build import output_geometry
 from voxax.geometry.tap_order import SIDE_OF_SORTED
+from voxax.geometry.voxel_geometry import check_overflow
 from voxax.geometry.windows import WINDOW_TILE, columns_of
 from voxax.nn.functional.pooling import extreme_rows
 from voxax.torch.bridge import call, to_jax, to_torch

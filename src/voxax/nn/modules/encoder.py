@@ -12,8 +12,8 @@ from flax import nnx
 
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels, voxelize
-from voxax.geometry.checks import check_voxel_size
-from voxax.geometry.convert import reduce_rows
+from voxax.geometry.input_checks import check_voxel_size
+from voxax.geometry.regroup import reduce_rows
 from voxax.nn.modules.linear import Linear
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.point_rows import PointRows, decorate, read_rows

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from voxax.geometry.convert import reduce_rows
+from voxax.geometry.regroup import reduce_rows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from flax import nnx
 
 from voxax.geometry import Voxels, devoxelize, splat, voxelize
-from voxax.geometry.convert import Reduction
 from voxax.geometry.interpolate import Interpolation
+from voxax.geometry.regroup import Reduction
 
 
 class Voxelize(nnx.Module):

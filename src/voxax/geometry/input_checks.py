@@ -13,6 +13,7 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError
+from voxax.geometry.dtypes import accumulator
 
 
 def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
@@ -87,3 +88,56 @@ def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
             f"coordinates span {low} to {high}, outside [-2**30, 2**30): voxax keys are 32-bit; "
             "shift the scene to its own origin"
         )
+
+
+def float_positions(positions: Any) -> jax.Array:
+    """``float[N, D]`` in float32 or wider, or :class:`InputError`."""
+    if not isinstance(positions, jax.Array):
+        positions = np.asarray(positions)
+        if np.issubdtype(positions.dtype, np.floating) and len(positions):
+            check_finite(positions)
+    positions = jnp.asarray(positions)
+    if positions.ndim != 2 or not 1 <= positions.shape[1] <= 4:
+        raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
+    if not jnp.issubdtype(positions.dtype, jnp.floating):
+        raise InputError(
+            f"positions must be floating point, got {positions.dtype}; for integer lattice "
+            "coordinates use vx.Voxels.from_coords"
+        )
+    # Half precision cannot number the cells of a room: 11 bits reach 2048.
+    return positions.astype(accumulator(positions.dtype))
+
+
+def check_finite(positions: np.ndarray) -> None:
+    """Raise :class:`InputError` naming the first NaN or infinite row."""
+    bad = ~np.isfinite(positions).all(axis=-1)
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise InputError(
+            f"{int(bad.sum())} of {len(positions)} positions are NaN or infinite, first at row "
+            f"{first}: {positions[first].tolist()}; drop them with "
+            "positions[np.isfinite(positions).all(1)]"
+        )
+
+
+def batch_indices(batch_index: Any, rows: int) -> jax.Array:
+    """``int32[rows]``, or :class:`InputError`; zeros for None."""
+    if batch_index is None:
+        return jnp.zeros((rows,), jnp.int32)
+    batch_index = jnp.asarray(batch_index)
+    if batch_index.shape != (rows,) or not jnp.issubdtype(batch_index.dtype, jnp.integer):
+        raise InputError(
+            f"batch_index must be int[{rows}], one per position, got "
+            f"{batch_index.dtype}{list(batch_index.shape)}"
+        )
+    return batch_index.astype(jnp.int32)
+
+
+def infer_batch_size(batch_index: jax.Array) -> int:
+    """One more than the largest index, which must be concrete."""
+    if _compat.is_traced(batch_index):
+        raise InputError(
+            "batch_size= must be given under jax.jit: the number of scenes is static and cannot "
+            "be read off a traced batch_index"
+        )
+    return int(batch_index.max(initial=0)) + 1 if batch_index.size else 1
