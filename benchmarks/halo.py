@@ -177,9 +177,8 @@ def sizes(folder: Path, scan: str) -> list[dict[str, Any]]:
     from voxax.coords import PAD
     from voxax.geometry.host import neighbor_table
     from voxax.parallel import SceneSplit
-    from voxax.parallel.owners import owners_by_level
-    from voxax.parallel.rounds import matched
-    from voxax.parallel.shard_tables import OwnRows, shard_tables
+    from voxax.parallel.exchange_schedule import matched
+    from voxax.parallel.partition import OwnRows, owners_by_level, shard_tables
 
     found, recorded = [], None
     for name in SIZES:

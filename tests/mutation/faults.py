@@ -355,7 +355,7 @@ def _(original):
     return wrong
 
 
-@fault("rows moved into the next scene", "voxax.geometry.scenes:_stacked", near="batch_of")
+@fault("rows moved into the next scene", "voxax.geometry.voxels:_stacked", near="batch_of")
 def _(original):
     return lambda coords, sizes, capacity: original(coords[::-1], sizes[::-1], capacity)
 
@@ -368,7 +368,7 @@ def _(original):
     return morton_keys
 
 
-@fault("interpolation weights mirrored", "voxax.geometry.stencil:_weight", near="trilinear")
+@fault("interpolation weights mirrored", "voxax.geometry.interpolate:_weight", near="trilinear")
 def _(original):
     return lambda fraction, tap: original(fraction, tuple(1 - upper for upper in tap))
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.geometry.functional import functional
+from voxax.geometry.plan import pure_call
 
 # Of the largest entry: sums are in another order, and twice as many of them.
 TOLERANCE = 1e-4
@@ -118,7 +118,7 @@ def _of_torch(function: Any, given: Sequence[Any]) -> list[np.ndarray]:
 
 def _loss(function: Any, given: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
     """A number that depends on the parameters and inputs of floating point, and these."""
-    call, state = functional(function)
+    call, state = pure_call(function)
     leaves, structure = jax.tree.flatten((state, list(given)))
     positions = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
 

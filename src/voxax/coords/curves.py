@@ -13,7 +13,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from voxax.coords.constants import COORD_LIMIT
+from voxax.coords.lattice import COORD_LIMIT
 from voxax.coords.ordering import sort_rows
 
 Curve = Literal["lexicographic", "morton", "hilbert"]

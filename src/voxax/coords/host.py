@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from voxax._native import host as native
-from voxax.coords.constants import PAD
+from voxax.coords.lattice import PAD
 
 
 class RowKeys:

@@ -1,4 +1,4 @@
-"""Integer lattice arithmetic: kernel offsets, coarsening, bounds."""
+"""Integer lattice arithmetic: padding, coordinate range, kernel offsets, coarsening."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.coords.constants import PAD
+PAD = np.int32(2**31 - 1)
+"""Coordinate written in every column of a padding row. It sorts behind all valid rows."""
+
+COORD_LIMIT = 2**30
+"""Valid lattice coordinates lie in ``[-COORD_LIMIT, COORD_LIMIT)``.
+
+Half the int32 range, so that ``coordinate * 1 + offset * dilation`` of any kernel
+that fits in memory cannot wrap around and hit a wrong voxel.
+"""
 
 
 def axis_range(size: int, stride: int) -> range:

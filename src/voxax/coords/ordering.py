@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax._native.on_cpu import library_call, natively_on_cpu
-from voxax.coords.constants import PAD
+from voxax.coords.lattice import PAD
 
 WIDEST = 5
 """Columns that the native functions take: the batch index and four axes."""

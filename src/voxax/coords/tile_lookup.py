@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
-from voxax.coords.constants import PAD
+from voxax.coords.lattice import PAD
 from voxax.coords.ordering import rows_less
 
 TILE = 128

@@ -1,22 +1,17 @@
 """Voxels, points, kernel maps: what exists where, and what feeds what."""
 
-from voxax.geometry.attached import AttachedMaps as AttachedMaps
-from voxax.geometry.attached import MapRecord as MapRecord
 from voxax.geometry.bev import to_bev as to_bev
 from voxax.geometry.build import MAP_BUILT_EVENT as MAP_BUILT_EVENT
+from voxax.geometry.build import kernel_map as kernel_map
 from voxax.geometry.build import kernel_map_of as kernel_map_of
 from voxax.geometry.build import result_geometry as result_geometry
-from voxax.geometry.convert import from_coords as from_coords
-from voxax.geometry.convert import voxelize as voxelize
-from voxax.geometry.dense import from_dense as from_dense
-from voxax.geometry.dense import to_dense as to_dense
+from voxax.geometry.grow import add_sites as add_sites
 from voxax.geometry.grow import coarsen as coarsen
 from voxax.geometry.grow import dilate as dilate
 from voxax.geometry.grow import refine as refine
 from voxax.geometry.interpolate import devoxelize as devoxelize
 from voxax.geometry.interpolate import splat as splat
 from voxax.geometry.kernel_map import KernelMap as KernelMap
-from voxax.geometry.kernel_maps import kernel_map as kernel_map
 from voxax.geometry.kernel_spec import KernelShape as KernelShape
 from voxax.geometry.kernel_spec import KernelSpec as KernelSpec
 from voxax.geometry.neighbors import Neighbors as Neighbors
@@ -27,9 +22,6 @@ from voxax.geometry.order import curve_order as curve_order
 from voxax.geometry.plan import Plan as Plan
 from voxax.geometry.plan import plan as plan
 from voxax.geometry.points import Points as Points
-from voxax.geometry.scenes import batch as batch
-from voxax.geometry.scenes import scene as scene
-from voxax.geometry.scenes import unbatch as unbatch
 from voxax.geometry.select import crop as crop
 from voxax.geometry.select import prune as prune
 from voxax.geometry.select import top_k as top_k
@@ -37,7 +29,15 @@ from voxax.geometry.sets import cat as cat
 from voxax.geometry.sets import inject as inject
 from voxax.geometry.sets import intersection as intersection
 from voxax.geometry.sets import union as union
-from voxax.geometry.spread import spread as spread
 from voxax.geometry.views import PAIR_ROOM as PAIR_ROOM
+from voxax.geometry.voxel_geometry import AttachedMaps as AttachedMaps
+from voxax.geometry.voxel_geometry import MapRecord as MapRecord
 from voxax.geometry.voxel_geometry import VoxelGeometry as VoxelGeometry
 from voxax.geometry.voxels import Voxels as Voxels
+from voxax.geometry.voxels import batch as batch
+from voxax.geometry.voxels import from_coords as from_coords
+from voxax.geometry.voxels import from_dense as from_dense
+from voxax.geometry.voxels import scene as scene
+from voxax.geometry.voxels import to_dense as to_dense
+from voxax.geometry.voxels import unbatch as unbatch
+from voxax.geometry.voxels import voxelize as voxelize

@@ -1,4 +1,8 @@
-"""Building kernel maps and the coordinates they lead to, in traceable JAX."""
+"""Kernel maps on demand: attached, remembered, or built in traceable JAX.
+
+:func:`kernel_map` is the public entry; layers call :func:`kernel_map_of`. Building also finds the
+output voxels of strided and generative maps.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.monitoring
@@ -24,12 +28,17 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
-from voxax.geometry.attached import AttachedMaps
 from voxax.geometry.kernel_map import KernelMap
-from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.shard_maps import ShardMaps
+from voxax.geometry.kernel_spec import KernelShape, KernelSpec
 from voxax.geometry.views import invert_neighbors
-from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
+from voxax.geometry.voxel_geometry import (
+    AttachedMaps,
+    Level,
+    ShardMaps,
+    VoxelGeometry,
+    check_overflow,
+)
+from voxax.geometry.voxels import Voxels
 
 MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
@@ -358,3 +367,39 @@ def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.
 
 def _in_range(coords: jax.Array) -> jax.Array:
     return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)
+
+
+def kernel_map(
+    voxels: Voxels,
+    kernel_size: int | Sequence[int] = 3,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    transposed: bool = False,
+    generative: bool = False,
+    out_voxels: Voxels | None = None,
+    capacity: int | None = None,
+    *,
+    kernel_shape: KernelShape = "box",
+    spatial_shape: int | Sequence[int] | None = None,
+) -> KernelMap:
+    """The relation between ``voxels`` and the voxels a convolution would produce.
+
+    Built at most once per geometry, spec and trace, or taken from those that
+    :func:`voxax.plan` attached. Arguments as in
+    :func:`voxax.nn.functional.spatially_sparse_conv`.
+
+    Raises:
+      InputError, CapacityError: as there.
+    """
+    spec = KernelSpec.make(
+        voxels.geometry.ndim,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        kernel_shape=kernel_shape,
+        spatial_shape=spatial_shape,
+    )
+    out = None if out_voxels is None else out_voxels.geometry
+    return kernel_map_of(voxels.geometry, spec, out, capacity)

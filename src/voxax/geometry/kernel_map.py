@@ -13,10 +13,9 @@ import numpy as np
 from voxax.errors import InputError
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.memo import Memo
 from voxax.geometry.nested_sizes import hard_mask
 from voxax.geometry.views import OPPOSITE_VIEWS, VIEW_BUILDERS
-from voxax.geometry.voxel_geometry import VoxelGeometry
+from voxax.geometry.voxel_geometry import Memo, VoxelGeometry
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -2,11 +2,15 @@
 
 The model is traced once, abstractly, to learn its maps. The resulting :class:`Plan` is
 small, static and picklable; worker processes apply it to their clouds in NumPy.
+
+A plan fits the capacity of each coarser level as a function of the input's (:class:`LevelFit`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,9 +20,7 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import PAD, bucket_capacity
 from voxax.errors import CapacityError, InputError
-from voxax.geometry.attached import AttachedMaps, MapRecord
 from voxax.geometry.build import recording_maps
-from voxax.geometry.functional import functional
 from voxax.geometry.host import (
     host_geometry,
     neighbor_table,
@@ -27,10 +29,76 @@ from voxax.geometry.host import (
 )
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.level_fit import LevelFit, fit_levels
 from voxax.geometry.views import OPPOSITE_VIEWS
-from voxax.geometry.voxel_geometry import Level, VoxelGeometry
+from voxax.geometry.voxel_geometry import AttachedMaps, Level, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
+
+
+def pure_call(model: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+    """Return ``(call(state, *args), state)``: the model as a pure function of its state.
+
+    A flax.nnx module is split, so that tracing it cannot write tracers into its variables. flax is
+    used only where the caller has imported it.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(model, nnx.Module):
+        graph, state = nnx.split(model)
+        return lambda state, *args: nnx.merge(graph, state, copy=True)(*args), state
+    return lambda _, *args: model(*args), ()
+
+
+_ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equal
+
+
+@dataclasses.dataclass(frozen=True)
+class LevelFit:
+    """Rows of one level, by input capacity.
+
+    A bucket that samples fell into has the rows that they, and those of smaller buckets, need
+    at most. Any other
+    has ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. It is a
+    power law because coarsening a surface divides its voxels by about the square of the
+    stride and a line's by the stride: the exponent depends on the scene, not only the level.
+
+    Attributes:
+      slope, intercept: of the envelope.
+      seen: ``((capacity, rows), ...)`` of the buckets with samples.
+    """
+
+    slope: float
+    intercept: float
+    seen: tuple[tuple[int, int], ...] = ()
+
+    def __call__(self, capacity: int) -> int:
+        rows = dict(self.seen).get(capacity)
+        if rows is None:
+            rows = math.exp(self.intercept + self.slope * math.log(max(capacity, 1)))
+        return max(_ROUND, -(-math.ceil(rows) // _ROUND) * _ROUND)
+
+
+def fit_levels(counts: np.ndarray, margin: float) -> tuple[LevelFit, ...]:
+    """One fit per level above the first.
+
+    Args:
+      counts: ``int[S, L]``, rows of each sample at each level, level 0 first.
+      margin: factor on what the samples need.
+    """
+    buckets = np.asarray([bucket_capacity(int(n)) for n in counts[:, 0]])
+    size = np.log(np.maximum(counts[:, 0], 1))
+    fits = []
+    for level in range(1, counts.shape[1]):
+        needed = np.maximum(counts[:, level], 1)
+        rows = np.log(needed)
+        slope = 1.0
+        if np.ptp(size) > math.log(1.2):
+            slope = float(np.clip(np.polyfit(size, rows, 1)[0], 0.0, 1.5))
+        intercept = float(np.max(rows - slope * size)) + math.log(margin)
+        # A larger bucket never has fewer rows than a smaller one.
+        seen = tuple(
+            (int(b), math.ceil(margin * needed[buckets <= b].max())) for b in np.unique(buckets)
+        )
+        fits.append(LevelFit(slope, intercept, seen))
+    return tuple(fits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +141,7 @@ class Plan:
             recorder.finish()
             return jax.tree.leaves(out)
 
-        call, state = functional(model)
+        call, state = pure_call(model)
         with recording_maps(recorder), _compat.fresh_trace():
             jax.eval_shape(run, state, example)
         return cls(

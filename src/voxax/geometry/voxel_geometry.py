@@ -1,9 +1,15 @@
-"""VoxelGeometry: which voxels exist, and the kernel maps that were attached to them."""
+"""VoxelGeometry: which voxels exist, and the kernel maps that it carries.
+
+Maps that were built ahead of the trace are attached: immutable children of the pytree. Maps that
+are built while the geometry is used are remembered in its private :class:`Memo`. Both are data
+here; :mod:`voxax.geometry.build` finds or builds a map.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import jax
 import jax.monitoring
@@ -16,10 +22,52 @@ from voxax.coords import (
     is_valid,
 )
 from voxax.errors import CapacityError
-from voxax.geometry.memo import Memo
+from voxax.geometry.halo import Halo
+from voxax.geometry.kernel_spec import KernelSpec
 
-if TYPE_CHECKING:
-    from voxax.geometry.attached import AttachedMaps
+
+class Memo:
+    """Values by key, so that each map and view is built once. Not a pytree child.
+
+    A value is computed from the owner's own arrays, at the trace level where those live. It may be
+    used wherever the owner may, inside ``scan`` bodies and gradients too, and it dies with the
+    owner: no tracer outlives its trace, and flattening the owner leaves the memo behind.
+    """
+
+    __slots__ = ("_table",)
+
+    def __init__(self) -> None:
+        self._table: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable) -> Any:
+        """The value under ``key``, or None."""
+        return self._table.get(key)
+
+    def get_or_build(self, key: Hashable, arrays: Any, build: Callable[[], Any]) -> Any:
+        """The value under ``key``, built at the trace level of ``arrays`` if it is new.
+
+        Args:
+          key: what is asked for.
+          arrays: every array that ``build`` reads (a pytree). Where they live at different
+            trace levels the result belongs to the innermost one and is not remembered.
+          build: makes the value.
+        """
+        home = _compat.home_of(arrays)
+        if home is None:
+            return build()
+        value = self.get(key)
+        if value is None:
+            with home:
+                value = build()
+            self._table[key] = value
+        return value
+
+    def names(self) -> tuple[Hashable, ...]:
+        return tuple(self._table)
+
+    def values(self) -> tuple[Any, ...]:
+        return tuple(self._table.values())
+
 
 Level = tuple[int, ...]
 
@@ -184,3 +232,69 @@ def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> No
         f"{needed} voxels at the level of stride {level} do not fit into capacity {given}: "
         f"give capacity={bucket_capacity(needed)} (vx.bucket_capacity({needed})) or more"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class MapRecord:
+    """One map of a plan: static, hashable, picklable.
+
+    Attributes:
+      in_level, out_level: indices into the plan's levels; 0 is the input.
+      spec: the relation.
+      views: names of the arrays kept, sorted.
+    """
+
+    in_level: int
+    spec: KernelSpec
+    out_level: int
+    views: tuple[str, ...]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttachedMaps:
+    """Levels and map arrays in a fixed order; their description is static.
+
+    Attributes:
+      levels: geometries of level 1, 2, ... (level 0 is the geometry that carries this).
+      views: for each record its arrays, in the order of ``record.views``.
+      records: what the arrays are.
+    """
+
+    levels: tuple[VoxelGeometry, ...]
+    views: tuple[tuple[jax.Array, ...], ...]
+    records: tuple[MapRecord, ...]
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        key = jax.tree_util.GetAttrKey
+        return ((key("levels"), self.levels), (key("views"), self.views)), self.records
+
+    @classmethod
+    def tree_unflatten(cls, records: Any, children: Any) -> AttachedMaps:
+        levels, views = children
+        return cls(levels, views, records)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShardMaps(AttachedMaps):
+    """Maps whose inputs may lie on other shards. Transposed maps are records of their own.
+
+    Attributes:
+      levels: the shard's own voxels of level 1, 2, ...
+      sources: for each record the extended set, own voxels and halo in canonical order.
+      halos: for each record how features come there.
+    """
+
+    sources: tuple[VoxelGeometry, ...] = ()
+    halos: tuple[Halo, ...] = ()
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        key = jax.tree_util.GetAttrKey
+        names = ("levels", "views", "sources", "halos")
+        return tuple((key(name), getattr(self, name)) for name in names), self.records
+
+    @classmethod
+    def tree_unflatten(cls, records: Any, children: Any) -> ShardMaps:
+        levels, views, sources, halos = children
+        return cls(levels, views, records, sources, halos)

@@ -1,8 +1,13 @@
-"""Voxels: features on a VoxelGeometry."""
+"""Voxels: features on a VoxelGeometry, and how they are made.
+
+In this order: the class; Voxels from integer coordinates (:func:`from_coords`) and from points
+(:func:`voxelize`); from and to dense grids; batches of scenes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,8 +17,39 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax.coords import (
+    COORD_LIMIT,
+    PAD,
+    CompactRows,
+    UniqueRows,
+    bucket_capacity,
+    compact_rows,
+    is_valid,
+    unique_rows,
+)
 from voxax.errors import GeometryMismatchError, InputError
-from voxax.geometry.voxel_geometry import Level, VoxelGeometry
+from voxax.geometry.halo import refuse_shard
+from voxax.geometry.input_checks import (
+    batch_indices,
+    check_coords,
+    check_finite,
+    check_origin,
+    check_voxel_size,
+    float_positions,
+    infer_batch_size,
+)
+from voxax.geometry.kernel_spec import per_axis
+from voxax.geometry.points import Points
+from voxax.geometry.regroup import (
+    REDUCTIONS,
+    Reduction,
+    choose_capacity,
+    gather_rows,
+    joint_capacities,
+    new_geometry,
+    reduce_rows,
+)
+from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -47,15 +83,11 @@ class Voxels:
     @classmethod
     def from_coords(cls, coords: Any, features: Any, batch_size: int = 1, **options: Any) -> Any:
         """Voxels from integer coordinates; see :func:`voxax.geometry.from_coords`."""
-        from voxax.geometry.convert import from_coords
-
         return from_coords(coords, features, batch_size, **options)
 
     @classmethod
     def from_dense(cls, dense: jax.Array, mask: jax.Array | None = None, **options: Any) -> Voxels:
         """Voxels of a dense grid; see :func:`voxax.geometry.from_dense`."""
-        from voxax.geometry.dense import from_dense
-
         return from_dense(dense, mask, **options)
 
     @property
@@ -156,16 +188,12 @@ class Voxels:
 
     def scene(self, index: int) -> Voxels:
         """Scene ``index`` alone, as a batch of one, with the same capacity."""
-        from voxax.geometry.scenes import scene
-
         return scene(self, index)
 
     def to_dense(
         self, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
     ) -> jax.Array:
         """A dense grid ``[batch_size, *shape, C]``; see :func:`voxax.geometry.to_dense`."""
-        from voxax.geometry.dense import to_dense
-
         return to_dense(self, shape, origin)
 
     def raise_if_overflowed(self) -> Voxels:
@@ -217,3 +245,334 @@ def require_same_geometry(a: Voxels, b: Voxels, operation: str) -> None:
             f"{operation} needs voxels on the same coordinates, got {a.geometry!r} and "
             f"{b.geometry!r}; use vx.union(a, b) to add over different coordinate sets"
         )
+
+
+def from_coords(
+    coords: Any,
+    features: Any,
+    batch_size: int = 1,
+    *,
+    capacity: int | None = None,
+    reduction: Reduction = "mean",
+    return_inverse: bool = False,
+    stride: int | Sequence[int] = 1,
+    voxel_size: float | Sequence[float] = (),
+    origin: Sequence[float] = (),
+) -> Any:
+    """Voxels from integer coordinates in any order, duplicates merged.
+
+    Args:
+      coords: ``int[N, 1 + D]``, batch index then D coordinates (negative allowed), D 1 to 4.
+        Rows whose entries equal ``PAD`` are padding.
+      features: ``[N, C]``.
+      batch_size: number of scenes; batch indices must lie in ``[0, batch_size)``.
+      capacity: static rows of the result; None buckets the number of voxels eagerly, and
+        takes N under ``jax.jit``.
+      reduction: how duplicates merge: ``mean``, ``sum``, ``max``, ``min``, ``first``.
+      return_inverse: also return ``int32[N]``, each input's row, -1 where it was dropped.
+      stride: total stride of the lattice that ``coords`` count on, an integer or one per
+        axis; for voxels made at a coarse level, e.g. as the target of a strided convolution.
+      voxel_size: edge length at stride 1, a number or one per axis; () where there is no unit.
+      origin: position of the lattice origin in the same unit.
+
+    Returns:
+      ``Voxels``, or ``(Voxels, inverse)``.
+
+    Raises:
+      InputError: wrong rank or dtype, lengths that differ, values outside 30 bits.
+      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
+        counted in ``num_dropped``.
+    """
+    coords, features = check_coords(coords, features, batch_size)
+    ndim = coords.shape[1] - 1
+    if capacity is not None and capacity < 1:
+        raise InputError(f"capacity={capacity} must be at least 1, also for zero voxels")
+    if reduction not in REDUCTIONS:
+        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}")
+    rows = max(coords.shape[0], 1) if capacity is None else capacity
+    unique, reduced = _merge(coords, features, batch_size, rows, reduction)
+    if capacity is None and not _compat.is_traced(unique.count):
+        rows = bucket_capacity(int(unique.count))
+        unique = unique._replace(coords=_resize(unique.coords, rows, int(PAD)))
+        reduced = _resize(reduced, rows, 0)
+    level = per_axis(stride, ndim, "stride")
+    check_overflow(unique.count, unique.num_dropped, level)
+    geometry = VoxelGeometry(
+        unique.coords, unique.count, {level: unique.num_dropped}, None, level, batch_size
+    )
+    size = () if np.size(voxel_size) == 0 else check_voxel_size(voxel_size, ndim)
+    corner = () if np.size(origin) == 0 else check_origin(origin, ndim)
+    voxels = Voxels(geometry, reduced, size, corner)
+    return (voxels, unique.inverse) if return_inverse else voxels
+
+
+# Jitted so that an eager call is one program instead of twenty small ones.
+@functools.partial(jax.jit, static_argnames=("batch_size", "capacity", "reduction"))
+def _merge(
+    coords: jax.Array, features: jax.Array, batch_size: int, capacity: int, reduction: Reduction
+) -> tuple[UniqueRows, jax.Array]:
+    """Distinct rows inside the range and their features; rows outside count as dropped."""
+    good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
+    good &= jnp.all((coords[:, 1:] >= -COORD_LIMIT) & (coords[:, 1:] < COORD_LIMIT), axis=1)
+    lost = jnp.sum(is_valid(coords) & ~good, dtype=jnp.int32)
+    unique = unique_rows(jnp.where(good[:, None], coords, PAD), capacity)
+    reduced = reduce_rows(features, unique.inverse, capacity, reduction)
+    return unique._replace(num_dropped=unique.num_dropped + lost), reduced
+
+
+def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
+    """The first ``rows`` rows, or as many more of ``fill`` as are missing."""
+    missing = rows - array.shape[0]
+    if missing <= 0:
+        return array[:rows]
+    return jnp.pad(array, ((0, missing), (0, 0)), constant_values=fill)
+
+
+def voxelize(
+    positions: Any,
+    features: Any = None,
+    voxel_size: float | Sequence[float] = 0.1,
+    batch_index: Any = None,
+    reduction: Reduction = "mean",
+    capacity: int | None = None,
+    return_inverse: bool = False,
+    *,
+    batch_size: int | None = None,
+    origin: Sequence[float] | None = None,
+) -> Any:
+    """Group points into voxels: coordinate ``floor((position - origin) / voxel_size)``.
+
+    Args:
+      positions: ``float[N, D]``, D 1 to 4, in any unit; a :class:`voxax.Points` brings its
+        features and batch index along.
+      features: ``[N, C]``; None gives one channel of ones.
+      voxel_size: edge length in the positions' unit, a number or one per axis.
+      batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
+      reduction: how the points of a voxel merge; see :meth:`Voxels.from_coords`.
+      capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
+      return_inverse: also return ``int32[N]``, the voxel row of each point, -1 if dropped.
+      batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
+      origin: position of the lattice origin; None is zero. Large world coordinates should
+        be shifted by the caller in float64 first: float32 resolves 1 cm only below 100 km.
+
+    Returns:
+      ``Voxels``, or ``(Voxels, inverse)``.
+
+    Raises:
+      InputError: eager: NaN or infinite positions, coordinates outside 30 bits, wrong rank
+        or dtype, lengths that differ, voxel size zero or negative. Traced, such points are
+        dropped and counted in ``num_dropped``.
+      CapacityError: eager, and the voxels do not fit ``capacity``.
+    """
+    keep = None
+    if isinstance(positions, Points):
+        points = positions
+        positions, keep = points.positions, points.valid
+        features = points.features if features is None else features
+        batch_index = points.batch_index if batch_index is None else batch_index
+        batch_size = points.batch_size if batch_size is None else batch_size
+    positions = float_positions(positions)
+    rows, ndim = positions.shape
+    size = check_voxel_size(voxel_size, ndim)
+    corner = check_origin((0.0,) * ndim if origin is None else origin, ndim)
+    if batch_index is None and batch_size is None:
+        batch_size = 1
+    batch_index = batch_indices(batch_index, rows)
+    if batch_size is None:
+        batch_size = infer_batch_size(batch_index)
+    if features is None:
+        features = jnp.ones((rows, 1), jnp.float32)
+
+    dtype = positions.dtype
+    scaled = (positions - jnp.asarray(corner, dtype)[None, :]) / jnp.asarray(size, dtype)[None, :]
+    cell = jnp.floor(scaled)
+    inside = jnp.all(jnp.isfinite(cell) & (jnp.abs(cell) < COORD_LIMIT), axis=1)
+    wanted = jnp.ones((rows,), bool) if keep is None else keep
+    _raise_on_bad_points(positions, inside | ~wanted, size)
+    lost = jnp.sum(wanted & ~inside, dtype=jnp.int32)
+    lattice = jnp.where(inside[:, None], cell, 0).astype(jnp.int32)
+    coords = jnp.concatenate([batch_index[:, None], lattice], axis=1)
+    coords = jnp.where((inside & wanted)[:, None], coords, PAD)
+    voxels, inverse = from_coords(
+        coords,
+        features,
+        batch_size,
+        capacity=capacity,
+        reduction=reduction,
+        return_inverse=True,
+        voxel_size=size,
+        origin=corner,
+    )
+    if _compat.is_traced(lost):
+        level = voxels.geometry.stride
+        drops = {level: voxels.geometry.drops[level] + lost}
+        voxels = Voxels(
+            VoxelGeometry(voxels.coords, voxels.count, drops, None, level, batch_size),
+            voxels.features,
+            size,
+            corner,
+        )
+    return (voxels, inverse) if return_inverse else voxels
+
+
+def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[float, ...]) -> None:
+    if _compat.is_traced(good) or bool(good.all()):
+        return
+    check_finite(np.where(np.asarray(good)[:, None], 0, np.asarray(positions)))
+    first = int(jnp.argmin(good))
+    raise InputError(
+        f"position {positions[first].tolist()} at row {first} has lattice coordinates outside "
+        f"[-2**30, 2**30) for voxel_size {size}: shift the scene with origin= or enlarge voxel_size"
+    )
+
+
+def to_dense(
+    voxels: Voxels, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
+) -> jax.Array:
+    """Scatter the features onto a dense grid; empty sites are zero.
+
+    Args:
+      voxels: the voxels.
+      shape: D grid sizes; None takes the bounding box eagerly.
+      origin: lattice coordinate of the grid's first cell; None takes the bounding box's
+        corner when ``shape`` is None too, else zero. Voxels outside the grid are left out.
+
+    Returns:
+      ``[batch_size, *shape, C]``.
+
+    Raises:
+      InputError: ``shape`` is None under ``jax.jit``, or one shard of a scene.
+    """
+    refuse_shard(voxels, "to_dense()")
+    if shape is None:
+        if _compat.is_traced(voxels.coords):
+            raise InputError("to_dense() under jax.jit needs shape=: the bounding box is data")
+        rows = voxels.valid_coords()[:, 1:]
+        low = rows.min(0) if len(rows) else np.zeros(voxels.geometry.ndim, np.int64)
+        high = rows.max(0) + 1 if len(rows) else np.ones(voxels.geometry.ndim, np.int64)
+        origin = [int(v) for v in (low if origin is None else origin)]
+        shape = [max(int(h) - o, 1) for h, o in zip(high, origin, strict=True)]
+    shape = tuple(int(s) for s in shape)
+    corner = (0,) * len(shape) if origin is None else tuple(int(o) for o in origin)
+    cell = voxels.coords[:, 1:] - jnp.asarray(corner, jnp.int32)[None, :]
+    bound = jnp.asarray(shape, jnp.int32)[None, :]
+    inside = voxels.valid & jnp.all((cell >= 0) & (cell < bound), axis=1)
+    batch = jnp.where(inside, voxels.coords[:, 0], voxels.batch_size)
+    grid = jnp.zeros((voxels.batch_size, *shape, voxels.num_channels), voxels.features.dtype)
+    index = (batch, *(cell[:, axis] for axis in range(len(shape))))
+    return grid.at[index].set(voxels.features, mode="drop")
+
+
+def from_dense(
+    dense: jax.Array, mask: jax.Array | None = None, *, capacity: int | None = None
+) -> Voxels:
+    """Voxels at the active sites of a dense grid.
+
+    Args:
+      dense: ``[B, *shape, C]``.
+      mask: ``bool[B, *shape]``, active sites; None takes sites with any non-zero channel.
+      capacity: static rows; None buckets eagerly and takes every site under ``jax.jit``.
+    """
+    if dense.ndim < 3:
+        raise InputError(f"from_dense needs [B, *shape, C], got shape {dense.shape}")
+    if mask is None:
+        mask = jnp.any(dense != 0, axis=-1)
+    index = jnp.indices(mask.shape, dtype=jnp.int32).reshape(mask.ndim, -1).T
+    coords = jnp.where(mask.reshape(-1)[:, None], index, PAD)
+    features = dense.reshape(-1, dense.shape[-1])
+    return from_coords(coords, features, dense.shape[0], capacity=capacity)
+
+
+def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
+    """Join scenes into one batch; scene i of the k-th argument follows those before it.
+
+    Args:
+      scenes: voxels of the same stride and number of channels; empty scenes are welcome.
+        Voxel size and origin are taken from the first.
+      capacity: static rows; None buckets eagerly and takes the sum under ``jax.jit``.
+
+    Raises:
+      InputError: an empty list, or scenes of other strides or channels.
+      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
+        in ``num_dropped``.
+    """
+    if not scenes:
+        raise InputError("batch needs at least one Voxels, got an empty list")
+    first = scenes[0]
+    for v in scenes:
+        if v.stride != first.stride or v.num_channels != first.num_channels:
+            raise InputError(
+                f"batch of stride {first.stride}, {first.num_channels} channels with stride "
+                f"{v.stride}, {v.num_channels} channels: all must agree"
+            )
+    sizes = tuple(v.batch_size for v in scenes)
+    coords = tuple(v.coords for v in scenes)
+    sources = [v.geometry for v in scenes]
+    number = functools.reduce(jnp.add, [v.count for v in scenes])
+    capacity = choose_capacity(capacity, sum(v.capacity for v in scenes), number)
+    found = _stacked(coords, sizes, capacity)
+    geometry = new_geometry(
+        found, sources, batch_size=sum(sizes), level_capacities=joint_capacities(sources)
+    )
+    features = gather_rows(jnp.concatenate([v.features for v in scenes]), found.source)
+    return dataclasses.replace(first, geometry=geometry, features=features)
+
+
+def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
+    """Every scene as a batch of one.
+
+    Args:
+      voxels: ``batch_size`` scenes.
+      capacity: static rows of each; None takes the bucket of the largest scene eagerly, so that
+        all scenes run the same programs, and the batch's capacity under ``jax.jit``.
+
+    Raises:
+      CapacityError: eager, and a scene does not fit ``capacity``. Traced overflow is counted
+        in the scene's ``num_dropped``.
+    """
+    largest = jnp.max(_scene_sizes(voxels.coords, voxels.batch_size))
+    capacity = choose_capacity(capacity, voxels.capacity, largest)
+    return [_scene(voxels, index, capacity) for index in range(voxels.batch_size)]
+
+
+def scene(voxels: Voxels, index: int) -> Voxels:
+    """Scene ``index`` as a batch of one, with the batch's capacity.
+
+    Raises:
+      InputError: no such scene.
+    """
+    if not 0 <= index < voxels.batch_size:
+        raise InputError(f"scene {index} of a batch of {voxels.batch_size}")
+    return _scene(voxels, index, voxels.capacity)
+
+
+def _scene(voxels: Voxels, index: int, capacity: int) -> Voxels:
+    source = voxels.geometry
+    found = _scene_rows(voxels.coords, jnp.asarray(index, jnp.int32), capacity)
+    geometry = new_geometry(found, [source], batch_size=1, level_capacities=source.level_capacities)
+    features = gather_rows(voxels.features, found.source)
+    return dataclasses.replace(voxels, geometry=geometry, features=features)
+
+
+@functools.partial(jax.jit, static_argnames=("sizes", "capacity"))
+def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: int) -> CompactRows:
+    """Batches one behind the other: scenes in order and sorted rows in each need no new sort."""
+    moved, start = [], 0
+    for rows, size in zip(coords, sizes, strict=True):
+        moved.append(jnp.where(rows[:, :1] == PAD, PAD, rows.at[:, 0].add(start)))
+        start += size
+    stacked = jnp.concatenate(moved)
+    return compact_rows(stacked, jnp.ones((stacked.shape[0],), bool), capacity)
+
+
+@functools.partial(jax.jit, static_argnames="capacity")
+def _scene_rows(coords: jax.Array, index: jax.Array, capacity: int) -> CompactRows:
+    found = compact_rows(coords, coords[:, 0] == index, capacity)
+    alone = jnp.where(found.coords == PAD, PAD, found.coords.at[:, 0].set(0))
+    return found._replace(coords=alone)
+
+
+@functools.partial(jax.jit, static_argnames="batch_size")
+def _scene_sizes(coords: jax.Array, batch_size: int) -> jax.Array:
+    """``int32[batch_size]``: voxels of every scene."""
+    return jnp.zeros((batch_size,), jnp.int32).at[coords[:, 0]].add(1, mode="drop")

@@ -16,10 +16,9 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry import MapRecord, Plan, VoxelGeometry, Voxels
 from voxax.geometry.halo import Halo
 from voxax.geometry.host import host_geometry, neighbor_table, table_views
-from voxax.geometry.shard_maps import ShardMaps
-from voxax.parallel.owners import owners_by_level
-from voxax.parallel.rounds import Exchange, matched, ring
-from voxax.parallel.shard_tables import OwnRows, ShardTable, shard_tables
+from voxax.geometry.voxel_geometry import ShardMaps
+from voxax.parallel.exchange_schedule import Exchange, matched, ring
+from voxax.parallel.partition import OwnRows, ShardTable, owners_by_level, shard_tables
 
 _ROUND = 8  # rows; keeps the sizes of similar scenes equal
 

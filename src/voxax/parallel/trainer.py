@@ -1,9 +1,14 @@
-"""Training with one shard of scenes on each device."""
+"""Training with one shard of scenes on each device.
+
+Shards are placed on the devices of a mesh (:func:`on_mesh`), also of several hosts; batch norms
+share their statistics (:func:`synchronize`); the trainer does both.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -11,9 +16,91 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from voxax.errors import InputError
 from voxax.models.training import Trainer
-from voxax.parallel.placement import on_mesh
-from voxax.parallel.synchronize import synchronize
+from voxax.nn.modules import BatchNorm
+
+Tree = TypeVar("Tree")
+Axes = str | tuple[str, ...]
+
+
+def on_mesh(shards: Tree, mesh: Mesh, axis: Axes = "data") -> Tree:
+    """Arrays ``[shards, ...]`` as global arrays, one shard on each place of the mesh's axis.
+
+    Args:
+      shards: a pytree of arrays with a leading axis: the shards of this process's devices. With
+        one process, all of them.
+      mesh: the devices.
+      axis: name of the mesh's axis that shards lie along, or several, the last one fastest.
+
+    Returns:
+      The same tree with global ``jax.Array`` leaves ``[places along the axis, ...]``.
+
+    Raises:
+      InputError: no such axis, or another number of shards than this process has places.
+    """
+    own, total = len(places_of(mesh, axis)), _places(mesh, axis)
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shards):
+        if np.ndim(leaf) < 1 or np.shape(leaf)[0] != own:
+            raise InputError(
+                f"{jax.tree_util.keystr(path)} has shape {np.shape(leaf)}: this process has "
+                f"{own} of the {total} places along {axis!r}, so its leading axis must be {own}"
+            )
+
+    def place(leaf: jax.Array | np.ndarray) -> jax.Array:
+        local = np.asarray(leaf)
+        return jax.make_array_from_process_local_data(sharding, local, (total, *local.shape[1:]))
+
+    return jax.tree.map(place, shards)
+
+
+def places_of(mesh: Mesh, axis: Axes = "data") -> tuple[int, ...]:
+    """The places along an axis of a mesh, or several, that devices of this process hold, ascending.
+
+    Raises:
+      InputError: no such axis.
+    """
+    total = _places(mesh, axis)
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+    held = sharding.addressable_devices_indices_map((total,)).values()
+    starts = (index[0].start for index in held if index is not None)
+    return tuple(sorted({0 if start is None else start for start in starts}))
+
+
+def _places(mesh: Mesh, axis: Axes) -> int:
+    names = (axis,) if isinstance(axis, str) else axis
+    for name in names:
+        if name not in mesh.shape:
+            raise InputError(f"the mesh has axes {tuple(mesh.shape)}, none is called {name!r}")
+    return math.prod(mesh.shape[name] for name in names)
+
+
+Module = TypeVar("Module", bound=nnx.Module)
+
+
+def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
+    """Let every :class:`voxax.nn.modules.BatchNorm` of a model share its statistics over an axis.
+
+    The model is changed in place, and returned. From then on it runs inside ``jax.shard_map`` or
+    ``jax.vmap`` with that axis only, in training; evaluation uses running averages anywhere.
+
+    Args:
+      model: any ``flax.nnx`` module.
+      axis: name of the mapped axis, or several.
+
+    Raises:
+      InputError: a ``flax.nnx.BatchNorm`` is among its modules, which would count padding.
+    """
+    for path, module in nnx.iter_modules(model):
+        if isinstance(module, BatchNorm):
+            module.axis_name = axis
+        elif isinstance(module, nnx.BatchNorm):
+            raise InputError(
+                f"{'.'.join(map(str, path))} is a flax.nnx.BatchNorm, whose statistics would "
+                "contain padding rows: use voxax.nn.modules.BatchNorm"
+            )
+    return model
 
 
 class DataParallelTrainer(Trainer):
@@ -27,7 +114,7 @@ class DataParallelTrainer(Trainer):
       model: a module from Voxels to Voxels of logits; its batch norms are synchronised.
       optimizer: an optax transformation.
       mesh: the devices, of all processes.
-      axis: name of the mesh's axis that scenes are spread over, or that one scene is split over
+      axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
         (:class:`voxax.parallel.SceneSplit`); of both, the two names.
       class_weights: ``float[classes]`` or None.
     """
@@ -42,14 +129,14 @@ class DataParallelTrainer(Trainer):
     ) -> None:
         self.mesh, self.axis = mesh, axis
         super().__init__(synchronize(model, axis), optimizer, class_weights, axis_name=axis)
-        self._spread()
+        self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:
         """Restore what :meth:`tree` gave, of any number of devices."""
         super().load_tree(tree)
-        self._spread()
+        self._replicate()
 
-    def _spread(self) -> None:
+    def _replicate(self) -> None:
         """A copy of what the trainer keeps on each device: else the second step compiles again."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         kept = (self.params, self.state, self.optimizer_state)

@@ -11,7 +11,7 @@ import jax
 from voxax import _compat
 from voxax.algorithms import Problem, Product
 from voxax.errors import InputError
-from voxax.geometry.functional import functional
+from voxax.geometry.plan import pure_call
 from voxax.products.layer import Layer, problem_of
 from voxax.products.primitives import PARTS
 from voxax.tuning import Resolved, unmeasured
@@ -38,7 +38,7 @@ class Call:
 
 def is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """Whether all arguments, and the parameters of a module, have values."""
-    leaves = jax.tree.leaves((args, functional(fn)[1]))
+    leaves = jax.tree.leaves((args, pure_call(fn)[1]))
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     return not shapes and not _compat.is_traced(leaves)
 
@@ -59,7 +59,7 @@ def survey(
     Raises:
       InputError: there is no product.
     """
-    call_fn, state = functional(fn)
+    call_fn, state = pure_call(fn)
     leaves, tree = jax.tree.flatten((state, *arguments))
 
     def flat(*values: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from oracle.rows import box_offsets
 from oracle.sparse_dynamic import dynamic_convolution, reaching
 from samples import slow_unless
 from voxax.errors import AlgorithmError, InputError
-from voxax.geometry.memo import Memo
+from voxax.geometry.voxel_geometry import Memo
 from voxax.nn.functional import max_pool, mean_pool, sparse_dynamic_conv, spatially_sparse_conv
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 3e-2}

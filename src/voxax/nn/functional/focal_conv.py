@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.errors import InputError
-from voxax.geometry import KernelSpec, Voxels, spread
+from voxax.geometry import KernelSpec, Voxels, add_sites
 from voxax.geometry.dtypes import accumulator
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv
 
@@ -74,7 +74,7 @@ def focal_conv(
     hard = jax.lax.stop_gradient(importance)
     keep = (hard > threshold) & (hard[:, centre : centre + 1] > threshold)
     offsets = tuple(map(tuple, np.asarray(spec.dilated_offsets).tolist()))
-    out = spread(voxels, offsets, keep, capacity=capacity)
+    out = add_sites(voxels, offsets, keep, capacity=capacity)
     if gate:
         wide = accumulator(voxels.features.dtype)
         features = voxels.features.astype(wide) * own[:, None].astype(wide)
