@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from voxax.plot import Panel, draw_sites
+from drawings.panel import Panel
+from drawings.sites import draw_sites
 
 DOCS = Path(__file__).resolve().parent
 FOLDER = DOCS / "images" / "operators"
@@ -29,8 +30,6 @@ PAGES = (
 
 def pictures(page: str) -> Iterator[tuple[str, Callable[[], list[Panel]], dict[str, Any]]]:
     """``(file name, function that returns its panels, how to draw them)`` of a page's pictures."""
-    if str(DOCS) not in sys.path:
-        sys.path.insert(0, str(DOCS))
     module = importlib.import_module(f"drawings.{page.replace('-', '_')}")
     options = {"cell": module.CELL} if hasattr(module, "CELL") else {}
     for function in module.PICTURES:

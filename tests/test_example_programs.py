@@ -4,6 +4,7 @@ They are cases of one test, of which CI takes some in turn: each compiles a netw
 """
 
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,38 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_example(case, tmp_path, rng):
     case(tmp_path, rng)
+
+
+@pytest.mark.slow
+@pytest.mark.lax_promotion
+def test_learned_size(tmp_path, monkeypatch, capsys):
+    module = example("learned_size")
+    monkeypatch.setattr(module, "SIZES", (1, 3))
+    monkeypatch.setattr(module, "PRICES", (0.0, 0.01))
+    monkeypatch.setattr(module, "VALIDATION", 1)
+    options = ["--steps", "2", "--voxel-size", "1.0", "--scenes", "1", "--seeds", "1"]
+    module.main([*options, "--out", str(tmp_path)])
+    report = json.loads((tmp_path / "learned_size.json").read_text())
+    names = [row["name"] for row in report["rows"]]
+    assert names == ["fixed 1", "fixed 3", "learned, price 0", "learned, price 0.01"]
+    small, large = (row["mflop"][0] for row in report["rows"][:2])
+    assert 0 < small < large
+    curve = (tmp_path / "learned_size.svg").read_text()
+    for text in ("one size for all voxels", "learned at each voxel, by price", "validation mIoU"):
+        assert f">{text}<" in curve
+    assert (tmp_path / "learned_size.png").stat().st_size > 10_000
+    from voxax.io import read
+
+    scene = read(tmp_path / "learned_size.npz")
+    assert set(scene.attributes) == {"kernel_size"}
+    assert set(np.unique(scene.attributes["kernel_size"])) <= {1, 2, 3}
+    assert "| learned, price 0 |" in capsys.readouterr().out
+
+
+def test_learned_sizes_need_a_seed(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        example("learned_size").main(["--out", str(tmp_path), "--seeds", "0"])
+    assert "--seeds 0 must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.torch

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from voxax.plot import draw_sites
-
 pytest.importorskip("matplotlib")
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FOLDER = DOCS / "images" / "operators"
@@ -20,7 +18,11 @@ LINK = re.compile(r"!\[(?P<alt>[^\]]*)\]\((?P<path>[^)]+)\)")
 def script():
     spec = importlib.util.spec_from_file_location("pictures", DOCS / "pictures.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(DOCS))  # as where the script is run
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(DOCS))
     return module
 
 
@@ -48,8 +50,7 @@ def test_every_picture_is_shown():
     assert sorted(shown) == sorted(path.name for path in FOLDER.iterdir())
 
 
-def test_every_picture_has_a_function(monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_every_picture_has_a_function():
     pages = script().PAGES
     assert sorted(pages) == [page.stem for page in PAGES if page.stem != "index"]
     names = [name for page in pages for name, *_ in script().pictures(page)]
@@ -58,9 +59,9 @@ def test_every_picture_has_a_function(monkeypatch):
 
 @pytest.mark.lax_promotion
 @pytest.mark.parametrize("page", DRAWN)
-def test_pictures_are_those_of_the_library(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name, function, options in script().pictures(page):
-        drawn = draw_sites(function(), tmp_path / name, **options)
+def test_pictures_are_those_of_the_library(page, tmp_path):
+    pictures = script()
+    for name, function, options in pictures.pictures(page):
+        drawn = pictures.draw_sites(function(), tmp_path / name, **options)
         # Shapes depend on the version of matplotlib, the words and numbers do not.
         assert texts(drawn) == texts(FOLDER / name), f"run `python docs/pictures.py {name}`"

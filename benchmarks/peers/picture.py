@@ -1,13 +1,16 @@
-"""Bars of one submanifold layer: every library's time over the floor."""
+"""Bars of one submanifold layer: every library's time over the lower bound."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 
 from report import Report, best
 
-from voxax.plot.drawing import FADED, INK, Drawing
+sys.path.append(str(Path(__file__).resolve().parents[2] / "docs"))
+
+from drawings.drawing import FADED, INK, Drawing
 
 _COLORS = {
     "voxax": "#0f766e",
@@ -49,7 +52,7 @@ def draw(report: Report, path: Path) -> Path | None:
     height = 108 + group * max(map(len, panels))
     drawing = Drawing(_WIDTH, height)
     drawing.text(
-        20, 26, "3x3x3 submanifold layer: time over the floor", 15, bold=True, anchor="left"
+        20, 26, "3x3x3 submanifold layer: time over the lower bound", 15, bold=True, anchor="left"
     )
     where = f"{workload}, {rows[0]['voxels']} voxels. {report.head['device']}. Shorter is faster."
     drawing.text(20, 48, where, 11, FADED, anchor="left")
@@ -69,7 +72,7 @@ def draw(report: Report, path: Path) -> Path | None:
                     end = left + _PANEL * ratio / longest
                     drawing.boxes([(left, y, end, y + _BAR)], _COLORS[column])
                     drawing.text(end + 5, y + _BAR / 2, f"{ratio:.1f}", 9, FADED, anchor="left")
-        # The floor itself.
+        # The lower bound itself.
         x = left + _PANEL / longest
         if panel:
             drawing.line([(x, 104), (x, 104 + group * len(panel) - _GAP)], INK, 1)
@@ -83,4 +86,4 @@ def _legend(drawing: Drawing, y: float) -> None:
         drawing.text(x + 16, y, name, 11, anchor="left")
         x += 34 + 7 * len(name)
     drawing.line([(x, y - 6), (x, y + 6)], INK, 1)
-    drawing.text(x + 8, y, "floor", 11, anchor="left")
+    drawing.text(x + 8, y, "lower bound", 11, anchor="left")

@@ -3,8 +3,9 @@
 import numpy as np
 
 import voxax as vx
-from drawings.samples import CAPACITY, shown, voxels_at
-from voxax.plot import Panel
+
+from .panel import Panel
+from .samples import CAPACITY, shown, voxels_at
 
 FIRST = ((0, 1), (1, 1), (1, 2), (2, 2), (3, 2))
 SECOND = ((1, 2), (2, 2), (3, 2), (3, 3), (4, 4))

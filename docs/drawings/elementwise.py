@@ -6,10 +6,11 @@ import numpy as np
 from flax import nnx
 
 import voxax as vx
-from drawings.samples import shown, voxels_at
 from voxax.nn.functional import dropout
 from voxax.nn.modules import Linear, ReLU, Remat, Sequential
-from voxax.plot import Panel
+
+from .panel import Panel
+from .samples import shown, voxels_at
 
 SITES = ((0, 1), (1, 1), (1, 2), (2, 2), (3, 2), (3, 3))
 

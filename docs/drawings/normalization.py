@@ -15,7 +15,8 @@ from voxax.nn.functional import (
     normalize,
     rms_norm,
 )
-from voxax.plot import Panel
+
+from .panel import Panel
 
 SCENES = np.array([0, 0, 0, 1, 1])
 CHANNELS = 4

@@ -3,8 +3,9 @@
 import numpy as np
 
 import voxax as vx
-from drawings.samples import voxels_at
-from voxax.plot import Panel
+
+from .panel import Panel
+from .samples import voxels_at
 
 
 def curves() -> list[Panel]:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 import voxax as vx
-from drawings.samples import CAPACITY, shown, voxels_at
-from voxax.plot import Panel
+
+from .panel import Panel
+from .samples import CAPACITY, shown, voxels_at
 
 CLOUD = np.array(
     [(0.3, 0.4), (0.7, 0.8), (1.3, 1.6), (2.2, 1.3), (2.5, 1.7), (2.8, 1.4), (3.5, 3.2)],

@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 
 import voxax as vx
-from drawings.samples import shown, voxels_at
 from voxax.nn.functional import (
     channel_to_space,
     global_pool,
@@ -14,7 +13,9 @@ from voxax.nn.functional import (
     sum_pool,
     unpool,
 )
-from voxax.plot import Panel
+
+from .panel import Panel
+from .samples import shown, voxels_at
 
 SMALL = ((0, 0), (0, 1), (1, 1), (2, 2), (3, 2), (3, 3))
 

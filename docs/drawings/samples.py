@@ -7,7 +7,9 @@ import numpy as np
 
 import voxax as vx
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.plot import Panel, reads
+
+from .panel import Panel
+from .sites import reads
 
 SITES = ((0, 1), (1, 1), (1, 2), (2, 2), (3, 2), (3, 3), (4, 0), (5, 4), (5, 5))
 BOX = ((0, 6), (0, 6))

@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 
 import voxax as vx
-from drawings.samples import BOX, convolution, shown, voxels_at
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.plot import Panel, reads
+
+from .panel import Panel
+from .samples import BOX, convolution, shown, voxels_at
+from .sites import reads
 
 BLOCK = {"kernel_size": 2, "stride": 2}
 

@@ -46,34 +46,6 @@ def test_demo_resume_and_segment(tmp_path, rng, capsys):
     assert "class 2" in capsys.readouterr().out
 
 
-def test_learned_sizes_need_a_seed(tmp_path, capsys):
-    assert main(["demo", "--task", "learned-size", "--out", str(tmp_path), "--seeds", "0"]) == 2
-    assert "--seeds 0 must be at least 1" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.lax_promotion  # optax promotes step counts
-def test_learned_sizes_against_fixed_ones(tmp_path, capsys, monkeypatch):
-    from voxax.cli import learned_size
-
-    monkeypatch.setattr(learned_size, "SIZES", (1, 3))
-    monkeypatch.setattr(learned_size, "PRICES", (0.0, 0.01))
-    monkeypatch.setattr(learned_size, "VALIDATION", 1)
-    options = ["--steps", "2", "--voxel-size", "1.0", "--scenes", "1", "--seeds", "1"]
-    assert main(["demo", "--task", "learned-size", "--out", str(tmp_path), *options]) == 0
-    report = json.loads((tmp_path / "learned_size.json").read_text())
-    names = [row["name"] for row in report["rows"]]
-    assert names == ["fixed 1", "fixed 3", "learned, price 0", "learned, price 0.01"]
-    small, large = (row["mflop"][0] for row in report["rows"][:2])
-    assert 0 < small < large
-    assert (tmp_path / "learned_size.svg").exists()
-    assert (tmp_path / "learned_size.png").stat().st_size > 10_000
-    scene = read(tmp_path / "learned_size.npz")
-    assert set(scene.attributes) == {"kernel_size"}
-    assert set(np.unique(scene.attributes["kernel_size"])) <= {1, 2, 3}
-    assert "| learned, price 0 |" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 @pytest.mark.lax_promotion  # optax promotes step counts
 def test_interrupt_leaves_a_checkpoint_that_resumes(tmp_path, rng, capsys, monkeypatch):

@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 
 from voxax.plot import class_colors
-from voxax.plot.palette import CONFUSABLE, CORRECT, IGNORED, WRONG, color_gaps, rgb
+from voxax.plot.palette import (
+    ACCENT,
+    CONFUSABLE,
+    CORRECT,
+    GROUPS,
+    IGNORED,
+    WRONG,
+    Scale,
+    color_gaps,
+    rgb,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +68,14 @@ def test_error_colors_differ_for_red_green_blind_eyes():
     gaps = color_gaps([WRONG], [CORRECT, IGNORED])
     assert gaps.min() > 30
     assert rgb(IGNORED).min() > rgb(CORRECT).max()
+
+
+def test_groups_and_values_are_told_apart():
+    gaps = color_gaps(GROUPS, GROUPS) + 1e3 * np.eye(len(GROUPS))
+    assert gaps[:4, :4].min() > 15
+    assert gaps.min() > 6
+    rising, signed = Scale(np.array([0.0, 4.0])), Scale(np.array([-4.0, 4.0]))
+    steps = [rising.color(v) for v in (0, 1, 2, 3, 4)]
+    assert color_gaps(steps[:-1], steps[1:]).diagonal().min() > 10
+    assert color_gaps([ACCENT], steps).min() > 25
+    assert color_gaps([signed.color(-4)], [signed.color(4)]).min() > 50

@@ -30,8 +30,6 @@ def demo(
     seed: int = 0,
     resume: bool = False,
     profile: Path | None = None,
-    task: Literal["segment", "learned-size"] = "segment",
-    seeds: int = 3,
     devices: int = 1,
     batch_size: int | None = None,
 ) -> int:
@@ -39,11 +37,6 @@ def demo(
 
     Writes a checkpoint, metrics.json, a picture and an interactive page. Ctrl-C stops early
     and leaves a usable checkpoint.
-
-    With --task learned-size: a small network that learns a kernel size for every voxel, against
-    the same network at every fixed size. Writes learned_size.md, .json, .svg, .png and .npz (a
-    scene with its sizes, for `voxax view`); of the options only --out, --steps, --voxel-size,
-    --sensor, --scenes and --seeds count.
 
     Args:
         out: Folder for the results.
@@ -62,8 +55,6 @@ def demo(
         resume: Continue from the checkpoint in --out.
         profile: Folder for a trace of a few training steps, with layers by name, for
             TensorBoard, XProf or Perfetto.
-        task: Segment streets, or compare learned kernel sizes with fixed ones.
-        seeds: Of learned-size: how often each network is trained.
         devices: How many devices a step's scenes are spread over; on a CPU host devices, which
             share its cores.
         batch_size: Scenes of a step, by default one for each device. On any number of devices
@@ -81,10 +72,6 @@ def demo(
             f"--batch-size {batch_size} is less than --devices {devices}, and some would have no "
             f"scene: give --batch-size {devices} or more, or fewer devices"
         )
-    if task == "learned-size":
-        from voxax.cli.learned_size import learned_size
-
-        return learned_size(out, steps, voxel_size, sensor, scenes, seeds)
     from voxax.cli.scenes import from_file, simulated
 
     chosen = simulated(scenes, 8, sensor, seed) if input is None else from_file(input, labels)

@@ -1,4 +1,4 @@
-"""Pictures: labelled point clouds (PNG, HTML page, live), and what an operator does to a few sites.
+"""Pictures of labelled point clouds: PNG, HTML page, live in a browser.
 
 Importing this package loads NumPy only. Matplotlib and plotly are imported inside
 the functions that draw; both come with ``pip install "voxax[plot]"``, and viser, for
@@ -13,9 +13,5 @@ from voxax.plot.palette import IGNORED as IGNORED
 from voxax.plot.palette import WRONG as WRONG
 from voxax.plot.palette import class_colors as class_colors
 from voxax.plot.palette import rgb as rgb
-from voxax.plot.panel import Panel as Panel
-from voxax.plot.sites import draw_sites as draw_sites
-from voxax.plot.sites import reads as reads
-from voxax.plot.tradeoff import tradeoff_svg as tradeoff_svg
 from voxax.plot.viewer import Stepped as Stepped
 from voxax.plot.viewer import Viewer as Viewer

@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from voxax._atomic_file import write_atomically
 from voxax.plot import labels as lab
 from voxax.plot._extra import require
-from voxax.plot._write import write_atomically
 from voxax.plot.camera import Scene, compose, from_above, in_perspective
 from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors, rgb
 from voxax.plot.raster import rasterize

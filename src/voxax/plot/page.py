@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from voxax._atomic_file import write_atomically
 from voxax.plot import labels as lab
 from voxax.plot._extra import require
-from voxax.plot._write import write_atomically
 from voxax.plot.camera import OVER_WALLS, Scene, compose, direction
 from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors
 

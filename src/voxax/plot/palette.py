@@ -227,24 +227,9 @@ class Scale:
         return _blend(_SIGNED, (part + 1) / 2) if self.signed else _blend(_RISING, part)
 
 
-def group_color(group: int) -> str:
-    """``"#rrggbb"`` of group (or scene) number `group`; eight differ."""
-    return GROUPS[group % len(GROUPS)]
-
-
-def ink_on(color: str) -> str:
-    """Black or white, whichever reads better on `color`."""
-    red, green, blue = (c / 255 for c in _rgb(color))
-    return "#ffffff" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.52 else "#1c2126"
-
-
 def _blend(anchors: tuple[str, ...], part: float) -> str:
     place = min(max(part, 0.0), 1.0) * (len(anchors) - 1)
     low = min(int(place), len(anchors) - 2)
-    first, second = np.array(_rgb(anchors[low])), np.array(_rgb(anchors[low + 1]))
+    first, second = rgb(anchors[low]).astype(int), rgb(anchors[low + 1]).astype(int)
     mixed = np.rint(first + (place - low) * (second - first)).astype(int)
     return "#" + "".join(f"{c:02x}" for c in mixed)
-
-
-def _rgb(color: str) -> tuple[int, ...]:
-    return tuple(bytes.fromhex(color.removeprefix("#")))

@@ -4,19 +4,22 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from docs.drawings.panel import Panel
+from docs.drawings.site_content import content_of, number_text
+from docs.drawings.site_frame import frames_of, ink_on, rows_of
+from docs.drawings.sites import draw_sites, reads
 
 import voxax as vx
 from voxax.errors import InputError, MissingExtraError
-from voxax.plot import Panel, draw_sites, reads
-from voxax.plot.palette import ACCENT, GROUPS, Scale, color_gaps, ink_on
-from voxax.plot.site_content import content_of, number_text
-from voxax.plot.site_frame import frames_of, rows_of
+from voxax.plot.palette import Scale
 
 pytest.importorskip("matplotlib")
+ROOT = Path(__file__).resolve().parents[1]
 SITES = np.array([(0, 0, 1), (0, 1, 1), (0, 2, 2), (0, 3, 2), (1, 0, 0), (1, 3, 3)])
 
 
@@ -170,28 +173,23 @@ def test_other_errors(tmp_path, monkeypatch):
 
 def test_no_global_state(tmp_path):
     script = (
-        "import sys, voxax.plot as p\n"
+        "import sys\n"
+        "from docs.drawings.panel import Panel\n"
+        "from docs.drawings.sites import draw_sites\n"
         "assert 'matplotlib' not in sys.modules\n"
         "import matplotlib\n"
         "before = dict(matplotlib.rcParams)\n"
-        "p.draw_sites([p.Panel('t', [(0, 0)])], sys.argv[1])\n"
+        "draw_sites([Panel('t', [(0, 0)])], sys.argv[1])\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
         "assert dict(matplotlib.rcParams) == before\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "a.svg")]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=120, cwd=ROOT)
 
 
-def test_colors_are_told_apart():
-    gaps = color_gaps(GROUPS, GROUPS) + 1e3 * np.eye(len(GROUPS))
-    assert gaps[:4, :4].min() > 15
-    assert gaps.min() > 6
-    rising, signed = Scale(np.array([0.0, 4.0])), Scale(np.array([-4.0, 4.0]))
-    steps = [rising.color(v) for v in (0, 1, 2, 3, 4)]
-    assert color_gaps(steps[:-1], steps[1:]).diagonal().min() > 10
-    assert color_gaps([ACCENT], steps).min() > 25
-    assert color_gaps([signed.color(-4)], [signed.color(4)]).min() > 50
-    assert ink_on(steps[0]) != ink_on(steps[-1])
+def test_ink_is_read_on_light_and_dark():
+    rising = Scale(np.array([0.0, 4.0]))
+    assert ink_on(rising.color(0)) != ink_on(rising.color(4))
 
 
 def test_number_texts():

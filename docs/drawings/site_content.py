@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from voxax.errors import InputError
-from voxax.plot.panel import Extent, Panel
+
+from .panel import Extent, Panel
 
 
 @dataclass(frozen=True)

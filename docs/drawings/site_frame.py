@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from voxax.errors import InputError
-from voxax.plot.drawing import FADED, INK, PAPER, Box, Drawing
-from voxax.plot.palette import ACCENT, Scale, group_color, ink_on
-from voxax.plot.panel import Extent, Panel
-from voxax.plot.site_content import Content
+from voxax.plot.palette import ACCENT, GROUPS, Scale, rgb
+
+from .drawing import FADED, INK, PAPER, Box, Drawing
+from .panel import Extent, Panel
+from .site_content import Content
 
 # Pixels.
 CELL = 28
@@ -205,3 +206,14 @@ def _tick(number: int) -> str:
 def _label_size(label: str, width: float) -> float:
     """A font size at which `label` fits a cell `width` pixels wide."""
     return min(12.0, (width - 4) / (0.66 * max(len(label), 1)))
+
+
+def group_color(group: int) -> str:
+    """``"#rrggbb"`` of group (or scene) number `group`; eight differ."""
+    return GROUPS[group % len(GROUPS)]
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever reads better on `color`."""
+    red, green, blue = (c / 255 for c in rgb(color).tolist())
+    return "#ffffff" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.52 else INK

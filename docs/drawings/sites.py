@@ -11,11 +11,12 @@ import numpy as np
 
 from voxax.errors import InputError
 from voxax.plot._extra import require
-from voxax.plot.drawing import Drawing
 from voxax.plot.palette import Scale
-from voxax.plot.panel import Panel
-from voxax.plot.site_content import content_of
-from voxax.plot.site_frame import CELL, GAP, MARGIN, Frame, frames_of, rows_of
+
+from .drawing import Drawing
+from .panel import Panel
+from .site_content import content_of
+from .site_frame import CELL, GAP, MARGIN, Frame, frames_of, rows_of
 
 if TYPE_CHECKING:
     from voxax.geometry import KernelMap
