@@ -3,11 +3,11 @@
     python benchmarks/depthwise.py [--data FOLDER] [--rounds 11]
 
 One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad, and
-the backward of a training step, which is dgrad and wgrad at once. The floor is that of
-``voxax.products.floor`` (what ``explain`` shows): operands, kernel map and results, each once, at
-the rate of a copy. The copy is of 256 MiB, by the best of three ways, in the same run. Beside it
-stands a copy of the layer's features alone, which may lie in a cache. All take turns. Results go to
-results/depthwise.md and .json.
+the backward of a training step, which is dgrad and wgrad at once. The lower bound is that of
+``voxax.products.lower_bound`` (what ``explain`` shows): operands, kernel map and results, each
+once, at the rate of a copy. The copy is of 256 MiB, by the best of three ways, in the same run.
+Beside it stands a copy of the layer's features alone, which may lie in a cache. All take turns. Results go
+to results/depthwise.md and .json.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def backward(kernel_map: Any, channels: int) -> Callable[[], Any]:
 def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
     """All three products of one layer, and their floors."""
     import voxax as vx
-    from voxax.products.floor import floor_of
+    from voxax.products.lower_bound import lower_bound_of
 
     voxels = native.scene(scan, folder)
     kernel_map = vx.kernel_map(voxels, 3)
@@ -87,7 +87,7 @@ def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]
     seconds = native.interleaved(runs, rounds)
     rate = 2 * _BYTES / min(seconds[name] for name in memory)
     moved = {
-        product: floor_of(
+        product: lower_bound_of(
             native.problem_of(kernel_map, "depthwise", channels, product), pairs, None
         ).bytes
         for product in native.PRODUCTS

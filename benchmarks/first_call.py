@@ -34,7 +34,7 @@ def one(folder: str, training: bool) -> dict[str, Any]:
     import voxax as vx
     from voxax import io
     from voxax.models import MinkUNet18
-    from voxax.tuning import budget, record_choices
+    from voxax.tuning import measure, record_choices
 
     positions = np.asarray(io.read(Path(folder) / SCAN).positions, np.float32)
     positions = positions[np.isfinite(positions).all(1)]
@@ -61,7 +61,7 @@ def one(folder: str, training: bool) -> dict[str, Any]:
     return {
         "voxels": int(voxels.count),
         "first_call": times[0],
-        "tuning": budget.spent(),
+        "tuning": measure.spent(),
         "later_calls": statistics.median(times[1:]),
         "sources": {source: sources.count(source) for source in sorted(set(sources))},
     }

@@ -270,11 +270,13 @@ def exponents(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def paper(found: list[dict[str, Any]], folder: Path, scan: str, order: str) -> list[dict[str, Any]]:
     """Each layer of MinkUNet18 on one of 256 chips: best time of its products, and of its halo."""
     from voxax.hardware import describe
-    from voxax.products.floor import floor_of
-    from voxax.products.survey import survey
+    from voxax.products.inspect import find_products
+    from voxax.products.lower_bound import lower_bound_of
 
     voxels = voxels_of(folder, "office1")  # only which layers there are matters
-    calls = [c for c in survey(network(), (voxels,), "tpu") if c.problem.product == "forward"]
+    calls = [
+        c for c in find_products(network(), (voxels,), "tpu") if c.problem.product == "forward"
+    ]
     chosen = of_map(found, scan=scan, order=order)
     finest = of_map(chosen, **FIRST)[0]["in_rows"]
     table = []
@@ -293,7 +295,7 @@ def paper(found: list[dict[str, Any]], folder: Path, scan: str, order: str) -> l
                     p, in_capacity=n_in, out_capacity=n_out, dtype="bfloat16"
                 )
                 floors = [
-                    floor_of(dataclasses.replace(sized, product=product), pairs, info)
+                    lower_bound_of(dataclasses.replace(sized, product=product), pairs, info)
                     for product in ("forward", "dgrad", "wgrad")
                 ]
                 if any(f.seconds is None for f in floors):

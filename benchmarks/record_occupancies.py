@@ -1,4 +1,4 @@
-"""Make the scenes of `voxax.tuning.recorded` again.
+"""Make the scenes of `voxax.tuning.occupancy` again.
 
     python benchmarks/record_occupancies.py --data FOLDER
 
@@ -20,7 +20,7 @@ from voxax.coords import box_offsets, host
 from voxax.io import simulator
 from voxax.io.mesh import read_mesh
 from voxax.io.simulator.solids import BOX, BUILDING, CYLINDER, ELLIPSOID, Pose, SolidBuilder
-from voxax.tuning.recorded import pack
+from voxax.tuning.occupancy import pack
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "voxax" / "tuning" / "occupancies"
 LEVELS = (1, 2, 4, 8)

@@ -99,8 +99,9 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
 
     import voxax as vx
     from voxax.algorithms import Problem
-    from voxax.tuning import at_hand, choose, resolve
-    from voxax.tuning.key import density_bucket
+    from voxax.tuning import choose, resolve
+    from voxax.tuning import sample as tuning_sample
+    from voxax.tuning.entry import density_bucket
     from voxax.tuning.measure import compiled
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import space_of
@@ -126,7 +127,7 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
         voxels.geometry.stride,
         density_bucket(pairs, int(kernel_map.out_geometry.count)),
     )
-    at_hand.note(at_hand.map_key(problem), {"neighbors": kernel_map.neighbors})
+    tuning_sample.note_map(tuning_sample.map_key(problem), {"neighbors": kernel_map.neighbors})
     admitted = resolve("all", kind="dense", product=problem.product)
     begin = time.perf_counter()
     choice = choose(problem, admitted)

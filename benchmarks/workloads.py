@@ -96,7 +96,7 @@ def scan(folder: Path, size: int | None = None, voxel_size: float = 0.2) -> np.n
 def lidar_tiles(size: int) -> np.ndarray:
     """``size`` voxels of one scene, as dense at any size: the recorded LiDAR sweep, side by side in
     a square grid, the last one as a sector."""
-    from voxax.tuning.recorded import scene_rows
+    from voxax.tuning.occupancy import scene_rows
 
     sweep = scene_rows("lidar", (1, 1, 1), None)  # prefixes are sectors
     tiles = -(-size // len(sweep))

@@ -252,15 +252,15 @@ def test_every_case_has_its_own_budget_and_counts_what_it_left(peers, tmp_path):
     import by_voxax
     from cases import Case
 
-    from voxax.tuning import budget
+    from voxax.tuning import measure
 
-    before = budget.spent()
+    before = measure.spent()
     try:
-        budget.spend(30.0)
+        measure.spend(30.0)
         by_voxax.contestants(Case("sphere", "conv3", 4, "forward"), {})
-        assert budget.spent() == 0
+        assert measure.spent() == 0
     finally:
-        budget.spend(before - budget.spent())
+        measure.spend(before - measure.spent())
 
 
 def test_cases_are_chosen_by_words(peers):

@@ -14,7 +14,7 @@ from contestant import Contestant, Makers, sgemm_operands
 
 import voxax as vx
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.tuning import Choice, budget, record_choices
+from voxax.tuning import Choice, measure, record_choices
 
 _recording = contextlib.ExitStack()
 _choices: list[Choice] = []
@@ -48,7 +48,7 @@ def sgemm() -> Contestant:
 
 def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
     # The budget is a process's: without this the first cases would leave nothing for the others.
-    budget.spend(-budget.spent())
+    measure.spend(-measure.spent())
     _choices.clear()
     make = {"minkunet18": _minkunet, "map3": _map}.get(case.operation, _layer)
     return {"voxax": partial(make, case, arrays)}

@@ -32,7 +32,7 @@ BUDGETS = {"v5e": 14.3, "v6e": 10.6}
 def lidar_neighbors() -> np.ndarray:
     """``int32[N, 27]`` of the recorded sweep."""
     import voxax as vx
-    from voxax.tuning.recorded import recorded
+    from voxax.tuning.occupancy import recorded
 
     rows = recorded("lidar")
     coords = np.column_stack([np.zeros(len(rows), np.int32), rows])

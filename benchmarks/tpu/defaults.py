@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 from voxax.cli import main as voxax
 from voxax.forecast import TOPOLOGIES
 from voxax.hardware import describe
-from voxax.tuning import cache_file, shipped
+from voxax.tuning import cache
 from voxax.tuning.cache import device_name
 from voxax.tuning.entry import Entry
 
@@ -60,10 +60,10 @@ def main() -> None:
             model = ["--model", "benchmarks.tpu.defaults:make", "--training"]
             if voxax(["tune", "--tpu", chip, *model]):
                 raise SystemExit(1)
-            found = cache_file.read(Path(folder) / "tuning" / f"{device}.json", device)
-        target = shipped.FOLDER / f"{device}.json"
+            found = cache.read_file(Path(folder) / "tuning" / f"{device}.json", device)
+        target = cache.FOLDER / f"{device}.json"
         target.unlink(missing_ok=True)
-        cache_file.save(target, device, {key: slim(e) for key, e in found.store.items()})
+        cache.save_file(target, device, {key: slim(e) for key, e in found.store.items()})
         target.with_name(f".{device}.lock").unlink(missing_ok=True)
 
 

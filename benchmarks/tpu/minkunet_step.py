@@ -38,7 +38,7 @@ def planned(capacity: int) -> Any:
 
     import voxax as vx
     from voxax.nn.functional import spatially_sparse_conv
-    from voxax.tuning.recorded import recorded
+    from voxax.tuning.occupancy import recorded
 
     def levels(voxels: Any) -> Any:
         """Those of a MinkUNet, and nothing else."""

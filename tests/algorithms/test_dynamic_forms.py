@@ -16,7 +16,7 @@ from samples import slow_unless
 from voxax import _native
 from voxax.algorithms import Problem, lookup, native
 from voxax.algorithms.dynamic import cpu
-from voxax.products.dynamic import largest_size, sized_spec
+from voxax.products.convolve import largest_size, sized_spec
 
 # Forms as the tuner's, but smaller.
 FORMS = [

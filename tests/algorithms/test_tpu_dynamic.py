@@ -9,7 +9,7 @@ from benchmarks.tpu.program import TOPOLOGIES, compile_for
 
 from voxax import _compat
 from voxax.algorithms import Problem, lookup
-from voxax.products.dynamic import sized_spec
+from voxax.products.convolve import sized_spec
 
 pytestmark = [
     pytest.mark.tpu_compile,

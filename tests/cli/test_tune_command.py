@@ -11,7 +11,7 @@ from voxax.cli import main
 from voxax.cli.workload import Workload
 from voxax.hardware import describe
 from voxax.tuning.cache import TuningCache, device_name
-from voxax.tuning.recorded import KINDS
+from voxax.tuning.occupancy import KINDS
 
 MODELS = """
 from flax import nnx

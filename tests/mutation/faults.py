@@ -281,13 +281,13 @@ def _(original):
     return wrong
 
 
-@fault("problems of any density share a choice", "voxax.tuning.key:key_of",
+@fault("problems of any density share a choice", "voxax.tuning.entry:key_of",
        tests=("tuning/test_space.py",))  # fmt: skip
 def _(original):
     return lambda problem: original(dataclasses.replace(problem, density=None))
 
 
-@fault("the guard looks at the mean only", "voxax.tuning.guard:_TOLERANCE",
+@fault("the guard looks at the mean only", "voxax.tuning.measure:_TOLERANCE",
        tests=("tuning/test_guard.py",))  # fmt: skip
 def _(original):
     return {dtype: (mean, float("inf")) for dtype, (mean, _) in original.items()}

@@ -13,11 +13,10 @@ from voxax import _compat
 from voxax.algorithms import lookup
 from voxax.errors import AlgorithmError, InputError
 from voxax.hardware import Fact, HardwareInfo
-from voxax.products import account
-from voxax.tuning import budget, hardware_of, record_choices, tuner
+from voxax.products import inspect
+from voxax.tuning import hardware_of, measure, record_choices, tuner
 from voxax.tuning.cache import cache_for, device_name
-from voxax.tuning.entry import Entry, Measured, utc_now
-from voxax.tuning.key import key_of
+from voxax.tuning.entry import Entry, Measured, key_of, utc_now
 
 pytestmark = pytest.mark.usefixtures("portable")
 
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("portable")
 def _on(monkeypatch, tmp_path):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(measure, "_spent", 0.0)
     for name in ("measure", "check"):
         monkeypatch.setattr(tuner, name, lambda *_: pytest.fail("this measures"))
 
@@ -122,7 +121,7 @@ def test_nothing_is_computed():
 
     abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (weight(), voxels()))
     assert len(vx.explain(fn, *abstract)) == 1
-    assert budget.spent() == 0
+    assert measure.spent() == 0
 
 
 def rates(monkeypatch, **values):
@@ -130,7 +129,7 @@ def rates(monkeypatch, **values):
     facts = {name: Fact(value, "probe") for name, value in values.items()}
     base = {"platform": Fact("cpu", "jax"), "device_kind": Fact("cpu", "jax")}
     info = HardwareInfo.from_facts({**base, **facts})
-    monkeypatch.setattr(account, "describe", lambda device: info)
+    monkeypatch.setattr(inspect, "describe", lambda device: info)
 
 
 KNOWN = {"peak_rates": (("float32", 1e9),), "memory_bandwidth": 1e9}

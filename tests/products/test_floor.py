@@ -6,7 +6,7 @@ import pytest
 
 from voxax.algorithms import Problem
 from voxax.hardware import HardwareInfo
-from voxax.products.floor import floor_of, matrix_rate
+from voxax.products.lower_bound import lower_bound_of, matrix_rate
 
 INFO = HardwareInfo("cpu", "cpu", peak_rates=(("float32", 1e9),), memory_bandwidth=1e8)
 
@@ -20,38 +20,40 @@ def problem(product="forward", kind="dense", groups=1, dtype="float32", symmetri
     [("forward", False, 40), ("dgrad", False, 100), ("dgrad", True, 40), ("wgrad", False, 40)],
 )
 def test_work(product, symmetric, table):
-    floor = floor_of(problem(product, symmetric=symmetric), 70, INFO)
+    floor = lower_bound_of(problem(product, symmetric=symmetric), 70, INFO)
     assert floor.operations == 2 * 70 * 6 * 12
     assert floor.bytes == 4 * (100 * 6 + 40 * 12 + 8 * 6 * 12 + 8 * table)
 
 
 def test_work_of_groups_channels_and_narrow_dtypes():
-    assert floor_of(problem(kind="grouped", groups=3), 70, INFO).operations == 2 * 70 * 3 * 2 * 4
-    grouped = floor_of(problem(kind="grouped", groups=3), 70, INFO)
+    assert (
+        lower_bound_of(problem(kind="grouped", groups=3), 70, INFO).operations == 2 * 70 * 3 * 2 * 4
+    )
+    grouped = lower_bound_of(problem(kind="grouped", groups=3), 70, INFO)
     assert grouped.bytes == 4 * (100 * 6 + 40 * 12 + 8 * 3 * 2 * 4 + 8 * 40)
     depthwise = dataclasses.replace(problem(kind="depthwise"), out_channels=6)
-    assert floor_of(depthwise, 70, INFO).operations == 2 * 70 * 6
-    assert floor_of(depthwise, 70, INFO).bytes == 4 * (100 * 6 + 40 * 6 + 8 * 6 + 8 * 40)
-    half = floor_of(problem(dtype="bfloat16"), 70, INFO)
+    assert lower_bound_of(depthwise, 70, INFO).operations == 2 * 70 * 6
+    assert lower_bound_of(depthwise, 70, INFO).bytes == 4 * (100 * 6 + 40 * 6 + 8 * 6 + 8 * 40)
+    half = lower_bound_of(problem(dtype="bfloat16"), 70, INFO)
     assert half.bytes == 2 * (100 * 6 + 40 * 12 + 8 * 6 * 12) + 4 * 8 * 40
     # Products of int8 are int32.
-    small = floor_of(problem(dtype="int8"), 70, INFO)
+    small = lower_bound_of(problem(dtype="int8"), 70, INFO)
     assert small.bytes == 100 * 6 + 8 * 6 * 12 + 4 * (40 * 12 + 8 * 40)
 
 
 def test_the_slower_of_arithmetic_and_memory():
-    few, many = floor_of(problem(), 1, INFO), floor_of(problem(), 10**4, INFO)
+    few, many = lower_bound_of(problem(), 1, INFO), lower_bound_of(problem(), 10**4, INFO)
     assert (few.seconds, few.bound) == (pytest.approx(few.bytes / 1e8), "memory")
     assert (many.seconds, many.bound) == (pytest.approx(many.operations / 1e9), "compute")
 
 
 @pytest.mark.parametrize("missing", [{"peak_rates": None}, {"memory_bandwidth": None}])
 def test_unknown_rates(missing):
-    floor = floor_of(problem(), 70, dataclasses.replace(INFO, **missing))
+    floor = lower_bound_of(problem(), 70, dataclasses.replace(INFO, **missing))
     assert (floor.seconds, floor.bound) == (None, None)
     assert floor.operations > 0
-    assert floor_of(problem(), 70, None) == floor
-    assert floor_of(problem(dtype="float64"), 70, INFO).seconds is None
+    assert lower_bound_of(problem(), 70, None) == floor
+    assert lower_bound_of(problem(dtype="float64"), 70, INFO).seconds is None
 
 
 def with_rates(platform="cpu", **rates):
@@ -75,8 +77,8 @@ def test_float32s_rate_bounds_half_precision_on_cpus_alone(dtype):
     for platform in ("gpu", "tpu"):
         info = with_rates(platform, **rates)
         assert matrix_rate(dtype, "highest", info) is None
-        assert floor_of(problem(dtype=dtype), 70, info).seconds is None
-        assert floor_of(problem(), 70, info).seconds is not None
+        assert lower_bound_of(problem(dtype=dtype), 70, info).seconds is None
+        assert lower_bound_of(problem(), 70, info).seconds is not None
 
 
 @pytest.mark.parametrize("precision", ["default", "high", "tensorfloat32"])
@@ -89,8 +91,8 @@ def test_float32_at_less_than_the_highest_precision(precision):
         assert matrix_rate("float32", "highest", info) == 1e9
         assert matrix_rate("float32", "float32", info) == 1e9
         reduced = dataclasses.replace(problem(), precision=precision)
-        assert floor_of(reduced, 10**5, info).seconds == pytest.approx(
-            floor_of(problem(), 10**5, info).seconds / 6
+        assert lower_bound_of(reduced, 10**5, info).seconds == pytest.approx(
+            lower_bound_of(problem(), 10**5, info).seconds / 6
         )
     assert matrix_rate("float32", precision, with_rates("cpu", float32=1e9)) == 1e9
     assert matrix_rate("float32", precision, with_rates("gpu", float32=1e9)) is None

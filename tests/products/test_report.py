@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from voxax.algorithms import Problem
-from voxax.products.floor import Floor
+from voxax.products.lower_bound import LowerBound
 from voxax.products.report import Explained, Report
-from voxax.tuning.choice import Choice
+from voxax.tuning.decide import Choice
 from voxax.tuning.entry import Entry, Measured
 
 IM2COL = (("formulation", "im2col"),)
@@ -67,7 +67,7 @@ def test_table():
     ]
 
 
-FLOOR = Floor(10**6, 10**5, 2e-3, "compute")
+FLOOR = LowerBound(10**6, 10**5, 2e-3, "compute")
 
 
 def with_floor(floor=FLOOR, counted=True, **more):
@@ -93,7 +93,7 @@ def test_floor_ratio_and_total():
 
 
 def test_what_is_unknown_has_no_ratio():
-    blank = Floor(10**6, 10**5, None, None)
+    blank = LowerBound(10**6, 10**5, None, None)
     for unknown_ratio in (
         row(),
         with_floor(blank),

@@ -15,7 +15,7 @@ from samples import make_voxels, make_weight
 from voxax.errors import AlgorithmError, InputError
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.nn.modules import SpatiallySparseConv
-from voxax.products.survey import survey
+from voxax.products.inspect import find_products
 
 
 @functools.cache
@@ -93,7 +93,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_products_in_the_order_of_the_program(name):
     function, products, _ = FUNCTIONS[name]
-    calls = survey(function, (weight(),), "cpu")
+    calls = find_products(function, (weight(),), "cpu")
     assert [c.problem.product for c in calls] == products
     assert all("spatially_sparse_conv" in c.scope for c in calls)
     groups = 2 if name == "vmap" else 1
@@ -111,7 +111,7 @@ SLOW = {"jit", "twice", "jvp", "remat", "custom_vjp", "vmap", "grad of scan"}
 )
 def test_maps_outside_of_loops_are_the_real_ones(name):
     function, products, number = FUNCTIONS[name]
-    calls = survey(function, (weight(),), "cpu", maps=True)
+    calls = find_products(function, (weight(),), "cpu", maps=True)
     assert [c.problem.product for c in calls] == products
     found = [(c, c.views) for c in calls if c.views is not None]
     assert len(found) == number
@@ -132,7 +132,7 @@ def test_each_product_has_its_own_map():
         looped = jax.lax.scan(lambda c, _: (c + inner(w, v), None), 0.0, None, length=2)[0]
         return looped + inner(w, v) + inner(w, other)
 
-    looped, first, second = survey(function, (weight(), voxels(), other), "cpu", maps=True)
+    looped, first, second = find_products(function, (weight(), voxels(), other), "cpu", maps=True)
     assert looped.views is None
     for call, own in ((first, voxels()), (second, other)):
         np.testing.assert_array_equal(call.views["neighbors"], vx.kernel_map(own, 3).neighbors)
@@ -157,7 +157,7 @@ def test_equations_of_two_products_are_two_calls(maps):
         (gradients, ["forward", "dgrad", "wgrad"]),
         (tangent, ["forward"] * 3),
     ):
-        calls = survey(function, (x, filters), "cpu", maps=maps)
+        calls = find_products(function, (x, filters), "cpu", maps=maps)
         assert [c.problem.product for c in calls] == products
         for call in calls:
             p = call.problem
@@ -173,13 +173,13 @@ def test_only_maps_are_computed():
         jax.debug.callback(lambda: pytest.fail("this ran"))
         return loss(w, v)
 
-    (call,) = survey(function, (weight(), voxels()), "cpu", maps=True)
+    (call,) = find_products(function, (weight(), voxels()), "cpu", maps=True)
     assert call.views is not None
 
 
 def test_shards():
     """A shard's map is not the whole one."""
-    (call,) = survey(sharded, (weight(),), "cpu", maps=True)
+    (call,) = find_products(sharded, (weight(),), "cpu", maps=True)
     assert call.problem.product == "forward"
     assert call.views is None
 
@@ -198,23 +198,24 @@ def test_the_scope_names_the_layer():
 
     net = Net()
     before = jax.tree.leaves(nnx.state(net))
-    scopes = [c.scope for c in survey(net, (voxels(),), "cpu")]
+    scopes = [c.scope for c in find_products(net, (voxels(),), "cpu")]
     assert scopes == [
         f"{name}/SpatiallySparseConv/spatially_sparse_conv" for name in ("entry", "exit")
     ]
     scopes = [
-        c.scope for c in survey(nnx.jit(lambda net, v: net(v).features), (net, voxels()), "cpu")
+        c.scope
+        for c in find_products(nnx.jit(lambda net, v: net(v).features), (net, voxels()), "cpu")
     ]
     assert scopes[0].endswith("entry/SpatiallySparseConv/spatially_sparse_conv")
     assert all(a is b for a, b in zip(before, jax.tree.leaves(nnx.state(net)), strict=True))
 
 
 def test_requests_are_told_with_the_call():
-    calls = survey(branched, (weight(),), "cpu")
+    calls = find_products(branched, (weight(),), "cpu")
     # JAX sorts the branches: false first.
     assert [c.admitted for c in calls] == [("explicit_gemm",), ("implicit_gemm",)]
     step = jax.grad(functools.partial(loss, bwd_algo=["implicit_gemm", "explicit_gemm"]))
-    (forward, wgrad) = survey(step, (weight(),), "cpu")
+    (forward, wgrad) = find_products(step, (weight(),), "cpu")
     assert len(forward.admitted) == 3
     assert wgrad.admitted == ("implicit_gemm", "explicit_gemm")
 
@@ -224,15 +225,15 @@ def test_a_function_traced_before_is_traced_again():
     inner = jax.jit(loss)
     inner.lower(weight())
     for _ in range(2):
-        assert len(survey(lambda w: inner(w) * 2, (weight(),), "cpu")) == 1
+        assert len(find_products(lambda w: inner(w) * 2, (weight(),), "cpu")) == 1
 
 
 def test_abstract_arguments_will_do():
     shape = jax.ShapeDtypeStruct(weight().shape, weight().dtype)
-    (call,) = survey(loss, (shape,), "tpu")
+    (call,) = find_products(loss, (shape,), "tpu")
     assert call.problem.platform == "tpu"
     abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), voxels())
-    (call,) = survey(loss, (shape, abstract), "cpu")
+    (call,) = find_products(loss, (shape, abstract), "cpu")
     assert call.problem.density is None
 
 
@@ -241,11 +242,11 @@ def test_a_function_without_products_is_an_error():
         return v.features.sum()
 
     with pytest.raises(InputError, match="total computes no sparse convolution"):
-        survey(total, (voxels(),), "cpu")
+        find_products(total, (voxels(),), "cpu")
 
 
 def test_errors_of_the_function_come_through():
     with pytest.raises(AlgorithmError, match="unknown algorithm"):
-        survey(functools.partial(loss, fwd_algo="fastest_gemm"), (weight(),), "cpu")
+        find_products(functools.partial(loss, fwd_algo="fastest_gemm"), (weight(),), "cpu")
     with pytest.raises(ZeroDivisionError):
-        survey(lambda w: loss(w) / (1 // 0), (weight(),), "cpu")
+        find_products(lambda w: loss(w) / (1 // 0), (weight(),), "cpu")

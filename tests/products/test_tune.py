@@ -14,7 +14,7 @@ from voxax import _compat
 from voxax.errors import InputError
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.modules import SpatiallySparseConv
-from voxax.tuning import budget, hardware_of, record_choices, tuner
+from voxax.tuning import hardware_of, measure, record_choices, tuner
 from voxax.tuning.cache import cache_for, device_name
 from voxax.tuning.entry import Measured
 
@@ -44,7 +44,7 @@ class Quick:
 def quick(monkeypatch, tmp_path):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(measure, "_spent", 0.0)
     made = Quick()
     monkeypatch.setattr(tuner, "measure", made)
     return made
@@ -207,7 +207,7 @@ def test_maps_that_the_function_makes_itself(quick):
 def test_for_real(monkeypatch, tmp_path):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(measure, "_spent", 0.0)
     report = vx.tune(jax.grad(loss), weight())
     assert {r.choice.source for r in report} == {"cached"}
     for row in report:
@@ -215,10 +215,10 @@ def test_for_real(monkeypatch, tmp_path):
         assert entry.sample == "caller's map"
         assert {m.verdict for m in entry.measured} <= {"ok", "slow"}
         assert row.choice.seconds == min(m.seconds for m in entry.measured)
-    assert 0 < budget.spent() <= report.seconds
-    spent = budget.spent()
+    assert 0 < measure.spent() <= report.seconds
+    spent = measure.spent()
     jax.jit(jax.grad(loss))(weight())
-    assert budget.spent() == spent
+    assert measure.spent() == spent
 
 
 def test_functions_without_convolutions_are_errors(quick):

@@ -10,10 +10,10 @@ from voxax.algorithms import Algorithm, Problem, lookup, names, registry
 from voxax.algorithms.explicit_gemm import formulations
 from voxax.algorithms.rows import EVERY_PRODUCT
 from voxax.geometry import KernelSpec
-from voxax.tuning import budget, hardware_of, sample, tuner
+from voxax.tuning import hardware_of, measure, tuner
+from voxax.tuning import sample as tuning_sample
 from voxax.tuning.cache import cache_for, device_name
-from voxax.tuning.entry import Measured
-from voxax.tuning.key import key_of
+from voxax.tuning.entry import Measured, key_of
 from voxax.tuning.space import space_of
 
 
@@ -45,7 +45,7 @@ def start_anew(monkeypatch, folder):
     """Tuning is on, nothing is known, and no time was spent."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(folder))
-    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(measure, "_spent", 0.0)
     monkeypatch.setattr(tuner, "_objections", {})
 
 
@@ -136,7 +136,7 @@ class Timer:
     def __init__(self, monkeypatch, **seconds):
         self.seconds = seconds
         self.asked = []
-        nothing = sample.Sample(jnp.zeros(()), jnp.zeros(()), {}, "nothing")
+        nothing = tuning_sample.Sample(jnp.zeros(()), jnp.zeros(()), {}, "nothing")
         monkeypatch.setattr(tuner, "measure", self)
         monkeypatch.setattr(tuner, "check", lambda *_: None)
         monkeypatch.setattr(tuner, "_sample", lambda *_: nothing)

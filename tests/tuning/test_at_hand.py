@@ -14,21 +14,23 @@ from lowered import dense_weight, small_voxels
 import voxax as vx
 from voxax import _compat
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.tuning import at_hand, budget, record_choices, tuner
-from voxax.tuning.at_hand import find, note
+from voxax.tuning import measure as tuning_measure
+from voxax.tuning import record_choices, tuner
+from voxax.tuning import sample as tuning_sample
 from voxax.tuning.entry import Measured
+from voxax.tuning.sample import concrete_map, note_map
 
 PROBLEM = make_problem(density=4.0)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
-    monkeypatch.setattr(at_hand, "_maps", collections.OrderedDict())
+    monkeypatch.setattr(tuning_sample, "_maps", collections.OrderedDict())
 
 
 def key(problem=PROBLEM):
     p = problem
-    return at_hand.map_key(p)
+    return tuning_sample.map_key(p)
 
 
 def table(value=0, make=jnp.full):
@@ -37,13 +39,13 @@ def table(value=0, make=jnp.full):
 
 def test_what_was_noted_is_found():
     neighbors, pairs = table(1), jnp.zeros((2, 9), jnp.int32)
-    assert find(PROBLEM) is None
-    note(key(), {"neighbors": neighbors, "pairs": pairs})
-    found = find(PROBLEM)
+    assert concrete_map(PROBLEM) is None
+    note_map(key(), {"neighbors": neighbors, "pairs": pairs})
+    found = concrete_map(PROBLEM)
     assert found["neighbors"] is neighbors
     assert found["pairs"] is pairs
     for product in ("dgrad", "wgrad"):  # the layer's three products run on one map
-        assert find(make_problem(product, density=4.0))["neighbors"] is neighbors
+        assert concrete_map(make_problem(product, density=4.0))["neighbors"] is neighbors
 
 
 @pytest.mark.parametrize(
@@ -53,16 +55,16 @@ def test_what_was_noted_is_found():
 )
 def test_another_map_is_not(change):
     kept = table()
-    note(key(), {"neighbors": kept})
-    assert find(make_problem(**{"density": 4.0, **change})) is None
+    note_map(key(), {"neighbors": kept})
+    assert concrete_map(make_problem(**{"density": 4.0, **change})) is None
     del kept
 
 
 def test_the_newest_wins():
     one, two = table(1), table(2)
-    note(key(), {"neighbors": one})
-    note(key(), {"neighbors": two})
-    assert find(PROBLEM)["neighbors"] is two
+    note_map(key(), {"neighbors": one})
+    note_map(key(), {"neighbors": two})
+    assert concrete_map(PROBLEM)["neighbors"] is two
 
 
 def test_a_view_of_a_trace_is_left_out():
@@ -70,8 +72,8 @@ def test_a_view_of_a_trace_is_left_out():
 
     @jax.jit
     def traced(starts):
-        note(key(), {"neighbors": neighbors, "starts": starts})
-        assert set(find(PROBLEM)) == {"neighbors"}
+        note_map(key(), {"neighbors": neighbors, "starts": starts})
+        assert set(concrete_map(PROBLEM)) == {"neighbors"}
         return starts
 
     traced(jnp.zeros((28,), jnp.int32))
@@ -79,42 +81,42 @@ def test_a_view_of_a_trace_is_left_out():
 
 def test_nothing_is_kept_alive():
     neighbors = table()
-    note(key(), {"neighbors": neighbors})
+    note_map(key(), {"neighbors": neighbors})
     del neighbors
     gc.collect()
-    assert find(PROBLEM) is None
+    assert concrete_map(PROBLEM) is None
 
 
 def test_deleted_arrays_are_not_found():
     neighbors, pairs = table(), jnp.zeros((2, 9), jnp.int32)
-    note(key(), {"neighbors": neighbors, "pairs": pairs})
+    note_map(key(), {"neighbors": neighbors, "pairs": pairs})
     pairs.delete()
-    assert list(find(PROBLEM)) == ["neighbors"]
+    assert list(concrete_map(PROBLEM)) == ["neighbors"]
     neighbors.delete()
-    assert find(PROBLEM) is None
+    assert concrete_map(PROBLEM) is None
 
 
 def test_one_of_the_two_tables_is_enough_but_needed():
     transposed, pairs = table(), jnp.zeros((2, 9), jnp.int32)
-    note(key(), {"transposed_neighbors": transposed, "pairs": pairs})
-    assert set(find(PROBLEM)) == {"transposed_neighbors", "pairs"}
-    note(key(), {"pairs": pairs})
-    assert find(PROBLEM) is None
+    note_map(key(), {"transposed_neighbors": transposed, "pairs": pairs})
+    assert set(concrete_map(PROBLEM)) == {"transposed_neighbors", "pairs"}
+    note_map(key(), {"pairs": pairs})
+    assert concrete_map(PROBLEM) is None
 
 
 def test_maps_of_the_host_are_found_too():
     neighbors = table(make=np.full)
-    note(key(), {"neighbors": neighbors})
-    assert find(PROBLEM)["neighbors"] is neighbors
+    note_map(key(), {"neighbors": neighbors})
+    assert concrete_map(PROBLEM)["neighbors"] is neighbors
 
 
 def test_only_the_last_ones_are_remembered():
-    kept = [table() for _ in range(at_hand._MOST_MAPS + 1)]
+    kept = [table() for _ in range(tuning_sample._MOST_MAPS + 1)]
     for number, neighbors in enumerate(kept):
-        note(key(make_problem(density=float(number))), {"neighbors": neighbors})
-    assert len(at_hand._maps) == at_hand._MOST_MAPS
-    assert find(make_problem(density=0.0)) is None
-    assert find(make_problem(density=1.0)) is not None
+        note_map(key(make_problem(density=float(number))), {"neighbors": neighbors})
+    assert len(tuning_sample._maps) == tuning_sample._MOST_MAPS
+    assert concrete_map(make_problem(density=0.0)) is None
+    assert concrete_map(make_problem(density=1.0)) is not None
 
 
 @functools.cache
@@ -129,7 +131,7 @@ def test_a_layer_is_measured_on_the_callers_map_where_there_is_one(how, monkeypa
     """Of a map that is an argument of the compiled function, only the level is known."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(tuning_measure, "_spent", 0.0)
 
     def measure(problem, candidates, reference, sample, budget):
         return tuple(

@@ -8,7 +8,7 @@ from cache_entries import entry, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxax.tuning import cache_format
+from voxax.tuning import cache
 from voxax.tuning.entry import Entry, Measured, jaxlib_version, utc_now
 
 GOOD = entry(measured(fwd_block_size=16, layout="rows"), measured("x", None, "failed")).to_json()
@@ -41,7 +41,7 @@ def test_a_good_entry_with_anything_inside(data, raw):
         return
     # What was taken is well-formed: it survives the way through a file.
     assert Entry.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False))) == made
-    cache_format.entries_of({"key": [changed]})
+    cache.entries_of({"key": [changed]})
 
 
 @pytest.mark.parametrize(

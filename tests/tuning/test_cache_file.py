@@ -11,7 +11,7 @@ import pytest
 from cache_entries import DEVICE, entry, measured
 
 from voxax.tuning import cache as cache_module
-from voxax.tuning import cache_file, cache_format
+from voxax.tuning import cache as tuning_cache
 from voxax.tuning.cache import TuningCache
 from voxax.tuning.entry import jaxlib_version
 
@@ -132,20 +132,20 @@ def test_other_jaxlib_is_ignored_and_kept(cache):
     cache.put("key", entry())
     assert cache.flush()
     assert cache.get("key") == entry()
-    store = cache_file.read(cache.path, DEVICE).store
+    store = tuning_cache.read_file(cache.path, DEVICE).store
     assert store == {("key", "0.0.1"): other, ("key", jaxlib_version()): entry()}
 
 
 def test_too_big(cache, monkeypatch):
-    monkeypatch.setattr(cache_file, "MAX_BYTES", 1000)
+    monkeypatch.setattr(tuning_cache, "MAX_BYTES", 1000)
     write(cache, text({"key": [entry().to_json()]}) + b" " * 1000)
-    found = cache_file.read(cache.path, DEVICE)
+    found = tuning_cache.read_file(cache.path, DEVICE)
     assert (found.store, found.problem) == ({}, "foreign")
 
 
 def test_what_is_written_stays_within_the_limits(cache, monkeypatch):
-    monkeypatch.setattr(cache_file, "MAX_ENTRIES", 5)
-    monkeypatch.setattr(cache_file, "MAX_BYTES", 1200)
+    monkeypatch.setattr(tuning_cache, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(tuning_cache, "MAX_BYTES", 1200)
     for day in range(1, 10):
         cache.put(f"day {day}", entry(when=f"2026-01-0{day}T00:00:00Z"))
     assert cache.flush()
@@ -156,8 +156,8 @@ def test_what_is_written_stays_within_the_limits(cache, monkeypatch):
 
 
 def test_too_many_entries_in_a_file(monkeypatch):
-    monkeypatch.setattr(cache_format, "MAX_ENTRIES", 2)
-    store, refused = cache_format.entries_of({str(i): [entry().to_json()] for i in range(3)})
+    monkeypatch.setattr(tuning_cache, "MAX_ENTRIES", 2)
+    store, refused = tuning_cache.entries_of({str(i): [entry().to_json()] for i in range(3)})
     assert len(store) == 2
     assert len(refused) == 1
 
@@ -173,7 +173,7 @@ def test_symlink_is_replaced_not_followed(cache, tmp_path):
     assert cache.flush()
     assert not cache.path.is_symlink()
     assert target.read_bytes() == before
-    assert len(cache_file.read(cache.path, DEVICE).store) == 2
+    assert len(tuning_cache.read_file(cache.path, DEVICE).store) == 2
 
 
 def test_lock_file_is_no_way_to_write_elsewhere(cache, tmp_path, caplog):
@@ -279,7 +279,7 @@ def test_disk_that_takes_nothing(target, name, replacement, cache, monkeypatch, 
     # When the disk is back, all is saved.
     cache.put("last", entry())
     assert cache.flush()
-    assert len(cache_file.read(cache.path, DEVICE).store) == 4
+    assert len(tuning_cache.read_file(cache.path, DEVICE).store) == 4
 
 
 def test_file_that_cannot_be_read_is_not_overwritten(cache, monkeypatch, caplog):
@@ -287,7 +287,7 @@ def test_file_that_cannot_be_read_is_not_overwritten(cache, monkeypatch, caplog)
     cache.flush()
     other = TuningCache(cache.path.parent, DEVICE)
     with monkeypatch.context() as patch:
-        patch.setattr(cache_file, "read_bytes", refuse)
+        patch.setattr(tuning_cache, "read_bytes", refuse)
         assert other.get("before") is None
         other.put("key", entry())
         assert not other.flush()

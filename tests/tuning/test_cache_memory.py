@@ -14,9 +14,8 @@ from cache_entries import DEVICE, entry, measured
 from voxax.algorithms import lookup
 from voxax.hardware import HardwareInfo
 from voxax.tuning import cache as cache_module
-from voxax.tuning import cache_file, lock, shipped
-from voxax.tuning.cache import TuningCache, cache_for, device_name
-from voxax.tuning.cache_format import is_device
+from voxax.tuning import cache as tuning_cache
+from voxax.tuning.cache import TuningCache, cache_for, device_name, is_device
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +87,8 @@ def test_what_others_write_is_seen(cache):
 def test_looks_at_the_disk_are_rare(cache, monkeypatch):
     monkeypatch.setattr(cache_module, "LOOK_AFTER", 60.0)
     looks = []
-    stamp_of = cache_file.stamp_of
-    monkeypatch.setattr(cache_file, "stamp_of", lambda path: looks.append(path) or stamp_of(path))
+    stamp_of = tuning_cache.stamp_of
+    monkeypatch.setattr(tuning_cache, "stamp_of", lambda path: looks.append(path) or stamp_of(path))
     for _ in range(100):
         cache.get("key")
     assert len(looks) == 1
@@ -130,7 +129,7 @@ def test_removal_in_the_middle_of_a_save(cache, folder, monkeypatch):
             calls.append(1)
             shutil.rmtree(folder)
 
-    monkeypatch.setattr(cache_file.os, "fsync", remove_once)
+    monkeypatch.setattr(tuning_cache.os, "fsync", remove_once)
     cache.put("new", entry())
     assert cache.flush()
     assert fresh(cache) == {"new": entry()}
@@ -141,7 +140,7 @@ def test_removal_of_the_file_alone_in_the_middle_of_a_save(cache, monkeypatch):
     cache.flush()
     fsync = os.fsync
     monkeypatch.setattr(
-        cache_file.os, "fsync", lambda d: (fsync(d), cache.path.unlink(missing_ok=True))
+        tuning_cache.os, "fsync", lambda d: (fsync(d), cache.path.unlink(missing_ok=True))
     )
     cache.put("new", entry())
     cache.flush()
@@ -185,9 +184,9 @@ def test_several_threads(cache):
 def test_held_lock_costs_a_warning_and_is_tried_again(cache, monkeypatch, caplog):
     monkeypatch.setattr(cache_module, "SAVE_AFTER", 0.01)
     monkeypatch.setattr(cache_module, "RETRY_AFTER", 0.01)
-    monkeypatch.setattr(lock, "PATIENCE", 0.05)
+    monkeypatch.setattr(tuning_cache, "PATIENCE", 0.05)
     cache.path.parent.mkdir(parents=True)
-    with lock.locked(cache.path.parent / f".{DEVICE}.lock", 10.0):
+    with tuning_cache.locked(cache.path.parent / f".{DEVICE}.lock", 10.0):
         cache.put("key", entry())
         wait_until(lambda: caplog.records)
         assert not cache.flush()
@@ -202,16 +201,19 @@ def unsupported(descriptor):
 
 
 def test_file_system_without_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "_try_lock", unsupported)
+    monkeypatch.setattr(tuning_cache, "_try_lock", unsupported)
     path, held = tmp_path / "lock", tmp_path / "lock-held"
-    with lock.locked(path, 0.05):
+    with tuning_cache.locked(path, 0.05):
         assert held.exists()
     assert not held.exists()
     held.touch()  # by a process that lives
-    with pytest.raises(TimeoutError, match="locked by another process"), lock.locked(path, 0.05):
+    with (
+        pytest.raises(TimeoutError, match="locked by another process"),
+        tuning_cache.locked(path, 0.05),
+    ):
         pass
     os.utime(held, (time.time() - 100,) * 2)  # by one that died
-    with lock.locked(path, 0.05):
+    with tuning_cache.locked(path, 0.05):
         pass
     assert not held.exists()
 
@@ -272,8 +274,8 @@ def test_shipped_entries_come_after_the_users(cache, tmp_path, monkeypatch):
     guess = entry(measured(seconds=4.0), source="predicted")
     source.put("guess", guess)
     source.flush()
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "defaults")
-    shipped.shipped.cache_clear()
+    monkeypatch.setattr(tuning_cache, "FOLDER", tmp_path / "defaults")
+    tuning_cache.shipped.cache_clear()
     try:
         known = cache.get("key")
         assert known == dataclasses.replace(entry(measured(seconds=2.0)), source="shipped")
@@ -287,12 +289,12 @@ def test_shipped_entries_come_after_the_users(cache, tmp_path, monkeypatch):
         cache.clear()
         assert cache.get("key") == known
     finally:
-        shipped.shipped.cache_clear()
+        tuning_cache.shipped.cache_clear()
 
 
 def test_shipped_files_are_well_formed():
-    for path in shipped.FOLDER.glob("*.json"):
-        found = cache_file.read(path, path.stem)
+    for path in tuning_cache.FOLDER.glob("*.json"):
+        found = tuning_cache.read_file(path, path.stem)
         assert (found.problem, found.reason) == (None, ""), path
         assert json.loads(path.read_text())["device"] == path.stem
         # Nobody has measured on a TPU.

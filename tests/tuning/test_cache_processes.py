@@ -18,9 +18,8 @@ import pytest
 from cache_entries import DEVICE, entry, measured
 
 from voxax.tuning import cache as cache_module
-from voxax.tuning import cache_file
-from voxax.tuning.cache import TuningCache, cache_for
-from voxax.tuning.lock import locked
+from voxax.tuning import cache as tuning_cache
+from voxax.tuning.cache import TuningCache, cache_for, locked
 
 KEYS = 40
 
@@ -58,7 +57,7 @@ def kill(folder, kills):
             for line in pipe.read().splitlines():
                 key, number = json.loads(line)
                 told[key], reports = number, reports + 1
-        found = cache_file.read(path, DEVICE)
+        found = tuning_cache.read_file(path, DEVICE)
         assert found.problem is None, found
         assert found.reason == "", found
         have = {key: e.measured[0].seconds for (key, _), e in found.store.items()}
@@ -140,7 +139,8 @@ def test_eight_writers_at_once_lose_nothing(tmp_path):
     folder = tmp_path / "tuning"
     run("together", folder, 8)
     store = {
-        key: e for (key, _), e in cache_file.read(folder / f"{DEVICE}.json", DEVICE).store.items()
+        key: e
+        for (key, _), e in tuning_cache.read_file(folder / f"{DEVICE}.json", DEVICE).store.items()
     }
     assert len(store) == 8 * 6 + 1
     assert len(store["shared"].measured) == 8 * 6
@@ -150,7 +150,7 @@ def test_eight_writers_at_once_lose_nothing(tmp_path):
 def test_ends_and_forks(tmp_path):
     folder = tmp_path / "tuning"
     run("leave", folder, 0)
-    store = cache_file.read(folder / f"{DEVICE}.json", DEVICE).store
+    store = tuning_cache.read_file(folder / f"{DEVICE}.json", DEVICE).store
     assert sorted(key for key, _ in store) == ["at the end", "child", "parent"]
 
 

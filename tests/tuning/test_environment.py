@@ -9,7 +9,7 @@ from lowered import conv, dense_weight, depthwise, small_voxels
 
 import voxax as vx
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.tuning import environment, record_choices, resolve
+from voxax.tuning import record_choices, request, resolve
 
 EXPLICIT, IMPLICIT = "explicit_gemm", "implicit_gemm"
 ANY = {EXPLICIT, IMPLICIT}
@@ -24,7 +24,7 @@ def _clean(monkeypatch):
     for prefix in ("VOXAX", "WARPCONVNET"):
         for stem in ("FWD", "BWD", "DGRAD", "WGRAD", "DEPTHWISE_CONV_FWD", "DEPTHWISE_CONV_BWD"):
             monkeypatch.delenv(f"{prefix}_{stem}_ALGO_MODE", raising=False)
-    environment._warn_of_peer.cache_clear()
+    request._warn_of_peer.cache_clear()
 
 
 @pytest.fixture
@@ -208,17 +208,17 @@ def test_reload_on_jax_0_10_0(monkeypatch):
 )
 def test_autotune_modes(monkeypatch, value, expected):
     monkeypatch.setenv("VOXAX_AUTOTUNE", value)
-    assert environment.autotune_mode() == expected
+    assert request.autotune_mode() == expected
 
 
 def test_autotune_default(monkeypatch):
     monkeypatch.delenv("VOXAX_AUTOTUNE", raising=False)
-    assert environment.autotune_mode() == "on"
+    assert request.autotune_mode() == "on"
 
 
 READERS = {
-    "VOXAX_AUTOTUNE": environment.autotune_mode,
-    "VOXAX_AUTOTUNE_LOG": environment.configure_log,
+    "VOXAX_AUTOTUNE": request.autotune_mode,
+    "VOXAX_AUTOTUNE_LOG": request.configure_log,
 }
 
 
@@ -233,30 +233,30 @@ def test_unknown_modes(monkeypatch, variable):
 def logger(monkeypatch):
     """The tuner's logger, as in a program that has set up no logging."""
     logger = logging.Manager(logging.RootLogger(logging.WARNING)).getLogger("voxax.tuning")
-    monkeypatch.setattr(environment, "LOGGER", logger)
-    monkeypatch.setattr(environment, "_configured", {})
+    monkeypatch.setattr(request, "LOGGER", logger)
+    monkeypatch.setattr(request, "_configured", {})
     return logger
 
 
 def test_log_levels(monkeypatch, logger, capsys):
     monkeypatch.setenv("VOXAX_AUTOTUNE_LOG", "")
-    environment.configure_log()
+    request.configure_log()
     assert logger.handlers == []  # unset: the application's own business
     monkeypatch.setenv("VOXAX_AUTOTUNE_LOG", "info")
-    environment.configure_log()
-    environment.configure_log()
+    request.configure_log()
+    request.configure_log()
     logger.info("a line")
     logger.debug("too much")
     assert capsys.readouterr().err == "voxax.tuning: a line\n"
     monkeypatch.setenv("VOXAX_AUTOTUNE_LOG", "DEBUG")
-    environment.configure_log()
+    request.configure_log()
     logger.debug("another")
     assert capsys.readouterr().err == "voxax.tuning: another\n"
     monkeypatch.setenv("VOXAX_AUTOTUNE_LOG", "off")
-    environment.configure_log()
+    request.configure_log()
     assert not logger.isEnabledFor(logging.CRITICAL)
     monkeypatch.delenv("VOXAX_AUTOTUNE_LOG")
-    environment.configure_log()
+    request.configure_log()
     assert logger.level == logging.NOTSET
     assert logger.handlers == []
 
@@ -266,6 +266,6 @@ def test_log_lines_are_not_doubled(monkeypatch, logger):
     handler = logging.NullHandler()
     logger.addHandler(handler)
     monkeypatch.setenv("VOXAX_AUTOTUNE_LOG", "info")
-    environment.configure_log()
+    request.configure_log()
     assert logger.handlers == [handler]
     assert logger.level == logging.INFO

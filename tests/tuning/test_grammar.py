@@ -5,7 +5,7 @@ import enum
 import pytest
 
 import voxax as vx
-from voxax.tuning.grammar import frozen, parse
+from voxax.tuning.request import frozen, parse
 
 KNOWN = "known: explicit_gemm, implicit_gemm, cutlass_implicit_gemm, auto, all"
 

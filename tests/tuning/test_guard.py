@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from voxax.tuning.guard import objection
+from voxax.tuning.measure import objection
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 

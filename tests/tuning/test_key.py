@@ -18,11 +18,11 @@ from lowered import dense_weight, small_voxels
 import voxax as vx
 from voxax.geometry import KernelSpec
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.products.survey import survey
+from voxax.products.inspect import find_products
 from voxax.tuning import cache as cache_module
-from voxax.tuning import cache_format
+from voxax.tuning import cache as tuning_cache
 from voxax.tuning.cache import TuningCache
-from voxax.tuning.key import density_bucket, family_of, key_of
+from voxax.tuning.entry import density_bucket, family_of, key_of
 
 CROSS = ((0, 0, 0), (0, 0, 1), (0, 1, 0))
 SPECS = {
@@ -63,7 +63,7 @@ CHANGES = [
 def test_each_change_makes_a_key_of_its_own():
     keys = [key_of(make_problem()), *(key_of(make_problem(**change)) for change in CHANGES)]
     assert len(set(keys)) == len(CHANGES) + 1
-    assert all(map(cache_format.is_key, keys))
+    assert all(map(tuning_cache.is_key, keys))
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
@@ -118,8 +118,8 @@ def test_keys_of_the_largest_kernels_are_keys():
             dtype="bfloat16",
             symmetric=False,
         )
-        assert cache_format.is_key(key_of(problem))
-        assert cache_format.is_key(key_of(make_problem(spec=spec, level=(), density=1 / 3)))
+        assert tuning_cache.is_key(key_of(problem))
+        assert tuning_cache.is_key(key_of(make_problem(spec=spec, level=(), density=1 / 3)))
 
 
 def test_a_family_is_what_similar_problems_begin_with():
@@ -150,8 +150,8 @@ def test_traced_and_counted_maps_have_keys_of_their_own(monkeypatch):
     def at_hand(features):
         return layer(planned.replace_features(features)).features
 
-    (closed,) = survey(at_hand, (voxels.features,), "cpu")
-    (traced,) = survey(lambda v: layer(v).features, (planned,), "cpu")
+    (closed,) = find_products(at_hand, (voxels.features,), "cpu")
+    (traced,) = find_products(lambda v: layer(v).features, (planned,), "cpu")
     found = np.asarray(host.geometry.attached.views[0][0]) >= 0
     assert closed.problem.density == density_bucket(found.sum(), int(voxels.count))
     assert traced.problem.density is None
@@ -163,7 +163,7 @@ def test_traced_and_counted_maps_have_keys_of_their_own(monkeypatch):
 def test_keys_are_the_same_in_every_process():
     program = (
         "from fake_algorithms import make_problem; from voxax.geometry import KernelSpec; "
-        "from voxax.tuning.key import key_of; "
+        "from voxax.tuning.entry import key_of; "
         "print(key_of(make_problem(spec=KernelSpec.make(4, kernel_shape=((0,) * 4, (1,) * 4)))))"
     )
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])

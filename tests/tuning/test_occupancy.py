@@ -8,8 +8,7 @@ import pytest
 
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
-from voxax.tuning.occupancy import KINDS, sample_map
-from voxax.tuning.recorded import TIME_STEPS, pack, recorded, unpack
+from voxax.tuning.occupancy import KINDS, TIME_STEPS, pack, recorded, sample_map, unpack
 
 ONE = (1, 1, 1)
 SUBMANIFOLD = KernelSpec.make(3, 3)

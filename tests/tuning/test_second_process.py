@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fake_algorithms import Timer, make_problem
 
-from voxax.tuning import budget, cache, choose, hardware_of
+from voxax.tuning import cache, choose, hardware_of, measure
 from voxax.tuning.cache import cache_for, device_name
 
 # One training step's products over a map that is an argument.
@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 from lowered import dense_weight, small_voxels
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.tuning import budget, record_choices
+from voxax.tuning import measure, record_choices
 
 def step(weight, voxels):
     return (spatially_sparse_conv(voxels, weight).features ** 2).sum()
@@ -44,7 +44,7 @@ def step(weight, voxels):
 with record_choices() as heard:
     loss, slope = jax.jit(jax.value_and_grad(step))(dense_weight(), small_voxels())
 print(json.dumps({
-    "spent": budget.spent(),
+    "spent": measure.spent(),
     "lines": lines,
     "choices": [[str(c), c.source, c.seconds, c.problem.product] for c in heard],
     "hits": events["/jax/compilation_cache/cache_hits"],
@@ -102,7 +102,7 @@ def test_a_second_process_measures_and_compiles_nothing(tmp_path):
 def test_a_cache_removed_by_hand_is_measured_anew(flushed, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "kept"))
-    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(measure, "_spent", 0.0)
     monkeypatch.setattr(cache, "LOOK_AFTER", 0.0)
     timer = Timer(monkeypatch)
     problem, both = make_problem(), ("explicit_gemm", "implicit_gemm")

@@ -6,8 +6,8 @@ from fake_algorithms import fake, make_problem, registered
 
 from voxax.hardware import HardwareInfo
 from voxax.tuning.cache import TuningCache
-from voxax.tuning.key import key_of
-from voxax.tuning.similar import hopeless
+from voxax.tuning.decide import hopeless
+from voxax.tuning.entry import key_of
 from voxax.tuning.space import space_of
 
 PROBLEM = make_problem()

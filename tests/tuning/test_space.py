@@ -7,7 +7,7 @@ import pytest
 from voxax.algorithms import ALGORITHMS, Problem, names
 from voxax.geometry import PAIR_ROOM, KernelSpec
 from voxax.hardware import HardwareInfo
-from voxax.tuning.key import density_bucket, key_of
+from voxax.tuning.entry import density_bucket, key_of
 from voxax.tuning.space import Candidate, space_of, views_of
 
 CPU, GPU, TPU = (HardwareInfo(platform=p, device_kind="some") for p in ("cpu", "gpu", "tpu"))

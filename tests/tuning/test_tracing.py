@@ -22,7 +22,8 @@ from voxax import _compat
 from voxax.algorithms.explicit_gemm.formulations import IM2COL
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.modules import SpatiallySparseConv
-from voxax.tuning import budget, record_choices, tuner
+from voxax.tuning import measure as tuning_measure
+from voxax.tuning import record_choices, tuner
 from voxax.tuning.entry import Measured
 
 
@@ -68,7 +69,7 @@ class OnTheSpot:
 def spot(monkeypatch, tmp_path):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(tuning_measure, "_spent", 0.0)
     measure = OnTheSpot()
     monkeypatch.setattr(tuner, "measure", measure)
     # What was compiled before must not be found again.
@@ -217,7 +218,7 @@ def test_without_jit(spot, known):
 )
 def test_debugging_settings_of_the_whole_process(setting, value, known, monkeypatch, tmp_path):
     """Measured for real: these reach the threads that measure."""
-    monkeypatch.setattr(budget, "_spent", 0.0)
+    monkeypatch.setattr(tuning_measure, "_spent", 0.0)
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
     x, w, y, *_ = known
@@ -245,7 +246,7 @@ def test_in_64_bits(spot, known, monkeypatch):
 
     def measure(problem, candidates, reference, sample, budget):
         seen.append((sample.a.dtype, jnp.arange(3.0).dtype))
-        return inner(problem, candidates, reference, sample, budget)
+        return inner(problem, candidates, reference, sample, tuning_measure)
 
     monkeypatch.setattr(tuner, "measure", measure)
     x, w, y, *_ = known

@@ -25,7 +25,7 @@ from fake_algorithms import (
 from voxax.algorithms import lookup, names
 from voxax.errors import AlgorithmError, InputError
 from voxax.tuning import choose, foresee, hardware_of, record_choices, tuner, unmeasured
-from voxax.tuning.key import key_of
+from voxax.tuning.entry import key_of
 
 ALL = names("dense")
 BOTH = ("explicit_gemm", "implicit_gemm")

@@ -19,8 +19,7 @@ from fake_algorithms import (
 from voxax.errors import AlgorithmError
 from voxax.tuning import cache as cache_module
 from voxax.tuning import choose, foresee, tuner
-from voxax.tuning.entry import jaxlib_version
-from voxax.tuning.key import key_of
+from voxax.tuning.entry import jaxlib_version, key_of
 
 BOTH = ("explicit_gemm", "implicit_gemm")
 

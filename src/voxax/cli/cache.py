@@ -13,7 +13,7 @@ import tyro
 from voxax.errors import FileFormatError, InputError
 
 if TYPE_CHECKING:
-    from voxax.tuning.cache_format import Store
+    from voxax.tuning.cache import Store
     from voxax.tuning.entry import Entry
 
 _Device = Annotated[str | None, tyro.conf.arg(metavar="DEVICE")]
@@ -24,12 +24,12 @@ class List:
     """List the caches: device, entries, size, file."""
 
     def __call__(self) -> int:
-        from voxax.tuning.cache_file import read
+        from voxax.tuning.cache import read_file
         from voxax.tuning.entry import jaxlib_version
 
         rows = []
         for path in _files():
-            found = read(path, path.stem)
+            found = read_file(path, path.stem)
             now = sum(version == jaxlib_version() for _, version in found.store)
             count = found.problem or f"{now}"
             others = len(found.store) - now
@@ -51,7 +51,7 @@ class Show:
     """As `voxax cache list` names it; this machine's first device by default."""
 
     def __call__(self) -> int:
-        from voxax.tuning.shipped import shipped
+        from voxax.tuning.cache import shipped
 
         device = _this_device() if self.device is None else _checked(self.device)
         store = {**shipped(device), **_stored(device)}
@@ -79,7 +79,7 @@ class Export:
     """Only this one, as `voxax cache list` names it."""
 
     def __call__(self) -> int:
-        from voxax.tuning.cache_format import dumps, header, to_json
+        from voxax.tuning.cache import dumps, file_header, store_to_json
 
         names = [path.stem for path in _files()] if self.device is None else [_checked(self.device)]
         stores = {name: _stored(name) for name in names}
@@ -87,9 +87,9 @@ class Export:
         if count == 0:
             what = "any device" if self.device is None else self.device
             raise InputError(f"{_folder()} has no entries of {what}: nothing to export")
-        devices = {name: to_json(store) for name, store in stores.items()}
+        devices = {name: store_to_json(store) for name, store in stores.items()}
         try:
-            self.file.write_text(dumps({**header(), "devices": devices}) + "\n")
+            self.file.write_text(dumps({**file_header(), "devices": devices}) + "\n")
         except OSError as error:
             raise InputError(f"{self.file} cannot be written: {error.strerror}") from error
         print(f"{count} entries of {', '.join(stores)}: {self.file}")
@@ -104,14 +104,14 @@ class Import:
     """Written by `voxax cache export`, or a cache itself."""
 
     def __call__(self) -> int:
-        from voxax.tuning.cache_file import save
+        from voxax.tuning.cache import save_file
 
         for device, (store, refused) in _read_export(self.file).items():
             mine = _stored(device)
             added = {version: _merged(mine.get(version), e) for version, e in store.items()}
             changed = sum(mine.get(version) != entry for version, entry in added.items())
             try:
-                save(_folder() / f"{device}.json", device, added)
+                save_file(_folder() / f"{device}.json", device, added)
             except OSError as error:
                 raise InputError(f"{_folder()} cannot be written: {error.strerror}") from error
             known = f", {len(added) - changed} were known" if changed < len(added) else ""
@@ -129,7 +129,7 @@ class Clear:
     """Do not ask."""
 
     def __call__(self) -> int:
-        from voxax.tuning.cache_file import remove
+        from voxax.tuning.cache import remove_file
 
         paths = _files()
         if not paths:
@@ -145,7 +145,7 @@ class Clear:
                 return 0
         for path in paths:
             try:
-                remove(path)
+                remove_file(path)
             except OSError as error:
                 raise InputError(f"{path} cannot be deleted: {error.strerror}") from error
             print(f"deleted {path}")
@@ -173,7 +173,7 @@ def _folder() -> Path:
 
 
 def _files() -> list[Path]:
-    from voxax.tuning.cache_format import is_device
+    from voxax.tuning.cache import is_device
 
     return sorted(path for path in _folder().glob("*.json") if is_device(path.stem))
 
@@ -187,10 +187,10 @@ def _merged(mine: Entry | None, other: Entry) -> Entry:
 
 
 def _stored(device: str) -> Store:
-    from voxax.tuning.cache_file import read
+    from voxax.tuning.cache import read_file
 
     path = _folder() / f"{device}.json"
-    found = read(path, device)
+    found = read_file(path, device)
     if found.problem is not None:
         raise FileFormatError(
             f"{path} is {found.problem} ({found.reason}): remove it, or let the next tuning run "
@@ -200,7 +200,7 @@ def _stored(device: str) -> Store:
 
 
 def _checked(device: str) -> str:
-    from voxax.tuning.cache_format import is_device
+    from voxax.tuning.cache import is_device
 
     if not is_device(device):
         raise InputError(f"{device!r} is not a device's name: see `voxax cache list`")
@@ -216,11 +216,11 @@ def _this_device() -> str:
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
     """Entries and refusals by device, of an export or of a cache file."""
-    from voxax.tuning import cache_format as form
-    from voxax.tuning.cache_file import read_bytes
+    from voxax.tuning import cache as form
+    from voxax.tuning.cache import read_bytes
 
     try:
-        values = form.parse(read_bytes(path)[0])
+        values = form.parse_json(read_bytes(path)[0])
         form.check_header(values)
         devices = values.get("devices", {values.get("device"): values.get("entries")})
         if not isinstance(devices, Mapping) or not all(map(form.is_device, devices)):

@@ -69,8 +69,8 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
     from voxax.forecast.candidates import is_known, predict_all, products_of
     from voxax.hardware import describe
     from voxax.tuning.cache import cache_for, device_name
-    from voxax.tuning.key import key_of
-    from voxax.tuning.messages import candidates_of, summary_of
+    from voxax.tuning.decide import candidates_of, summary_of
+    from voxax.tuning.entry import key_of
 
     chips = [chip.strip() for chip in generations.split(",") if chip.strip()]
     if not chips:
@@ -114,7 +114,7 @@ def _progress() -> Iterator[None]:
     Where ``VOXAX_AUTOTUNE_LOG`` is set, the log says it all, or nothing.
     """
     if os.environ.get("VOXAX_AUTOTUNE_LOG", "").strip():
-        from voxax.tuning.environment import configure_log
+        from voxax.tuning.request import configure_log
 
         configure_log()
         yield

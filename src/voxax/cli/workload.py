@@ -79,7 +79,7 @@ class Workload:
         from voxax.geometry import host
 
         if self.file is None:
-            from voxax.tuning.recorded import DEFAULT_KIND, recorded
+            from voxax.tuning.occupancy import DEFAULT_KIND, recorded
 
             if self.voxel_size is not None:
                 raise InputError(

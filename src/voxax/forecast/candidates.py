@@ -25,7 +25,7 @@ from voxax.errors import VoxaxError
 from voxax.forecast.count import outcomes
 from voxax.forecast.program import Cost, Program
 from voxax.hardware import HardwareInfo
-from voxax.products.survey import survey
+from voxax.products.inspect import find_products
 from voxax.tuning import Resolved, targeting
 from voxax.tuning.entry import Entry, Measured, utc_now
 from voxax.tuning.sample import Sample, sample_of
@@ -43,7 +43,7 @@ def products_of(
       InputError: there is no sparse convolution.
     """
     with targeting(hardware), _compat.fresh_trace():
-        calls = survey(fn, arguments, "tpu")
+        calls = find_products(fn, arguments, "tpu")
     return list(dict.fromkeys((call.problem, call.admitted) for call in calls))
 
 

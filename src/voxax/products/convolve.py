@@ -1,29 +1,48 @@
-"""Entering the products from a kernel map: views, precision, requests."""
+"""Entering the products from a kernel map: views, precision, requests.
+
+A convolution whose pairs each carry a factor: ``y[m] = sum_k f[m, k] x[neighbors[m, k]] w[k]``.
+
+Linear in three operands, so none of the three bilinear products. But of one tap the factor belongs
+to the output row: ``y = sum_k f[:, k] * (A_k x w[k])`` is a sum of products over maps of one tap,
+each scaled, which brings their differentiation rule and algorithms along. A loop over taps, so one
+program for any number; for derivatives each tap's product is computed again instead of kept.
+
+Entering the products from a grid and the sizes of its kernels.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
 from voxax.algorithms import Product, WeightKind
-from voxax.geometry import KernelMap
+from voxax.algorithms.dynamic.grid import output_grid
+from voxax.algorithms.dynamic.grouped import prefix_of
+from voxax.coords import box_offsets
+from voxax.errors import InputError
+from voxax.geometry import KernelMap, KernelSpec
+from voxax.geometry.dtypes import accumulator
+from voxax.geometry.kernel_spec import LONGEST_REACH
+from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.products.layer import Layer, problem_of
 from voxax.products.primitives import forward_p
 from voxax.tuning import (
     Request,
     Resolved,
-    at_hand,
     autotune_mode,
     hardware_of,
     resolve,
+    sample,
     target_platform,
     views_of,
 )
-from voxax.tuning.key import density_bucket
+from voxax.tuning.entry import density_bucket
 
 _KINDS: dict[int, WeightKind] = {2: "depthwise", 3: "dense", 4: "grouped"}
 
@@ -79,7 +98,7 @@ def convolve(
     layer = dataclasses.replace(layer, view_names=names)
     views = {name: kernel_map.view(name) for name in names}
     if layer.density is not None:
-        at_hand.note(at_hand.map_key(layer), views)
+        sample.note_map(sample.map_key(layer), views)
     operands = _compat.vary_alike(features.astype(dtype), weight.astype(dtype), *views.values())
     return forward_p.bind(*operands, layer=layer)
 
@@ -136,3 +155,167 @@ def precision_name(precision: jax.lax.PrecisionLike) -> str:
         f"precision={precision!r}: give a jax.lax.Precision or its name ('default', 'high', "
         "'highest'); both operands share one precision"
     )
+
+
+def convolve_modulated(
+    features: jax.Array,
+    weight: jax.Array,
+    factors: jax.Array,
+    kernel_map: KernelMap,
+    **options: Any,
+) -> jax.Array:
+    """``y[m] = sum_k factors[m, k] * features[neighbors[m, k]] @ weight[k]``.
+
+    Args:
+      features: ``[kernel_map.feature_rows, C_in]``.
+      weight: ``[K, C_in, C_out]`` or ``[K, G, C_in/G, C_out/G]``.
+      factors: ``[out_capacity, K]``, floating-point; read only where the map has a pair.
+      kernel_map: the relation.
+      options: requests and precision of :func:`voxax.products.convolve`.
+
+    Returns:
+      ``[out_capacity, C_out]`` in the promoted dtype of features and weight; factors are applied,
+      and taps added, in at least float32.
+    """
+    features, kernel_map = kernel_map.with_halo(features)
+    dtype = jnp.promote_types(features.dtype, weight.dtype)
+    wide, neighbors = accumulator(dtype), kernel_map.neighbors
+    # Whatever stands where there is no pair, NaN included, reaches no result and no gradient.
+    scale = jnp.where(neighbors >= 0, factors, jnp.zeros((), factors.dtype)).astype(wide)
+    # Every tap goes by the name of the first: which one it is decides nothing but how full it is.
+    spec = dataclasses.replace(kernel_map.spec, offsets=kernel_map.spec.offsets[:1])
+
+    def tap(
+        total: jax.Array, step: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, None]:
+        rows, w, factor = step
+        views = {"neighbors": rows[:, None]}
+        one = KernelMap(kernel_map.in_geometry, kernel_map.out_geometry, spec, views, True)
+        part = convolve(features, w[None], one, **options).astype(wide)
+        return total + part * factor[:, None], None
+
+    channels = weight.shape[-1] * (weight.shape[1] if weight.ndim == 4 else 1)
+    # A sum of no rows is zero; it makes the carry vary over a mesh as features do.
+    start = jnp.zeros((len(neighbors), channels), wide) + jnp.sum(features[:0]).astype(wide)
+    total, _ = jax.lax.scan(jax.checkpoint(tap), start, (neighbors.T, weight, scale.T))
+    return total.astype(dtype)
+
+
+_TILE = 16
+
+
+def sized_spec(
+    shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> KernelSpec:
+    """The relation of the largest kernel. Unlike :meth:`KernelSpec.make`, sizes nest whatever the
+    stride is: a size equal to the stride is centred like any other.
+
+    Raises:
+      InputError: taps or strides beyond 2**28, as there.
+    """
+    offsets = box_offsets(shape, (0,) * len(shape))
+    reach = max(n // 2 * d for n, d in zip(shape, dilation, strict=True))
+    if max(reach, *stride) > LONGEST_REACH:
+        raise InputError(
+            f"a kernel that reaches {reach} cells with stride {stride}: both are limited to "
+            f"2**28 = {LONGEST_REACH}, so that 32-bit places cannot wrap around"
+        )
+    return KernelSpec(tuple(map(tuple, np.asarray(offsets).tolist())), stride, dilation)
+
+
+def convolve_sized(
+    x: jax.Array,
+    weight: jax.Array,
+    sizes: jax.Array,
+    spec: KernelSpec,
+    *,
+    method: Request = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """``y[u] = sum over taps k of sizes[u] of x[u * stride + offset_k * dilation] @ weight[k]``.
+
+    Args:
+      x: ``[B, *spatial, C]``.
+      weight: ``[K, C, C_out]``, taps as in ``spec``.
+      sizes: ``int32[B, *outputs]``.
+      spec: offsets, stride and dilation.
+      method: a request among the strategies, for all three products.
+      precision: as for :func:`voxax.products.convolve`.
+
+    Returns:
+      ``[B, *outputs, C_out]``.
+    """
+    dtype = jnp.promote_types(x.dtype, weight.dtype)
+    requests: tuple[tuple[Product, Resolved], ...] = (
+        ("forward", resolve(method, kind="dynamic", product="forward")),
+        ("dgrad", resolve(method, kind="dynamic", product="dgrad")),
+        ("wgrad", resolve(method, kind="dynamic", product="wgrad")),
+    )
+    grid = x.shape[:-1]
+    outputs = output_grid(grid, spec.stride)
+    if not (math.prod(grid) and weight.size):
+        return jnp.zeros((*outputs, weight.shape[-1]), dtype)
+    layer = Layer(
+        math.prod(grid),
+        math.prod(outputs),
+        spec.num_offsets,
+        False,
+        ("sizes",),
+        "dynamic",
+        1,
+        precision_name(precision),
+        requests,
+        spec,
+        grid=grid,
+    )
+    pinned = any(names == ("specialised",) for _, names in requests)
+    is_open = any(len(names) > 1 for _, names in requests)
+    known = not _compat.is_traced(sizes) and getattr(sizes, "is_fully_addressable", True)
+    if known and (pinned or (autotune_mode() != "off" and is_open)):
+        layer = _counted(layer, np.asarray(sizes), pinned)
+    flat = sizes.reshape(-1)
+    if layer.density is not None:
+        # Known sizes that are reshaped in a trace are no longer known.
+        sample.note_map(
+            sample.map_key(layer), {"sizes": sizes if _compat.is_traced(flat) else flat}
+        )
+    operands = _compat.vary_alike(
+        x.reshape(-1, x.shape[-1]).astype(dtype), weight.astype(dtype), flat
+    )
+    out = forward_p.bind(*operands, layer=layer)
+    return out.reshape(*outputs, -1)
+
+
+def densities(of: Any, sizes: np.ndarray) -> dict[str, float]:
+    """How many taps a layer or problem has with these sizes, and how smooth they are."""
+    counts, sizes = taps_within(np.asarray(of.spec.offsets)), np.asarray(sizes)
+    taps = counts[np.clip(sizes, 0, len(counts) - 1)].reshape(output_grid(of.grid, of.spec.stride))
+    return {
+        "density": density_bucket(int(taps.sum()), taps.size),
+        "tile_density": density_bucket(int(_by_tiles(taps).sum()), taps.size),
+    }
+
+
+def _counted(layer: Layer, sizes: np.ndarray, specialise: bool) -> Layer:
+    """The layer with what is known of its sizes."""
+    layer = dataclasses.replace(layer, **densities(layer, sizes))
+    if not specialise or layer.spec is None:
+        return layer
+    largest = int(reaching_size(np.asarray(layer.spec.offsets)).max())
+    at_least = [int((sizes >= size).sum()) for size in range(largest + 1)]
+    return dataclasses.replace(layer, prefix=prefix_of([sizes.size, *at_least[1:]], sizes.size))
+
+
+def _by_tiles(taps: np.ndarray) -> np.ndarray:
+    """Every position with the most taps in its tile."""
+    for axis in range(1, taps.ndim):
+        starts = np.arange(0, taps.shape[axis], _TILE)
+        if len(starts):
+            most = np.maximum.reduceat(taps, starts, axis=axis)
+            taps = np.repeat(most, _TILE, axis=axis).take(np.arange(taps.shape[axis]), axis=axis)
+    return taps
+
+
+def largest_size(shape: tuple[int, ...]) -> int:
+    """The size that has every tap of a kernel of this shape."""
+    return int(reaching_size(np.asarray(box_offsets(shape, (0,) * len(shape)))).max())

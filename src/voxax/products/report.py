@@ -1,4 +1,4 @@
-"""What ``vx.tune`` and ``vx.explain`` answer: each product's choice and why, floor and time."""
+"""The report of ``vx.tune`` and ``vx.explain``: each product's choice and why, bound and time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
-from voxax.products.floor import Floor
-from voxax.tuning.choice import Choice, described
-from voxax.tuning.key import key_of
+from voxax.products.lower_bound import LowerBound
+from voxax.tuning.decide import Choice
+from voxax.tuning.entry import described, key_of
 
 _WHY = {
     "measured": "the fastest measured just now",
@@ -52,7 +52,7 @@ class Explained:
     choice: Choice
     pairs: int | None = None
     counted: bool = False
-    floor: Floor | None = None
+    floor: LowerBound | None = None
 
     @property
     def ratio(self) -> float | None:

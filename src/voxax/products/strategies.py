@@ -15,8 +15,8 @@ from voxax.algorithms import lookup, names, native
 from voxax.algorithms.dynamic.grid import grid_of
 from voxax.algorithms.dynamic.grouped import BLOCK
 from voxax.errors import InputError
-from voxax.products.floor import matrix_rate
-from voxax.products.survey import Call, survey
+from voxax.products.inspect import Call, find_products
+from voxax.products.lower_bound import matrix_rate
 from voxax.tuning import hardware_of
 from voxax.tuning.sample import sample_of
 from voxax.tuning.space import refusal
@@ -107,16 +107,16 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
     Raises:
       InputError: there is none.
     """
-    calls = survey(fn, args, jax.default_backend(), maps=True)
+    calls = find_products(fn, args, jax.default_backend(), maps=True)
     found = [call for call in calls if call.problem.kind == "dynamic"]
-    return account(found[0] if found else calls[0], measure=measure)
+    return strategies_of(found[0] if found else calls[0], measure=measure)
 
 
-def account(call: Call, *, measure: bool = False) -> Strategies:
+def strategies_of(call: Call, *, measure: bool = False) -> Strategies:
     """The strategies of a product that was surveyed with concrete arguments.
 
     Args:
-      call: from :func:`voxax.products.survey.survey` with ``maps=True``.
+      call: from :func:`voxax.products.inspect.survey` with ``maps=True``.
       measure: compile and time each on random operands as well.
 
     Raises:

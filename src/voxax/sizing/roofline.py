@@ -1,6 +1,6 @@
 """Layer by layer: the time the hardware allows at best, and the time it took.
 
-Floors are those of :mod:`voxax.products.floor`; times are measured here, layer by layer.
+Floors are those of :mod:`voxax.products.lower_bound`; times are measured here, layer by layer.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import jax
 from voxax import _compat
 from voxax.geometry import Voxels
 from voxax.hardware import HardwareInfo
-from voxax.products.floor import floor_of
 from voxax.products.layer import problem_of
-from voxax.products.pairs import PairCounter
+from voxax.products.lower_bound import PairCounter, lower_bound_of
 from voxax.products.primitives import forward_p
 from voxax.sizing.step import step_of
 
@@ -106,7 +105,7 @@ def _layer(index: int, equation: Any, operands: Any, info: HardwareInfo) -> Laye
     taps, (c_in, c_out) = layer.num_offsets, (features.shape[1], out.shape[1])
     problem = problem_of("forward", info.platform, features, weight, layer)
     pairs = PairCounter().count(dict(zip(layer.view_names, views, strict=True)), problem)
-    floor = floor_of(problem, pairs, info)
+    floor = lower_bound_of(problem, pairs, info)
     run = jax.jit(lambda *values: forward_p.bind(*values, layer=layer))
     return LayerRoofline(
         f"{index} {_compat.scope_of(equation)}".strip(),

@@ -23,7 +23,7 @@ from voxax.algorithms import WeightKind
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, VoxelGeometry
 from voxax.geometry.build import output_stride
 from voxax.products import convolve
-from voxax.tuning.grammar import frozen
+from voxax.tuning.request import frozen
 
 # Rows of the problem for which views are chosen: those that a program lacks it builds itself.
 _TYPICAL_ROWS = 65536

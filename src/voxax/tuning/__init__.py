@@ -1,12 +1,12 @@
 """From a request to one algorithm with its parameters: a filter, a measurement, a memory."""
 
-from voxax.tuning.choice import Choice as Choice
-from voxax.tuning.choice import record_choices as record_choices
-from voxax.tuning.environment import autotune_mode as autotune_mode
-from voxax.tuning.environment import reload_environment as reload_environment
-from voxax.tuning.overlay import algorithms as algorithms
+from voxax.tuning.decide import Choice as Choice
+from voxax.tuning.decide import record_choices as record_choices
 from voxax.tuning.request import Request as Request
 from voxax.tuning.request import Resolved as Resolved
+from voxax.tuning.request import algorithms as algorithms
+from voxax.tuning.request import autotune_mode as autotune_mode
+from voxax.tuning.request import reload_environment as reload_environment
 from voxax.tuning.request import resolve as resolve
 from voxax.tuning.space import views_of as views_of
 from voxax.tuning.target import target_platform as target_platform

@@ -1,31 +1,94 @@
 """What was measured for one problem, and its form in JSON.
 
 The classes hold only well-formed values: what they refuse, no file can bring in.
+
+Checks of single values in the tuning cache, which may come from anywhere.
+
+Each raises ValueError, and nothing else, with a message that is safe to print.
+
+What a tuned choice is filed under: everything that may change which algorithm is fastest.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jaxlib.version
 
-from voxax.tuning.checks import (
-    MAX_NAME,
-    MAX_SECONDS,
-    MAX_TEXT,
-    check_choice,
-    check_integer,
-    check_parameters,
-    check_seconds,
-    check_text,
-    one_line,
-    shown,
-)
+from voxax.algorithms import Problem
 
 if TYPE_CHECKING:
     from voxax.algorithms.base import Parameters
+
+
+MAX_NAME = 64
+MAX_TEXT = 500
+MAX_SECONDS = 1e6
+_MAX_PARAMETERS = 32
+_MAX_INTEGER = 1 << 53  # what every JSON reader keeps exactly
+
+
+def check_parameters(parameters: Any) -> None:
+    """Raise ValueError unless this is a sorted tuple of names with integers or text."""
+    if not isinstance(parameters, tuple) or len(parameters) > _MAX_PARAMETERS:
+        raise ValueError(f"parameters {shown(parameters)}: not a tuple of <= {_MAX_PARAMETERS}")
+    for pair in parameters:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ValueError(f"parameter {shown(pair)} is not a pair of name and value")
+        name, value = pair
+        check_text("a parameter's name", name, MAX_NAME)
+        if isinstance(value, str):
+            check_text(f"parameter {name}", value, MAX_NAME)
+        else:
+            check_integer(f"parameter {name}", value)
+    names = [name for name, _ in parameters]
+    if names != sorted(set(names)):
+        raise ValueError(f"parameters {shown(names)} are not sorted, or one is there twice")
+
+
+def check_text(name: str, value: Any, longest: int) -> None:
+    """Raise ValueError unless this is printable text."""
+    # Printable: these go to terminals, and a file may come from anywhere.
+    if not (isinstance(value, str) and 0 < len(value) <= longest and value.isprintable()):
+        raise ValueError(f"{name} {shown(value)}: not 1 to {longest} printable characters")
+
+
+def check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Raise ValueError unless this is one of ``known``."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} {shown(value)}: not one of {', '.join(known)}")
+
+
+def check_integer(name: str, value: Any) -> None:
+    """Raise ValueError unless this is an integer that JSON keeps."""
+    if type(value) is not int or abs(value) > _MAX_INTEGER:
+        raise ValueError(f"{name} {shown(value)}: not an integer of at most 2^53")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise ValueError unless this is a finite time, 0 or more."""
+    number = isinstance(value, float | int) and not isinstance(value, bool)
+    if not number or not 0 <= value <= MAX_SECONDS:  # false for NaN
+        raise ValueError(f"{name} {shown(value)}: not between 0 and {MAX_SECONDS:g}")
+
+
+def one_line(text: str) -> str:
+    """Printable text on one line, not too long."""
+    text = "".join(c if c.isprintable() else " " for c in text[: 4 * MAX_TEXT])
+    return " ".join(text.split())[:MAX_TEXT]
+
+
+def shown(value: Any) -> str:
+    """A short, printable form of anything, for messages."""
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):  # integers of thousands of digits; deep nesting
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
 
 Verdict = Literal["ok", "rejected", "slow", "failed", "skipped"]
 """``ok``: may be chosen. ``rejected``: wrong results. ``slow``: given up after early rounds,
@@ -224,3 +287,69 @@ def _fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]:
     if raw.keys() != expected:
         raise ValueError(f"fields {shown(sorted(map(str, raw)))}, expected {sorted(expected)}")
     return raw
+
+
+_MOST_SPEC = 200
+
+
+def key_of(problem: Problem) -> str:
+    """Plain text, the same in every process: product, kind, dtype, precision, taps, channels,
+    groups, rows by powers of two, the map's relation, and its occupancy.
+
+    The occupancy is the bucketed pairs per output row where the map was at hand. Where it was
+    traced, it is ``traced`` with the level (coarser levels are denser). The device has a file of
+    its own, and each entry names the jaxlib and the revisions it was measured with.
+    """
+    occupancy = (
+        f"traced level {_extent(problem.level)}"
+        if problem.density is None
+        else f"pairs/row {problem.density:.3g}"
+    )
+    relation = "unknown map" if problem.spec is None else str(problem.spec)
+    words = (
+        f"C{problem.in_channels}-{problem.out_channels}",
+        f"G{problem.groups}",
+        f"rows {_power(problem.in_capacity)}-{_power(problem.out_capacity)}",
+        f"[{relation[:_MOST_SPEC]}]" + (" self-adjoint" if problem.symmetric else ""),
+        occupancy,
+    )
+    return family_of(problem) + " ".join((*words, *_of_grid(problem)))
+
+
+def _of_grid(problem: Problem) -> tuple[str, ...]:
+    """The grid by powers of two, how smooth its sizes are, and how many positions have each."""
+    if not problem.grid:
+        return ()
+    words = ["grid " + "x".join(map(_power, problem.grid))]
+    if problem.tile_density is not None:
+        words.append(f"by tiles {problem.tile_density:.3g}")
+    if problem.prefix:
+        words.append("prefix " + "-".join(map(str, problem.prefix)))
+    return tuple(words)
+
+
+def family_of(problem: Problem) -> str:
+    """What the keys of similar problems begin with."""
+    words = (problem.product, problem.kind, problem.dtype, problem.precision)
+    return " ".join((*words, f"K{problem.num_offsets} "))
+
+
+def density_bucket(pairs: int, out_rows: int) -> float:
+    """Pairs per output row, rounded to a power of sqrt(2); 0 where there are none."""
+    if pairs <= 0 or out_rows <= 0:
+        return 0.0
+    return 2 ** (round(2 * math.log2(pairs / out_rows)) / 2)
+
+
+def _power(rows: int) -> str:
+    return f"2^{max(rows - 1, 0).bit_length()}" if rows else "0"
+
+
+def _extent(level: tuple[int, ...]) -> str:
+    return "x".join(map(str, level)) or "?"
+
+
+def described(algorithm: str, parameters: Parameters) -> str:
+    """``name(parameter=value, ...)``."""
+    values = ", ".join(f"{name}={value}" for name, value in parameters)
+    return f"{algorithm}({values})" if values else algorithm

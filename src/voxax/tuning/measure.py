@@ -1,4 +1,11 @@
-"""Timing candidates against each other: interleaved, with early giving up and a time budget."""
+"""Timing candidates against each other: interleaved, with early giving up and a time budget.
+
+A candidate is admitted only if it computes what the reference computes: explicit_gemm mostly.
+
+How long measuring may take, per problem and in one process.
+
+A line on the terminal while measuring holds up the caller.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,8 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,10 +24,91 @@ import numpy as np
 
 from voxax import _compat
 from voxax.algorithms import Problem
+from voxax.errors import InputError
+from voxax.geometry.dtypes import product_dtype
 from voxax.tuning.entry import Measured
-from voxax.tuning.guard import objection
 from voxax.tuning.sample import Sample
 from voxax.tuning.space import Candidate
+
+# Largest admitted error of the mean and of the worst element, as parts of the reference's root
+# mean square. float32 sums of some thousand products in another order differ by a few 1e-6 of
+# it, half precision by its unit in the last place (2**-11, 2**-8); products at reduced precision
+# (TF32, bfloat16 passes) by theirs.
+_TOLERANCE: dict[str, tuple[float, float]] = {
+    "float64": (1e-12, 1e-10),
+    "float32": (1e-5, 1e-3),
+    "float16": (2e-3, 3e-2),
+    "bfloat16": (1e-2, 1e-1),
+    "complex64": (1e-5, 1e-3),
+    "complex128": (1e-12, 1e-10),
+}
+_REDUCED = (1e-2, 1e-1)
+
+
+_BLOCK = 2**20
+
+
+def _blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """The arrays piece by piece in double precision: whole copies would not fit everywhere."""
+    wide = np.complex128 if np.iscomplexobj(arrays[0]) else np.float64
+    flat = [array.reshape(-1) for array in arrays]
+    for begin in range(0, flat[0].size, _BLOCK):
+        yield tuple(array[begin : begin + _BLOCK].astype(wide) for array in flat)
+
+
+def objection(
+    result: np.ndarray,
+    reference: np.ndarray,
+    dtype: str,
+    precision: str,
+    name: str = "explicit_gemm",
+) -> str | None:
+    """Why ``result`` cannot stand for ``reference``, or None.
+
+    Args:
+      result, reference: the outputs of the candidate and of the reference on the same data.
+      dtype: of the operands.
+      precision: name of the ``jax.lax.Precision`` that both were computed with.
+      name: the reference's, for messages.
+    """
+    if result.shape != reference.shape:
+        return f"returned shape {result.shape}, expected {reference.shape}"
+    if result.dtype != reference.dtype:
+        return f"returned {result.dtype}, expected {reference.dtype}"
+    if not result.size:
+        return None
+    if np.issubdtype(np.dtype(product_dtype(np.dtype(dtype))), np.integer):
+        wrong = int((result != reference).sum())
+        return f"{wrong} of {result.size} integers differ" if wrong else None
+    total = squares = worst = 0.0
+    nonzero = False
+    unfinished = 0
+    for got, want in _blocks(result, reference):
+        if not np.isfinite(want).all():
+            return f"{name} itself returned values that are not finite"
+        unfinished += int((~np.isfinite(got)).sum())
+        error = np.abs(got - want)
+        total, worst = total + float(error.sum()), max(worst, float(error.max(initial=0)))
+        squares += float((np.abs(want) ** 2).sum())
+        nonzero |= bool(got.any())
+    if unfinished:
+        return f"{unfinished} of {result.size} values are not finite"
+    scale = float(np.sqrt(squares / result.size))
+    if scale == 0:
+        return None if not nonzero else f"returned values where {name} returns zeros"
+    if not nonzero:
+        return "returned zeros only"
+    mean, worst = total / result.size / scale, worst / scale
+    most_mean, most_worst = _TOLERANCE.get(dtype, _REDUCED)
+    if dtype in ("float32", "complex64") and precision not in ("highest", "float32"):
+        most_mean, most_worst = _REDUCED
+    if mean > most_mean or worst > most_worst:
+        return (
+            f"differs from {name} by {mean:.1e} on average and {worst:.1e} at worst, "
+            f"admitted are {most_mean:.0e} and {most_worst:.0e} of the root mean square"
+        )
+    return None
+
 
 # A candidate whose first run takes this many times the best so far is given up.
 _HOPELESS = 2.0
@@ -195,3 +285,69 @@ def _measured(
 ) -> Measured:
     name, parameters, revision = candidate.identity
     return Measured(name, parameters, revision, seconds, verdict, reason)  # type: ignore[arg-type]
+
+
+_PER_PROBLEM = 2.0
+_PER_PROCESS = 40.0
+
+_lock = threading.Lock()
+_spent = 0.0
+
+
+def allowance() -> float:
+    """Seconds that the next problem may take: 2, or what is left of the process's 40.
+
+    ``VOXAX_AUTOTUNE_BUDGET`` replaces the 40. Where nothing is left, problems that are not in
+    the cache run unmeasured (their choice is marked ``predicted``), and a later process, or
+    ``vx.tune``, measures them.
+    """
+    return min(_PER_PROBLEM, max(0.0, _limit() - _spent))
+
+
+def spend(seconds: float) -> None:
+    """Count time that was spent measuring."""
+    global _spent
+    with _lock:
+        _spent += seconds
+
+
+def spent() -> float:
+    """Seconds that this process has spent measuring."""
+    return _spent
+
+
+def _limit() -> float:
+    text = os.environ.get("VOXAX_AUTOTUNE_BUDGET", "").strip()
+    if not text:
+        return _PER_PROCESS
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise InputError(f"VOXAX_AUTOTUNE_BUDGET={text}: expected seconds, 0 or more")
+    return limit
+
+
+_CLEAR = "\r\x1b[K"
+
+
+@contextlib.contextmanager
+def progress(what: str, candidates: int) -> Iterator[None]:
+    """Say what is measured; the line is taken back afterwards.
+
+    Nothing is written where stderr is not a terminal: there the log serves, see
+    ``VOXAX_AUTOTUNE_LOG``.
+    """
+    stream = sys.stderr
+    if stream is None or not stream.isatty():
+        yield
+        return
+    words = f"voxax measures {candidates} ways to compute: {what}"
+    stream.write(f"{_CLEAR}{words[:90]} ({spent():.0f} s so far)")
+    stream.flush()
+    try:
+        yield
+    finally:
+        stream.write(_CLEAR)
+        stream.flush()

@@ -5,20 +5,447 @@ The first of these that is there decides:
 1. the argument of the call or of the layer (``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
    ``wgrad_algo``; of dynamic convolutions ``method``), unless it is None;
 2. the overlay around the call (:func:`voxax.algorithms`), the innermost first;
-3. the environment (:mod:`voxax.tuning.environment`);
+3. the environment (:mod:`voxax.tuning.request`);
 4. otherwise every algorithm is admitted, and the tuner chooses.
+
+The grammar of requests: what users may write, and the names that it stands for.
+
+================================================  =============================================
+request                                           admits
+================================================  =============================================
+``"implicit_gemm"``, in any case                  that algorithm
+an enum member whose value is such a string       that algorithm
+``["a", Member, ...]``, a tuple, ``"[a, b]"``     the algorithms in it, in this order
+``"auto"``, ``"all"``, alone or in a list         every registered algorithm
+``None``                                          nothing of its own; see :mod:`.request`
+================================================  =============================================
+
+The ending ``_gemm`` may be left out or added where that makes a known name: the field
+writes ``explicit`` and ``explicit_gemm`` for the same depthwise algorithm.
+
+Requests for a part of a program: ``with vx.algorithms(forward=...)``.
+
+The value of the overlay is part of the key of ``jax.jit``'s caches: a jitted function that
+is called inside is traced anew for a new overlay and found again for an old one, also when it
+was compiled outside before.
+
+What the environment asks of the tuner. Read when a function is traced, never at import.
+
+=====================================  ====================================================
+variable                               says
+=====================================  ====================================================
+``VOXAX_FWD_ALGO_MODE``                request for forward
+``VOXAX_BWD_ALGO_MODE``                request for dgrad and wgrad
+``VOXAX_DGRAD_ALGO_MODE``              request for dgrad alone; beats ``BWD``
+``VOXAX_WGRAD_ALGO_MODE``              request for wgrad alone; beats ``BWD``
+``VOXAX_DEPTHWISE_CONV_FWD_ALGO_MODE`` depthwise forward
+``VOXAX_DEPTHWISE_CONV_BWD_ALGO_MODE`` depthwise dgrad and wgrad
+``VOXAX_DYNAMIC_CONV_FWD_ALGO_MODE``   dynamic convolution on grids, forward
+``VOXAX_DYNAMIC_CONV_BWD_ALGO_MODE``   its dgrad and wgrad
+``WARPCONVNET_..._ALGO_MODE``          the first six, where no ``VOXAX_`` one decides
+``VOXAX_AUTOTUNE``                     ``on``, ``cached`` or ``off``
+``VOXAX_AUTOTUNE_BUDGET``              seconds, see :mod:`voxax.tuning.measure`
+``VOXAX_AUTOTUNE_LOG``                 ``off``, ``info`` or ``debug``
+=====================================  ====================================================
+
+A variable that is empty or blank counts as unset. ``WARPCONVNET_`` variables may name
+algorithms that voxax does not have: those are skipped with one warning.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import enum
+import functools
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
+from voxax import _compat
 from voxax.algorithms import names
 from voxax.algorithms.base import Product, WeightKind
-from voxax.tuning import environment, overlay
-from voxax.tuning.grammar import Request as Request
-from voxax.tuning.grammar import Resolved as Resolved
-from voxax.tuning.grammar import parse
+from voxax.errors import AlgorithmError, InputError
+
+Request = str | enum.Enum | Sequence["str | enum.Enum"] | None
+"""A name or enum member: that algorithm. A list or tuple: any of it. ``"auto"``: any. ``None``:
+what the overlay, then the environment says, else any."""
+
+Resolved = tuple[str, ...]
+"""Canonical names, in the user's order, without duplicates: a filter on the search space."""
+
+EVERYTHING = ("auto", "all")
+
+
+def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
+    """The algorithms that a request admits for weights of ``kind``.
+
+    Args:
+      request: anything but None.
+      kind: says which names are known.
+      origin: where the request was written, e.g. ``fwd_algo``; opens every message.
+
+    Raises:
+      AlgorithmError: an unknown name (lists the known ones), an empty list, or a value
+        that is no request.
+    """
+    known = names(kind)
+    admitted: dict[str, None] = {}
+    for entry in _entries(request, known, origin):
+        admitted.update(dict.fromkeys(_admitted(entry, known, origin)))
+    return tuple(admitted)
+
+
+def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
+    """The same request in one hashable spelling, its names checked; None stays None.
+
+    ``"auto"`` stays a word: what it stands for depends on the kind of the weight.
+
+    Raises:
+      AlgorithmError: as :func:`parse`.
+    """
+    if request is None:
+        return None
+    known = names(kind)
+    words: dict[str, None] = {}
+    for entry in _entries(request, known, origin):
+        found = _admitted(entry, known, origin)
+        is_open = _text(entry, known, origin).strip().lower() in EVERYTHING
+        words.update(dict.fromkeys(EVERYTHING[:1] if is_open else found))
+    return tuple(words)
+
+
+def parse_known(text: str, kind: WeightKind) -> tuple[Resolved, tuple[str, ...]]:
+    """What a string written for another library admits, and the words that are unknown here."""
+    known = names(kind)
+    stripped = text.strip()
+    if stripped.startswith("[") and stripped.endswith("]"):
+        stripped = stripped[1:-1]
+    admitted: dict[str, None] = {}
+    unknown = []
+    for part in stripped.split(","):
+        word = part.strip().lower()
+        found = _canonical(word, known)
+        if found is None:
+            unknown.append(part.strip())
+        else:
+            admitted.update(dict.fromkeys(found))
+    return tuple(admitted), tuple(unknown)
+
+
+def _entries(request: Any, known: Resolved, origin: str) -> Sequence[Any]:
+    """The members of a list, or of a string in brackets, or the one value itself."""
+    if isinstance(request, list | tuple):
+        entries: Sequence[Any] = request
+    else:
+        text = _text(request, known, origin).strip()
+        if not (text.startswith("[") or text.endswith("]")):
+            if "," in text:
+                raise AlgorithmError(
+                    f"{origin}: {text!r} names several algorithms: put them in brackets, [{text}]"
+                )
+            return (text,)
+        if not (text.startswith("[") and text.endswith("]")):
+            raise AlgorithmError(f"{origin}: unbalanced brackets in {text!r}: write [a,b]")
+        inner = text[1:-1]
+        entries = inner.split(",") if inner.strip() else ()
+    if not entries:
+        raise AlgorithmError(
+            f"{origin}: an empty list admits no algorithm; known: {_listed(known)}"
+        )
+    return entries
+
+
+def _admitted(entry: Any, known: Resolved, origin: str) -> Resolved:
+    word = _text(entry, known, origin).strip()
+    found = _canonical(word.lower(), known)
+    if found is None:
+        raise AlgorithmError(f"{origin}: unknown algorithm {word!r}; known: {_listed(known)}")
+    return found
+
+
+def _canonical(word: str, known: Resolved) -> Resolved | None:
+    """The names that a lower-case word stands for, or None."""
+    if word in EVERYTHING:
+        return known
+    other = word.removesuffix("_gemm") if word.endswith("_gemm") else f"{word}_gemm"
+    return next(((name,) for name in (word, other) if name in known), None)
+
+
+def _text(entry: Any, known: Resolved, origin: str) -> str:
+    """The string of a name or of an enum member, this library's or another's."""
+    text = entry.value if isinstance(entry, enum.Enum) else entry
+    if isinstance(text, str):
+        return text
+    what = f"{entry!r} of type {type(entry).__name__}"
+    if isinstance(entry, list | tuple):
+        what = f"the list {entry!r} inside a list"
+    raise AlgorithmError(
+        f"{origin}: {what} names no algorithm: give a name, an enum member or a flat list of "
+        f"them; known: {_listed(known)}"
+    )
+
+
+def _listed(known: Resolved) -> str:
+    return ", ".join((*known, *EVERYTHING))
+
+
+_FIELDS: dict[tuple[WeightKind, Product], str] = {
+    ("dense", "forward"): "forward",
+    ("dense", "dgrad"): "dgrad",
+    ("dense", "wgrad"): "wgrad",
+    ("depthwise", "forward"): "depthwise_forward",
+    ("depthwise", "dgrad"): "depthwise_backward",
+    ("depthwise", "wgrad"): "depthwise_backward",
+    ("dynamic", "forward"): "dynamic_forward",
+    ("dynamic", "dgrad"): "dynamic_backward",
+    ("dynamic", "wgrad"): "dynamic_backward",
+}
+
+
+class Overlay(contextlib.ContextDecorator):
+    """Requests by field, for the calls inside ``with``; made by :func:`algorithms`.
+
+    May be entered many times, inside itself and in several threads. Also a decorator.
+    """
+
+    def __init__(self, fields: tuple[tuple[str, Resolved], ...]) -> None:
+        self._fields = fields
+        self._entered = threading.local()
+
+    def __enter__(self) -> Overlay:
+        merged = dict(_compat.overlay.value) | dict(self._fields)
+        # Sorted, so that the same requests give the same key however they were nested.
+        context = _compat.overlay(tuple(sorted(merged.items())))
+        context.__enter__()
+        self._entered.__dict__.setdefault("contexts", []).append(context)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.contexts.pop().__exit__(*error)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={list(names)}" for name, names in self._fields)
+        return f"voxax.algorithms({fields})"
+
+
+def algorithms(
+    forward: Request = None,
+    backward: Request = None,
+    dgrad: Request = None,
+    wgrad: Request = None,
+    depthwise_forward: Request = None,
+    depthwise_backward: Request = None,
+    dynamic_forward: Request = None,
+    dynamic_backward: Request = None,
+) -> Overlay:
+    """Requests for every convolution inside ``with``, where the call itself makes none.
+
+    An overlay beats the environment; a ``fwd_algo=`` or ``bwd_algo=`` of the layer beats the
+    overlay. An inner overlay beats an outer one, request by request; ``"auto"`` takes an
+    outer one back. Threads that are started inside do not inherit it.
+
+    Args:
+      forward, dgrad, wgrad: requests for the three products of dense and grouped
+        convolutions; None leaves what holds outside.
+      backward: for dgrad and wgrad, where they are not given themselves.
+      depthwise_forward, depthwise_backward: the same for depthwise convolutions.
+      dynamic_forward, dynamic_backward: the same for ``dynamic_conv``, whose argument is
+        ``method``.
+
+    Returns:
+      A context manager, which may be entered again; also a decorator.
+
+    Raises:
+      AlgorithmError: a request that is not understood; at once, not when a layer runs.
+    """
+    requests = {
+        "forward": forward,
+        "dgrad": backward if dgrad is None else dgrad,
+        "wgrad": backward if wgrad is None else wgrad,
+        "depthwise_forward": depthwise_forward,
+        "depthwise_backward": depthwise_backward,
+        "dynamic_forward": dynamic_forward,
+        "dynamic_backward": dynamic_backward,
+    }
+    from_backward = {
+        name
+        for name, given in (("dgrad", dgrad), ("wgrad", wgrad))
+        if given is None and backward is not None
+    }
+    fields = []
+    for name, request in requests.items():
+        kind: WeightKind = next(kind for (kind, _), field in _FIELDS.items() if field == name)
+        argument = "backward" if name in from_backward else name
+        names = frozen(request, kind, f"vx.algorithms({argument}=)")
+        if names is not None:
+            fields.append((name, names))
+    return Overlay(tuple(fields))
+
+
+def overlay_request(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None:
+    """What the overlays around this call admit for a product, and which field says so."""
+    field = _FIELDS["dense" if kind == "grouped" else kind, product]
+    request = dict(_compat.overlay.value).get(field)
+    if request is None:
+        return None
+    origin = f"vx.algorithms({field}=)"
+    return parse(request, kind, origin), origin
+
+
+AutotuneMode = Literal["on", "cached", "off"]
+"""``on``: measure what the cache does not know. ``cached``: choose from caches and defaults,
+measure nothing. ``off``: neither measure nor read caches."""
+
+LOGGER = logging.getLogger("voxax.tuning")
+
+_epoch = 0
+
+_LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DEBUG}
+
+# By kind of weight and product, what decides first in front. Grouped weights are dense here.
+_VARIABLES: dict[tuple[WeightKind, Product], tuple[str, ...]] = {
+    ("dense", "forward"): ("FWD_ALGO_MODE",),
+    ("dense", "dgrad"): ("DGRAD_ALGO_MODE", "BWD_ALGO_MODE"),
+    ("dense", "wgrad"): ("WGRAD_ALGO_MODE", "BWD_ALGO_MODE"),
+    ("depthwise", "forward"): ("DEPTHWISE_CONV_FWD_ALGO_MODE",),
+    ("depthwise", "dgrad"): ("DEPTHWISE_CONV_BWD_ALGO_MODE",),
+    ("depthwise", "wgrad"): ("DEPTHWISE_CONV_BWD_ALGO_MODE",),
+    ("dynamic", "forward"): ("DYNAMIC_CONV_FWD_ALGO_MODE",),
+    ("dynamic", "dgrad"): ("DYNAMIC_CONV_BWD_ALGO_MODE",),
+    ("dynamic", "wgrad"): ("DYNAMIC_CONV_BWD_ALGO_MODE",),
+}
+# What no other library has, none has a variable for.
+_OF_PEERS = ("dense", "grouped", "depthwise")
+
+
+def environment_request(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None:
+    """What the environment admits for a product, and the setting that says so.
+
+    Returns:
+      ``(names, "VARIABLE=value")``, or None where no variable is set.
+
+    Raises:
+      AlgorithmError: a ``VOXAX_`` variable that is no request.
+    """
+    stems = _VARIABLES["dense" if kind == "grouped" else kind, product]
+    for name in (f"VOXAX_{stem}" for stem in stems):
+        if value := _read(name):
+            return parse(value, kind, f"{name}={value}"), f"{name}={value}"
+    for name in (f"WARPCONVNET_{stem}" for stem in stems if kind in _OF_PEERS):
+        if value := _read(name):
+            return _of_peer(name, value, kind), f"{name}={value}"
+    return None
+
+
+def autotune_mode() -> AutotuneMode:
+    """``VOXAX_AUTOTUNE`` in lower case, ``on`` where unset.
+
+    Raises:
+      InputError: another value.
+    """
+    value = _read("VOXAX_AUTOTUNE").lower() or "on"
+    for mode in get_args(AutotuneMode):
+        if value == mode:
+            return mode
+    raise InputError(f"VOXAX_AUTOTUNE={value}: expected one of {', '.join(get_args(AutotuneMode))}")
+
+
+def configure_log() -> None:
+    """Make the logger ``voxax.tuning`` as talkative as ``VOXAX_AUTOTUNE_LOG`` says.
+
+    ``info`` is one line for each tuned problem, ``debug`` one for each candidate, ``off`` is
+    silence, warnings included. Lines go to stderr where the application has set up no
+    handler. While the variable is unset, and never was set, the logger is left alone.
+
+    Raises:
+      InputError: another value.
+    """
+    value = _read("VOXAX_AUTOTUNE_LOG").lower()
+    if value and value not in _LEVELS:
+        raise InputError(f"VOXAX_AUTOTUNE_LOG={value}: expected one of {', '.join(_LEVELS)}")
+    if value:
+        _set_level(value)
+    elif _configured:
+        _set_level(None)
+
+
+def reload_environment() -> None:
+    """Make a changed environment take effect in programs that are already compiled.
+
+    The environment is read when a function is traced, so a jitted one that is compiled
+    already keeps its choice; so do voxax's own programs for eager calls, with respect to
+    ``VOXAX_AUTOTUNE``. After this call, every jitted function of the process is traced anew
+    at its next call, in all threads.
+    """
+    _warn_of_peer.cache_clear()
+    next_epoch()
+    configure_log()
+    _compat.retrace_everything()
+
+
+def epoch() -> int:
+    """How often this process was told to forget what its job agreed on.
+
+    In a job of several processes all must call :func:`reload_environment` and ``vx.tune`` alike.
+    """
+    return _epoch
+
+
+def next_epoch() -> None:
+    """Ask the job anew from here on."""
+    global _epoch
+    _epoch += 1
+
+
+def _read(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
+    admitted, unknown = parse_known(value, kind)
+    everything = parse(EVERYTHING[0], kind, name)
+    if unknown:
+        _warn_of_peer(name, value, unknown, everything, bool(admitted))
+    return admitted or everything
+
+
+@functools.lru_cache(maxsize=256)
+def _warn_of_peer(
+    name: str, value: str, unknown: tuple[str, ...], known: Resolved, some_left: bool
+) -> None:
+    """Once per setting."""
+    rest = "the others are used" if some_left else "none is left, so all algorithms are admitted"
+    warnings.warn(
+        f"{name}={value}: voxax has no algorithm {', '.join(map(repr, unknown))}; {rest}. Known: "
+        f"{', '.join(known)}; VOXAX_{name.removeprefix('WARPCONVNET_')} takes precedence",
+        stacklevel=2,
+    )
+
+
+# The level that the variable asked for last, and the handler that was added for it.
+_configured: dict[str, logging.Handler | None] = {}
+
+
+def _set_level(value: str | None) -> None:
+    if value in _configured:
+        return
+    for handler in filter(None, _configured.values()):
+        LOGGER.removeHandler(handler)
+    _configured.clear()
+    LOGGER.setLevel(logging.NOTSET if value is None else _LEVELS[value])
+    if value is None:
+        return
+    handler = None
+    if value != "off" and not LOGGER.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        LOGGER.addHandler(handler)
+    _configured[value] = handler
+
 
 _ARGUMENTS: dict[Product, str] = {
     "forward": "fwd_algo",
@@ -55,7 +482,7 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
     if request is not None:
         argument = "method" if kind == "dynamic" else _ARGUMENTS[product]
         return Admitted(parse(request, kind, argument), argument)
-    found = overlay.requested(kind, product) or environment.requested(kind, product)
+    found = overlay_request(kind, product) or environment_request(kind, product)
     return Admitted(names(kind), "auto") if found is None else Admitted(*found)
 
 

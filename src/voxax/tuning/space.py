@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from voxax.algorithms import Algorithm, Parameters, Problem, lookup
 from voxax.hardware import HardwareInfo
-from voxax.tuning.choice import described
+from voxax.tuning.entry import described
 from voxax.tuning.request import Resolved
 
 

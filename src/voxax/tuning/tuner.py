@@ -38,22 +38,27 @@ from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup, names
 from voxax.errors import AlgorithmError
 from voxax.hardware import HardwareInfo, describe
-from voxax.tuning import at_hand
-from voxax.tuning.budget import allowance, spend
+from voxax.tuning import sample as tuning_sample
 from voxax.tuning.cache import TuningCache, cache_for, device_name
-from voxax.tuning.choice import Choice, Source, announce
-from voxax.tuning.entry import Entry, Measured, utc_now
-from voxax.tuning.environment import autotune_mode, configure_log, epoch
-from voxax.tuning.key import key_of
-from voxax.tuning.known import fastest, is_complete, leaves_unknown
-from voxax.tuning.measure import check, measure, undisturbed
-from voxax.tuning.messages import log_failure, log_refusal, log_result, nothing_left
-from voxax.tuning.order import likely_first
-from voxax.tuning.progress import progress
-from voxax.tuning.request import Resolved
+from voxax.tuning.decide import (
+    Choice,
+    Source,
+    announce,
+    fastest,
+    hopeless,
+    is_complete,
+    leaves_unknown,
+    likely_first,
+    log_failure,
+    log_refusal,
+    log_result,
+    nothing_left,
+)
+from voxax.tuning.entry import Entry, Measured, key_of, utc_now
+from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
+from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample, sample_of
 from voxax.tuning.share import agree
-from voxax.tuning.similar import hopeless
 from voxax.tuning.space import Candidate, Space, space_of
 from voxax.tuning.target import targeted
 
@@ -195,7 +200,7 @@ def tune(
     cache = cache_for(device_name(hardware))
     with _LOCK:
         known = None if anew else cache.get(key_of(problem))
-        views = at_hand.find(problem) if views is None else views
+        views = tuning_sample.concrete_map(problem) if views is None else views
         if (
             known is None
             or known.source != "measured"
@@ -225,7 +230,7 @@ def _tuned(problem: Problem, space: Space, hardware: HardwareInfo, device: Any) 
             if budget > 0:
                 begin = time.perf_counter()
                 try:
-                    views = at_hand.find(problem)
+                    views = tuning_sample.concrete_map(problem)
                     entry = _measure(problem, space, hardware, device, cache, views, budget)
                 except Exception as error:  # out of memory, say: no reason to stop the caller
                     spend(time.perf_counter() - begin)

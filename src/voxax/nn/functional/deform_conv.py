@@ -16,8 +16,7 @@ from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.functional.dynamic_conv import with_bias
 from voxax.nn.functional.dynamic_sampled import centres, fetch
 from voxax.nn.functional.grid_taps import check_shape, grid_spec, scan_taps, zeros_of
-from voxax.products.convolve import precision_name
-from voxax.products.dynamic import output_grid
+from voxax.products.convolve import output_grid, precision_name
 
 Modulation = Literal["plain", "sigmoid", "softmax"]
 MODULATIONS = ("plain", "sigmoid", "softmax")

@@ -16,8 +16,13 @@ from voxax.geometry.dtypes import accumulator
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.functional.dynamic_bank import BankError, bank_conv, compare
 from voxax.nn.functional.dynamic_sampled import sampled_conv
-from voxax.products.convolve import precision_name
-from voxax.products.dynamic import convolve_sized, largest_size, output_grid, sized_spec
+from voxax.products.convolve import (
+    convolve_sized,
+    largest_size,
+    output_grid,
+    precision_name,
+    sized_spec,
+)
 from voxax.tuning import Request
 from voxax.tuning.request import admitted
 

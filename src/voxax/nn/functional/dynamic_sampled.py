@@ -14,8 +14,7 @@ from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.nested_sizes import hard_mask, soft_mask
-from voxax.products.convolve import precision_name
-from voxax.products.dynamic import output_grid
+from voxax.products.convolve import output_grid, precision_name
 
 
 def sampled_conv(

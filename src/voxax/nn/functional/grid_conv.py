@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from voxax.errors import InputError
 from voxax.nn.functional.grid_taps import grid_spec, margins
-from voxax.products.convolve import precision_name
-from voxax.products.dynamic import output_grid
+from voxax.products.convolve import output_grid, precision_name
 
 
 def grid_conv(

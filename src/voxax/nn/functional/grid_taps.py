@@ -16,7 +16,7 @@ import numpy as np
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.products.dynamic import output_grid, sized_spec
+from voxax.products.convolve import output_grid, sized_spec
 
 _MOST_AXES = 3
 

@@ -16,7 +16,7 @@ from voxax.geometry.kernel_spec import static_shape
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.nn.modules.initializers import he_normal
 from voxax.tuning import Request, Resolved
-from voxax.tuning.grammar import frozen
+from voxax.tuning.request import frozen
 
 Initializer = Callable[..., jax.Array]
 

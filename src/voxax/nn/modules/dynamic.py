@@ -14,7 +14,7 @@ from voxax.nn.functional import dynamic_conv
 from voxax.nn.modules.conv import Initializer
 from voxax.nn.modules.initializers import he_normal
 from voxax.tuning import Request
-from voxax.tuning.grammar import frozen
+from voxax.tuning.request import frozen
 
 
 class DynamicConv(nnx.Module):

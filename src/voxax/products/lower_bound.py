@@ -3,19 +3,26 @@
 The roofline of Williams, Waterman, Patterson, "Roofline: an insightful visual performance model",
 CACM 2009: a product takes at least the time of its arithmetic at the rate of the device's best
 dense matrix product, and at least that of its bytes at the bandwidth of a copy.
+
+How many pairs of an input and an output a product's map has.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal
 
 import jax.numpy as jnp
+import numpy as np
 
 from voxax.algorithms import Problem
 from voxax.geometry.dtypes import product_dtype
 from voxax.hardware import HardwareInfo
+from voxax.tuning import sample
+from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
+from voxax.tuning.sample import sizes_of, taps_of
 
 Bound = Literal["compute", "memory"]
 
@@ -26,7 +33,7 @@ _INDEX_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Floor:
+class LowerBound:
     """What a product has to do, and how fast that could be.
 
     Attributes:
@@ -46,7 +53,7 @@ class Floor:
     bound: Bound | None
 
 
-def floor_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> Floor:
+def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
     """The floor of a product over ``pairs`` pairs of the map; ``hardware`` None is unknown."""
     p = problem
     channels = (
@@ -56,9 +63,9 @@ def floor_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> Flo
     rate = None if hardware is None else matrix_rate(p.dtype, p.precision, hardware)
     bandwidth = None if hardware is None else hardware.memory_bandwidth
     if not rate or not bandwidth:
-        return Floor(operations, size, None, None)
+        return LowerBound(operations, size, None, None)
     compute, memory = operations / rate, size / bandwidth
-    return Floor(
+    return LowerBound(
         operations, size, max(compute, memory), "compute" if compute > memory else "memory"
     )
 
@@ -103,3 +110,43 @@ def _bytes(p: Problem) -> int:
     read = sum(sizes.values()) - written
     element, result = (jnp.dtype(d).itemsize for d in (p.dtype, product_dtype(p.dtype)))
     return read * element + written * result + table * _INDEX_BYTES
+
+
+_TABLES = ("neighbors", "transposed_neighbors")
+
+
+class PairCounter:
+    """Counts the pairs of maps, each map once."""
+
+    def __init__(self) -> None:
+        # By the table's identity, with the table, so that no other takes its place in memory.
+        self._counted: dict[int, tuple[Any, int]] = {}
+        self._estimated: dict[Hashable, int] = {}
+
+    def count(self, views: Mapping[str, Any], problem: Problem) -> int:
+        """The pairs of a map, from its arrays; of a dynamic problem, from its sizes."""
+        if problem.kind == "dynamic":
+            return taps_of(problem, np.asarray(views["sizes"]))
+        if "pair_starts" in views:  # by tap; the last is where all end
+            return int(views["pair_starts"][-1])
+        table = next(views[name] for name in _TABLES if name in views)
+        if id(table) not in self._counted:
+            self._counted[id(table)] = table, int((np.asarray(table) >= 0).sum())
+        return self._counted[id(table)][1]
+
+    def estimate(self, problem: Problem) -> int:
+        """The pairs of a map like this problem's: one that is at hand, else a recorded scene.
+
+        The same that the tuner would measure on.
+        """
+        views = sample.concrete_map(problem)
+        if views is not None:
+            return self.count(views, problem)
+        if problem.kind == "dynamic":
+            return taps_of(problem, sizes_of(problem, None)[0])
+        p = problem
+        key = (p.spec, p.level, p.in_capacity, p.out_capacity, p.num_offsets)
+        if key not in self._estimated:
+            table = sample_map(DEFAULT_KIND, *key).neighbors
+            self._estimated[key] = int((table >= 0).sum())
+        return self._estimated[key]

@@ -1,0 +1,271 @@
+"""Finding the products that a function computes.
+
+``vx.explain``: which algorithm each product of a function uses, and why.
+
+``vx.tune``: measure everything that a function needs, before the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat, _native
+from voxax.algorithms import Problem, Product
+from voxax.errors import InputError
+from voxax.geometry.plan import pure_call
+from voxax.hardware import HardwareInfo, describe, shown
+from voxax.products.convolve import densities
+from voxax.products.layer import Layer, problem_of
+from voxax.products.lower_bound import PairCounter, lower_bound_of, matrix_rate
+from voxax.products.primitives import PARTS
+from voxax.products.report import Explained, Report
+from voxax.tuning import Resolved, foresee, hardware_of, unmeasured, with_known_time
+from voxax.tuning import tune as tune_problem
+from voxax.tuning.entry import density_bucket
+from voxax.tuning.request import next_epoch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """One product in a function.
+
+    Attributes:
+      scope: the ``jax.named_scope`` path it was traced under.
+      problem: what it computes.
+      admitted: the algorithms that its request admits.
+      layer: the layer it belongs to.
+      views: the arrays of the map that it runs on, by name; None where they were not computed.
+    """
+
+    scope: str
+    problem: Problem
+    admitted: Resolved
+    layer: Layer
+    views: Mapping[str, jax.Array] | None = None
+
+
+def is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether all arguments, and the parameters of a module, have values."""
+    leaves = jax.tree.leaves((args, pure_call(fn)[1]))
+    shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    return not shapes and not _compat.is_traced(leaves)
+
+
+def find_products(
+    fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str, *, maps: bool = False
+) -> list[Call]:
+    """The products of ``fn(*arguments)`` in the order of the program.
+
+    Args:
+      fn: any traceable function.
+      arguments: its arguments, or ``jax.ShapeDtypeStruct``s in their place.
+      platform: that the products are to run on.
+      maps: compute the maps of all products outside of loops, in one program; arguments must be
+        concrete. Of the function only that is computed which the maps depend on. Without maps,
+        nothing is computed.
+
+    Raises:
+      InputError: there is no product.
+    """
+    call_fn, state = pure_call(fn)
+    leaves, tree = jax.tree.flatten((state, *arguments))
+
+    def flat(*values: Any) -> list[Any]:
+        return jax.tree.leaves(call_fn(*jax.tree.unflatten(tree, values)))
+
+    with _compat.fresh_trace():
+        closed = jax.make_jaxpr(flat)(*leaves)
+    found = _compat.applications(closed, tuple(PARTS))
+    if not found:
+        raise InputError(
+            f"{getattr(fn, '__name__', fn)} computes no sparse convolution with these arguments: "
+            "there is nothing to tune or to explain"
+        )
+    views = _map_arrays(closed, leaves) if maps else {}
+    return [
+        _call(product, operands, equation, scope, platform, views.get(place))
+        for equation, scope, place in found
+        for product, *operands in PARTS[equation.primitive]
+    ]
+
+
+def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
+    """The arrays of the maps, in the order of the layers' view names, by the product's place."""
+    indices: dict[_compat.Place, list[int]] = {}
+
+    def maps(*values: Any) -> list[Any]:
+        indices.clear()
+        # Each map once: jit would return a copy for every product that reads it.
+        places: dict[int, int] = {}
+        distinct: list[Any] = []
+        for equation, operands, place in _compat.watch(closed, values, *PARTS):
+            views = operands[len(operands) - len(equation.params["layer"].view_names) :]
+            for view in views:
+                if id(view) not in places:
+                    places[id(view)] = len(distinct)
+                    distinct.append(view)
+            indices[place] = [places[id(view)] for view in views]
+        return distinct
+
+    # Where a convolution decides about a map, any choice will do; nothing is to be measured.
+    with unmeasured():
+        arrays = _compat.only_results(maps)(*leaves)
+    return {place: [arrays[i] for i in own] for place, own in indices.items()}
+
+
+def _call(
+    product: Product,
+    operands: list[int],
+    equation: Any,
+    scope: str,
+    platform: str,
+    views: list[jax.Array] | None,
+) -> Call:
+    layer: Layer = equation.params["layer"]
+    a, b = (equation.invars[i].aval for i in operands)
+    problem = problem_of(product, platform, a, b, layer)
+    named = None if views is None else dict(zip(layer.view_names, views, strict=True))
+    return Call(scope, problem, dict(layer.requests)[product], layer, named)
+
+
+def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
+    """Which algorithm and parameters each product of ``fn(*args)`` would use, and why; how long
+    it takes, and how long it would take at best.
+
+    Nothing is measured: choices and times come from the request, the user's cache, what was
+    shipped with voxax, or the default. Nothing is computed but kernel maps, where ``args`` are
+    concrete, to count their pairs. For the backward products give a function that computes
+    gradients.
+
+    Args:
+      fn: any traceable function; a flax.nnx module too.
+      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place: pairs are then those of
+        a recorded scene.
+      platform: ``cpu``, ``gpu`` or ``tpu``; None is JAX's default backend.
+
+    Returns:
+      A report that prints as a table; ``.details()`` has every candidate with its time.
+
+    Raises:
+      InputError: ``fn`` has no sparse convolution.
+      AlgorithmError: no admitted algorithm can run one of its products.
+    """
+    platform = platform or jax.default_backend()
+    return report_of(find_products(fn, args, platform, maps=is_concrete(fn, args)), platform)
+
+
+def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
+    """Find every sparse convolution in ``fn(*args)``, and measure every candidate of each.
+
+    Where ``args`` are concrete, each problem is measured on its own map, and the choice holds
+    for this function when it is compiled, and for eager calls on maps as dense as these.
+    Products whose map is computed inside ``scan`` and other loops, and those of abstract
+    arguments, are measured on a recorded occupancy. There is no time budget. Choices go to the
+    cache: later processes start with them.
+
+    Args:
+      fn: any traceable function; give the training step to tune the backward products as well.
+      args: its arguments.
+      anew: measure also what the cache knows.
+
+    Returns:
+      The choices, as :func:`voxax.explain` gives them.
+
+    Raises:
+      InputError: ``fn`` has no sparse convolution.
+      AlgorithmError: no admitted algorithm can run one of its products.
+    """
+    begin = time.perf_counter()
+    platform = jax.default_backend()
+    calls = find_products(fn, args, platform, maps=is_concrete(fn, args))
+    next_epoch()
+    done = set()
+    for call in calls:
+        if call.views is None or (call.problem, call.admitted) in done:
+            continue
+        done.add((call.problem, call.admitted))
+        # What an eager call on the same map will ask for.
+        dense = _as_met(call.problem, call.views)
+        also = () if dense == call.problem else (dense,)
+        tune_problem(call.problem, call.admitted, call.views, also=also, anew=anew)
+    for call in calls:
+        if (call.problem, call.admitted) not in done:
+            done.add((call.problem, call.admitted))
+            tune_problem(call.problem, call.admitted, anew=anew)
+    return report_of(calls, platform, time.perf_counter() - begin)
+
+
+def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
+    """The problem with what is counted on a concrete map."""
+    if problem.kind == "dynamic":
+        return dataclasses.replace(problem, **densities(problem, np.asarray(views["sizes"])))
+    return dataclasses.replace(problem, density=_density(views))
+
+
+def _density(views: Mapping[str, jax.Array]) -> float | None:
+    """Bucketed pairs per output row that has any, from the map's arrays."""
+    if "neighbors" not in views:
+        return None
+    found = np.asarray(views["neighbors"]) >= 0
+    return density_bucket(int(found.sum()), int(found.any(axis=1).sum()))
+
+
+def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Report:
+    """What is known about ``calls`` now, after ``seconds`` of measuring."""
+    _, device = hardware_of(platform)
+    hardware = None if device is None else describe(device)
+    counter = PairCounter()
+    rows = tuple(_explained(call, hardware, counter) for call in calls)
+    notes = list(_rates(rows, platform, hardware))
+    reason = _native.unavailable()
+    if reason and any(c.problem.platform == "cpu" for c in calls):
+        notes.append(f"on XLA alone: {reason}")
+    return Report(rows, seconds, tuple(notes))
+
+
+def _explained(call: Call, hardware: HardwareInfo | None, counter: PairCounter) -> Explained:
+    counted = call.views is not None
+    pairs = (
+        counter.estimate(call.problem)
+        if call.views is None
+        else counter.count(call.views, call.problem)
+    )
+    floor = lower_bound_of(call.problem, pairs, hardware)
+    choice = with_known_time(foresee(call.problem, call.admitted))
+    return Explained(call.scope, choice, pairs, counted, floor)
+
+
+def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | None) -> list[str]:
+    """What the floors stand on, a line each; how to measure what is unknown."""
+    if hardware is None:
+        return [f"no floor: there is no {platform} here, its rates are unknown"]
+    bandwidth, rates = hardware.fact("memory_bandwidth"), hardware.fact("peak_rates")
+    kinds = {_rate_kind(p): (p.dtype, p.precision) for p in (row.choice.problem for row in rows)}
+    known = {kind: rate for kind, key in kinds.items() if (rate := matrix_rate(*key, hardware))}
+    notes = []
+    if known and bandwidth.known:
+        notes.append(
+            f"floors at {shown('peak_rates', tuple(known.items()))} (source: {rates.source}) and "
+            f"{shown('memory_bandwidth', bandwidth.value)} (source: {bandwidth.source})"
+        )
+    missing = [f"the matrix rate of {kind}" for kind in kinds if kind not in known]
+    if not bandwidth.known:
+        missing.append("the memory bandwidth")
+    if missing:
+        notes.append(
+            f"no floor: unknown is {', '.join(missing)}; `voxax hardware --probe` measures"
+        )
+    return notes
+
+
+def _rate_kind(problem: Problem) -> str:
+    """What the matrix rate depends on, for people."""
+    p = problem
+    reduced = p.dtype == "float32" and p.precision != "highest"
+    return f"{p.dtype} at precision {p.precision}" if reduced else p.dtype
