@@ -6,8 +6,8 @@ One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward,
 the backward of a training step, which is dgrad and wgrad at once. The lower bound is that of
 ``voxax.products.lower_bound`` (what ``explain`` shows): operands, kernel map and results, each
 once, at the rate of a copy. The copy is of 256 MiB, by the best of three ways, in the same run.
-Beside it stands a copy of the layer's features alone, which may lie in a cache. All take turns. Results go
-to results/depthwise.md and .json.
+Beside it stands a copy of the layer's features alone, which may lie in a cache. All take turns.
+Results go to results/depthwise.md and .json.
 """
 
 from __future__ import annotations
