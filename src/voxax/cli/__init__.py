@@ -1,3 +1,63 @@
-"""The command line: ``voxax demo``, ``voxax segment``, ``voxax hardware``."""
+"""The ``voxax`` command: it parses, runs one command, and prints errors in one line."""
 
-from voxax.cli.main import main as main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from voxax.errors import MissingExtraError, VoxaxError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status.
+
+    0 success, 2 a mistake in what was asked (one line says which), 130 interrupted.
+    """
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except VoxaxError as error:
+        print(f"voxax: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        import tyro
+    except ImportError as error:
+        raise MissingExtraError('the command line needs: pip install "voxax[demo]"') from error
+    from voxax.cli.bench import bench
+    from voxax.cli.cache import cache
+    from voxax.cli.check import check
+    from voxax.cli.demo import demo
+    from voxax.cli.export import export
+    from voxax.cli.hardware import hardware
+    from voxax.cli.segment import segment
+    from voxax.cli.train import train
+    from voxax.cli.tune import explain, tune
+    from voxax.cli.view import view
+
+    commands = {
+        "demo": demo,
+        "train": train,
+        "segment": segment,
+        "view": view,
+        "hardware": hardware,
+        "tune": tune,
+        "explain": explain,
+        "bench": bench,
+        "cache": cache,
+        "check": check,
+        "export": export,
+    }
+    return (
+        tyro.extras.subcommand_cli_from_dict(
+            commands,
+            prog="voxax",
+            description="Sparse and dynamic spatial convolution for JAX.",
+            args=None if arguments is None else list(arguments),
+        )
+        or 0
+    )
