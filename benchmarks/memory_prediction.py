@@ -91,7 +91,7 @@ def suggestion(width: float, count: int) -> dict[str, Any]:
     import voxax as vx
     from voxax.hardware import peak_memory, process_memory
     from voxax.models import MinkUNet14
-    from voxax.sizing import MemoryLimitError
+    from voxax.predict import MemoryLimitError
 
     model = MinkUNet14(1, 8, width=width)
     model.eval()

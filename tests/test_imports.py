@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src" / "voxax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Packages around the library: they import it, and it never imports them.
-AROUND = ("cli", "plot", "check", "torch", "interop", "io", "forecast")
+AROUND = ("cli", "plot", "check", "torch", "interop", "io", "predict")
 # Semi-public parts of JAX, which change between releases: only `_compat.py` may use them.
 COMPAT = PACKAGE / "_compat.py"
 PRIVATE_JAX = ("jax.extend", "jax.interpreters", "jax._src", "jax.core")

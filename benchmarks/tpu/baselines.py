@@ -1,6 +1,6 @@
 """What the window kernels are compared with: XLA's own gather, and a kernel that copies rows.
 
-Each is a function for ``voxax.forecast``: it returns what to compile, for a submanifold 3x3x3
+Each is a function for ``voxax.predict``: it returns what to compile, for a submanifold 3x3x3
 layer.
 """
 

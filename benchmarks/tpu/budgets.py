@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 
 from benchmarks.tpu.program import visits
 
-from voxax.forecast import count_all
+from voxax.predict import count_all
 
 TARGETS = {"v5e": 25.0, "v6e": 22.0}
 """Aims, in cycles per output row."""

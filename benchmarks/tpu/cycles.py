@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 from benchmarks.tpu.program import digest
 
 from voxax.errors import VoxaxError
-from voxax.forecast import TOPOLOGIES, outcomes
 from voxax.geometry.windows import WINDOW_TILE
+from voxax.predict import TOPOLOGIES, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 PRODUCTS, DTYPES, ROWS = ("forward", "dgrad", "wgrad"), ("bfloat16", "float32", "int8"), 100_352

@@ -20,8 +20,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
 from voxax.cli import main as voxax
-from voxax.forecast import TOPOLOGIES
 from voxax.hardware import describe
+from voxax.predict import TOPOLOGIES
 from voxax.tuning import cache
 from voxax.tuning.cache import device_name
 from voxax.tuning.entry import Entry

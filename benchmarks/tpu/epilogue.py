@@ -4,7 +4,7 @@
 
 A 3x3x3 submanifold layer of 64 channels in bfloat16, forward, over 94,444 rows, each tile visited
 once: the product alone; with a bias of each channel; and with a folded batch norm, a residual that
-is added, and a ReLU. Times are predicted from the TPU compiler's schedules (voxax.forecast), whole
+is added, and a ReLU. Times are predicted from the TPU compiler's schedules (voxax.predict), whole
 programs. What a kernel that did it itself could save is the difference at most. Nothing runs.
 Needs libtpu.
 """
@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 
 from benchmarks.tpu import program
 
-from voxax.forecast import TOPOLOGIES, count_all
 from voxax.geometry.windows import WINDOW_TILE
+from voxax.predict import TOPOLOGIES, count_all
 
 ROWS, CHANNELS = 94_444, 64
 EPILOGUES = ("none", "bias", "batch norm, residual, ReLU")

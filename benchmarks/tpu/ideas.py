@@ -36,8 +36,8 @@ from benchmarks.tpu.scans import cells, neighbors, points
 
 from voxax.algorithms.implicit_gemm import tpu, tpu_kernel
 from voxax.errors import VoxaxError
-from voxax.forecast import TOPOLOGIES, outcomes
 from voxax.geometry import windows
+from voxax.predict import TOPOLOGIES, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 CHIPS, VOXEL, CHANNELS, TAPS = ("v5e", "v6e"), 0.05, 64, 27
@@ -95,7 +95,7 @@ IDEAS = {
 
 
 def variant(chip: str, idea: str, rows: int) -> tuple[Any, ...]:
-    """What to compile, for ``voxax.forecast``."""
+    """What to compile, for ``voxax.predict``."""
     chosen = IDEAS[idea]
     problem = program.make_problem("forward", chosen.dtype, CHANNELS, rows)
     stripes = program.facts(TOPOLOGIES[chip]).cores or 1

@@ -4,7 +4,7 @@
 
 A 3x3x3 submanifold layer of 64 channels in bfloat16 on two real scans at 5 cm: forward, and
 training (forward, dgrad and wgrad). Times are predicted from the TPU compiler's schedules
-(voxax.forecast): whole programs, what XLA does before and after a kernel included; the kernel map
+(voxax.predict): whole programs, what XLA does before and after a kernel included; the kernel map
 is not, nor are the lists that the copies of rows go by. Of a device with two cores each takes half
 of all work, as if XLA always divided it evenly, in its own kernels too. Nothing runs.
 The floor: operands and results once through HBM, or the products of neighbours at the peak rate.
@@ -28,7 +28,7 @@ from benchmarks.tpu.program import digest, visits
 from benchmarks.tpu.scans import cells, neighbors, points
 
 from voxax.errors import VoxaxError
-from voxax.forecast import TOPOLOGIES, Cost, Program, outcomes
+from voxax.predict import TOPOLOGIES, CompiledProgram, Cost, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL, CHANNELS, TILE = ("semantickitti", "lone_star"), 0.05, 64, 128
@@ -41,7 +41,7 @@ METHODS = {
 TRAINING = {"forward": 2, "wgrad": 1}
 
 
-def predicted(program: Program, method: str, table: np.ndarray) -> dict[str, Any]:
+def predicted(program: CompiledProgram, method: str, table: np.ndarray) -> dict[str, Any]:
     """Seconds, those of them in Pallas' kernels, and what bounds the dearest kernel."""
     chip, number = program.chip, 1.0
     if method == "windows":
@@ -64,7 +64,7 @@ def predicted(program: Program, method: str, table: np.ndarray) -> dict[str, Any
     }
 
 
-def floors(program: Program, table: np.ndarray) -> tuple[float, float]:
+def floors(program: CompiledProgram, table: np.ndarray) -> tuple[float, float]:
     """Of forward, and of training."""
     chip, rows = program.chip, len(table)
     operations = 2 * int((table >= 0).sum()) * CHANNELS**2 / (chip.peak * chip.cores)

@@ -6,7 +6,7 @@ The table of neighbours of two real scans at 5 cm: 3x3x3 submanifold taps, and 2
 2 from the coarse voxels, between rows that are in canonical order already. By tiles, as TPUs find
 them (voxax.coords.tile_lookup), with the further windows that the scan's tiles need; and by binary
 search, row by row and column by column. Milliseconds by the TPU compiler's schedules
-(voxax.forecast), on one core. Loops of XLA's kernels whose length the compiler does not print count
+(voxax.predict), on one core. Loops of XLA's kernels whose length the compiler does not print count
 once, so that the search takes more than it says; on the larger scan most of its loops are such, and
 it is left out. Nothing runs. Needs libtpu. Results go to results/tpu_maps.md and .json; a run goes
 on where another was stopped.
@@ -29,7 +29,7 @@ from benchmarks.tpu.scans import cells, points
 
 from voxax.coords.tile_lookup import TILE, VISITS, WINDOW
 from voxax.errors import VoxaxError
-from voxax.forecast import TOPOLOGIES, outcomes
+from voxax.predict import TOPOLOGIES, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL = ("semantickitti", "lone_star"), 0.05

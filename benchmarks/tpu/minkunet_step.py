@@ -104,7 +104,7 @@ def measure(chip: str, capacity: int) -> dict[str, Any]:
     from voxax.cli.bench import passes_of
     from voxax.coords import tile_sort
     from voxax.errors import VoxaxError
-    from voxax.forecast import outcomes
+    from voxax.predict import outcomes
 
     arguments = {"capacity": capacity}
     (found,) = outcomes([(chip, "benchmarks.tpu.minkunet_step:step", arguments)])
@@ -158,7 +158,7 @@ def _known(kept: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    from voxax.forecast import TOPOLOGIES
+    from voxax.predict import TOPOLOGIES
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -11,11 +11,11 @@ import numpy as np
 from voxax.algorithms import Problem
 from voxax.algorithms.implicit_gemm import bodies, tpu
 from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
-from voxax.forecast import TOPOLOGIES as BY_CHIP
-from voxax.forecast import compile_for
 from voxax.geometry import KernelSpec, views, windows
 from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.hardware import describe
+from voxax.predict import TOPOLOGIES as BY_CHIP
+from voxax.predict import compile_for
 
 MAPS = tile_lookup, tile_sort, ordering, lookup, unique, views
 """The modules whose programs kernel maps are."""
@@ -58,7 +58,7 @@ def compile_product(topology, problem, parameters):
 
 
 def product(chip, product="forward", dtype="bfloat16", window=0, **options):
-    """What to compile for ``voxax.forecast``: the window kernels in their blocks for a chip."""
+    """What to compile for ``voxax.predict``: the window kernels in their blocks for a chip."""
     problem = make_problem(product, dtype, **options)
     return operands(problem, tpu.space(problem, facts(BY_CHIP[chip]))[window])
 

@@ -4,7 +4,7 @@
 
 Rows of four columns in lexicographic order with where they were, as strided maps need them: by
 voxax.coords.tile_sort, and by jax.lax.sort. Seconds that the compiler takes on this machine, of a
-program of nothing else, at most so many; and microseconds by its schedules (voxax.forecast), each
+program of nothing else, at most so many; and microseconds by its schedules (voxax.predict), each
 loop of the kernel as often as the network needs it. Nothing runs. Needs libtpu. Results go to
 results/tpu_sort.md and .json; a run goes on where another was stopped.
 """
@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
 from voxax.errors import VoxaxError
-from voxax.forecast import TOPOLOGIES, Kernel, Program, outcomes
+from voxax.predict import TOPOLOGIES, CompiledKernel, CompiledProgram, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS = (4_096, 41_936, 262_144)
@@ -53,7 +53,7 @@ def program(rows: int, way: str) -> Any:
     return run, jax.ShapeDtypeStruct((rows, WIDTH), "int32")
 
 
-def seconds(found: Program, rows: int) -> float:
+def seconds(found: CompiledProgram, rows: int) -> float:
     """All kernels, the loops over lanes, sublanes and tiles as often as they run in the mean."""
     bits = max(PLACE_BITS, min((rows - 1).bit_length(), 16))
     tile_bits, lanes_from = bits - PLACE_BITS, bits - LANE_BITS
@@ -63,7 +63,7 @@ def seconds(found: Program, rows: int) -> float:
         for top, last in ranges
     ]
 
-    def filled(kernel: Kernel) -> Kernel:
+    def filled(kernel: CompiledKernel) -> CompiledKernel:
         unknown = kernel.listing.unknown if kernel.listing else ()
         if not unknown or not kernel.is_pallas:
             return kernel
@@ -80,7 +80,7 @@ def seconds(found: Program, rows: int) -> float:
 
 
 def one(chip: str, rows: int, way: str) -> dict[str, Any]:
-    from voxax.forecast import compile_for
+    from voxax.predict import compile_for
 
     begin = time.perf_counter()
     compile_for(TOPOLOGIES[chip], *program(rows, way))

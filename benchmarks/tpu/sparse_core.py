@@ -7,7 +7,7 @@ A 3x3x3 submanifold layer of 64 channels in bfloat16 on two real scans at 5 cm, 
 no table says. So this takes from what the window kernels' whole program takes what the other
 program takes without its gathers: in what is left SparseCores would have to copy all neighbours'
 rows and to write all rows, zeros of missing neighbours among them. Both times are predicted from
-the TPU compiler's schedules (voxax.forecast, as benchmarks/tpu/layers.py); the product waits for
+the TPU compiler's schedules (voxax.predict, as benchmarks/tpu/layers.py); the product waits for
 the block's gather, nothing of it is hidden. Of the sizes of blocks the better one is taken.
 Nothing runs. Needs libtpu.
 """
@@ -30,14 +30,14 @@ from benchmarks.tpu.scans import cells, neighbors, points
 
 from voxax.algorithms.explicit_gemm import formulations, sparse_core
 from voxax.errors import VoxaxError
-from voxax.forecast import Program, outcomes
+from voxax.predict import CompiledProgram, outcomes
 
 CHIPS = ("v5p", "v6e", "7x")
 PRODUCTS = ("forward", "wgrad")
 
 
 def product(chip, product="forward", dtype="bfloat16", block=0, **options):
-    """What to compile for ``voxax.forecast``: with one of the sizes of blocks for a chip."""
+    """What to compile for ``voxax.predict``: with one of the sizes of blocks for a chip."""
     problem = make_problem(product, dtype, **options)
     return operands(problem, sparse_core.space(problem, facts(BY_CHIP[chip]))[block])
 
@@ -47,7 +47,7 @@ def operands(problem, parameters):
     return program.operands(problem, parameters, formulations)
 
 
-def without_gathers(compiled: Program) -> float:
+def without_gathers(compiled: CompiledProgram) -> float:
     """Seconds of everything that is not on SparseCores, one after the other."""
     chip = compiled.chip
     costs = [c for c in compiled.costs({}) if not c.kernel.kind.startswith("call")]

@@ -42,15 +42,15 @@ from voxax.geometry import union as union
 from voxax.geometry import voxelize as voxelize
 from voxax.products import explain as explain
 from voxax.products import tune as tune
-from voxax.sizing import fits as fits
 from voxax.tuning import algorithms as algorithms
 from voxax.tuning import reload_environment as reload_environment
 
 
 def __getattr__(name: str) -> object:
-    """The checker is a side door: loaded when it is first asked for."""
-    if name == "check_static":
-        import importlib
+    """Import the checker and the memory prediction when they are first used."""
+    package = {"check_static": "voxax.check", "fits": "voxax.predict"}.get(name)
+    if package is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
 
-        return importlib.import_module("voxax.check").check_static
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(package), name)

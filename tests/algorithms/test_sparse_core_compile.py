@@ -9,7 +9,7 @@ from benchmarks.tpu.sparse_core import operands
 
 from voxax import _compat
 from voxax.algorithms.explicit_gemm import sparse_core
-from voxax.forecast import compile_for
+from voxax.predict import compile_for
 
 pytestmark = [
     pytest.mark.tpu_compile,

@@ -10,7 +10,7 @@ from flax import nnx
 
 import voxax as vx
 from check.test_corpus import CASES, load
-from voxax.check import CODES, formats
+from voxax.check import CODES, static_report
 from voxax.cli import main
 
 pytestmark = pytest.mark.lax_promotion
@@ -43,16 +43,16 @@ def test_finding_says_all():
 
 def test_formats():
     report = checked("many_faults")
-    (plain,) = json.loads(formats.as_json([report]))
+    (plain,) = json.loads(static_report.as_json([report]))
     assert plain["verdict"] == "not static"
     assert [f["code"] for f in plain["findings"]] == [f.code for f in report.findings]
-    log = json.loads(formats.as_sarif([report, checked("ignored")]))
+    log = json.loads(static_report.as_sarif([report, checked("ignored")]))
     assert log["version"] == "2.1.0"
     results = log["runs"][0]["results"]
     rules = [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]]
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in results)
     assert sum("suppressions" in result for result in results) == 2
-    lines = formats.as_github([report]).splitlines()
+    lines = static_report.as_github([report]).splitlines()
     assert len(lines) == len(report.findings)
     assert lines[0].startswith("::error file=")
     assert f"line={report.findings[0].line}" in lines[0]

@@ -16,9 +16,9 @@ import pytest
 
 import voxax as vx
 from check.test_corpus import load
-from voxax.check import formats, recording
+from voxax.check import recording, static_report
+from voxax.check.programs import vary
 from voxax.check.source import Site, relative
-from voxax.check.verify import vary
 from voxax.cli import main
 
 pytestmark = pytest.mark.lax_promotion
@@ -119,7 +119,7 @@ def test_incomplete_search_is_told(monkeypatch):
     report = vx.check_static(branches, X)
     assert "combinations" in report.incomplete
     assert report.incomplete in str(report)
-    assert json.loads(formats.as_json([report]))[0]["incomplete"] == report.incomplete
+    assert json.loads(static_report.as_json([report]))[0]["incomplete"] == report.incomplete
 
 
 def test_time_limit_binds_inside_a_pass(monkeypatch):
@@ -132,7 +132,7 @@ def test_time_limit_binds_inside_a_pass(monkeypatch):
 
     monkeypatch.setattr(recording, "SECONDS", 0.5)
     started = time.monotonic()
-    arguments = vx.check.arguments.take_apart(endless, (X,))
+    arguments = vx.check.subject.take_apart(endless, (X,))
     *_, incomplete = recording.record_all(endless, arguments)
     assert time.monotonic() - started < 10
     assert "longer" in incomplete
@@ -206,7 +206,7 @@ def test_warnings_of_other_threads_are_shown(monkeypatch):
 def sarif_location(file):
     finding = vx.check.Finding("VX101", Site(file, 3, 1, 3, 2, "model"), "text")
     report = vx.check_static(lambda x: x, X)
-    log = json.loads(formats.as_sarif([dataclasses.replace(report, findings=(finding,))]))
+    log = json.loads(static_report.as_sarif([dataclasses.replace(report, findings=(finding,))]))
     (location,) = log["runs"][0]["results"][0]["locations"]
     return location
 
@@ -226,7 +226,7 @@ def test_places_in_sarif(tmp_path, monkeypatch):
 def test_typed_in_by_hand_has_no_file_for_github():
     finding = vx.check.Finding("VX101", Site("<stdin>", 3, 1, 3, 2, "model"), "text")
     report = dataclasses.replace(vx.check_static(lambda x: x, X), findings=(finding,))
-    assert formats.as_github([report]).startswith("::error title=VX101::text")
+    assert static_report.as_github([report]).startswith("::error title=VX101::text")
 
 
 def test_another_drive(monkeypatch):

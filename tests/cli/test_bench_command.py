@@ -7,7 +7,7 @@ import pytest
 from voxax import _compat
 from voxax.cli import main
 from voxax.cli.bench import passes_of
-from voxax.forecast import Kernel
+from voxax.predict import CompiledKernel
 
 MODEL = """\
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def test_unknown_generations_and_files(monkeypatch, capsys):
 def test_a_window_kernel_visits_each_tile_once_in_one_of_its_stripes(scalars, steps):
     visits = [(), (40,), (20,), (180,), (180,), scalars]
     operands = [("s32", shape) for shape in [*visits, (32, 20 * 128)]]
-    kernel = Kernel(
+    kernel = CompiledKernel(
         "run", "tpu_custom_call", "", 1, False, 0, (*operands, ("bf16", (2688, 64))), None
     )
     assert passes_of(kernel) == steps

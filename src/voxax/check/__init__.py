@@ -9,13 +9,13 @@ from typing import Any
 
 from jax.tree_util import tree_leaves
 
-from voxax.check.codes import CODES as CODES
-from voxax.check.codes import Verdict as Verdict
-from voxax.check.finding import Finding as Finding
-from voxax.check.finding import Rewrite as Rewrite
-from voxax.check.jax import check, refuse
-from voxax.check.report import Report as Report
-from voxax.check.verify import verify as _verify
+from voxax.check.findings import CODES as CODES
+from voxax.check.findings import Finding as Finding
+from voxax.check.findings import Rewrite as Rewrite
+from voxax.check.findings import Verdict as Verdict
+from voxax.check.jax_check import check, refuse
+from voxax.check.programs import verify as _verify
+from voxax.check.static_report import Report as Report
 from voxax.errors import InputError
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from voxax.check import rewrite as rewrites
-from voxax.check.finding import Finding, Rewrite
+from voxax.check.findings import Finding, Rewrite
 from voxax.check.recording import Question
 from voxax.check.source import enclosing
 

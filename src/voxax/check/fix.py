@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from voxax.check.equal import TRIALS, compare, with_state
-from voxax.check.finding import Finding, Rewrite
-from voxax.check.report import Report
+from voxax.check.findings import Finding, Rewrite
 from voxax.check.rewrite import condition
+from voxax.check.static_report import Report
 from voxax.errors import InputError
 
 

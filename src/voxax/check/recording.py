@@ -13,8 +13,8 @@ import numpy as np
 
 from voxax import _compat
 from voxax._compat import ExampleTrace, ExampleTracer
-from voxax.check.arguments import Arguments
 from voxax.check.source import Place, Site, assigned_name, live_frames, place, raised_frames
+from voxax.check.subject import Arguments
 
 # A function that asks for this many values, or records this many operations, runs away.
 MOST_QUESTIONS = 20_000
@@ -31,7 +31,7 @@ class Question:
     """Python asked a tracer for its value.
 
     Attributes:
-      kind: as for ``_compat_tracing.answering``.
+      kind: as for ``_compat.answering``.
       place: where.
       context: what JAX says about it.
       arguments: names of the arguments that the value depends on; None when unknown.

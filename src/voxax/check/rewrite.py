@@ -7,7 +7,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 
-from voxax.check.finding import Rewrite
+from voxax.check.findings import Rewrite
 
 _JAX, _JNP = "import jax", "import jax.numpy as jnp"
 _CONVERSIONS = ("int", "float", "bool")

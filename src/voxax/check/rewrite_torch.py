@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from voxax.check.finding import Rewrite
+from voxax.check.findings import Rewrite
 from voxax.check.rewrite import (
     condition,
     defined_before,

@@ -103,12 +103,8 @@ class Place:
     callers: tuple[Site, ...]
 
 
-# The checker's own files that call the target.
-_HERE = os.path.dirname(__file__)
-_RUNNERS = {
-    os.path.join(_HERE, name)
-    for name in ("recording.py", "jax.py", "leaks.py", "capacities.py", "torch_pass.py")
-}
+# The checker's own files. Whoever called `check_static` is no part of the target.
+_CHECKER = os.path.join(os.path.dirname(__file__), "")
 
 # What stands between a user's call and the function that they called.
 _WRAPPERS = {
@@ -137,8 +133,10 @@ def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
     inside: list[str] = []
     mine: list[Site] = []
     for code, instruction in frames:
-        if code.co_filename in _RUNNERS:
-            break  # what is further out is not the target
+        if code.co_filename.startswith(_CHECKER):
+            if code.co_name == "check_static":
+                break
+            continue
         owner = library_of(code.co_filename)
         if owner is None or owner == own:
             mine.append(site_at(code, instruction))

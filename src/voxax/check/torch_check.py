@@ -11,15 +11,11 @@ from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
 
+from voxax.check import programs, torch_where
 from voxax.check import recording as limits
-from voxax.check import retrace, torch_where
-from voxax.check.arguments import Arguments, take_apart
-from voxax.check.codes import Verdict, worst
-from voxax.check.finding import Finding
-from voxax.check.ignore import with_ignores
-from voxax.check.jax import by_module, unique
+from voxax.check.findings import Finding, Verdict, with_ignores, worst
+from voxax.check.jax_check import by_module, unique
 from voxax.check.recording import Question, record_all
-from voxax.check.report import Report
 from voxax.check.source import (
     Frame,
     Site,
@@ -30,8 +26,9 @@ from voxax.check.source import (
     site_at,
     tree_of,
 )
-from voxax.check.torch_modes import Operation
-from voxax.check.torch_pass import TorchSubject, Watched, exported, one_pass
+from voxax.check.static_report import Report
+from voxax.check.subject import Arguments, take_apart
+from voxax.check.torch_watch import Operation, TorchSubject, Watched, exported, one_pass
 from voxax.check.torch_words import classify
 
 LARGE_CONSTANT = 1 << 20  # bytes
@@ -59,7 +56,7 @@ def check(
             ran = first.watch.operations if first.watch is not None else []
             found += torch_where.unsafe(program, ran, own, site)
     more = [take_apart(forward_of(target), other, kind=kind_of) for other in also]
-    found += retrace.differences(arguments, more, site, held)
+    found += programs.differences(arguments, more, site, held)
     findings = with_ignores(unique(found))
     verdict = worst([f.verdict for f in findings])
     static = {leaf.name for leaf in arguments.leaves if leaf.kind == "static"}
@@ -71,7 +68,7 @@ def check(
         findings=tuple(findings),
         modules=by_module(subject, findings),
         static_arguments=tuple(sorted(held | static)),
-        programs=retrace.programs([arguments, *more], held),
+        programs=programs.programs([arguments, *more], held),
         incomplete=incomplete,
         subject=subject,
         arguments=arguments,

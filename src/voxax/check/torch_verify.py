@@ -20,11 +20,11 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
 from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
 
-from voxax.check.arguments import Arguments
-from voxax.check.codes import Verdict
-from voxax.check.report import Report
-from voxax.check.torch_pass import copied, exported
-from voxax.check.verify import INPUTS, Verification
+from voxax.check.findings import Verdict
+from voxax.check.programs import INPUTS, Verification
+from voxax.check.static_report import Report
+from voxax.check.subject import Arguments
+from voxax.check.torch_watch import copied, exported
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
 
-from voxax.check.finding import Finding
+from voxax.check.findings import Finding
 from voxax.check.source import Site, library_of, place, site_of_line
-from voxax.check.torch_modes import Operation
+from voxax.check.torch_watch import Operation
 
 _ANY, _NOT_NEGATIVE, _POSITIVE = range(3)
 _PROBES = {_ANY: (0.0, 1.0, -1.0, 0.5), _NOT_NEGATIVE: (0.0, 1.0, 0.5), _POSITIVE: (1.0, 0.5)}

@@ -18,7 +18,7 @@ from voxax.check.classify import (
     message,
     number_of,
 )
-from voxax.check.finding import Finding, Rewrite
+from voxax.check.findings import Finding, Rewrite
 from voxax.check.recording import Question
 from voxax.check.source import enclosing
 

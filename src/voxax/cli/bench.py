@@ -14,7 +14,7 @@ from voxax.cli.workload import Workload
 from voxax.errors import InputError
 
 if TYPE_CHECKING:
-    from voxax.forecast import Kernel, Program
+    from voxax.predict import CompiledKernel, CompiledProgram
 
 DEFAULT = Workload()
 _SHOWN = 12
@@ -43,7 +43,7 @@ def bench(
         most: Kernels to print.
         json_: Print JSON instead of tables.
     """
-    from voxax.forecast import LEFT_OUT, TOPOLOGIES, count_all, render
+    from voxax.predict import LEFT_OUT, TOPOLOGIES, count_all, render
 
     chips = [chip.strip() for chip in (tpu or "").split(",") if chip.strip()]
     if not chips:
@@ -101,7 +101,7 @@ def _checked(model: str) -> None:
         raise InputError(f"--model {model}: there is no file {place}")
 
 
-def passes_of(kernel: Kernel) -> float:
+def passes_of(kernel: CompiledKernel) -> float:
     """Steps of a window kernel where each tile is visited once; of other loops one pass.
 
     The table of neighbours, ``int32[K', rows]``, is its largest operand of integers. The fifth list
@@ -118,7 +118,7 @@ def passes_of(kernel: Kernel) -> float:
     return max(tables, key=lambda shape: shape[0] * shape[1])[1] / WINDOW_TILE / stripes
 
 
-def _to_json(program: Program) -> dict[str, Any]:
+def _to_json(program: CompiledProgram) -> dict[str, Any]:
     passes = {kernel.name: passes_of(kernel) for kernel in program.kernels}
     seconds = program.seconds(passes)
     kernels = [

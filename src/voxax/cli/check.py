@@ -51,7 +51,7 @@ def check(
             random inputs.
         write: with --fix, change the file.
     """
-    from voxax.check import check_static, formats
+    from voxax.check import check_static, static_report
 
     if write and not fix:
         raise InputError("--write goes with --fix, and writes what that shows")
@@ -74,9 +74,9 @@ def check(
         _show(report)
     else:
         writers = {
-            "json": formats.as_json,
-            "sarif": formats.as_sarif,
-            "github": formats.as_github,
+            "json": static_report.as_json,
+            "sarif": static_report.as_sarif,
+            "github": static_report.as_github,
         }
         print(writers[format]([report]))
     if fix:
@@ -148,7 +148,7 @@ def _show(report: Any) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from voxax.check.render import styled
+    from voxax.check.static_report import styled
 
     console = Console(highlight=False, soft_wrap=True)
     for text, style in styled(report):

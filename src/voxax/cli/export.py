@@ -47,8 +47,8 @@ def export(
         dtype: Of the input features.
         algorithm: Request for all convolutions.
     """
-    from voxax.forecast import TOPOLOGIES
     from voxax.io.program import export_program
+    from voxax.predict import TOPOLOGIES
 
     if (tpu is not None) + cuda + cpu != 1:
         raise InputError("give one of --tpu CHIP, --cuda and --cpu")

@@ -65,9 +65,9 @@ def tune(
 
 def _predict(workload: Workload, generations: str, anew: bool, details: bool) -> int:
     from voxax import _compat
-    from voxax.forecast import TOPOLOGIES, chip_named
-    from voxax.forecast.candidates import is_known, predict_all, products_of
     from voxax.hardware import describe
+    from voxax.predict import TOPOLOGIES, chip_named
+    from voxax.predict.candidates import is_known, predict_all, products_of
     from voxax.tuning.cache import cache_for, device_name
     from voxax.tuning.decide import candidates_of, summary_of
     from voxax.tuning.entry import key_of
@@ -232,8 +232,8 @@ def _roofline(width: float, voxel_size: float, sensor: Sensor, seed: int) -> int
     from voxax.cli.scenes import Simulate
     from voxax.hardware import describe, shown
     from voxax.io.simulator import CLASS_NAMES
-    from voxax.sizing.roofline import roofline as measure
-    from voxax.sizing.roofline import rows
+    from voxax.predict.roofline import roofline as measure
+    from voxax.predict.roofline import rows
 
     config = NetworkConfig(CLASS_NAMES, voxel_size, width, 1e-3, 1)
     model = config.trainer().model()

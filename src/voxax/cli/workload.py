@@ -47,7 +47,7 @@ class Workload:
           FileFormatError: the file cannot be read.
         """
         from voxax.geometry import plan
-        from voxax.sizing.step import step_of
+        from voxax.geometry.model_step import step_of
 
         for name, value in (("channels", self.channels), ("classes", self.classes)):
             if value < 1:

@@ -26,8 +26,8 @@ from voxax.coords import PAD
 from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError
 from voxax.geometry import Voxels
 from voxax.geometry.input_checks import check_coord_values
+from voxax.geometry.model_step import step_of
 from voxax.hardware import HardwareInfo, describe
-from voxax.sizing.step import step_of
 from voxax.tuning import Request, algorithms, record_choices, targeting
 
 FORMAT = 1

@@ -1,0 +1,262 @@
+"""Findings: their codes and verdicts, their places, and the comments that ignore them.
+
+``# voxax: ignore[CODE] reason`` in the source ignores a finding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import io
+import linecache
+import re
+import tokenize
+from collections.abc import Sequence
+
+from voxax.check.source import Site, excerpt, statement_lines
+
+
+class Verdict(enum.StrEnum):
+    """Into how many programs a function compiles, best first."""
+
+    STATIC = "static"
+    PER_VALUE = "static per value"
+    BOUNDED = "bounded dynamic"
+    NOT_STATIC = "not static"
+
+
+_ORDER = list(Verdict)
+
+
+def worst(verdicts: list[Verdict]) -> Verdict:
+    """The worst of several; static when there is none."""
+    return max(verdicts, key=_ORDER.index, default=Verdict.STATIC)
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """What all findings of one code have in common.
+
+    Attributes:
+      name: stable, e.g. ``VX101``.
+      title: a few words.
+      severity: ``error``, ``warning`` or ``note``.
+      verdict: what one such finding makes of a function.
+      why: why XLA cannot do it, or what it costs.
+    """
+
+    name: str
+    title: str
+    severity: str
+    verdict: Verdict
+    why: str
+
+    @property
+    def page(self) -> str:
+        """The page about this code, below the documentation's root."""
+        return f"check/{self.name}.md"
+
+
+_PROGRAM = "XLA compiles the whole function before any value exists"
+
+_TABLE = [
+    # Value decides the program.
+    ("VX101", "branch on a traced value", "error", Verdict.NOT_STATIC,
+     f"{_PROGRAM}, so Python cannot know which side to trace"),
+    ("VX102", "while loop on a traced value", "error", Verdict.NOT_STATIC,
+     f"{_PROGRAM}, so Python cannot know how often to trace the body"),
+    ("VX103", "loop count is a traced value", "error", Verdict.NOT_STATIC,
+     f"{_PROGRAM}, so Python cannot know how many copies of the body to trace"),
+    ("VX104", "slice with a traced bound", "error", Verdict.BOUNDED,
+     "the shape of the result would depend on a value; its bound is the axis that is sliced"),
+    ("VX105", "boolean mask as an index", "error", Verdict.BOUNDED,
+     "the number of rows depends on how many entries of the mask are true; its bound is the mask's "
+     "size"),
+    ("VX106", "output size depends on values", "error", Verdict.BOUNDED,
+     "how many results there are depends on values; XLA needs a size that is known before"),
+    ("VX107", "shape computed from a traced value", "error", Verdict.NOT_STATIC,
+     "every shape is part of the compiled program, and this one is known only when it runs"),
+    ("VX108", "traced value turned into a Python number", "error", Verdict.NOT_STATIC,
+     f"{_PROGRAM}, so there is no number to give to Python"),
+    ("VX109", "traced value handed to NumPy or the host", "error", Verdict.NOT_STATIC,
+     f"{_PROGRAM}; NumPy needs the values at once"),
+    ("VX110", "assertion about a traced value", "error", Verdict.NOT_STATIC,
+     f"{_PROGRAM}, so the assertion has nothing to look at"),
+    ("VX111", "Python container indexed with a traced value", "error", Verdict.NOT_STATIC,
+     "a list, tuple, dict or NumPy array is looked up while the program is built, when the index "
+     "has no value"),
+    ("VX112", "traced value as a static argument", "error", Verdict.NOT_STATIC,
+     "the argument decides what is compiled (an axis, a size, a mode), so it must be known before"),
+    ("VX113", "assignment into an array", "error", Verdict.NOT_STATIC,
+     "arrays of JAX are immutable, so that XLA may reorder what is computed"),
+    ("VX114", "traced value formatted as text", "error", Verdict.NOT_STATIC,
+     f"{_PROGRAM}, so there is no number to print"),
+    ("VX115", "traced value used as a key", "error", Verdict.NOT_STATIC,
+     f"{_PROGRAM}; hashing needs the value"),
+    ("VX190", "JAX cannot trace this", "error", Verdict.NOT_STATIC,
+     "tracing the function raised the error that is shown"),
+    ("VX191", "fails on the example inputs", "error", Verdict.NOT_STATIC,
+     "the function raises this without jit too, so there is nothing to compile"),
+    ("VX192", "torch.export cannot trace this", "error", Verdict.NOT_STATIC,
+     "exporting the module raised the error that is shown, so there is no program to compile"),
+    # Compiled more often than needed.
+    ("VX201", "Python argument that recompiles", "warning", Verdict.PER_VALUE,
+     "a Python value that decides the program must be static, and each value has its own program"),
+    ("VX202", "shapes differ between the examples", "warning", Verdict.STATIC,
+     "every shape is part of the compiled program: each needs its own"),
+    ("VX203", "dtypes differ between the examples", "warning", Verdict.STATIC,
+     "dtype and weak type are part of the compiled program: each combination needs its own"),
+    ("VX204", "structures differ between the examples", "warning", Verdict.STATIC,
+     "the structure of the arguments is part of the compiled program: each needs its own"),
+    ("VX205", "the trace is not repeatable", "warning", Verdict.STATIC,
+     "what Python computes while tracing is frozen into the program, and differs in the next one"),
+    # Inside of the program.
+    ("VX301", "leaked tracer", "error", Verdict.STATIC,
+     "a value of the trace outlives it; using it later raises UnexpectedTracerError"),
+    ("VX302", "host callback in the step", "warning", Verdict.STATIC,
+     "the device waits for Python in every step, and the program cannot run without it"),
+    ("VX303", "transfer in the step", "warning", Verdict.STATIC,
+     "moving an array between devices or memories stalls the program in every step"),
+    ("VX304", "large constant in the program", "warning", Verdict.STATIC,
+     "a captured array is stored in every program that is compiled, and slows down compilation"),
+    ("VX305", "64-bit values silently cut to 32", "warning", Verdict.STATIC,
+     "64-bit types are off in JAX by default; the values lose precision or overflow"),
+    ("VX306", "silent promotion to a wider dtype", "warning", Verdict.STATIC,
+     "one operand of a wider dtype makes the result wide: twice the memory traffic, and what "
+     "follows stays wide"),
+    ("VX307", "where with a gradient that is NaN", "warning", Verdict.STATIC,
+     "both sides of where are differentiated; an infinite slope in the side that is not taken "
+     "times zero is NaN"),
+    ("VX308", "debugging callback in the step", "note", Verdict.STATIC,
+     "the device hands values to Python in every step"),
+    ("VX309", "capacity far above its use", "warning", Verdict.STATIC,
+     "every layer computes all rows of its voxels' capacity, used or not"),
+    ("VX310", "kernel map built more than once", "warning", Verdict.STATIC,
+     "finding the neighbours of all voxels takes as long as a layer, and each time again"),
+]  # fmt: skip
+
+CODES = {row[0]: Code(*row) for row in _TABLE}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewrite:
+    """Source lines that may replace others. Lines count from 1, both ends included.
+
+    Attributes:
+      first_line, last_line: what is replaced.
+      text: the new lines.
+      imports: statements that they need.
+      pads: in place of a slice they have the whole, with zeros for what is not in the slice.
+    """
+
+    first_line: int
+    last_line: int
+    text: str
+    imports: tuple[str, ...] = ()
+    pads: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something that keeps a function from being one good static program.
+
+    Attributes:
+      code: e.g. ``VX101``; see :data:`voxax.check.CODES`.
+      site: the user's line.
+      message: one sentence about this place.
+      depends_on: what the value was computed from, nearest first, arguments last.
+      arguments: the arguments that the value depends on.
+      fix: what to write instead, in words and code.
+      rewrite: the same as an edit of the source, where it is mechanical.
+      module: the submodule that it is in; empty for the whole.
+      callers: the user's calls that lead there, innermost first.
+      ignored: the reason given in the source for ignoring it; None when it counts.
+    """
+
+    code: str
+    site: Site
+    message: str
+    depends_on: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    fix: str = ""
+    rewrite: Rewrite | None = None
+    module: str = ""
+    callers: tuple[Site, ...] = ()
+    ignored: str | None = None
+
+    @property
+    def about(self) -> Code:
+        """What is known about its code."""
+        return CODES[self.code]
+
+    @property
+    def severity(self) -> str:
+        """How much it matters."""
+        return self.about.severity
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it makes of the program; static where it is ignored."""
+        return self.about.verdict if self.ignored is None else Verdict.STATIC
+
+    @property
+    def file(self) -> str:
+        """Where it was found."""
+        return self.site.file
+
+    @property
+    def line(self) -> int:
+        """Of the file, from 1."""
+        return self.site.line
+
+    @property
+    def column(self) -> int:
+        """Of the line."""
+        return self.site.column
+
+    @property
+    def why(self) -> str:
+        """Why it keeps a program from being static."""
+        return self.about.why
+
+    def excerpt(self) -> str:
+        """The source line with a caret."""
+        return excerpt(self.site)
+
+
+_COMMENT = re.compile(r"#\s*voxax:\s*ignore\[([^\]]*)\]\s*(.*)")
+
+
+def with_ignores(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, those that the source ignores marked with the reason given there."""
+    return [dataclasses.replace(f, ignored=_reason(f)) for f in findings]
+
+
+def _reason(finding: Finding) -> str | None:
+    comments = _comments(finding.file, tuple(linecache.getlines(finding.file)))
+    first, last = statement_lines(finding.site)
+    for line in (first - 1, *range(first, last + 1)):
+        for codes, reason, alone in comments.get(line, ()):
+            if finding.code in codes and (alone or line >= first):
+                return reason or "no reason given"
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _comments(
+    file: str, lines: tuple[str, ...]
+) -> dict[int, list[tuple[frozenset[str], str, bool]]]:
+    del file
+    found: dict[int, list[tuple[frozenset[str], str, bool]]] = {}
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO("".join(lines)).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return found
+    for token in tokens:
+        match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+        if match:
+            codes = frozenset(code.strip() for code in match[1].split(","))
+            alone = not token.line[: token.start[1]].strip()
+            found.setdefault(token.start[0], []).append((codes, match[2].strip(), alone))
+    return found

@@ -1,0 +1,247 @@
+"""Find what a traced program should not contain, and tracers that outlive the trace."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.check.findings import Finding
+from voxax.check.source import Place, Site, place, place_of
+from voxax.check.subject import Arguments, Subject, module_of_scope
+from voxax.check.voxel_checks import followed, run_by_example
+
+LARGE_CONSTANT = 1 << 20  # bytes
+
+_CALLBACKS = ("pure_callback", "io_callback")
+_DEBUG_CALLBACKS = ("debug_callback", "debug_print")
+
+
+def equations(
+    jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
+) -> Iterator[tuple[Any, str, Any, Place | None]]:
+    """Every equation, also inside of others: ``(equation, name scope, its jaxpr, its place)``."""
+    for equation in jaxpr.eqns:
+        inner = "/".join(part for part in (scope, _compat.scope_of(equation)) if part)
+        where = place_of(equation, call, own)
+        yield equation, inner, jaxpr, where
+        for value in equation.params.values():
+            for item in value if isinstance(value, tuple | list) else (value,):
+                body = getattr(item, "jaxpr", item)
+                if hasattr(body, "eqns"):
+                    yield from equations(body, own, inner, where)
+
+
+def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
+    """Callbacks, transfers, large constants and promotions."""
+    found = _constants(closed, definition, own)
+    for equation, scope, jaxpr, where in equations(closed.jaxpr, own):
+        made = _hazard(equation)
+        if made is None:
+            continue
+        if made[0] == "VX306" and (where is None or not _implicit(equation, where, jaxpr, own)):
+            continue
+        found.append(
+            Finding(
+                made[0],
+                where.site if where else definition,
+                made[1],
+                fix=made[2],
+                module=module_of_scope(scope),
+                callers=where.callers if where else (),
+            )
+        )
+    return found
+
+
+def _hazard(equation: Any) -> tuple[str, str, str] | None:
+    name = equation.primitive.name
+    if name in _CALLBACKS:
+        return (
+            "VX302",
+            f"`{name}` calls Python in every step",
+            "compute it with jnp, or return what the host needs and call it after the step",
+        )
+    if name in _DEBUG_CALLBACKS:
+        return (
+            "VX308",
+            "prints or calls Python in every step",
+            "remove it when the bug is found",
+        )
+    if name == "device_put" and any(d is not None for d in equation.params.get("devices", ())):
+        return (
+            "VX303",
+            "an array is moved to another device or memory in every step",
+            "place the arguments before the step, and constrain results with out_shardings",
+        )
+    if name == "convert_element_type":
+        return _promotion(equation)
+    return None
+
+
+def _promotion(equation: Any) -> tuple[str, str, str] | None:
+    old, new = equation.invars[0].aval, equation.outvars[0].aval
+    floats = jnp.issubdtype(old.dtype, jnp.floating) and jnp.issubdtype(new.dtype, jnp.floating)
+    if not floats or new.dtype.itemsize <= old.dtype.itemsize or not old.shape:
+        return None
+    return (
+        "VX306",
+        f"{old.dtype.name}{list(old.shape)} becomes {new.dtype.name} because the other operand is",
+        f"convert the other operand: .astype({old.dtype.name!r}), or this one where it is meant",
+    )
+
+
+_EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_from_dlpack"}
+
+
+def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
+    """Whether the conversion was made for another operand that was wide before.
+
+    A mean of half-precision values also computes in float32, but on nothing else: what it combines
+    was made by the same call.
+    """
+    if _EXPLICIT & set(where.inside):
+        return False
+    made = equation.outvars[0]
+    producers = {v: e for e in jaxpr.eqns for v in e.outvars}
+    for consumer in jaxpr.eqns:
+        if not any(v is made for v in consumer.invars):
+            continue
+        for other in consumer.invars:
+            if other is made or hasattr(other, "val") or other.aval.dtype != made.aval.dtype:
+                continue
+            producer = producers.get(other)
+            origin = producer and place(_compat.frames_of(producer), own)
+            if origin is None or origin.site != where.site:
+                return True
+    return False
+
+
+def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
+    large = {
+        variable: value
+        for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        if _bytes(value) > LARGE_CONSTANT
+    }
+    found, seen = [], set()
+    for equation, scope, _, where in equations(closed.jaxpr, own):
+        for operand in equation.invars:
+            literal = getattr(operand, "val", None)
+            value = literal if literal is not None else _look_up(large, operand)
+            if value is None or _bytes(value) <= LARGE_CONSTANT or id(value) in seen:
+                continue
+            seen.add(id(value))
+            found.append(
+                Finding(
+                    "VX304",
+                    where.site if where else definition,
+                    f"a captured array of {_bytes(value) / 2**20:.1f} MiB, "
+                    f"{value.dtype.name}{list(value.shape)}, is a constant of the program",
+                    fix="make it an argument of the compiled function",
+                    module=module_of_scope(scope),
+                    callers=where.callers if where else (),
+                )
+            )
+    return found
+
+
+def _look_up(values: dict[Any, Any], operand: Any) -> Any:
+    try:
+        return values.get(operand)
+    except TypeError:  # a literal
+        return None
+
+
+def _bytes(value: Any) -> int:
+    return int(getattr(value, "nbytes", 0) or 0) if np.ndim(value) else 0
+
+
+def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
+    """Places where a 64-bit dtype was asked for, and 32 bits came."""
+    return [
+        Finding(
+            "VX305",
+            where.site,
+            text,
+            fix="ask for the 32-bit dtype, or enable 64 bits: jax.config.update('jax_enable_x64', "
+            "True)",
+            callers=where.callers,
+        )
+        for where, text in places
+    ]
+
+
+def leaked(
+    subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
+) -> tuple[list[Finding], str]:
+    """Values of the trace that something still holds when the function has returned.
+
+    Returns:
+      ``(findings, why nothing was looked at)``; the reason is empty where all was.
+    """
+    try:
+        alive = _alive(subject, arguments, held)
+    except _compat.TraceLimit as limit:
+        return [], f"leaks: {limit}"
+    if not alive:
+        return [], ""
+    below = {
+        id(_compat.base_tracer(value))
+        for tracer in alive
+        if tracer.node is not None
+        for value in tracer.node.inputs
+    }
+    found = []
+    for tracer in alive:
+        if id(tracer) in below:
+            continue
+        where = tracer.node and place(_compat.frames_of(tracer.node), own)
+        if where is None:
+            continue
+        found.append(
+            Finding(
+                "VX301",
+                where.site,
+                f"the value computed here is kept after the function has returned{_holder(tracer)}",
+                fix="return it, and keep what the compiled function returned",
+                callers=where.callers,
+            )
+        )
+    del alive
+    return found, ""
+
+
+def _alive(subject: Subject, arguments: Arguments, held: frozenset[str]) -> list[Any]:
+    born: list[weakref.ref[Any]] = []
+    trace = _compat.ExampleTrace()
+    trace.limit = 200_000
+    trace.born = born
+    values = followed(arguments, held, trace)
+    inputs = {id(v) for v in values}
+    try:
+        run_by_example(subject, arguments.fill(values), trace)
+    except Exception:
+        return []
+    del values
+    gc.collect()
+    return [t for ref in born if (t := ref()) is not None and id(t) not in inputs]
+
+
+def _holder(tracer: Any) -> str:
+    """Who holds it, where that can be said in a few words."""
+    for holder in gc.get_referrers(tracer):
+        if isinstance(holder, dict):
+            for name, module in list(sys.modules.items()):
+                if getattr(module, "__dict__", None) is holder:
+                    keys = [k for k, v in holder.items() if v is tracer]
+                    return f", by the global `{keys[0]}` of {name}" if keys else ""
+            keys = [k for k, v in holder.items() if v is tracer and isinstance(k, str)]
+            if keys:
+                return f", under the name `{keys[0]}`"
+    return ""

@@ -1,0 +1,323 @@
+"""Check functions of JAX and modules of flax.nnx."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from voxax import _compat
+from voxax.check import hazards, programs, voxel_checks, where_gradient
+from voxax.check.classify import classify
+from voxax.check.findings import Finding, Verdict, with_ignores, worst
+from voxax.check.recording import Question, Recording, record_all
+from voxax.check.source import (
+    Place,
+    Site,
+    definition,
+    library_of,
+    live_frames,
+    place,
+    raised_frames,
+    swallowed,
+)
+from voxax.check.static_report import Report
+from voxax.check.subject import Arguments, Subject, staged, subject_of, take_apart
+from voxax.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """What ``jax.jit`` makes of a function: its program, or the error.
+
+    Attributes:
+      program: the closed jaxpr.
+      error: why there is none, with its place.
+      truncations: places where 64-bit values were cut to 32.
+      asked: where Python asked for a value, and did not get one, with what it asked for.
+    """
+
+    program: Any
+    error: tuple[Exception, Place | None] | None
+    truncations: tuple[tuple[Place, str], ...]
+    asked: tuple[tuple[str, Place], ...] = ()
+
+
+def check(
+    target: Callable[..., Any], inputs: Sequence[Any], also: Sequence[Sequence[Any]]
+) -> Report:
+    """See :func:`voxax.check.check_static`."""
+    subject = subject_of(target)
+    own = library_of(definition(target).file)
+    arguments = take_apart(subject.function, subject.inputs(inputs), target)
+    whole = trace(subject, arguments, own)
+    first, held, found, incomplete = _faults(subject, arguments, whole, own)
+    found += _unhashable(arguments, definition(target))
+    usable = whole if not held else trace(subject, arguments, own, held)
+    closed = usable.program
+    if closed is None:
+        closed = replay(subject, arguments, held, first)
+    else:
+        found += programs.unrepeatable(closed, trace(subject, arguments, own, held).program, own)
+    if closed is not None:
+        found += hazards.hazards(closed, definition(target), own)
+        found += where_gradient.unsafe(closed, own)
+        found += voxel_checks.repeated(closed, definition(target), own)
+    found += hazards.truncated(usable.truncations)
+    if first.error is None:
+        leaked, unseen = hazards.leaked(subject, arguments, held, own)
+        found += leaked
+        incomplete = "; ".join(filter(None, (incomplete, unseen)))
+    more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
+    found += programs.differences(arguments, more, definition(target), held)
+    if first.error is None and voxel_checks.has_voxels(arguments):
+        examples = [arguments, *more]
+        found += voxel_checks.wasted(subject, examples, held, definition(target), own)
+    findings = with_ignores(unique(found))
+    verdict = worst([f.verdict for f in findings])
+    if verdict is Verdict.STATIC and any(leaf.kind == "static" for leaf in arguments.leaves):
+        verdict = Verdict.PER_VALUE
+    return Report(
+        name=subject.name,
+        verdict=verdict,
+        findings=tuple(findings),
+        modules=by_module(subject, findings),
+        static_arguments=tuple(
+            sorted(held | {leaf.name for leaf in arguments.leaves if leaf.kind == "static"})
+        ),
+        programs=programs.programs([arguments, *more], held),
+        incomplete=incomplete,
+        subject=subject,
+        arguments=arguments,
+    )
+
+
+# What JAX raises when Python asks for a value.
+_QUESTIONS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+_TRUNCATED = "will be truncated to dtype"
+
+
+def trace(
+    subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
+) -> Traced:
+    """Trace as ``jax.jit`` does, with the Python numbers in ``held`` static."""
+    places: list[tuple[Place, str]] = []
+
+    thread, usual = threading.get_ident(), warnings.showwarning
+
+    def noticed(message: Any, *args: Any, **kwargs: Any) -> None:
+        if threading.get_ident() != thread or _TRUNCATED not in str(message):
+            usual(message, *args, **kwargs)
+            return
+        where = place(live_frames(sys._getframe(1)), own)
+        if where is not None:
+            places.append((where, str(message).split(". ")[0]))
+
+    asked: list[tuple[str, Place]] = []
+
+    def notice(kind: str) -> None:
+        where = place(live_frames(sys._getframe(1)), own)
+        if where is not None and where.api is None:
+            asked.append((kind, where))
+
+    function, values = staged(subject, arguments, held)
+    watched = _compat.noticing(notice)
+    with programs.WARNINGS, warnings.catch_warnings(), _compat.fresh_trace(), watched:
+        warnings.filterwarnings("always", message=f"(?s).*{_TRUNCATED}")
+        warnings.showwarning = noticed
+        try:
+            closed = jax.jit(function).trace(*values).jaxpr
+        except Exception as error:
+            # The frames of an error that `except` let pass point there.
+            of_jax = isinstance(error, _QUESTIONS) and asked
+            where = asked[-1][1] if of_jax else place(raised_frames(error), own)
+            return Traced(None, (error, where), tuple(places), tuple(asked))
+    return Traced(closed, None, tuple(places), tuple(asked))
+
+
+def replay(
+    subject: Subject, arguments: Arguments, held: frozenset[str], recording: Recording
+) -> Any:
+    """The program of the way that the examples take through a function that is not static."""
+    answers = iter(recording.answers)
+
+    def handler(kind: str, tracer: Any, context: str) -> Any:
+        del kind, tracer, context
+        return next(answers)
+
+    function, values = staged(subject, arguments, held)
+    with jax.disable_jit(), _compat.fresh_trace(), _compat.answering(handler):
+        try:
+            return jax.make_jaxpr(function)(*values)
+        except Exception:  # what cannot be traced has findings of its own
+            return None
+
+
+def _faults(
+    subject: Subject, arguments: Arguments, whole: Traced, own: str | None
+) -> tuple[Recording, frozenset[str], list[Finding], str]:
+    """All that keeps the function from being traced.
+
+    Returns:
+      ``(a pass with the example values, Python numbers that must be static, findings, why the
+      search is incomplete)``.
+    """
+    unheard = [where for _, where in whole.asked if swallowed(where)]
+    if whole.error is None and not unheard:
+        return Recording({}, []), frozenset(), [], ""
+    first, questions, incomplete = record_all(
+        subject.function, arguments, frozenset(), own, subject.module_of
+    )
+    if whole.error is None:
+        sites = {where.site for where in unheard}
+        found = [_unheard(classify(q)) for q in questions if q.place.site in sites]
+        return first, frozenset(), found, incomplete
+    numbers = arguments.numbers()
+    by_number = [q for q in questions if q.arguments and q.arguments <= numbers]
+    held = frozenset().union(*(q.arguments or () for q in by_number))
+    found: list[Finding] = []
+    error = whole.error
+    last = whole.asked
+    if held:
+        found += [_per_value(classify(q), q.arguments or frozenset(), arguments) for q in by_number]
+        again = trace(subject, arguments, own, held)
+        error, last = again.error, again.asked
+        if error is None:
+            return first, held, found, incomplete
+        first, questions, incomplete = record_all(
+            subject.function, arguments, held, own, subject.module_of
+        )
+    found += [classify(q) for q in questions]
+    known = {(q.place.site.file, q.place.site.line) for q in questions}
+    where = error[1]
+    if not _is_known(where, known) and last and last[-1][1] is where:
+        # Python has the value in a plain run: the index of a compiled loop.
+        found.append(classify(Question(last[-1][0], last[-1][1], "", None, (), "", (), "loop")))
+    elif not _is_known(where, known):
+        found.append(_untraceable(subject, arguments, error[0], where, own, known))
+    elif first.error is not None and isinstance(first.error[0], Exception):
+        # The pass ended early. If that is the function's own mistake, say so.
+        ended = _untraceable(subject, arguments, first.error[0], first.error[1], own, known)
+        found += [ended] if ended.code == "VX191" else []
+    return first, held, found, incomplete
+
+
+def _unheard(finding: Finding) -> Finding:
+    text = f"{finding.message}; the error is caught here, and the program goes another way"
+    return dataclasses.replace(finding, message=text)
+
+
+def _is_known(where: Place | None, known: set[tuple[str, int]]) -> bool:
+    return where is not None and (where.site.file, where.site.line) in known
+
+
+def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
+    """Arguments that ``jit`` can neither trace nor take as static."""
+    found = []
+    for leaf in arguments.leaves:
+        if leaf.kind != "static":
+            continue
+        try:
+            hash(leaf.value)
+        except TypeError:
+            found.append(
+                Finding(
+                    "VX190",
+                    site,
+                    f"argument `{leaf.name}` is a {type(leaf.value).__name__}: jit cannot trace "
+                    "it, and it has no hash, so it cannot be static",
+                    arguments=(leaf.name,),
+                    fix="register its class as a pytree (jax.tree_util.register_dataclass), or "
+                    "make it hashable (@dataclass(frozen=True)) and static",
+                )
+            )
+    return found
+
+
+def _per_value(finding: Finding, names: frozenset[str], arguments: Arguments) -> Finding:
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    quoted = ", ".join(repr(name.split("[")[0].split(".")[0]) for name in sorted(names))
+    del arguments
+    return dataclasses.replace(
+        finding,
+        code="VX201",
+        message=f"the program depends on the Python value of {listed}: one program for each value",
+        fix=f"fine for few values: jax.jit(f, static_argnames=({quoted},)). For many, pass an "
+        f"array and {finding.fix}",
+    )
+
+
+def _untraceable(
+    subject: Subject,
+    arguments: Arguments,
+    error: Exception,
+    where: Place | None,
+    own: str | None,
+    known: set[tuple[str, int]],
+) -> Finding:
+    """The error of tracing, and whether it is the trace's or the function's own."""
+    code = "VX190"
+    # Arrays of our own: the function may write into those of NumPy.
+    values = [
+        jax.numpy.asarray(leaf.value) if leaf.kind == "array" else leaf.value
+        for leaf in arguments.leaves
+    ]
+    try:
+        with jax.disable_jit():  # so that nothing is traced, the bodies of loops neither
+            subject.function(*arguments.fill(values))
+    except Exception as plain:
+        there = place(raised_frames(plain), own)
+        # Some loops of JAX need jit. And what has a finding already (an assignment into an array
+        # of JAX fails eagerly too) is not another.
+        if "disable_jit" not in str(plain) and not _is_known(there, known):
+            code, error, where = "VX191", plain, there
+    text = str(error).strip().splitlines() or [""]
+    site = where.site if where is not None else definition(subject.target)
+    fix = (
+        "see the message; it is JAX's own"
+        if code == "VX190"
+        else "give example inputs that the function accepts"
+    )
+    return Finding(
+        code,
+        site,
+        f"{type(error).__name__}: {text[0]}",
+        fix=fix,
+        callers=where.callers if where else (),
+    )
+
+
+def unique(findings: Sequence[Finding]) -> list[Finding]:
+    """Each place and code once, by place."""
+    seen: dict[tuple[Any, ...], Finding] = {}
+    for finding in findings:
+        seen.setdefault((finding.code, finding.file, finding.line, finding.column), finding)
+    return sorted(seen.values(), key=lambda f: (f.site, f.code))
+
+
+def by_module(subject: Subject, findings: Sequence[Finding]) -> dict[str, Verdict]:
+    """The verdict of each submodule."""
+
+    def inside(path: str) -> list[Verdict]:
+        return [f.verdict for f in findings if (f.module + ".").startswith(path + ".")]
+
+    return {path: worst(inside(path)) for path in subject.module_names}
+
+
+def refuse(inputs: Sequence[Any]) -> None:
+    """Example inputs must be values, as programs are traced with some."""
+    for leaf in jax.tree.leaves(tuple(inputs)):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise InputError(
+                f"example inputs are values, got {leaf}; give e.g. "
+                f"jnp.ones({leaf.shape}, {leaf.dtype.name!r})"
+            )

@@ -1,0 +1,286 @@
+"""Count compiled programs: by what differs between examples and traces, and by compiling."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat
+from voxax.check.findings import Finding, Verdict
+from voxax.check.source import Place, Site, place
+from voxax.check.static_report import Report
+from voxax.check.subject import Arguments, Leaf, staged
+
+# Filters of warnings and `warnings.showwarning` belong to the process: one thread at a time.
+WARNINGS = threading.RLock()
+
+
+def signature(arguments: Arguments, held: frozenset[str]) -> tuple[Any, ...]:
+    """What ``jit`` distinguishes programs by."""
+    return (arguments.structure, *(_kind(leaf, held) for leaf in arguments.leaves))
+
+
+def _kind(leaf: Leaf, held: frozenset[str]) -> Any:
+    if leaf.kind == "static" or leaf.name in held:
+        try:
+            hash(leaf.value)
+        except TypeError:
+            return (leaf.name, id(leaf.value))
+        return (leaf.name, type(leaf.value), leaf.value)
+    return (leaf.name, *_type(leaf))
+
+
+def _type(leaf: Leaf) -> tuple[Any, ...]:
+    if leaf.kind == "tensor":  # of PyTorch
+        return tuple(leaf.value.shape), str(leaf.value.dtype), False
+    aval = jax.typeof(leaf.value) if leaf.kind == "number" else jax.typeof(_canonical(leaf.value))
+    return aval.shape, aval.dtype.name, bool(getattr(aval, "weak_type", False))
+
+
+def _canonical(value: Any) -> Any:
+    return jax.numpy.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def programs(examples: Sequence[Arguments], held: frozenset[str]) -> int:
+    """How many programs the examples need."""
+    return len({signature(a, held) for a in examples})
+
+
+def differences(
+    first: Arguments, others: Sequence[Arguments], site: Site, held: frozenset[str]
+) -> list[Finding]:
+    """Shapes, dtypes and structures that differ between the examples."""
+    found = []
+    shapes: dict[str, set[str]] = {}
+    types: dict[str, set[str]] = {}
+    for other in others:
+        if other.structure != first.structure:
+            found.append(
+                Finding(
+                    "VX204",
+                    site,
+                    "the examples have arguments of different structure: "
+                    f"{first.structure} and {other.structure}",
+                    fix="always give the same keys, lengths and Nones",
+                )
+            )
+            continue
+        for a, b in zip(first.leaves, other.leaves, strict=True):
+            if "static" in (a.kind, b.kind) or a.name in held:
+                continue
+            one, two = _type(a), _type(b)
+            if one[0] != two[0]:
+                shapes.setdefault(a.name, {str(one[0])}).add(str(two[0]))
+            if one[1:] != two[1:]:
+                types.setdefault(a.name, {_typed(one)}).add(_typed(two))
+    for name, seen in shapes.items():
+        found.append(
+            Finding(
+                "VX202",
+                site,
+                f"argument `{name}` comes in {len(seen)} shapes: {', '.join(sorted(seen))}",
+                arguments=(name,),
+                fix="pad to one shape, or to few: vx.bucket_capacity rounds sizes up",
+            )
+        )
+    for name, seen in types.items():
+        found.append(
+            Finding(
+                "VX203",
+                site,
+                f"argument `{name}` comes as {' and as '.join(sorted(seen))}",
+                arguments=(name,),
+                fix="convert it once, where it is made: jnp.asarray(value, dtype)",
+            )
+        )
+    return found
+
+
+def _typed(kind: tuple[Any, ...]) -> str:
+    return f"{kind[1]}{' of weak type (a Python number)' if kind[2] else ''}"
+
+
+def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
+    """Where two traces of the same function differ."""
+    if one is None or two is None:
+        return []
+    for a, b in _pairs(one, two):
+        where = place(_compat.frames_of(a), own)
+        if where is not None and not _same_operation(a, b):
+            return [_unrepeatable(where)]
+    shorter, longer = sorted((one.jaxpr.eqns, two.jaxpr.eqns), key=len)
+    for equation in longer[len(shorter) :]:  # a loop that Python unrolls, more often one time
+        where = place(_compat.frames_of(equation), own)
+        if where is not None:
+            return [_unrepeatable(where)]
+    return []
+
+
+def _unrepeatable(where: Place) -> Finding:
+    return Finding(
+        "VX205",
+        where.site,
+        "traced twice, this line gives two different programs: a value that Python "
+        "computes (a random number, the time, a counter) is frozen into each",
+        fix="pass the value as an argument; for random numbers, a jax.random key",
+        callers=where.callers,
+    )
+
+
+def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:
+    constants = dict(zip(one.jaxpr.constvars, one.consts, strict=True))
+    others = dict(zip(two.jaxpr.constvars, two.consts, strict=True))
+    for a, b in zip(one.jaxpr.eqns, two.jaxpr.eqns, strict=False):
+        yield _Applied(a, constants), _Applied(b, others)
+
+
+class _Applied:
+    """An equation with the constants that it reads."""
+
+    def __init__(self, equation: Any, constants: dict[Any, Any]):
+        self.equation = equation
+        self.source_info = equation.source_info
+        self.read = [v.val if hasattr(v, "val") else constants.get(v) for v in equation.invars]
+
+
+def _same_operation(a: _Applied, b: _Applied) -> bool:
+    if a.equation.primitive is not b.equation.primitive or len(a.read) != len(b.read):
+        return False
+    for one, two in zip(a.read, b.read, strict=True):
+        if (one is None) != (two is None):
+            return False
+        if one is None or one is two:
+            continue
+        if _array(one).tobytes() != _array(two).tobytes():  # NaN is the same as NaN
+            return False
+    for name, one in a.equation.params.items():
+        two = b.equation.params.get(name)
+        inner, other = _closed(one), _closed(two)
+        if inner is not None and other is not None:
+            if len(inner.jaxpr.eqns) != len(other.jaxpr.eqns):
+                return False
+            if not all(_same_operation(*pair) for pair in _pairs(inner, other)):
+                return False
+        elif _plain(one) and repr(one) != repr(two):  # NaN is the same as NaN here too
+            return False
+    return True
+
+
+def _plain(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, int | float | str) for part in parts)
+
+
+def _closed(value: Any) -> Any:
+    return value if hasattr(value, "jaxpr") and hasattr(value, "consts") else None
+
+
+def _array(value: Any) -> Any:
+    if _compat.is_key(value):
+        return np.asarray(jax.random.key_data(value))
+    return np.asarray(value)
+
+
+INPUTS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What compiling showed.
+
+    Attributes:
+      inputs: how many different inputs of equal shape the function was called with.
+      programs: how many programs that compiled.
+      error: what compiling or running raised, or None.
+      holds: whether this is what the verdict says.
+      differs: it compiles, and computes something else than Python does.
+    """
+
+    inputs: int
+    programs: int
+    error: str | None
+    holds: bool
+    differs: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        state = "verified" if self.holds else "NOT verified"
+        if self.error is not None:
+            return f"{state}: compiling raises {self.error}"
+        if self.differs:
+            return f"{state}: the program computes something else than Python does"
+        plural = "s" if self.programs != 1 else ""
+        return (
+            f"{state}: {self.programs} program{plural} for {self.inputs} inputs of equal shape, "
+            "static arguments held"
+        )
+
+
+def verify(report: Report) -> Verification:
+    """Compile and run the function with five inputs; traces of a static function: one."""
+    arguments: Arguments = report.arguments
+    held = frozenset(report.static_arguments) & arguments.numbers()
+    function, values = staged(report.subject, arguments, held)
+    compiled = 0
+
+    def counted(*leaves: Any) -> Any:
+        nonlocal compiled
+        compiled += 1  # Python runs only when a program is made
+        return function(*leaves)
+
+    jitted = jax.jit(counted)
+    may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
+    try:
+        # Whoever turns warnings into errors asks about the programs.
+        with WARNINGS, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = [
+                jax.block_until_ready(jitted(*(vary(v, seed) for v in values)))
+                for seed in range(INPUTS)
+            ]
+            if not may:  # an error that the function catches
+                plain = [function(*(vary(v, seed) for v in values)) for seed in range(INPUTS)]
+                differs = not all(map(_same_results, plain, found))
+                return Verification(INPUTS, compiled, None, differs, differs)
+    except Exception as error:
+        text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        return Verification(INPUTS, compiled, text, not may)
+    return Verification(INPUTS, compiled, None, may and compiled == 1)
+
+
+def _same_results(one: Any, two: Any) -> bool:
+    leaves, others = jax.tree.leaves(one), jax.tree.leaves(two)
+    return len(leaves) == len(others) and all(
+        np.shape(a) == np.shape(b)
+        and np.allclose(np.asarray(a, np.complex128), np.asarray(b), 1e-3, 1e-4, equal_nan=True)
+        for a, b in zip(leaves, others, strict=True)
+        if not _compat.is_key(a)
+    )
+
+
+def vary(value: Any, seed: int) -> Any:
+    """Another input of the same type: the example's own values, in another order and scaled.
+
+    Arrays of integers and booleans stay as they are: coordinates must stay sorted, and a kernel
+    map's rows belong together.
+    """
+    if seed == 0 or _compat.is_key(value):
+        return value
+    if isinstance(value, bool):
+        return bool(seed % 2)
+    if isinstance(value, int | float | complex) and not isinstance(value, np.generic):
+        return value + seed
+    if not jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
+        return value
+    array = np.asarray(value)
+    rng = np.random.default_rng(seed)
+    mixed = rng.permutation(array.reshape(-1)).reshape(array.shape)
+    return jax.numpy.asarray(mixed * array.dtype.type(1 + seed / 16))

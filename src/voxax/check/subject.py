@@ -1,0 +1,231 @@
+"""The subject of a check: a function or module, and its example inputs leaf by leaf."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat
+
+_SCOPE = re.compile(r"module\(([^()]*)\)")
+
+
+@dataclasses.dataclass
+class Subject:
+    """A function of arrays.
+
+    Attributes:
+      target: what the user gave.
+      name: its name.
+      function: takes what :meth:`inputs` returns.
+      first: arguments before the user's: the state of a module.
+      module_names: paths of the submodules.
+    """
+
+    target: Any
+    name: str
+    function: Callable[..., Any]
+    first: tuple[Any, ...] = ()
+    module_names: tuple[str, ...] = ()
+    paths: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    def inputs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return (*self.first, *inputs)
+
+    def module_of(self, frame: Any) -> str:
+        """The submodule whose method a frame or one of its callers is in."""
+        while frame is not None and self.paths:
+            path = self.paths.get(id(frame.f_locals.get("self")))
+            if path is not None:
+                return path
+            frame = frame.f_back
+        return ""
+
+
+def module_of_scope(scope: str) -> str:
+    """The submodule in whose call an operation was traced, from its name scope."""
+    found = _SCOPE.findall(scope)
+    return found[-1] if found else ""
+
+
+def is_module(target: Any) -> bool:
+    """Whether ``target`` is an nnx module; flax is imported if it is already."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(target, nnx.Module)
+
+
+def subject_of(target: Any) -> Subject:
+    """Prepare what the user gave."""
+    if not is_module(target):
+        name = getattr(target, "__qualname__", None) or type(target).__name__
+        # The inner function of one that is compiled: else a Python value that is held static here
+        # would be traced after all.
+        # One level: below it may be vmap, grad or a decorator, which are part of the program.
+        inner = target.__wrapped__ if _compat.is_jitted(target) else target
+        if inner is not target and inspect.ismethod(target):
+            inner = types.MethodType(inner, target.__self__)
+        return Subject(target, name.replace("<locals>.", ""), inner)
+    from flax import nnx
+
+    structure, state = nnx.split(target)
+    subject = Subject(target, type(target).__name__, target, (state,))
+
+    def function(model: Any, *inputs: Any) -> Any:
+        module = nnx.merge(structure, model)  # a copy of our own: the user's is not touched
+        named = _submodules(module)
+        subject.paths = {id(part): path for path, part in named}
+        with contextlib.ExitStack() as stack:
+            for path, part in named:
+                stack.enter_context(_scoped(part, path))
+            result = module(*inputs)
+        return result, nnx.state(module)
+
+    subject.function = function
+    subject.module_names = tuple(path for path, _ in _submodules(target) if path)
+    return subject
+
+
+def _submodules(module: Any) -> list[tuple[str, Any]]:
+    from flax import nnx
+
+    found = [
+        (".".join(map(str, path)), part)
+        for path, part in nnx.iter_graph(module)
+        if isinstance(part, nnx.Module)
+    ]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+@contextlib.contextmanager
+def _scoped(part: Any, path: str) -> Iterator[None]:
+    """Calls of ``part`` are traced under a name scope that tells its path."""
+    plain = type(part)
+    if not callable(part):
+        yield
+        return
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with jax.named_scope(f"module({path})"):
+            return plain.__call__(self, *args, **kwargs)
+
+    named = type(plain.__name__, (plain,), {"__call__": call, "__module__": plain.__module__})
+    object.__setattr__(part, "__class__", named)
+    try:
+        yield
+    finally:
+        object.__setattr__(part, "__class__", plain)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One leaf of the arguments.
+
+    Attributes:
+      name: as a person would write it, such as ``params['w']``.
+      value: the example.
+      kind: ``array``; ``number``, which ``jit`` traces too unless told otherwise; ``static``, which
+        it cannot trace, or was told not to.
+      declared: static because the target's own ``jit`` says so.
+    """
+
+    name: str
+    value: Any
+    kind: str
+    declared: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Positional example arguments, taken apart."""
+
+    leaves: tuple[Leaf, ...]
+    structure: Any
+
+    def fill(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments with other leaves."""
+        return jax.tree.unflatten(self.structure, list(values))
+
+    def traced(self, held: frozenset[str] = frozenset()) -> list[int]:
+        """Positions of the leaves that ``jit`` would trace, without those that are held static."""
+        return [
+            i
+            for i, leaf in enumerate(self.leaves)
+            if leaf.kind != "static" and leaf.name not in held
+        ]
+
+    def numbers(self) -> frozenset[str]:
+        """Names of the Python numbers."""
+        return frozenset(leaf.name for leaf in self.leaves if leaf.kind == "number")
+
+
+def take_apart(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    target: Any = None,
+    kind: Callable[[Any], str] | None = None,
+) -> Arguments:
+    """Name and sort the leaves of ``inputs``, the arguments of ``function``.
+
+    Args:
+      function: what is called.
+      inputs: its positional arguments.
+      target: what the user gave; one made by ``jit`` may have static arguments.
+      kind: sorts a leaf; :func:`kind_of` by default.
+    """
+    sort = kind or kind_of
+    parameters = _parameters(function)
+    numbers, names = _compat.static_arguments(target)
+    own = int(inspect.ismethod(target))  # the numbers count `self`
+    paths, structure = jax.tree_util.tree_flatten_with_path(tuple(inputs))
+    leaves = []
+    for path, value in paths:
+        position = path[0].idx
+        name = parameters[position] if position < len(parameters) else f"args[{position}]"
+        declared = position + own in numbers or name in names
+        leaf_kind = "static" if declared else sort(value)
+        leaves.append(Leaf(name + jax.tree_util.keystr(path[1:]), value, leaf_kind, declared))
+    return Arguments(tuple(leaves), structure)
+
+
+def kind_of(value: Any) -> str:
+    """``array``, ``number`` or ``static``; see :class:`Leaf`."""
+    if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
+        return "number"
+    if isinstance(value, jax.Array):
+        return "array"
+    if isinstance(value, np.ndarray | np.generic):
+        return "array" if value.dtype.kind not in "OUSMmV" else "static"
+    return "array" if hasattr(value, "__jax_array__") else "static"
+
+
+def _parameters(target: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in positional]
+
+
+def staged(
+    subject: Subject, arguments: Arguments, held: frozenset[str]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """A function of the traced leaves alone, and the leaves."""
+    traced = arguments.traced(held)
+
+    def function(*values: Any) -> Any:
+        leaves = [leaf.value for leaf in arguments.leaves]
+        for position, value in zip(traced, values, strict=True):
+            leaves[position] = value
+        return subject.function(*arguments.fill(leaves))
+
+    return function, [arguments.leaves[i].value for i in traced]

@@ -1,0 +1,683 @@
+"""Run a PyTorch module under watch: what it computes, and each time that it asks for a value.
+
+Two modes of PyTorch watch. The outer one sees the functions that the program calls; the inner one
+sees every operator that these come down to, also in code that is not the user's. PyTorch itself
+tags the operators whose results depend on data, so no list of them is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import gc
+import io
+import logging
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
+from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
+from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
+    TorchDispatchMode,
+)
+from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportMissingImports]
+
+from voxax.check import recording as limits
+from voxax.check import torch_sizes
+from voxax.check.recording import Question, RanAway, Recording
+from voxax.check.source import Frame, Place, assigned_name, live_frames, place, raised_frames
+from voxax.check.subject import Arguments, Leaf, Subject
+from voxax.check.torch_sizes import symbolic
+
+_HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array_interface__")
+_CONDITIONS = ("__bool__", "is_nonzero", "equal", "allclose", "__contains__", "is_same_size")
+_NUMBERS = ("__int__", "__index__", "__float__", "__complex__", "item", "__hash__", "__round__")
+_TEXT = ("__format__", "__repr__", "__str__")
+# They turn Python numbers into values of tensors: nothing of the program depends on them.
+_VALUES = ("tensor", "as_tensor", "scalar_tensor", "asarray", "sym_float", "sym_int")
+# Their numbers are lengths, though PyTorch declares them as values.
+_LENGTHS = ("arange", "linspace", "logspace", "range")
+# In place of the dtype, in a question about a size.
+SIZE = "size"
+_MOVES = ("cpu", "cuda", "xpu", "pin_memory")
+
+
+@dataclasses.dataclass(eq=False)
+class Origin:
+    """How a tensor came to be.
+
+    Attributes:
+      inputs: the origins of what it was computed from.
+      frames: where, innermost first.
+      label: the argument or parameter that it is.
+    """
+
+    inputs: tuple[Origin, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    label: str | None = None
+    names: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The function that the program called last."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    frames: tuple[Frame, ...]
+    frame: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operator that ran: what makes it another program, and where it was."""
+
+    structure: tuple[Any, ...]
+    constants: tuple[Any, ...]
+    frames: tuple[Frame, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The program asked for a value.
+
+    Attributes:
+      kind: ``bool``, ``index`` (a number), ``array``, ``mask``, ``size``, ``format``, ``slice``,
+        ``row`` (a single index).
+      api: PyTorch's function that asked; None where Python itself did.
+      origins: of what the value depends on.
+      names: arguments that are Python numbers, where it is one.
+    """
+
+    kind: str
+    api: str | None
+    frames: tuple[Frame, ...]
+    frame: Any
+    origins: tuple[Origin, ...]
+    names: frozenset[str]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Handler = Callable[[Asked, Any], Any]
+
+
+class Watch:
+    """State that both modes share.
+
+    Args:
+      handler: is given each question and its true answer; returns the answer. What has no answer
+        (the size of a result) is asked with None.
+    """
+
+    def __init__(self, handler: Handler, module_of: Callable[[Any], str]) -> None:
+        self.handler = handler
+        self.module_of = module_of
+        self.call: Call | None = None
+        self.busy = False  # with something of the checker's own
+        self.operations: list[Operation] = []
+        self.born: list[tuple[weakref.ref[Any], tuple[Frame, ...]]] = []
+        self.moves: list[tuple[str, tuple[Frame, ...], str]] = []
+        self.foreign: list[tuple[Any, tuple[Frame, ...], str]] = []
+        self.widened: list[tuple[str, str, tuple[int, ...], tuple[Frame, ...], str]] = []
+        # Numbers that left for where nobody sees what is done with them.
+        self.escaped: dict[str, tuple[Frame, ...]] = {}
+        self.limit: Callable[[int], None] = lambda operations: None
+        self.twins = torch_sizes.Twins()
+        self.functions = _Functions(self)
+        self.operators = _Operators(self)
+
+    def __enter__(self) -> None:
+        self.numbers = torch_sizes.asking(self.of_number)
+        self.builtins = _builtins_of_export()
+        self.builtins.__enter__()
+        self.numbers.__enter__()
+        self.functions.__enter__()
+        self.operators.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.operators.__exit__(*error)
+        self.functions.__exit__(*error)
+        self.numbers.__exit__(*error)
+        self.builtins.__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def own(self) -> Iterator[None]:
+        """Inside, the checker itself computes: nobody watches."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
+
+    def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
+        """A question about a tensor."""
+        call = self.call
+        frame = call.frame if call is not None else sys._getframe(2)
+        frames = call.frames if call is not None else tuple(live_frames(frame))
+        of = [tensor, *(tree_leaves((call.args, call.kwargs)) if call is not None else ())]
+        origins = tuple(o for o in map(origin_of, of) if o is not None)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        asked = Asked(kind, api, frames, frame, origins, frozenset(), tuple(tensor.shape), dtype)
+        return self.handler(asked, value)
+
+    def of_number(self, kind: str, node: torch_sizes.Node) -> Any:
+        """A question about a Python number."""
+        call, value, names = self.call, node.value, node.names
+        api = call.name if call is not None else None
+        if node.origins:
+            return self._of_size(kind, node)
+        if kind == "float" or api in _VALUES:
+            frames = call.frames if call is not None else tuple(live_frames(sys._getframe(2)))
+            if call is None:
+                for name in names:
+                    self.escaped.setdefault(name, frames)
+            return value
+        frame = call.frame if call is not None else sys._getframe(2)
+        frames = call.frames if call is not None else tuple(live_frames(frame))
+        if api in _NUMBERS or api in _CONDITIONS:
+            api = None
+        if kind != "bool":
+            kind = "row" if api in ("__getitem__", "__setitem__") else "index"
+        dtype = f"Python {type(value).__name__}"
+        return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
+
+    def _of_size(self, kind: str, node: torch_sizes.Node) -> Any:
+        """A question about a size that depends on data. Functions of PyTorch may ask for one."""
+        if self.call is not None or kind not in ("bool", "index"):
+            return node.value
+        frame = sys._getframe(3)
+        frames = tuple(live_frames(frame))
+        asked = Asked(kind, None, frames, frame, node.origins, node.names, (), SIZE)
+        return self.handler(asked, node.value)
+
+
+def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
+    """While ``torch.export`` traces, Python's max and min of tensors are operators of PyTorch."""
+    try:
+        from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
+            _override_builtin_ops,
+        )
+    except ImportError:  # of another version: there they compare
+        return contextlib.nullcontext()
+    return _override_builtin_ops()
+
+
+def origin_of(tensor: Any) -> Origin | None:
+    """How a tensor came to be, where that was watched."""
+    return getattr(tensor, "_voxax_origin", None) if isinstance(tensor, torch.Tensor) else None
+
+
+def set_origin(tensor: Any, origin: Origin) -> None:
+    """Remember how a tensor came to be."""
+    tensor._voxax_origin = origin
+
+
+class _Functions(TorchFunctionMode):
+    """Sees the functions of PyTorch that the program calls."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        kwargs = kwargs or {}
+        watch, outer = self.watch, self.watch.call
+        name = getattr(func, "__name__", "") or ""
+        if outer is not None or watch.busy or name == "__set__":
+            return func(*args, **kwargs)
+        if torch_sizes.is_size(name):
+            value = func(*args, **kwargs)
+            if isinstance(value, torch.Tensor):  # x.T, x.data
+                self._remember(value, args, kwargs, tuple(live_frames(sys._getframe(1))))
+                with watch.own():
+                    watch.twins.follow(func, args, kwargs, value)
+                return value
+            known = origin_of(args[0]) if args else None
+            with watch.own():
+                return watch.twins.sizes(func, args, kwargs, value, (known,) if known else ())
+        frame = sys._getframe(1)
+        frames = tuple(live_frames(frame))
+        watch.call = Call(name, args, kwargs, frames, frame)
+        try:
+            if name in _HOST and isinstance(args[0], torch.Tensor):
+                watch.ask("tolist" if name == "tolist" else "array", name, args[0])
+            if name in _MOVES or (name == "to" and _names_device(args, kwargs)):
+                watch.moves.append((name, frames, watch.module_of(frame)))
+            if watch.twins.counts(name, args):
+                watch.ask("index", None, args[0])
+            result = func(*args, **kwargs)
+        finally:
+            watch.call = None
+        self._remember(result, args, kwargs, frames)
+        with watch.own():
+            watch.twins.follow(func, args, kwargs, result)
+        return result
+
+    def _remember(self, result: Any, args: Any, kwargs: Any, frames: tuple[Frame, ...]) -> None:
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        if not made:
+            return
+        given = tree_leaves((args, kwargs))
+        inputs = tuple(o for o in map(origin_of, given) if o is not None)
+        names = frozenset().union(*(torch_sizes.names_of(v) or () for v in given))
+        for tensor in made:
+            known = origin_of(tensor)
+            if known is not None and known.label is not None and not isinstance(result, list):
+                # Written in place, or handed on: it stays what it was, of more inputs.
+                known = Origin((known, *inputs), frames, None, names)
+                set_origin(tensor, known)
+            else:
+                set_origin(tensor, Origin(inputs, frames, None, names))
+                self.watch.born.append((weakref.ref(tensor), frames))
+
+
+def _names_device(args: Any, kwargs: Any) -> bool:
+    """Whether ``to`` names a device in the source: ``x.to(y.device)`` does not."""
+    given = kwargs.get("device", args[1] if len(args) > 1 else None)
+    return isinstance(given, str)
+
+
+class _Operators(TorchDispatchMode):
+    """Sees the operators that all of it comes down to."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        kwargs = kwargs or {}
+        watch = self.watch
+        if watch.busy:
+            return func(*args, **kwargs)
+        args, kwargs = self._numbers(func, args, kwargs)
+        call = watch.call
+        frames = call.frames if call is not None else tuple(live_frames(sys._getframe(1)))
+        self._note(func, args, kwargs, frames)
+        if torch.Tag.data_dependent_output in func.tags:
+            return self._read(func, args, kwargs)
+        if torch.Tag.dynamic_output_shape in func.tags:
+            self._sized(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if torch.Tag.dynamic_output_shape in func.tags:
+            with watch.own():
+                watch.twins.made(func, args, result)
+        self._promoted(func, args, result, frames)
+        return result
+
+    def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A value that PyTorch gives to Python."""
+        watch, value = self.watch, func(*args, **kwargs)
+        name = watch.call.name if watch.call is not None else None
+        if name in _CONDITIONS:
+            return watch.ask("bool", None, args[0], value)
+        if name in _TEXT:
+            watch.ask("format", None, args[0], value)
+        elif name in _NUMBERS or name is None:
+            watch.ask("index", None, args[0], value)
+        elif name in ("__getitem__", "__setitem__"):
+            cuts = watch.call is not None and _cuts(watch.call.args[1])
+            watch.ask("slice" if cuts else "row", name, args[0], value)
+        elif name not in _HOST and name not in _VALUES:
+            watch.ask("index", name, args[0], value)
+        elif name in _VALUES:
+            watch.ask("index", None, args[0], value)
+        return value
+
+    def _sized(self, func: Any, args: Any, kwargs: Any) -> None:
+        """An operator whose result's size depends on data."""
+        watch = self.watch
+        name = watch.call.name if watch.call is not None else func.name().split("::")[-1]
+        if func.overloadpacket is torch.ops.aten.index:
+            masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+            if masks:
+                watch.ask("mask", name, masks[0])
+        elif func.overloadpacket is torch.ops.aten.masked_select:
+            watch.ask("mask", name, args[1])
+        elif kwargs.get("output_size") is None:
+            watch.ask("size", name, args[0])
+
+    def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The same arguments with plain numbers; asks for those that the program depends on."""
+        given = tree_leaves((args, kwargs))
+        if not any(torch_sizes.names_of(v) is not None for v in given):
+            return args, kwargs
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            self._number(func, argument, value)
+        by_name = {a.name: a for a in func._schema.arguments}
+        for name, value in kwargs.items():
+            self._number(func, by_name[name], value)
+        return tree_map(torch_sizes.plain, (args, kwargs))
+
+    def _number(self, func: Any, argument: Any, value: Any) -> None:
+        # `Scalar` and `float` are values, `SymInt` and `int` are sizes, axes and counts.
+        structural = "int" in str(argument.type).lower() or any(
+            str(argument.type) == "number" and func.name().startswith(f"aten::{name}")
+            for name in _LENGTHS
+        )
+        for leaf in tree_leaves(value):
+            names = torch_sizes.names_of(leaf)
+            if names and structural:
+                watch = self.watch
+                call = watch.call
+                frame = call.frame if call is not None else sys._getframe(3)
+                frames = call.frames if call is not None else tuple(live_frames(frame))
+                api = call.name if call is not None else None
+                number = torch_sizes.plain(leaf)
+                kind = "index"
+                if api in ("__getitem__", "__setitem__"):
+                    kind = "row" if func.overloadpacket is torch.ops.aten.select else "slice"
+                watch.handler(Asked(kind, api, frames, frame, (), names, (), "Python int"), number)
+
+    def _note(self, func: Any, args: Any, kwargs: Any, frames: tuple[Frame, ...]) -> None:
+        watch = self.watch
+        leaves = tree_leaves((args, kwargs))
+        tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
+        constants = tuple(repr(v) for v in leaves if isinstance(v, bool | int | float | str))
+        if func.overloadpacket is torch.ops.aten.lift_fresh:
+            value = tensors[0]
+            small = value.numel() <= 64 and value.dtype is not torch.bfloat16
+            with watch.own():
+                constants += (repr(value.detach().cpu().numpy().tolist()),) if small else ()
+        shapes = tuple((tuple(t.shape), t.dtype) for t in tensors)
+        # Which parameter it is tells one of several equal layers from the others.
+        origins = [origin_of(t) for t in tensors]
+        constants += tuple(o.label for o in origins if o is not None and o.label is not None)
+        watch.operations.append(Operation((func.name(), shapes), constants, frames))
+        watch.limit(len(watch.operations))
+        for tensor in tensors:
+            # Views of what is known have no origin here; those have a base, or come from a call.
+            if (
+                tensor._base is None
+                and origin_of(tensor) is None
+                and watch.call is not None
+                and any(v is tensor for v in tree_leaves((watch.call.args, watch.call.kwargs)))
+            ):
+                watch.foreign.append((tensor, frames, watch.module_of(watch.call.frame)))
+
+    def _promoted(self, func: Any, args: Any, result: Any, frames: tuple[Frame, ...]) -> None:
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+            return
+        if func.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_):
+            return
+        given = [
+            a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim()
+        ]
+        wide = result.dtype
+        for tensor in given:
+            if tensor.dtype.itemsize < wide.itemsize and any(o.dtype is wide for o in given):
+                call = self.watch.call
+                module = self.watch.module_of(call.frame) if call is not None else ""
+                narrow = str(tensor.dtype).removeprefix("torch.")
+                self.watch.widened.append(
+                    (narrow, str(wide).removeprefix("torch."), tuple(tensor.shape), frames, module)
+                )
+                return
+
+
+def _cuts(index: Any) -> bool:
+    """Whether an index has a slice with a tensor as a bound."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(
+        isinstance(bound, torch.Tensor)
+        for part in parts
+        if isinstance(part, slice)
+        for bound in (part.start, part.stop, part.step)
+    )
+
+
+# Of the parameters of a module that is copied for each pass; above, all passes share one copy.
+MOST_COPIED = 1 << 28  # bytes
+
+
+@dataclasses.dataclass
+class Watched(Recording):
+    """What one pass found, and what it computed.
+
+    Attributes:
+      watch: the operators that ran.
+      kept: places whose results outlive the pass.
+    """
+
+    watch: Watch | None = None
+    kept: tuple[tuple[Frame, ...], ...] = ()
+
+
+class TorchSubject(Subject):
+    """A module, of which every run gets a copy, or a function of tensors."""
+
+    reuse: bool = False
+    # Whether sizes that depend on data are numbers that can be asked.
+    sizes: bool = True
+    module: Any = None
+
+    def fresh(self) -> Any:
+        """The module for the next run: a copy, so that the user's is not changed."""
+        if not isinstance(self.target, torch.nn.Module):
+            return self.target
+        if self.module is None or not (self.reuse or self._large()):
+            self.module = copied(self.target)
+            self.paths = {id(part): path for path, part in self.module.named_modules()}
+        # In a module that is reused, too: what was written to has another origin since.
+        for name, value in (
+            *self.module.named_parameters(),
+            *self.module.named_buffers(),
+        ):
+            set_origin(value, Origin(label=name))
+        return self.module
+
+    def restore(self) -> None:
+        """The present copy gets its tensors back, which the program may change; no Python state."""
+        if not isinstance(self.module, torch.nn.Module) or self.module is self.target:
+            return
+        given = {**dict(self.target.named_parameters()), **dict(self.target.named_buffers())}
+        with torch.no_grad():
+            for name, value in (*self.module.named_parameters(), *self.module.named_buffers()):
+                if name in given and value.shape == given[name].shape:
+                    value.copy_(given[name])
+
+    def _large(self) -> bool:
+        size = sum(p.numel() * p.element_size() for p in self.target.parameters())
+        return size > MOST_COPIED
+
+    def own_tensors(self) -> set[int]:
+        if not isinstance(self.module, torch.nn.Module):
+            return set()
+        return {id(t) for t in (*self.module.parameters(), *self.module.buffers())}
+
+
+def copied(module: Any) -> Any:
+    """A copy of a module; the module itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # what its author stored in it decides
+        return module
+
+
+def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
+    """Leaves for one run: tensors of our own, and numbers that can be asked."""
+    return [_value(leaf, held, own) for leaf in arguments.leaves]
+
+
+def _value(leaf: Leaf, held: frozenset[str], own: bool) -> Any:
+    if leaf.kind == "tensor":
+        tensor = leaf.value.detach().clone().requires_grad_(leaf.value.requires_grad)
+        if own:
+            set_origin(tensor, Origin(label=leaf.name))
+        return tensor
+    if leaf.kind == "number" and leaf.name not in held and own:
+        return symbolic(leaf.value, leaf.name)
+    return copy.copy(leaf.value)
+
+
+@contextlib.contextmanager
+def repeatable() -> Any:
+    """The same random numbers of PyTorch in every run, and the user's not used up."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        yield
+
+
+def one_pass(
+    subject: TorchSubject,
+    arguments: Arguments,
+    held: frozenset[str],
+    turned: frozenset[Any],
+    own: str | None,
+    module_of: Callable[[Any], str],
+    end: float,
+) -> Watched:
+    """One run; see :func:`voxax.check.recording.record_all`."""
+    recording = Watched({}, [])
+    pending = set(turned)
+    asked: dict[Any, int] = {}
+
+    def handler(about: Asked, value: Any) -> Any:
+        where = place(about.frames, own)
+        if where is None:
+            return value
+        where = dataclasses.replace(where, api=about.api)
+        key = (where.site, about.kind, where.api)
+        if about.kind == "bool" and key in pending:
+            pending.discard(key)
+            value = not value
+        if key not in recording.questions:
+            recording.questions[key] = _question(about, where, value, module_of(about.frame))
+        asked[key] = asked.get(key, 0) + 1
+        if about.kind == "bool" and asked[key] > limits.MOST_TURNS:
+            value = False  # a loop that the examples never leave
+        recording.answers.append(value)
+        if len(recording.answers) > limits.MOST_QUESTIONS:
+            raise RanAway(f"more than {limits.MOST_QUESTIONS} questions for values in one pass")
+        return value
+
+    def limit(operations: int) -> None:
+        if operations > limits.MOST_OPERATIONS:
+            raise RanAway(f"more than {limits.MOST_OPERATIONS} operations in one pass")
+        if time.monotonic() > end:
+            raise RanAway(limits.TOO_LONG)
+
+    module = subject.fresh()
+    values = values_of(arguments, held)
+    inputs = {id(v) for v in values}
+    watch = Watch(handler, module_of)
+    watch.limit = limit
+    watch.twins.enabled = subject.sizes
+    recording.watch = watch
+    result = None
+    with repeatable(), np.errstate(all="ignore"):
+        try:
+            with watch:
+                result = module(*arguments.fill(values))
+        except RanAway as error:
+            recording.error = (error, None)
+        except Exception as error:
+            recording.error = (error, place(raised_frames(error), own))
+    del result
+    if recording.error is None:
+        recording.kept = _kept(subject, watch, inputs)
+    return recording
+
+
+def _kept(subject: TorchSubject, watch: Watch, inputs: set[int]) -> tuple[tuple[Frame, ...], ...]:
+    """Places of tensors that something still holds."""
+    gc.collect()
+    known = subject.own_tensors() | inputs | {id(t) for t, *_ in watch.foreign}
+    found = {}
+    for reference, frames in watch.born:
+        tensor = reference()
+        if tensor is not None and id(tensor) not in known:
+            found[id(tensor)] = frames
+    return tuple(dict.fromkeys(found.values()))
+
+
+def _question(about: Asked, where: Place, value: Any, module: str) -> Question:
+    names, chain = _ancestry(about.origins)
+    names |= about.names
+    known = frozenset(names) if about.origins or about.names else None
+    chain += tuple(f"argument {name}" for name in sorted(names))
+    number = value if isinstance(value, int | float) else None
+    return Question(about.kind, where, "", known, chain, module, about.shape, about.dtype, number)
+
+
+def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
+    """The arguments and parameters that a value depends on, and the user's lines on the way."""
+    names: set[str] = set()
+    lines: dict[tuple[str, int], str] = {}
+    seen: set[int] = set()
+    queue = list(origins)
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        names |= current.names
+        if current.label is not None:
+            names.add(current.label)
+        where = place(current.frames) if current.frames and len(lines) < 8 else None
+        if where is not None:
+            name = assigned_name(where.site)
+            lines.setdefault(
+                (where.site.file, where.site.line),
+                f"{name} (line {where.site.line})" if name else f"line {where.site.line}",
+            )
+        queue.extend(current.inputs)
+    return names, tuple(lines.values())
+
+
+class _AsModule(torch.nn.Module):
+    """A function as ``torch.export`` takes it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def exported(
+    subject: TorchSubject, arguments: Arguments, values: list[Any] | None = None
+) -> tuple[Any, Exception | None]:
+    """What ``torch.export`` makes of the module: its program, or the error."""
+    target = subject.target
+    module = copied(target) if isinstance(target, torch.nn.Module) else _AsModule(target)
+    if values is None:
+        values = values_of(arguments, arguments.numbers(), own=False)
+    with repeatable(), _quiet():
+        try:
+            return torch.export.export(module, arguments.fill(values), strict=False), None
+        except Exception as error:
+            return None, error
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Without what ``torch.export`` logs about a failure: the finding says it."""
+    logger = logging.getLogger("torch")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    children = {
+        name: child.level
+        for name, child in logging.root.manager.loggerDict.items()
+        if name.startswith("torch.") and isinstance(child, logging.Logger)
+    }
+    for name in children:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(before)
+        for name, level in children.items():
+            logging.getLogger(name).setLevel(level)

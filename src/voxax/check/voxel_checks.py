@@ -1,0 +1,299 @@
+"""Check layers of voxax: capacities far above their use, and kernel maps built more than once.
+
+Kernel maps are compared by value numbering (Alpern, Wegman, Zadeck, POPL 1988): every value of the
+program gets a number, and values that are computed alike from equal numbers get the same one. Two
+maps are the same where the numbers of their coordinates are, whatever functions these went through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat
+from voxax.check import recording as limits
+from voxax.check.findings import Finding
+from voxax.check.source import Place, Site, live_frames, place, place_of
+from voxax.check.subject import Arguments, Subject, module_of_scope
+from voxax.coords import bucket_capacity
+from voxax.geometry.build import recording_maps
+from voxax.geometry.voxel_geometry import VoxelGeometry
+
+
+def followed(arguments: Arguments, held: frozenset[str], trace: _compat.ExampleTrace) -> list[Any]:
+    """Values of the arguments, those that are not in ``held`` as tracers of ``trace``."""
+    traced = set(arguments.traced(held))
+    return [
+        trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
+        for i, leaf in enumerate(arguments.leaves)
+    ]
+
+
+def run_by_example(
+    subject: Subject,
+    given: Any,
+    trace: _compat.ExampleTrace,
+    *contexts: contextlib.AbstractContextManager[Any],
+) -> None:
+    """Calls ``subject(*given)``; Python code that asks for a tracer's value gets the example's.
+
+    Args:
+      subject: the function.
+      given: its arguments, of values that ``trace`` follows.
+      trace: records the operations.
+      contexts: entered around the call.
+
+    Raises:
+      TraceLimit: the trace's limit was reached. Whatever the function raises is raised, too.
+    """
+
+    def handler(kind: str, tracer: Any, context: str) -> Any:
+        del kind, context
+        return _compat.example_of(tracer)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.disable_jit())
+        stack.enter_context(_compat.fresh_trace())
+        stack.enter_context(_compat.answering(handler))
+        for context in contexts:
+            stack.enter_context(context)
+        stack.enter_context(trace.active())
+        try:
+            subject.function(*given)
+        finally:
+            subject.paths = {}
+
+
+# Of the bucket that would do. The next one is up to 1.25 times as large, and clouds vary.
+FACTOR = 2
+# Below, the time of a layer does not depend on it.
+LEAST = 1024
+
+
+def has_voxels(arguments: Arguments) -> bool:
+    """Whether voxels are among the arguments."""
+    values = arguments.fill([leaf.value for leaf in arguments.leaves])
+    return any(isinstance(part, VoxelGeometry) for part in jax.tree.leaves(values, is_leaf=_is))
+
+
+def wasted(
+    subject: Subject,
+    examples: Sequence[Arguments],
+    held: frozenset[str],
+    site: Site,
+    own: str | None,
+) -> list[Finding]:
+    """Voxels, given or made on the way, that use less than half of their capacity.
+
+    Every layer computes all rows of its capacity. Where there are several examples, the one that
+    needs most counts.
+
+    Args:
+      subject: the function.
+      examples: its arguments, each set of examples.
+      held: names of Python numbers that are static.
+      site: where the function is defined.
+      own: the library that the function is part of.
+    """
+    # By what a reader would call them, in the order in which they are made.
+    levels: dict[Any, list[tuple[int, int]]] = {}
+    sites: dict[Any, tuple[Site, str]] = {}
+    for arguments in examples:
+        for name, geometry in _given(arguments):
+            levels.setdefault(name, []).append((geometry.capacity, int(geometry.count)))
+            sites[name] = site, f"argument `{name}`"
+        for key, where, geometry, count in _made(subject, arguments, held, own):
+            levels.setdefault(key, []).append((geometry.capacity, count))
+            sites[key] = where or site, f"the level of stride {geometry.stride}"
+    found = []
+    for key, sizes in levels.items():
+        capacity, count = max(c for c, _ in sizes), max(n for _, n in sizes)
+        enough = bucket_capacity(count)
+        if capacity < LEAST or capacity <= FACTOR * enough:
+            continue
+        where, name = sites[key]
+        found.append(
+            Finding(
+                "VX309",
+                where,
+                f"{name} has a capacity of {capacity} rows, and the examples use {count} of them",
+                fix=f"give capacity={enough}, which is vx.bucket_capacity({count}); "
+                "vx.plan(model, voxels) fits every level",
+            )
+        )
+    return found
+
+
+def _is(value: Any) -> bool:
+    return isinstance(value, VoxelGeometry)
+
+
+def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
+    """Voxels among the arguments, with their names."""
+    values = arguments.fill([leaf.value for leaf in arguments.leaves])
+    found, position = [], 0
+    for part in jax.tree.leaves(values, is_leaf=_is):
+        name = arguments.leaves[position].name
+        position += len(jax.tree.leaves(part))
+        if _is(part):
+            found.append((name.removesuffix(".coords").removesuffix(".geometry"), part))
+    return found
+
+
+def _made(
+    subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
+) -> list[tuple[Any, Site | None, VoxelGeometry, int]]:
+    """Levels that layers make: a key, where, and how many rows are used."""
+    found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
+
+    def recorder(geometry: Any, spec: Any, kernel_map: Any, capacity: int | None) -> None:
+        del geometry, spec, capacity
+        out = kernel_map.out_geometry
+        if out is not kernel_map.in_geometry and id(out.coords) not in found:
+            where = place(live_frames(sys._getframe(1)), own)
+            found[id(out.coords)] = out, where.site if where is not None else None
+
+    trace = _compat.ExampleTrace()
+    trace.limit, trace.end = limits.MOST_OPERATIONS, time.monotonic() + limits.SECONDS
+    values = followed(arguments, held, trace)
+    given = {id(v) for v in values}
+    # What keeps it from being traced has findings of its own.
+    with contextlib.suppress(Exception, _compat.TraceLimit):
+        run_by_example(subject, arguments.fill(values), trace, recording_maps(recorder))
+    return [
+        ((where, out.stride), where, out, int(np.asarray(_compat.example_of(out.count))))
+        for out, where in found.values()
+        if id(out.coords) not in given
+    ]
+
+
+# The compiled function that builds a map, as it is called in programs.
+_BUILDS = "_neighbors"
+# Calls whose body is what they compute, once, of their operands.
+_CALLS = {
+    "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call",
+    "custom_vjp_call", "custom_vjp_call_jaxpr",
+}  # fmt: skip
+
+# Bytes of a constant that is compared by value.
+_LARGE = 1 << 16
+# In the text of what has no better one.
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
+    """Places that build a map that the program has already.
+
+    Args:
+      closed: the program.
+      site: where the function is defined.
+      own: the library that the function is part of.
+    """
+    visitor = _Visitor(site, own)
+    visitor.visit(closed, [object() for _ in closed.jaxpr.invars], "", None)
+    return visitor.found
+
+
+class _Visitor:
+    def __init__(self, site: Site, own: str | None) -> None:
+        self.site, self.own = site, own
+        self.found: list[Finding] = []
+        self.numbers: dict[Any, int] = {}
+        self.built: dict[int, Place | None] = {}
+        self.texts: dict[int, tuple[Any, str]] = {}
+
+    def number(self, key: Any) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def constant(self, value: Any) -> Any:
+        """The number of a constant; each large one is a value of its own."""
+        if _compat.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
+            return self.number(("constant", id(value)))
+        array = np.asarray(value)
+        return self.number((array.dtype.str, array.shape, array.tobytes()))
+
+    def visit(self, body: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
+        """The numbers of the results, from those of the inputs."""
+        jaxpr = getattr(body, "jaxpr", body)
+        known: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
+        constants = getattr(body, "consts", None)
+        if constants is not None and len(constants) == len(jaxpr.constvars):
+            known |= {v: self.constant(c) for v, c in zip(jaxpr.constvars, constants, strict=True)}
+        else:
+            known |= {v: v for v in jaxpr.constvars}
+
+        def read(atom: Any) -> Any:
+            return self.constant(atom.val) if hasattr(atom, "val") else known[atom]
+
+        for equation in jaxpr.eqns:
+            given = [read(v) for v in equation.invars]
+            where = place_of(equation, call, self.own)
+            inner = "/".join(p for p in (scope, _compat.scope_of(equation)) if p)
+            known.update(
+                zip(equation.outvars, self.results(equation, given, inner, where), strict=True)
+            )
+        return [read(v) for v in jaxpr.outvars]
+
+    def results(self, equation: Any, given: list[Any], scope: str, where: Place | None) -> Any:
+        bodies = [body for value in equation.params.values() for body in _bodies(value)]
+        if equation.params.get("name") == _BUILDS and bodies:
+            return self.map(equation, given, scope, where)
+        called = equation.primitive.name in _CALLS and bodies
+        if called and len(_inputs(bodies[0])) == len(given):
+            return self.visit(bodies[0], given, scope, where)
+        for body in bodies:
+            self.visit(body, [object() for _ in _inputs(body)], scope, where)
+        key = self.key(equation, given)
+        return [self.number((key, i)) for i in range(len(equation.outvars))]
+
+    def map(self, equation: Any, given: list[Any], scope: str, where: Place | None) -> list[int]:
+        made = self.number(self.key(equation, given))
+        if made in self.built:
+            first = self.built[made]
+            line = f", in line {first.site.line}" if first is not None else ""
+            self.found.append(
+                Finding(
+                    "VX310",
+                    where.site if where is not None else self.site,
+                    f"builds a kernel map that the program has built already{line}",
+                    fix="vx.plan(model, voxels) builds all maps once, before the step. Or hand on "
+                    "the same voxels: those that went through jax.jit or a checkpoint of their own "
+                    "have lost their maps",
+                    module=module_of_scope(scope),
+                    callers=where.callers if where is not None else (),
+                )
+            )
+        self.built.setdefault(made, where)
+        return [self.number((made, i)) for i in range(len(equation.outvars))]
+
+    def key(self, equation: Any, given: list[Any]) -> Any:
+        params = tuple((k, self.text(v)) for k, v in sorted(equation.params.items()))
+        return equation.primitive.name, params, tuple(given)
+
+    def text(self, value: Any) -> str:
+        """A parameter as text; of an inner program, its source."""
+        if not _bodies(value):
+            return _ADDRESS.sub("", repr(value))
+        if id(value) not in self.texts:
+            self.texts[id(value)] = (
+                value,
+                _ADDRESS.sub("", str(value)),
+            )  # the value too, so that no other has its id
+        return self.texts[id(value)][1]
+
+
+def _bodies(value: Any) -> list[Any]:
+    """The programs in a parameter, with their constants where it has these."""
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return [p for p in parts if hasattr(getattr(p, "jaxpr", p), "eqns")]
+
+
+def _inputs(body: Any) -> list[Any]:
+    return getattr(body, "jaxpr", body).invars

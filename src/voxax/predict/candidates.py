@@ -1,0 +1,191 @@
+"""Which candidates of a product would be fastest on a TPU that is not there.
+
+Where no TPU is, nothing can be measured for one. What the compiler's schedules say is filed as
+predicted: it is what programs for that TPU take until somebody measures on one, and what is
+measured first there.
+"""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat
+from voxax.algorithms import Parameters, Problem, lookup
+from voxax.algorithms.implicit_gemm import tpu
+from voxax.errors import VoxaxError
+from voxax.hardware import HardwareInfo
+from voxax.predict.compiled_program import CompiledProgram, Cost
+from voxax.predict.cycles import outcomes
+from voxax.products.inspect import find_products
+from voxax.tuning import Resolved, targeting
+from voxax.tuning.entry import Entry, Measured, utc_now
+from voxax.tuning.sample import Sample, sample_of
+from voxax.tuning.space import Candidate, Space, space_of
+
+_OPEN = "it has loops whose length is known at run time only"
+
+
+def products_of(
+    hardware: HardwareInfo, fn: Callable[..., Any], arguments: tuple[Any, ...]
+) -> list[tuple[Problem, Resolved]]:
+    """The distinct products of ``fn(*arguments)`` on a TPU, and what each of them admits.
+
+    Raises:
+      InputError: there is no sparse convolution.
+    """
+    with targeting(hardware), _compat.fresh_trace():
+        calls = find_products(fn, arguments, "tpu")
+    return list(dict.fromkeys((call.problem, call.admitted) for call in calls))
+
+
+def is_known(
+    entry: Entry | None, hardware: HardwareInfo, problem: Problem, admitted: Resolved
+) -> bool:
+    """Whether what is filed for a product tells programs for this device what to take."""
+    if entry is None or not entry.predicted:
+        return entry is not None
+    return entry.knows(space_of(problem, admitted, hardware).heuristics[0].identity)
+
+
+def predict_all(
+    chip: str, hardware: HardwareInfo, products: Sequence[tuple[Problem, Resolved]]
+) -> Iterator[tuple[Problem, Entry | None]]:
+    """:func:`predict` for each, in order, as many side by side as there are cores."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        pending = [pool.submit(predict, chip, hardware, *asked) for asked in products]
+        try:
+            for (problem, _), entry in zip(products, pending, strict=True):
+                yield problem, entry.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def predict(
+    chip: str, hardware: HardwareInfo, problem: Problem, admitted: Resolved
+) -> Entry | None:
+    """Seconds of the candidates on a recorded occupancy, by the compiler's schedules.
+
+    Priced are the window kernels, and of each other algorithm what is taken unmeasured. Nothing
+    runs. See :data:`voxax.predict.LEFT_OUT` for what the seconds leave out.
+
+    Args:
+      chip: a generation, of :data:`voxax.predict.TOPOLOGIES`.
+      hardware: facts about a device of it.
+      problem: a product, of the platform ``tpu``.
+      admitted: names of algorithms.
+
+    Returns:
+      What goes into the tuning cache, or None where nothing could be priced.
+    """
+    begin = time.perf_counter()
+    space = space_of(problem, admitted, hardware)
+    priced = _priced(space)
+    views = {v for c in priced for v in _views(c.algorithm.views, problem, c.parameters)}
+    sample = sample_of(problem, None, views)
+    packed = base64.b64encode(pickle.dumps(problem)).decode()
+    shapes = {name: view.shape for name, view in sample.views.items()}
+    arguments = [{"packed": packed, "shapes": shapes, **_named(candidate)} for candidate in priced]
+    found = outcomes([(chip, f"{__name__}:product", each) for each in arguments])
+    measured = [
+        _measured(problem, candidate, outcome, sample)
+        for candidate, outcome in zip(priced, found, strict=True)
+    ]
+    if not any(m.verdict == "ok" for m in measured):
+        return None
+    spent = time.perf_counter() - begin
+    return Entry(tuple(measured), sample.name, "predicted", utc_now(), spent)
+
+
+def product(
+    packed: str, shapes: dict[str, list[int]], algorithm: str, parameters: list[list[Any]]
+) -> tuple[Any, ...]:
+    """A candidate as a function of the operands and views, and their shapes."""
+    problem: Problem = pickle.loads(base64.b64decode(packed))
+    chosen = tuple((str(name), value) for name, value in parameters)
+    run = lookup(algorithm, problem.kind)
+    x = (problem.in_capacity, problem.in_channels), problem.dtype
+    y = (problem.out_capacity, problem.out_channels), problem.dtype
+    w = problem.weight_shape, problem.dtype
+    a, b = {"forward": (x, w), "dgrad": (y, w), "wgrad": (x, y)}[problem.product]
+    names = _views(run.views, problem, chosen)
+    views = {name: jax.ShapeDtypeStruct(tuple(shapes[name]), "int32") for name in names}
+
+    def call(a: jax.Array, b: jax.Array, views: dict[str, jax.Array]) -> jax.Array:
+        return run.apply(problem, chosen, a, b, views)
+
+    return call, jax.ShapeDtypeStruct(*a), jax.ShapeDtypeStruct(*b), views
+
+
+def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
+    """Steps of a window kernel's grid on one core, one for each window of each tile's longest
+    column.
+
+    Args:
+      problem: a product.
+      parameters: of the window kernels, dense or depthwise.
+      windows: ``int32[2, tiles, columns]``, first rows and lengths, of the side that is written.
+    """
+    values = dict(parameters)
+    starts, lengths = np.asarray(windows)
+    stripes = 1
+    if problem.kind == "dense":
+        sizes = (int(values[name]) for name in ("window_rows", "in_block", "out_block"))
+        # As the kernel aligns them: where rows are packed, to more than the view's multiples.
+        lengths = np.where(lengths > 0, lengths + starts % tpu.Blocks(*sizes).alignment, 0)
+        stripes = int(values["stripes"])
+    visits = np.max(-(-lengths // int(values["window_rows"])), axis=1)
+    return max(-(-int(visits.sum()) // stripes), 1)
+
+
+def _priced(space: Space) -> list[Candidate]:
+    kernels = (c for c in space.candidates if tpu.is_windowed(c.parameters))
+    return list(dict.fromkeys((*kernels, *space.heuristics)))
+
+
+def _views(views: Any, problem: Problem, parameters: Parameters) -> tuple[str, ...]:
+    return views(parameters, problem.product, problem.symmetric)
+
+
+def _named(candidate: Candidate) -> dict[str, Any]:
+    return {"algorithm": candidate.algorithm.name, "parameters": candidate.parameters}
+
+
+def _measured(
+    problem: Problem, candidate: Candidate, outcome: CompiledProgram | VoxaxError, sample: Sample
+) -> Measured:
+    if isinstance(outcome, VoxaxError):
+        return Measured(*candidate.identity, None, "failed", str(outcome))
+    if any(kernel.in_open_loop and not kernel.is_pallas for kernel in outcome.kernels):
+        return Measured(*candidate.identity, None, "skipped", f"not predicted: {_OPEN}")
+    number = 1
+    if tpu.is_windowed(candidate.parameters):
+        names = _views(candidate.algorithm.views, problem, candidate.parameters)
+        (windows,) = (name for name in names if name.endswith("windows"))
+        number = steps(problem, candidate.parameters, np.asarray(sample.views[windows]))
+    seconds = _seconds(outcome, number)
+    if seconds <= 0:
+        return Measured(*candidate.identity, None, "skipped", "not predicted: it has no cost")
+    return Measured(*candidate.identity, seconds, "ok", "")
+
+
+def _seconds(program: CompiledProgram, number: int) -> float:
+    """The kernels' schedules one after the other, the window kernels' with so many steps."""
+    chip = program.chip
+    costs = program.costs({k.name: number for k in program.kernels if k.is_pallas})
+
+    def of(cost: Cost) -> float:
+        # A schedule is of all the work. The steps that are counted are one core's.
+        cores = 1 if cost.kernel.is_pallas else chip.cores
+        return max(cost.cycles / chip.clock / cores, cost.bytes / chip.device_bandwidth)
+
+    moved = sum(cost.bytes for cost in costs) + program.copied
+    return max(sum(map(of, costs)), moved / chip.device_bandwidth)

@@ -1,0 +1,107 @@
+"""The process that compiles: libtpu reads its flags once, when it is loaded.
+
+Started by ``cycles.py`` as ``python -m voxax.predict.child REQUESTS RESULTS FOLDER``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from voxax import _compat
+from voxax.hardware.tpu import TOPOLOGIES
+from voxax.predict.chip import chip_named, compile_for
+from voxax.predict.compiled_program import CompiledKernel, CompiledProgram
+from voxax.predict.hlo import operations, runs_beside
+from voxax.predict.listing import SCHEDULE, UTILIZATION, Listing, read_listing
+
+
+def main(requests: str, results: str, folder: str) -> None:
+    """Compile each request; a line of JSON for each result, or for why there is none."""
+    with Path(results).open("w") as out:
+        for chip, target, arguments in json.loads(Path(requests).read_text()):
+            try:
+                program = _compiled(chip, target, arguments, Path(folder)).to_json()
+            except Exception as error:
+                program = {"error": f"{type(error).__name__}: {error}"}
+            out.write(json.dumps(program) + "\n")
+            out.flush()
+            for path in Path(folder).iterdir():
+                path.unlink()
+
+
+def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -> CompiledProgram:
+    make = _found(target)
+    if "chip" in inspect.signature(make).parameters:
+        arguments = {"chip": chip, **arguments}
+    function, *shapes = make(**arguments)
+    compiled = compile_for(TOPOLOGIES[chip], function, *shapes)
+    listings = _listings(folder)
+    kernels, copied = [], 0
+    for item in operations(compiled.as_text()):
+        if runs_beside(item):
+            copied += item.bytes * item.times
+        else:
+            kernels.append(
+                CompiledKernel(
+                    item.name,
+                    item.kind,
+                    item.label,
+                    item.times,
+                    item.in_open_loop,
+                    item.bytes,
+                    item.operands,
+                    listings.get(item.name),
+                )
+            )
+    memory = compiled.memory_analysis()
+    device = _compat.tpu_topology(TOPOLOGIES[chip])[0]
+    # The table joins the cores of a v4, libtpu's description does not.
+    cores = int(getattr(device, "num_cores", None) or 1)
+    return CompiledProgram(
+        dataclasses.replace(chip_named(chip), cores=cores),
+        tuple(kernels),
+        copied,
+        memory.temp_size_in_bytes,
+        memory.argument_size_in_bytes,
+        memory.output_size_in_bytes,
+        float((compiled.cost_analysis() or {}).get("flops", 0.0)),
+    )
+
+
+def _listings(folder: Path) -> dict[str, Listing]:
+    """By operation; files are called ``TIME-OPERATION-NUMBER-LABEL.txt``."""
+    found = {}
+    for path in sorted(folder.glob(f"*-{SCHEDULE}.txt")):
+        name, number = path.name.removesuffix(f"-{SCHEDULE}.txt").split("-", 1)[1].rsplit("-", 1)
+        if not number.isdigit() or "schedule-analysis" in path.name or name.startswith("<"):
+            continue
+        stem = path.name.split("-", 1)[0] + "-" + name
+        utilization = next(iter(folder.glob(f"{stem}-*-{UTILIZATION}.txt")), None)
+        text = "" if utilization is None else utilization.read_text()
+        found[name] = read_listing(path.read_text(), text)
+    return found
+
+
+def _found(target: str) -> Any:
+    """The function at ``package.module:name`` or ``FILE.py:name``."""
+    place, _, name = target.rpartition(":")
+    if not place.endswith(".py"):
+        return getattr(importlib.import_module(place), name)
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{place} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

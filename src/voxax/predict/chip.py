@@ -1,0 +1,112 @@
+"""TPU generations: bandwidth, peak and clock of a chip, and compiling for one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from voxax import _compat
+from voxax.errors import InputError
+from voxax.hardware import describe
+from voxax.hardware.tpu import TOPOLOGIES
+from voxax.tuning import targeting
+
+# Rows that a matrix unit of so many columns takes in a cycle. In the listing of a plain product of
+# large matrices each unit is busy for rows * columns / columns^2 / this number of cycles.
+_ROWS_PER_CYCLE = {128: 1, 256: 2}
+# Bytes of a granule, the unit in which listings print the size of copies.
+_GRANULE = {4: 512}
+_LATER_GRANULE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One TensorCore.
+
+    Attributes:
+      name: of the generation, as in ``TOPOLOGIES``.
+      clock: cycles per second. JAX's table has no such field: it is the peak over what the matrix
+        units do in a cycle, ``peak / (units * 2 * columns^2 * rows a cycle)``. The rows a cycle (1
+        for 128 columns, 2 for 256) were read off the listing of a plain product.
+      peak: bfloat16 operations per second.
+      bandwidth: bytes per second, of HBM.
+      granule: bytes, the unit of the listings' copies.
+      vmem, hbm: bytes.
+      cores: TensorCores that one device of JAX joins; each has such numbers. A program's schedule
+        is that of one of them.
+    """
+
+    name: str
+    clock: float
+    peak: float
+    bandwidth: float
+    granule: int
+    vmem: int
+    hbm: int
+    cores: int
+
+    @property
+    def device_bandwidth(self) -> float:
+        """Bytes per second, of all cores of a device."""
+        return self.cores * self.bandwidth
+
+
+def chip_named(name: str) -> Chip:
+    """A generation, from JAX's table of TPUs; no device is touched.
+
+    Raises:
+      InputError: an unknown name, or a chip that this version of JAX does not know.
+    """
+    name = name.removeprefix("tpu")
+    if name not in TOPOLOGIES:
+        raise InputError(f"TPU {name!r} is unknown: give {', '.join(TOPOLOGIES)}")
+    table = _compat.tpu_info_of_version(name)
+    if table is None or table.mxu_column_size not in _ROWS_PER_CYCLE:
+        raise InputError(f"this version of JAX does not know the TPU {name}")
+    columns = table.mxu_column_size
+    per_cycle = table.num_mxus * 2 * columns**2 * _ROWS_PER_CYCLE[columns]
+    return Chip(
+        name,
+        table.bf16_ops_per_second / per_cycle,
+        float(table.bf16_ops_per_second),
+        float(table.mem_bw_bytes_per_second),
+        _GRANULE.get(table.generation, _LATER_GRANULE),
+        table.vmem_capacity_bytes,
+        table.hbm_capacity_bytes,
+        table.num_cores,
+    )
+
+
+def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> Any:
+    """A function compiled for one device of a topology, with default layouts.
+
+    Convolutions inside choose their algorithms for that device, as an exported program's do: of
+    this process's hardware the TPU's kernels would be refused, since nothing is known of a TPU.
+
+    Without a TPU: libtpu is kept from asking a metadata server about one, here and afterwards.
+
+    Args:
+      topology: libtpu's name, see :data:`voxax.predict.TOPOLOGIES`.
+      function: what to compile.
+      *shapes: pytrees of ``jax.ShapeDtypeStruct`` or arrays.
+    """
+    from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
+
+    # Before libtpu is loaded: it would wait for the server, and allow one process at a time.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    device = _compat.tpu_topology(topology)[0]
+    kind, cores = device.device_kind, int(getattr(device, "num_cores", None) or 1)
+    one = SingleDeviceSharding(device)
+    abstract = AbstractDevice(device_kind=kind, num_cores=cores, platform="tpu")
+    with (
+        use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract)),
+        targeting(describe(device)),
+        _compat.fresh_trace(),
+    ):
+        lowered = jax.jit(function, in_shardings=one, out_shardings=one).lower(*shapes)
+    return lowered.compile()

@@ -1,0 +1,132 @@
+"""Compile programs for TPUs in a process of its own, and count the cycles of their kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from voxax import _compat
+from voxax.errors import MissingExtraError, VoxaxError
+from voxax.predict.chip import chip_named
+from voxax.predict.compiled_program import CompiledProgram, from_json
+from voxax.predict.listing import flags
+
+Request = tuple[str, str, Mapping[str, Any]]
+"""Generation, ``package.module:name`` or ``FILE.py:name``, and the arguments of that function: what
+JSON can hold; where it has a parameter ``chip`` it is told the generation. It returns what to
+compile: ``(function, *shapes)``."""
+_LAST_LINES = 15
+
+
+def count(chip: str, target: str, **arguments: Any) -> CompiledProgram:
+    """Compile for one generation and count; see :func:`count_all`.
+
+    >>> program = count("v5e", "voxax.predict.cycles:matrix_product", size=4096)  # doctest: +SKIP
+    """
+    return count_all([(chip, target, arguments)])[0]
+
+
+def count_all(requests: Sequence[Request]) -> list[CompiledProgram]:
+    """Compile programs for TPUs that need not be there, and count each kernel's cycles.
+
+    As :func:`outcomes`, but the first program that does not compile is an error.
+    """
+    found = []
+    for outcome in outcomes(requests):
+        if isinstance(outcome, VoxaxError):
+            raise outcome
+        found.append(outcome)
+    return found
+
+
+def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
+    """Compile programs, and count each kernel's cycles; errors are results.
+
+    All in one process, which loads libtpu with flags of its own; about 4 s to start, and what the
+    compilations take. Where the compiler ends it, the next one goes on behind that program.
+
+    Args:
+      requests: see ``Request``.
+
+    Returns:
+      For each request its program, or why there is none, with the compiler's message.
+
+    Raises:
+      MissingExtraError: libtpu is not installed.
+      InputError: an unknown generation.
+    """
+    if not _compat.has_libtpu():
+        raise MissingExtraError('compiling for TPUs needs libtpu: pip install "voxax[tpu]"')
+    left: list[Request] = [(chip_named(c).name, target, dict(more)) for c, target, more in requests]
+    found: list[CompiledProgram | VoxaxError] = []
+    silent = 0  # Processes in a row that said nothing: then the fault is none of the program's.
+    while left:
+        told, done = _compiled(left)
+        found += told
+        silent = 0 if told else silent + 1
+        left = left[len(told) :]
+        # The compiler ends the process where it finds itself at fault. Others get another one.
+        lost = left if silent == 2 else left[:1]
+        last = "\n".join(done.stderr.splitlines()[-_LAST_LINES:])
+        for chip, target, _ in lost:
+            ended = f"compiling {target} for {chip}, or before it, ended with {done.returncode}"
+            found.append(VoxaxError(f"{ended}:\n{last}"))
+        left = left[len(lost) :]
+    return found
+
+
+def _compiled(
+    requests: Sequence[Request],
+) -> tuple[list[CompiledProgram | VoxaxError], subprocess.CompletedProcess[str]]:
+    """What one process had to say of the first of them, and how it ended."""
+    with tempfile.TemporaryDirectory(prefix="voxax-predict-") as name:
+        folder = Path(name)
+        asked, told, dump = folder / "requests", folder / "results", folder / "dump"
+        dump.mkdir()
+        asked.write_text(json.dumps(requests))
+        done = subprocess.run(
+            [sys.executable, "-m", "voxax.predict.child", str(asked), str(told), str(dump)],
+            env=_environment(dump),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = told.read_text().splitlines() if told.exists() else []
+    found: list[CompiledProgram | VoxaxError] = []
+    for (chip, target, _), line in zip(requests, lines, strict=False):
+        try:
+            values = json.loads(line)
+        except ValueError:  # The process ended while it wrote.
+            break
+        if "error" in values:
+            found.append(VoxaxError(f"{target} does not compile for {chip}: {values['error']}"))
+        else:
+            found.append(from_json(values))
+    return found, done
+
+
+def _environment(dump: Path) -> dict[str, str]:
+    path = os.pathsep.join(place for place in sys.path if place)
+    return os.environ | {
+        "PYTHONPATH": path,
+        # No device is touched: neither a TPU nor a GPU that is there.
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "LIBTPU_INIT_ARGS": f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {flags(dump)}".strip(),
+    }
+
+
+def matrix_product(size: int = 4096, dtype: str = "bfloat16") -> tuple[Any, ...]:
+    """``a @ b`` of square matrices: what to compile."""
+    shape = jax.ShapeDtypeStruct((size, size), jnp.dtype(dtype))
+    return jnp.dot, shape, shape

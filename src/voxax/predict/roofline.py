@@ -1,0 +1,137 @@
+"""Layer by layer: the time the hardware allows at best, and the time it took.
+
+Floors are those of :mod:`voxax.products.lower_bound`; times are measured here, layer by layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from voxax import _compat
+from voxax.geometry import Voxels
+from voxax.geometry.model_step import step_of
+from voxax.hardware import HardwareInfo
+from voxax.products.layer import problem_of
+from voxax.products.lower_bound import PairCounter, lower_bound_of
+from voxax.products.primitives import forward_p
+
+_REPEATS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerRoofline:
+    """One convolution, forward.
+
+    Attributes:
+      name: scope of the layer (``jax.named_scope``) and its place among the convolutions.
+      shape: rows, taps and channels, in words.
+      flops: useful floating-point operations.
+      bytes: features, weights, results and the map, once each.
+      floor: seconds; None unless the hardware's matrix rate and bandwidth are known.
+      bound: ``compute`` or ``memory``, whichever gives the floor.
+      seconds: measured, the quickest of five.
+    """
+
+    name: str
+    shape: str
+    flops: int
+    bytes: int
+    floor: float | None
+    bound: str
+    seconds: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured time over the floor; 1 is as good as it gets."""
+        return None if not self.floor else self.seconds / self.floor
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """All convolutions of a model in order, and the model as a whole.
+
+    Attributes:
+      layers: one for each convolution.
+      seconds: the whole model, jitted, the quickest of five.
+    """
+
+    layers: tuple[LayerRoofline, ...]
+    seconds: float
+
+
+def roofline(model: Callable[[Voxels], Any], voxels: Voxels, info: HardwareInfo) -> Roofline:
+    """Run ``model(voxels)`` in evaluation mode and time each of its convolutions.
+
+    Args:
+      model: any callable on Voxels; a flax.nnx module is not changed.
+      voxels: concrete voxels, best with their maps attached (``vx.plan``).
+      info: of the device that runs this; rates come from here.
+    """
+    step = step_of(model, None, False, None, None)
+    arguments = step.arguments(jax.tree.map(jax.numpy.asarray, voxels))
+    leaves, tree = jax.tree.flatten(arguments)
+
+    def flat(*values: Any) -> list[Any]:
+        return jax.tree.leaves(step.call(*jax.tree.unflatten(tree, values)))
+
+    jaxpr = jax.make_jaxpr(flat)(*leaves)
+    equations: list[Any] = []
+
+    def watched(*values: Any) -> list[Any]:
+        equations.clear()
+        found: list[Any] = []
+        for equation, operands, _ in _compat.watch(jaxpr, values, forward_p):
+            equations.append(equation)
+            found.append(operands)
+        return found
+
+    operands = jax.jit(watched)(*leaves)
+    layers = tuple(
+        _layer(index, equation, values, info)
+        for index, (equation, values) in enumerate(zip(equations, operands, strict=True))
+    )
+    return Roofline(layers, _seconds(jax.jit(flat), leaves))
+
+
+def _layer(index: int, equation: Any, operands: Any, info: HardwareInfo) -> LayerRoofline:
+    layer = equation.params["layer"]
+    features, weight, *views = operands
+    out = equation.outvars[0].aval
+    taps, (c_in, c_out) = layer.num_offsets, (features.shape[1], out.shape[1])
+    problem = problem_of("forward", info.platform, features, weight, layer)
+    pairs = PairCounter().count(dict(zip(layer.view_names, views, strict=True)), problem)
+    floor = lower_bound_of(problem, pairs, info)
+    run = jax.jit(lambda *values: forward_p.bind(*values, layer=layer))
+    return LayerRoofline(
+        f"{index} {_compat.scope_of(equation)}".strip(),
+        f"{layer.in_capacity} -> {layer.out_capacity} rows, {taps} taps, {c_in} -> {c_out}",
+        floor.operations,
+        floor.bytes,
+        floor.seconds,
+        floor.bound or "unknown",
+        _seconds(run, operands),
+    )
+
+
+def _seconds(run: Callable[..., Any], operands: Any) -> float:
+    def once() -> float:
+        begin = time.perf_counter()
+        jax.block_until_ready(run(*operands))
+        return time.perf_counter() - begin
+
+    once()
+    return min(once() for _ in range(_REPEATS))
+
+
+def rows(result: Roofline) -> Iterator[tuple[str, ...]]:
+    """The table's cells: layer, what it does, GFLOP, MB, floor, time, ratio."""
+    for layer in result.layers:
+        floor = "-" if layer.floor is None else f"{1e3 * layer.floor:.2f} ({layer.bound})"
+        ratio = "-" if layer.ratio is None else f"{layer.ratio:.1f}"
+        work = (f"{layer.flops / 1e9:.3f}", f"{layer.bytes / 1e6:.2f}")
+        yield layer.name, layer.shape, *work, floor, f"{1e3 * layer.seconds:.2f}", ratio

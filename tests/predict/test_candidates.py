@@ -1,0 +1,189 @@
+"""Candidates ranked by schedules: which are priced, with which steps, and what is kept of it."""
+
+import importlib
+import subprocess
+
+import numpy as np
+import pytest
+
+from voxax import _compat
+from voxax.algorithms import Problem, names
+from voxax.algorithms.depthwise import tpu as depthwise
+from voxax.algorithms.implicit_gemm import tpu
+from voxax.cli import main
+from voxax.errors import VoxaxError
+from voxax.geometry import KernelSpec
+from voxax.geometry.windows import columns_of
+from voxax.hardware import HardwareInfo, describe
+from voxax.predict import (
+    TOPOLOGIES,
+    Chip,
+    CompiledKernel,
+    CompiledProgram,
+    Listing,
+    Loop,
+    candidates,
+)
+from voxax.tuning.cache import cache_for, device_name
+from voxax.tuning.sample import sample_of
+
+TPU = HardwareInfo(
+    platform="tpu", device_kind="TPU v0", vmem_bytes=2**27, smem_bytes=2**20, cores=2
+)
+CLOCK = 1e9
+CHIP = Chip("v0", CLOCK, 1e12, 1e12, 512, 2**27, 2**34, 2)
+
+
+def make_problem(product="forward", kind="dense", stride=1, rows=3000):
+    spec = KernelSpec.make(3, 3 if stride == 1 else 2, stride)
+    channels, precision = (16, 16), "default"
+    return Problem(
+        product, kind, rows, rows // stride, spec.num_offsets, *channels, 1, "bfloat16", precision,
+        stride == 1, "tpu", spec, (1, 1, 1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+def test_steps_are_those_of_the_kernels_grid(kind, stride, product):
+    """As the window kernels compute them where they run."""
+    problem = make_problem(product, kind, stride)
+    body = tpu if kind == "dense" else depthwise
+    columns = columns_of(problem.spec, problem.num_offsets)
+    gathered = problem.out_capacity if product == "dgrad" else problem.in_capacity
+    view = "transposed_windows" if product == "dgrad" and stride > 1 else "windows"
+    windows = sample_of(problem, None, {"neighbors", view}).views[view]
+    for parameters in body.space(problem, TPU):
+        found = candidates.steps(problem, parameters, np.asarray(windows))
+        values = dict(parameters)
+        if kind == "dense":
+            blocks = tpu.Blocks(*(values[n] for n in ("window_rows", "in_block", "out_block")))
+            (*_, bounds), _ = tpu._visits(problem, blocks, columns, windows, gathered)
+            # Stripes end where tiles do, and so one is longer than a half by some visits.
+            assert int(bounds[-1]) // 2 <= found <= int(np.diff(bounds).max())
+        else:
+            blocks = depthwise.Blocks(values["window_rows"], values["channel_block"])
+            (*_, total), _, _ = depthwise._visits(problem, blocks, columns, windows, gathered)
+            assert found == int(total[0])
+
+
+def program(cycles, pallas=True, in_open_loop=False):
+    """One kernel: of a loop whose passes are known at run time only, or without any."""
+    trips = None if pallas else 1
+    inner = Loop(1, 0, trips, cycles, cycles, {}, (), ())
+    listing = Listing(Loop(0, 0, 1, 0, 0, {}, (), (inner,)), {})
+    kind = "tpu_custom_call" if pallas else "fusion"
+    kernel = CompiledKernel("k", kind, "", 1, in_open_loop, 8, (), listing)
+    return CompiledProgram(CHIP, (kernel,), 0, 0, 0, 0, 0.0)
+
+
+def predicted(monkeypatch, answer, problem=None):
+    problem = problem or make_problem()
+    asked = []
+
+    def outcomes(requests):
+        asked.extend(requests)
+        return [answer(arguments) for _, _, arguments in requests]
+
+    monkeypatch.setattr(candidates, "outcomes", outcomes)
+    found = candidates.predict("v5e", TPU, problem, names(problem.kind))
+    return found, asked
+
+
+def test_window_kernels_count_with_their_steps_and_defaults_with_both_cores(monkeypatch):
+    def answer(arguments):
+        windows = dict(arguments["parameters"]).get("body") == "windows"
+        return program(1000) if windows else program(50_000, pallas=False)
+
+    entry, asked = predicted(monkeypatch, answer)
+    problem, times = make_problem(), {}
+    assert entry.predicted
+    assert {target for _, target, _ in asked} == {"voxax.predict.candidates:product"}
+    for m in entry.measured:
+        if m.seconds is not None:
+            times[m.algorithm, dict(m.parameters).get("window_rows")] = m.seconds
+    windows = np.asarray(sample_of(problem, None, {"windows"}).views["windows"])
+    for parameters in tpu.space(problem, TPU):
+        steps = candidates.steps(problem, parameters, windows)
+        rows = dict(parameters)["window_rows"]
+        assert times.pop(("implicit_gemm", rows)) == pytest.approx(1000 * steps / CLOCK)
+    # Nobody knows how an XLA kernel is shared by the cores: evenly at best.
+    assert times == {("explicit_gemm", None): pytest.approx(50_000 / CLOCK / 2)}
+
+
+def test_what_cannot_be_priced_is_said(monkeypatch):
+    def answer(arguments):
+        if arguments["algorithm"] == "explicit_gemm":
+            return program(10, pallas=False, in_open_loop=True)
+        return VoxaxError("it does not compile") if failing else program(10)
+
+    failing = False
+    entry, _ = predicted(monkeypatch, answer)
+    (open_loop,) = (m for m in entry.measured if "loops whose length" in m.reason)
+    assert (open_loop.algorithm, open_loop.seconds) == ("explicit_gemm", None)
+    failing = True
+    assert predicted(monkeypatch, answer)[0] is None
+
+
+def test_where_the_compiler_ends_its_process_another_goes_on(monkeypatch):
+    monkeypatch.setattr(_compat, "has_libtpu", lambda: True)
+    started = []
+
+    def compiled(requests):
+        started.append([target for _, target, _ in requests])
+        fatal = next((i for i, (_, t, _) in enumerate(requests) if t in deadly), len(requests))
+        return [program(1)] * fatal, subprocess.CompletedProcess([], -6, "", "Check failed")
+
+    count = importlib.import_module("voxax.predict.cycles")
+    monkeypatch.setattr(count, "_compiled", compiled)
+    deadly = {"b"}
+    one, two, three = count.outcomes([("v5e", name, {}) for name in "abc"])
+    assert (one, three) == (program(1), program(1))
+    assert "compiling b for v5e, or before it, ended with -6:\nCheck failed" in str(two)
+    assert started == [["a", "b", "c"], ["c"]]
+    # The fault is not theirs.
+    started.clear()
+    deadly = set("abcd")
+    assert all(isinstance(x, VoxaxError) for x in count.outcomes([("v5e", n, {}) for n in "abcd"]))
+    assert started == [list("abcd"), list("bcd")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("v9", "TPU 'v9' is unknown"), (" ,", "names no generation"), ("v5e", "voxax[tpu]")],
+)
+def test_refusals_of_the_command(options, message, monkeypatch, capsys):
+    pytest.importorskip("tyro")
+    monkeypatch.setattr(_compat, "has_libtpu", lambda: False)
+    assert main(["tune", "--tpu", options]) == 2
+    assert message in capsys.readouterr().err
+
+
+MODEL = """\
+import jax.numpy as jnp
+from voxax.nn.functional import spatially_sparse_conv
+
+def small(voxels):
+    return spatially_sparse_conv(voxels, jnp.ones((27, 4, 8), jnp.float32), 3)
+"""
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
+def test_a_model_is_predicted_once(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tyro")
+    pytest.importorskip("flax")
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_small_model.py").write_text(MODEL)
+    asked = ["tune", "--tpu", "v5e", "--model", "a_small_model:small", "--workload", "surface"]
+    assert main(asked) == 0
+    assert "products: 1, known before: 0" in capsys.readouterr().out
+    cache = cache_for(device_name(describe(TOPOLOGIES["v5e"])))
+    ((_, entry),) = cache.items()
+    assert entry.predicted
+    assert entry.ranked()[0].algorithm == "implicit_gemm"
+    assert all(0 < m.seconds < 1 for m in entry.ranked())
+    assert main(asked) == 0
+    assert "products: 1, known before: 1" in capsys.readouterr().out
