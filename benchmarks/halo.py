@@ -178,7 +178,7 @@ def sizes(folder: Path, scan: str) -> list[dict[str, Any]]:
     from voxax.geometry.host import neighbor_table
     from voxax.parallel import SceneSplit
     from voxax.parallel.exchange_schedule import matched
-    from voxax.parallel.partition import OwnRows, owners_by_level, shard_tables
+    from voxax.parallel.partition import partition_levels, partition_map
 
     found, recorded = [], None
     for name in SIZES:
@@ -194,13 +194,12 @@ def sizes(folder: Path, scan: str) -> list[dict[str, Any]]:
             maps.append((record, table, int((table >= 0).sum())))
         for order in ORDERS:
             for shards in SHARDS:
-                owners = owners_by_level(plan, levels, shards, order)
-                own = [OwnRows.of(owner, shards) for owner in owners]
+                own = partition_levels(plan, levels, shards, order)
                 for record, table, pairs in maps:
                     if name != scan and record.in_level != record.out_level:
                         continue
                     inputs, outputs = own[record.in_level], own[record.out_level]
-                    parts = shard_tables(table, inputs, outputs)
+                    parts = partition_map(table, inputs, outputs)
                     halos = [
                         len(p.extended) - len(o) for p, o in zip(parts, inputs.rows, strict=True)
                     ]
@@ -209,7 +208,7 @@ def sizes(folder: Path, scan: str) -> list[dict[str, Any]]:
                         for receiver, part in enumerate(parts)
                         for sender, rows in part.borrowed.items()
                     }
-                    rounds = matched(messages)
+                    schedule = matched(messages)
                     found.append(
                         {
                             "scan": name,
@@ -224,8 +223,8 @@ def sizes(folder: Path, scan: str) -> list[dict[str, Any]]:
                             "largest": max(map(len, outputs.rows)),
                             "halo": sum(halos) / shards,
                             "largest_halo": max(halos),
-                            "rounds": len(rounds),
-                            "exchanged": sum(r.rows for r in rounds),
+                            "rounds": len(schedule),
+                            "exchanged": sum(r.rows for r in schedule),
                         }
                     )
         print(name, len(levels[0]), "voxels", flush=True)

@@ -17,12 +17,12 @@ MESSAGES = st.dictionaries(
 
 @settings(deadline=None)
 @given(MESSAGES)
-def test_rounds_carry_all_messages(messages):
-    for rounds in (matched(messages), ring(messages, SHARDS)):
-        room = [(pair, exchange.rows) for exchange in rounds for pair in exchange.pairs]
+def test_schedules_carry_all_messages(messages):
+    for schedule in (matched(messages), ring(messages, SHARDS)):
+        room = [(pair, exchange.rows) for exchange in schedule for pair in exchange.pairs]
         assert len(dict(room)) == len(room)
         assert all(dict(room)[pair] >= rows for pair, rows in messages.items())
-        for exchange in rounds:
+        for exchange in schedule:
             for ends in zip(*exchange.pairs, strict=True):
                 assert len(set(ends)) == len(ends)
 
@@ -30,16 +30,16 @@ def test_rounds_carry_all_messages(messages):
 @settings(deadline=None)
 @given(MESSAGES)
 def test_matched_rounds_are_few_and_sent_in_order_of_size(messages):
-    rounds = matched(messages)
+    schedule = matched(messages)
     busiest = max(
         (sum(pair[end] == shard for pair in messages) for end in (0, 1) for shard in range(SHARDS)),
         default=0,
     )
-    assert len(rounds) <= max(2 * busiest - 1, 0)
-    assert [exchange.rows for exchange in rounds] == sorted(
-        (exchange.rows for exchange in rounds), reverse=True
+    assert len(schedule) <= max(2 * busiest - 1, 0)
+    assert [exchange.rows for exchange in schedule] == sorted(
+        (exchange.rows for exchange in schedule), reverse=True
     )
-    assert {pair for exchange in rounds for pair in exchange.pairs} == set(messages)
+    assert {pair for exchange in schedule for pair in exchange.pairs} == set(messages)
 
 
 def test_neighbours_along_the_ring_always_have_a_round():

@@ -147,7 +147,7 @@ def ring(halo, shards, arrays):
     for shard in range(shards):
         own = jax.tree.map(lambda x, s=shard: x[s], halo)
         parts = [arrays[shard]]
-        for pairs, send in zip(halo.rounds, halo.send, strict=True):
+        for pairs, send in zip(halo.schedule, halo.send, strict=True):
             giver = {receiver: sender for sender, receiver in pairs}.get(shard)
             rows = np.full(send.shape[1], -1) if giver is None else send[giver]
             lent = arrays[giver or 0]
@@ -203,7 +203,9 @@ def test_a_fitted_split_holds_smaller_scenes_and_refuses_others(plans):
     with pytest.raises(CapacityError, match=r"halo of .*: shard \d lends \d+ rows to shard \d"):
         dataclasses.replace(only_small, capacities=wide).split(large)
     roomy = tuple(
-        dataclasses.replace(m, rounds=tuple(dataclasses.replace(r, rows=10_000) for r in m.rounds))
+        dataclasses.replace(
+            m, schedule=tuple(dataclasses.replace(r, rows=10_000) for r in m.schedule)
+        )
         for m in tight.maps
     )
     wide = dataclasses.replace(wide, maps=roomy)

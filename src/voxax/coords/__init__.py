@@ -1,6 +1,7 @@
 """Pure functions on integer coordinates ``int32[N, 1 + D]``: batch index, then D axes."""
 
 from voxax.coords.capacity import bucket_capacity as bucket_capacity
+from voxax.coords.capacity import round_up_rows as round_up_rows
 from voxax.coords.curves import CURVES as CURVES
 from voxax.coords.curves import Curve as Curve
 from voxax.coords.curves import hilbert_keys as hilbert_keys

@@ -7,6 +7,7 @@ import operator
 from voxax.errors import InputError
 
 MIN_CAPACITY = 16
+_ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equal
 
 
 def bucket_capacity(n: int) -> int:
@@ -30,3 +31,8 @@ def bucket_capacity(n: int) -> int:
         return MIN_CAPACITY
     quarter = 1 << max((n - 1).bit_length() - 3, 0)
     return -(-n // quarter) * quarter
+
+
+def round_up_rows(rows: int) -> int:
+    """The next multiple of 8, at least 8: capacities of fitted levels and shards."""
+    return max(_ROUND, -(-rows // _ROUND) * _ROUND)

@@ -26,13 +26,13 @@ Round = tuple[tuple[int, int], ...]
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Halo:
-    """Where the input rows of a shard's map come from.
+    """The source of each input row of a shard's map.
 
     Attributes:
       send: for each round ``int32[its capacity]``: own rows that are sent, -1 behind the last.
       source: ``int32[in_capacity]``: for each row of the extended set its place in the shard's own
         rows followed by those received, round by round; -1 in padding.
-      rounds: who sends to whom; static.
+      schedule: the exchange schedule, each round's pairs of shards; static.
       shards: number of shards; static.
       own_capacity: rows of the features that a shard holds; static.
       axis: name of the mapped axis; static.
@@ -40,7 +40,7 @@ class Halo:
 
     send: tuple[jax.Array, ...]
     source: jax.Array
-    rounds: tuple[Round, ...]
+    schedule: tuple[Round, ...]
     shards: int
     own_capacity: int
     axis: str
@@ -48,7 +48,7 @@ class Halo:
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         key = jax.tree_util.GetAttrKey
         children = ((key("send"), self.send), (key("source"), self.source))
-        return children, (self.rounds, self.shards, self.own_capacity, self.axis)
+        return children, (self.schedule, self.shards, self.own_capacity, self.axis)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> Halo:
@@ -74,11 +74,11 @@ class Halo:
                 f"the scene was split into {self.shards} shards, the mesh's axis {self.axis!r} has "
                 f"{places} places: split it with shards={places}"
             )
-        if not self.rounds and self.source.shape[0] == self.own_capacity:
+        if not self.schedule and self.source.shape[0] == self.own_capacity:
             return features  # nothing is borrowed: the extended set is the shard's own
         features, source, *send = _compat.vary_alike(features, self.source, *self.send)
         parts = [features]
-        for pairs, rows in zip(self.rounds, send, strict=True):
+        for pairs, rows in zip(self.schedule, send, strict=True):
             parts.append(jax.lax.ppermute(_taken(features, rows), self.axis, pairs))
         return _taken(jnp.concatenate(parts), source)
 

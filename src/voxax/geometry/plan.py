@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import PAD, bucket_capacity
+from voxax.coords import PAD, bucket_capacity, round_up_rows
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.build import recording_maps
 from voxax.geometry.host import (
@@ -47,9 +47,6 @@ def pure_call(model: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
     return lambda _, *args: model(*args), ()
 
 
-_ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equal
-
-
 @dataclasses.dataclass(frozen=True)
 class LevelFit:
     """Rows of one level, by input capacity.
@@ -73,7 +70,7 @@ class LevelFit:
         rows = dict(self.seen).get(capacity)
         if rows is None:
             rows = math.exp(self.intercept + self.slope * math.log(max(capacity, 1)))
-        return max(_ROUND, -(-math.ceil(rows) // _ROUND) * _ROUND)
+        return round_up_rows(math.ceil(rows))
 
 
 def fit_levels(counts: np.ndarray, margin: float) -> tuple[LevelFit, ...]:

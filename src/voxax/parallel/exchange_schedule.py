@@ -1,7 +1,7 @@
-"""Who sends to whom at the same time, when shards exchange their halos.
+"""The exchange schedule: which shards send their halo rows to which others, in which round.
 
-A ``ppermute`` is a round: each shard sends to one other at most, and all send equally many rows, as
-shapes are static. Few rounds of similar messages waste little.
+A round is one ``ppermute``: each shard sends to at most one other, and all send equally many rows,
+as shapes are static. Few rounds of similar messages waste little.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Exchange:
 
 
 def matched(messages: Messages) -> tuple[Exchange, ...]:
-    """Rounds for these very messages: the largest first, each into the first round that is free.
+    """A schedule for exactly these messages, the largest first, each in the first free round.
 
-    At most ``2 d - 1`` rounds where no shard sends or receives more than d messages, and messages
-    of a round are of similar size.
+    It has at most ``2 d - 1`` rounds where no shard sends or receives more than d messages, and
+    messages of a round are of similar size.
     """
     rounds: list[dict[int, int]] = []  # receiver by sender
     rows: list[int] = []
@@ -47,9 +47,9 @@ def matched(messages: Messages) -> tuple[Exchange, ...]:
 
 
 def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
-    """Rounds in which each shard sends to the one so many places further, for any scene.
+    """A schedule for any scene: in each round every shard sends over one distance along a ring.
 
-    Only the distances that occur. Neighbours along the ring are always among them.
+    It has the distances that occur, and always those to both neighbours along the ring.
     """
     largest = {shift: 0 for shift in {1, shards - 1} if 0 < shift < shards}
     for (sender, receiver), number in messages.items():

@@ -15,10 +15,35 @@ from voxax.geometry import Plan
 from voxax.geometry.host import neighbor_table
 
 
-def owners_by_level(
+@dataclasses.dataclass(frozen=True)
+class LevelPartition:
+    """Rows of one level by shard.
+
+    Attributes:
+      owner: ``int32[N]``, the shard of each row.
+      rows: for each shard its rows, ascending: in canonical order.
+      place: ``int32[N]``, where each row stands among its shard's.
+    """
+
+    owner: np.ndarray
+    rows: list[np.ndarray]
+    place: np.ndarray
+
+    @classmethod
+    def of(cls, owner: np.ndarray, shards: int) -> LevelPartition:
+        together = np.argsort(owner, kind="stable")
+        ends = np.cumsum(np.bincount(owner, minlength=shards))
+        rows = np.split(together, ends[:-1])
+        place = np.empty(len(owner), np.int32)
+        for own in rows:
+            place[own] = np.arange(len(own))
+        return cls(owner, rows, place)
+
+
+def partition_levels(
     plan: Plan, levels: list[np.ndarray], shards: int, order: Curve
-) -> list[np.ndarray]:
-    """The shard of each voxel of each level.
+) -> list[LevelPartition]:
+    """The partition of each level.
 
     The scene's own voxels are cut along the order into pieces that differ by one voxel at most.
     A voxel of a coarser level goes to the first shard among those it is made from, so that features
@@ -30,9 +55,6 @@ def owners_by_level(
       levels: its ``level_rows``, ``int32[N, 1 + D]`` each.
       shards: number of shards.
       order: along which voxels are cut, scene by scene.
-
-    Returns:
-      ``int32[N]`` for each level.
     """
     owners = [_cut(levels[0], shards, order)]
     for rows, (parent, spec) in zip(levels[1:], plan.parents, strict=True):
@@ -46,7 +68,7 @@ def owners_by_level(
             _, of_source = host.unique_rows(host.coarsen(source, spec.stride))
             np.minimum.at(first, of_source, above)
         owners.append(first)
-    return owners
+    return [LevelPartition.of(owner, shards) for owner in owners]
 
 
 def _cut(rows: np.ndarray, shards: int, order: Curve) -> np.ndarray:
@@ -61,33 +83,8 @@ def _cut(rows: np.ndarray, shards: int, order: Curve) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnRows:
-    """Rows of one level by shard.
-
-    Attributes:
-      owner: ``int32[N]``, the shard of each row.
-      rows: for each shard its rows, ascending: in canonical order.
-      place: ``int32[N]``, where each row stands among its shard's.
-    """
-
-    owner: np.ndarray
-    rows: list[np.ndarray]
-    place: np.ndarray
-
-    @classmethod
-    def of(cls, owner: np.ndarray, shards: int) -> OwnRows:
-        together = np.argsort(owner, kind="stable")
-        ends = np.cumsum(np.bincount(owner, minlength=shards))
-        rows = np.split(together, ends[:-1])
-        place = np.empty(len(owner), np.int32)
-        for own in rows:
-            place[own] = np.arange(len(own))
-        return cls(owner, rows, place)
-
-
-@dataclasses.dataclass(frozen=True)
 class ShardTable:
-    """What one shard computes of a map.
+    """The part of a map that one shard computes.
 
     Attributes:
       table: ``int32[own outputs, K]``, row of ``extended``, or -1.
@@ -100,7 +97,9 @@ class ShardTable:
     borrowed: dict[int, np.ndarray]
 
 
-def shard_tables(table: np.ndarray, inputs: OwnRows, outputs: OwnRows) -> list[ShardTable]:
+def partition_map(
+    table: np.ndarray, inputs: LevelPartition, outputs: LevelPartition
+) -> list[ShardTable]:
     """A map's ``neighbors int32[N_out, K]`` of the whole scene, shard by shard."""
     found = []
     for shard, (own_out, own_in) in enumerate(zip(outputs.rows, inputs.rows, strict=True)):

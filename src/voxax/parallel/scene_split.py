@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,16 +12,14 @@ import jax
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import CURVES, PAD, Curve
+from voxax.coords import CURVES, PAD, Curve, round_up_rows
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import MapRecord, Plan, VoxelGeometry, Voxels
 from voxax.geometry.halo import Halo
 from voxax.geometry.host import host_geometry, neighbor_table, table_views
 from voxax.geometry.voxel_geometry import ShardMaps
-from voxax.parallel.exchange_schedule import Exchange, matched, ring
-from voxax.parallel.partition import OwnRows, ShardTable, owners_by_level, shard_tables
-
-_ROUND = 8  # rows; keeps the sizes of similar scenes equal
+from voxax.parallel.exchange_schedule import Exchange, Messages, matched, ring
+from voxax.parallel.partition import LevelPartition, ShardTable, partition_levels, partition_map
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +28,11 @@ class MapRows:
 
     Attributes:
       extended: of a shard's own rows and halo together.
-      rounds: of the messages in which the halo comes.
+      schedule: rounds in which the halo comes.
     """
 
     extended: int
-    rounds: tuple[Exchange, ...]
+    schedule: tuple[Exchange, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,23 +117,10 @@ class SceneSplit:
         needs = [_Cut.of(self, sample).needs() for sample in samples]
         if not needs:
             raise InputError("a split is fitted to at least one sample, got none")
-
-        def room(rows: int) -> int:
-            return _rounded(math.ceil(margin * rows))
-
-        def of_map(index: int) -> MapRows:
-            messages: dict[tuple[int, int], int] = {}
-            for need in needs:
-                for pair, rows in need.messages[index].items():
-                    messages[pair] = max(rows, messages.get(pair, 0))
-            rounds = (
-                dataclasses.replace(r, rows=room(r.rows)) for r in ring(messages, self.shards)
-            )
-            return MapRows(room(max(need.extended[index] for need in needs)), tuple(rounds))
-
-        levels = tuple(room(max(own)) for own in zip(*(n.levels for n in needs), strict=True))
-        maps = tuple(map(of_map, range(len(self.records))))
-        return dataclasses.replace(self, capacities=SplitRows(levels, maps))
+        capacities = functools.reduce(_Needs.joined, needs).capacities(
+            lambda messages: ring(messages, self.shards), margin
+        )
+        return dataclasses.replace(self, capacities=capacities)
 
     def split(
         self, voxels: Voxels, labels: np.ndarray | None = None
@@ -161,7 +147,7 @@ class SceneSplit:
         """
         cut = _Cut.of(self, voxels)
         needs = cut.needs()
-        capacities = needs.capacities() if self.capacities is None else self.capacities
+        capacities = needs.capacities(matched) if self.capacities is None else self.capacities
         self._check(needs, capacities)
         rows = np.full((self.shards, capacities.levels[0]), -1, np.int32)
         for shard, own in enumerate(cut.own[0].rows):
@@ -184,7 +170,7 @@ class SceneSplit:
                 )
         for index, (record, limit) in enumerate(zip(self.records, given.maps, strict=True)):
             name = f"the map ({record.spec}) at stride {strides[record.in_level]}"
-            room = {pair: r.rows for r in limit.rounds for pair in r.pairs}
+            room = {pair: r.rows for r in limit.schedule for pair in r.pairs}
             for (sender, receiver), rows in needs.messages[index].items():
                 if rows > room.get((sender, receiver), 0):
                     raise CapacityError(
@@ -233,22 +219,37 @@ class _Needs:
     extended: list[int]
     messages: list[dict[tuple[int, int], int]]
 
-    def capacities(self) -> SplitRows:
-        """For this very scene."""
+    def joined(self, other: _Needs) -> _Needs:
+        """Rows that hold this scene and the other."""
+        messages = [
+            {pair: max(a.get(pair, 0), b.get(pair, 0)) for pair in {**a, **b}}
+            for a, b in zip(self.messages, other.messages, strict=True)
+        ]
+        levels = list(map(max, self.levels, other.levels))
+        return _Needs(levels, list(map(max, self.extended, other.extended)), messages)
+
+    def capacities(
+        self, schedule: Callable[[Messages], tuple[Exchange, ...]], margin: float = 1.0
+    ) -> SplitRows:
+        """Capacities that are ``margin`` times as large, with halos exchanged by ``schedule``."""
+
+        def room(rows: int) -> int:
+            return round_up_rows(math.ceil(margin * rows))
+
         maps = []
         for extended, messages in zip(self.extended, self.messages, strict=True):
-            rounds = (dataclasses.replace(r, rows=_rounded(r.rows)) for r in matched(messages))
-            maps.append(MapRows(_rounded(extended), tuple(rounds)))
-        return SplitRows(tuple(map(_rounded, self.levels)), tuple(maps))
+            rounds = (dataclasses.replace(r, rows=room(r.rows)) for r in schedule(messages))
+            maps.append(MapRows(room(extended), tuple(rounds)))
+        return SplitRows(tuple(map(room, self.levels)), tuple(maps))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Cut:
-    """A scene that was cut: for each level the rows by shard, for each map the tables by shard."""
+    """A scene that was cut: the partition of each level, and the tables of each map by shard."""
 
     split: SceneSplit
     levels: list[np.ndarray]
-    own: list[OwnRows]
+    own: list[LevelPartition]
     tables: list[list[ShardTable]]
 
     @classmethod
@@ -259,13 +260,12 @@ class _Cut:
             voxels.raise_if_overflowed()
         coords = np.asarray(voxels.geometry.coords)
         levels = split.plan.level_rows(coords[coords[:, 0] != PAD])
-        owners = owners_by_level(split.plan, levels, split.shards, split.order)
-        own = [OwnRows.of(owner, split.shards) for owner in owners]
+        own = partition_levels(split.plan, levels, split.shards, split.order)
         tables = []
         for record in split.records:
             source, out = levels[record.in_level], levels[record.out_level]
             table = neighbor_table(source, out, record.spec, len(source), len(out))
-            tables.append(shard_tables(table, own[record.in_level], own[record.out_level]))
+            tables.append(partition_map(table, own[record.in_level], own[record.out_level]))
         return cls(split, levels, own, tables)
 
     def needs(self) -> _Needs:
@@ -333,10 +333,10 @@ class _Cut:
     ) -> Halo:
         own, mine = self.own[level], tables[number]
         source = np.full(size.extended, -1, np.int32)
-        # What others own is overwritten by the round that brings it.
+        # Rows of other shards are overwritten below, by the round that brings them.
         source[: len(mine.extended)] = own.place[mine.extended]
         send, start = [], own_capacity
-        for exchange in size.rounds:
+        for exchange in size.schedule:
             rows = np.full(exchange.rows, -1, np.int32)
             for sender, receiver in exchange.pairs:
                 if number == sender and sender in tables[receiver].borrowed:
@@ -348,13 +348,9 @@ class _Cut:
                     source[place] = start + np.arange(len(borrowed))
             send.append(rows)
             start += exchange.rows
-        rounds = tuple(exchange.pairs for exchange in size.rounds)
+        schedule = tuple(exchange.pairs for exchange in size.schedule)
         ends = self.split.shards, own_capacity, self.split.axis
-        return Halo(tuple(send), source, rounds, *ends)  # type: ignore[arg-type]
-
-
-def _rounded(rows: int) -> int:
-    return max(_ROUND, -(-rows // _ROUND) * _ROUND)
+        return Halo(tuple(send), source, schedule, *ends)  # type: ignore[arg-type]
 
 
 def _checked(labels: np.ndarray, cut: _Cut) -> np.ndarray:
