@@ -177,8 +177,7 @@ def sizes(folder: Path, scan: str) -> list[dict[str, Any]]:
     from voxax.coords import PAD
     from voxax.geometry.host import neighbor_table
     from voxax.parallel import SceneSplit
-    from voxax.parallel.exchange_schedule import matched
-    from voxax.parallel.partition import partition_levels, partition_map
+    from voxax.parallel.scene_split import matched, partition_levels, partition_map
 
     found, recorded = [], None
     for name in SIZES:

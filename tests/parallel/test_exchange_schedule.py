@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxax.parallel.exchange_schedule import matched, ring
+from voxax.parallel.scene_split import matched, ring
 
 SHARDS = 9
 MESSAGES = st.dictionaries(

@@ -34,7 +34,7 @@ class Packing:
     scenes_per_shard: int
 
     def part(self, places: Sequence[int]) -> tuple[tuple[int, ...], Packing]:
-        """What a process with some of the shards has to load.
+        """The part of the packing that a process with some of the shards has to load.
 
         Args:
           places: which shards, see :func:`voxax.parallel.places_of`.
@@ -132,8 +132,8 @@ def shard_scenes(
       packing: of these scenes, see :func:`pack_scenes`.
       labels: for each scene ``int[rows]`` of at least its voxels, negative where unknown.
       plan: fitted; its kernel maps are attached to each shard, all with the same capacities.
-      like: voxels of the same kind, whichever, for a process whose shards are all empty: where
-        there is no scene, they say what the scenes of others are like. None takes the first.
+      like: any voxels of the same kind, for a process whose shards are all empty: without a
+        scene they give its channels and dtype. None takes the first scene.
 
     Returns:
       ``(voxels, labels)``: voxels with arrays ``[shards, ...]``, to be taken apart by
@@ -163,7 +163,7 @@ def shard_scenes(
 
 
 def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels | None) -> Voxels:
-    """Voxels of the kind that all scenes are."""
+    """Return voxels of the kind that all scenes are, or raise where a scene does not fit."""
     if not scenes and like is None:
         raise InputError(
             "no scene, so channels and dtype are not known: give like=, any voxels of that kind"
@@ -189,12 +189,7 @@ def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels
             v.raise_if_overflowed()
     counts = [int(v.count) for v in scenes]
     for index, own in enumerate(labels or ()):
-        shape, dtype = np.shape(own), np.asarray(own).dtype
-        if len(shape) != 1 or shape[0] < counts[index] or not np.issubdtype(dtype, np.integer):
-            raise InputError(
-                f"labels of scene {index} are {dtype}{list(shape)}: expected integers, one for "
-                f"each of its {counts[index]} voxels or more"
-            )
+        checked_labels(own, counts[index], f"labels of scene {index}", "its")
     indices = sorted(i for shard in packing.scenes for i in shard)
     if indices != list(range(len(scenes))) or packing.loads != tuple(
         sum(counts[i] for i in shard) for shard in packing.scenes
@@ -205,6 +200,17 @@ def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels
             "pack_scenes([int(v.count) for v in scenes], shards)"
         )
     return first
+
+
+def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray:
+    """The labels as an array, or :class:`InputError` unless they are integers for all voxels."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or len(array) < count or not np.issubdtype(array.dtype, np.integer):
+        raise InputError(
+            f"{name} are {array.dtype}{list(array.shape)}: expected integers, one for each of "
+            f"{whose} {count} voxels or more"
+        )
+    return array
 
 
 def _joined(parts: Sequence[Voxels], like: Voxels, packing: Packing) -> Voxels:

@@ -1,25 +1,184 @@
-"""One scene over several devices: its voxels, its kernel maps and their halos by shard."""
+"""One scene over several devices: its voxels, its kernel maps and their halos by shard.
+
+The *partition* gives each voxel of each level to one shard, its owner. A kernel map is divided by
+the owners of its output rows; the inputs that other shards own are borrowed, and form the halo.
+
+The *exchange schedule* says which shards send their halo rows to which others, in which round. A
+round is one ``ppermute``: each shard sends to at most one other, and all send equally many rows, as
+shapes are static. Few rounds of similar messages waste little.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import CURVES, PAD, Curve, round_up_rows
+from voxax.coords import CURVES, PAD, Curve, bucket_capacity, host, round_up_rows, sort_by_curve
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import MapRecord, Plan, VoxelGeometry, Voxels
-from voxax.geometry.halo import Halo
+from voxax.geometry.halo import Halo, Round
 from voxax.geometry.host import host_geometry, neighbor_table, table_views
 from voxax.geometry.voxel_geometry import ShardMaps
-from voxax.parallel.exchange_schedule import Exchange, Messages, matched, ring
-from voxax.parallel.partition import LevelPartition, ShardTable, partition_levels, partition_map
+from voxax.parallel.packing import checked_labels
+
+
+@dataclasses.dataclass(frozen=True)
+class LevelPartition:
+    """Rows of one level by shard.
+
+    Attributes:
+      owner: ``int32[N]``, the shard of each row.
+      rows: for each shard its rows, ascending: in canonical order.
+      place: ``int32[N]``, where each row stands among its shard's.
+    """
+
+    owner: np.ndarray
+    rows: list[np.ndarray]
+    place: np.ndarray
+
+    @classmethod
+    def of(cls, owner: np.ndarray, shards: int) -> LevelPartition:
+        together = np.argsort(owner, kind="stable")
+        ends = np.cumsum(np.bincount(owner, minlength=shards))
+        rows = np.split(together, ends[:-1])
+        place = np.empty(len(owner), np.int32)
+        for own in rows:
+            place[own] = np.arange(len(own))
+        return cls(owner, rows, place)
+
+
+def partition_levels(
+    plan: Plan, levels: list[np.ndarray], shards: int, order: Curve
+) -> list[LevelPartition]:
+    """The partition of each level.
+
+    The scene's own voxels are cut along the order into pieces that differ by one voxel at most.
+    A voxel of a coarser level goes to the first shard among those it is made from, so that features
+    stay on their device from level to level but for the cut. (Cutting every level evenly would move
+    whole regions: the number of coarse voxels to one fine voxel changes over a scan.)
+
+    Args:
+      plan: of the network.
+      levels: its ``level_rows``, ``int32[N, 1 + D]`` each.
+      shards: number of shards.
+      order: along which voxels are cut, scene by scene.
+    """
+    owners = [_cut(levels[0], shards, order)]
+    for rows, (parent, spec) in zip(levels[1:], plan.parents, strict=True):
+        source, above = levels[parent], owners[parent]
+        first = np.full(len(rows), shards, np.int32)
+        if spec.generative:
+            table = neighbor_table(source, rows, spec, len(source), len(rows))
+            reached, tap = np.nonzero(table >= 0)
+            np.minimum.at(first, reached, above[table[reached, tap]])
+        else:
+            _, of_source = host.unique_rows(host.coarsen(source, spec.stride))
+            np.minimum.at(first, of_source, above)
+        owners.append(first)
+    return [LevelPartition.of(owner, shards) for owner in owners]
+
+
+def _cut(rows: np.ndarray, shards: int, order: Curve) -> np.ndarray:
+    place = np.arange(len(rows))
+    if order != "lexicographic":
+        # Buckets, so that scenes of similar size share a compiled program.
+        padded = host.pad_rows(rows, bucket_capacity(len(rows)))
+        along = np.asarray(sort_by_curve(padded, order))
+        assert (padded[along[len(rows) :], 0] == PAD).all()
+        place[along[: len(rows)]] = np.arange(len(rows))
+    return (place * shards // max(len(rows), 1)).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTable:
+    """The part of a map that one shard computes.
+
+    Attributes:
+      table: ``int32[own outputs, K]``, row of ``extended``, or -1.
+      extended: rows of the scene's input level that the shard has or reads, ascending.
+      borrowed: ``{shard: rows of the scene's input level that it lends, ascending}``.
+    """
+
+    table: np.ndarray
+    extended: np.ndarray
+    borrowed: dict[int, np.ndarray]
+
+
+def partition_map(
+    table: np.ndarray, inputs: LevelPartition, outputs: LevelPartition
+) -> list[ShardTable]:
+    """A map's ``neighbors int32[N_out, K]`` of the whole scene, shard by shard."""
+    found = []
+    for shard, (own_out, own_in) in enumerate(zip(outputs.rows, inputs.rows, strict=True)):
+        part = table[own_out]
+        read = np.zeros(len(inputs.owner), bool)
+        read[part[part >= 0]] = True
+        read[own_in] = True
+        extended = np.flatnonzero(read)
+        place = np.cumsum(read, dtype=np.int32) - 1
+        local = np.where(part < 0, -1, place[part]) if len(place) else part
+        owner = inputs.owner[extended]
+        lenders = np.flatnonzero(np.bincount(owner, minlength=1)).tolist()
+        borrowed = {other: extended[owner == other] for other in lenders if other != shard}
+        found.append(ShardTable(local.astype(np.int32), extended, borrowed))
+    return found
+
+
+Messages = Mapping[tuple[int, int], int]
+"""``{(sender, receiver): rows}``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One round: its pairs, and rows of each message at most."""
+
+    pairs: Round
+    rows: int
+
+
+def matched(messages: Messages) -> tuple[Exchange, ...]:
+    """A schedule for exactly these messages, the largest first, each in the first free round.
+
+    It has at most ``2 d - 1`` rounds where no shard sends or receives more than d messages, and
+    messages of a round are of similar size.
+    """
+    rounds: list[dict[int, int]] = []  # receiver by sender
+    rows: list[int] = []
+    for (sender, receiver), number in sorted(messages.items(), key=lambda m: (-m[1], m[0])):
+        free = (
+            index
+            for index, pairs in enumerate(rounds)
+            if sender not in pairs and receiver not in pairs.values()
+        )
+        index = next(free, None)
+        if index is None:
+            rounds.append({})
+            rows.append(number)
+            index = -1
+        rounds[index][sender] = receiver
+    return tuple(Exchange(tuple(sorted(p.items())), n) for p, n in zip(rounds, rows, strict=True))
+
+
+def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
+    """A schedule for any scene: in each round every shard sends over one distance along a ring.
+
+    It has the distances that occur, and always those to both neighbours along the ring.
+    """
+    largest = {shift: 0 for shift in {1, shards - 1} if 0 < shift < shards}
+    for (sender, receiver), number in messages.items():
+        shift = (receiver - sender) % shards
+        largest[shift] = max(number, largest.get(shift, 0))
+    return tuple(
+        Exchange(tuple((place, (place + shift) % shards) for place in range(shards)), rows)
+        for shift, rows in sorted(largest.items())
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -355,10 +514,6 @@ class _Cut:
 
 def _checked(labels: np.ndarray, cut: _Cut) -> np.ndarray:
     """``int32`` labels of the scene's rows, one more behind them."""
-    labels, count = np.asarray(labels), len(cut.levels[0])
-    if labels.ndim != 1 or len(labels) < count or not np.issubdtype(labels.dtype, np.integer):
-        raise InputError(
-            f"labels are {labels.dtype}{list(labels.shape)}: expected integers, one for each of "
-            f"the scene's {count} voxels or more"
-        )
+    count = len(cut.levels[0])
+    labels = checked_labels(labels, count, "labels", "the scene's")
     return np.append(np.maximum(labels[:count], -1), -1).astype(np.int32)
