@@ -230,7 +230,7 @@ def test_submanifold_kernels_off_the_centre(offsets, options, places, fix, axes)
     with pytest.raises(vx.InputError, match=match):
         to_spconv(layer, axes=axes)
     state = to_spconv(SparseConv3d(4, 16, kernel_shape=offsets, generative=True, **options))
-    with pytest.raises(vx.InputError, match="centred at 0"):
+    with pytest.raises(vx.InputError, match="centered at 0"):
         from_spconv(state, layer)
 
 

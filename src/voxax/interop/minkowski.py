@@ -10,9 +10,6 @@ undoes. Batch norm and linear layers are PyTorch's, in inner modules ``bn`` and 
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,25 +17,13 @@ import numpy as np
 from flax import nnx
 
 from voxax.errors import InputError
-from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.interop.peer import (
-    Form,
-    LayerWeights,
-    Role,
-    check_axes,
-    linear_form,
-    named_ranges,
-    peer_offsets,
-    places_of,
-    reshaped,
-    vector_forms,
-)
-from voxax.interop.state_dict import Names, dump, load
+from voxax.interop import peer
+from voxax.interop.state_dict import Names, StateDict, dump, load
 
 
 def from_minkowski(
-    state_dict: Mapping[str, Any] | str | os.PathLike[str],
+    state_dict: StateDict,
     model: nnx.Module,
     *,
     names: Names = None,
@@ -69,7 +54,7 @@ def to_minkowski(
     axes: Sequence[int] | None = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The parameters and statistics of ``model`` as a MinkowskiEngine state dict of NumPy arrays.
+    """Return a MinkowskiEngine state dict with the arrays of ``model``, in NumPy.
 
     Args:
       model, names, axes: as in :func:`from_minkowski`.
@@ -87,8 +72,8 @@ def minkowski_offsets(
     kernel_shape: Literal["box", "cross"] = "box",
     *,
     ndim: int = 3,
-) -> tuple[tuple[int, ...], ...]:
-    """The offsets of a kernel of MinkowskiEngine, in its order, for ``kernel_shape=`` of ours.
+) -> peer.Offsets:
+    """Return the offsets of a MinkowskiEngine kernel, in its order, for ``kernel_shape=`` of ours.
 
     Needed where its reach is another: even sizes from 4 on with a stride other than the size, odd
     sizes from 3 on with a stride equal to the size.
@@ -103,9 +88,7 @@ def minkowski_offsets(
     """
     size = per_axis(kernel_size, ndim, "kernel_size")
     if kernel_shape == "box":
-        ranges = [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
-        # product() has its last factor fastest.
-        return tuple(taps[::-1] for taps in itertools.product(*ranges[::-1]))
+        return peer.first_axis_fastest(peer.ranges_by_parity(size))
     if kernel_shape != "cross":
         raise InputError(f"unknown kernel_shape {kernel_shape!r}; known: box, cross")
     if not all(k % 2 for k in size):
@@ -118,55 +101,42 @@ def minkowski_offsets(
     return tuple(taps)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Minkowski:
-    axes: Sequence[int] | None
-    name: str = "MinkowskiEngine"
-    wrappers: tuple[str, ...] = ("bn", "linear")
-    grouped: bool = False
+class _Minkowski(peer.Peer):
+    name = "MinkowskiEngine"
+    wrappers = ("bn", "linear")
 
-    def wrapper_of(self, layer: LayerWeights) -> str:
+    def wrapper_of(self, layer: peer.LayerWeights) -> str:
         if layer.kind == "linear":
             return "linear"
         return "bn" if "mean" in layer.arrays else ""
 
-    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
-        convolves = layer.kind in ("conv", "depthwise")
-        found: dict[Role, list[Form]]
-        found = {role: vector_forms(layer, role, as_row=convolves) for role in layer.arrays}
-        if layer.kind != "norm":
-            found["weight"] = self._weight(layer)
+    def forms(self, layer: peer.LayerWeights) -> dict[peer.Role, list[peer.Form]]:
+        found = super().forms(layer)
+        if layer.kind in ("conv", "depthwise") and "bias" in found:
+            found["bias"].reverse()  # convolutions store it as a row
         return found
 
-    def _weight(self, layer: LayerWeights) -> list[Form]:
+    def weight_forms(self, layer: peer.LayerWeights) -> list[peer.Form]:
         own = layer.shape("weight")
-        if not layer.is_product:
-            assert layer.spec is not None
-            return [self._taps(layer, layer.spec)]
-        matrix, stacked = (reshaped("kernel", s, own) for s in (own[-2:], (1, *own[-2:])))
-        linear = linear_form(own)
-        return [linear, matrix, stacked] if layer.kind == "linear" else [matrix, stacked, linear]
-
-    def _taps(self, layer: LayerWeights, spec: KernelSpec) -> Form:
-        offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
+        if layer.is_product:
+            matrix, stacked = (peer.reshaped("kernel", s, own) for s in (own[-2:], (1, *own[-2:])))
+            linear = peer.linear_form(own)
+            if layer.kind == "linear":
+                return [linear, matrix, stacked]
+            return [matrix, stacked, linear]
+        offsets = self.peer_offsets(layer)
         order = _order(offsets, layer.is_cross)
         if order is None:
             size = (np.ptp(offsets, axis=0) + 1).tolist()
-            theirs = np.asarray(minkowski_offsets(size, ndim=spec.ndim))
-            # A layer is built in the order of our axes.
-            own = (np.ptp(spec.offsets, axis=0) + 1).tolist()
-            fix = f"{own}" if spec.ndim == 3 else f"{own}, ndim={spec.ndim}"
-            raise InputError(
-                f"{layer} has {len(offsets)} taps at {named_ranges(offsets)}: a box of size {size} "
-                f"in MinkowskiEngine has {len(theirs)} at {named_ranges(theirs)}, a cross has odd "
-                f"sizes. Build the layer with kernel_shape=minkowski_offsets({fix})"
-            )
-        back = np.argsort(order)
-        return Form("kernel", layer.shape("weight"), lambda x: x[back], lambda x: x[order])
+            theirs = np.asarray(minkowski_offsets(size, ndim=len(size)))
+            where = f"a box of size {size} in MinkowskiEngine"
+            note = ", a cross has odd sizes"
+            raise peer.other_reach(layer, offsets, theirs, where, note, "minkowski_offsets")
+        return [peer.reordered("kernel", layer, order)]
 
 
 def _order(offsets: np.ndarray, is_cross: bool) -> np.ndarray | None:
-    """``int[K]``: the number of our tap at each of MinkowskiEngine's places; None without any.
+    """Return ``int[K]``: our tap at each of MinkowskiEngine's places; None without any.
 
     Along a line, boxes and crosses have the same offsets in another order. Custom offsets are
     then a cross if they are in its order.
@@ -177,5 +147,5 @@ def _order(offsets: np.ndarray, is_cross: bool) -> np.ndarray | None:
         cross = minkowski_offsets(size, "cross", ndim=len(size))
         is_cross |= np.array_equal(offsets, cross)
         candidates.insert(0 if is_cross else 1, cross)
-    places = (places_of(offsets, np.asarray(candidate)) for candidate in candidates)
+    places = (peer.places_of(offsets, np.asarray(candidate)) for candidate in candidates)
     return next((order for order in places if order is not None), None)

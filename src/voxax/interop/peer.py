@@ -7,8 +7,9 @@ name, in which shape and in which order of taps a peer stores one of them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from flax import nnx
@@ -27,12 +28,20 @@ from voxax.nn.modules import (
 )
 
 Role = Literal["weight", "bias", "mean", "var"]
+Offsets = tuple[tuple[int, ...], ...]
+"""Taps of a kernel in a library's order."""
 
 _NORMS = (BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm)
 # Roles by the attributes that hold them, in the order of PyTorch's state dicts.
 _CONV_ROLES: dict[Role, str] = {"weight": "weight", "bias": "bias"}
 _LINEAR_ROLES: dict[Role, str] = {"weight": "kernel", "bias": "bias"}
 _NORM_ROLES: dict[Role, str] = {"weight": "scale", "bias": "bias", "mean": "mean", "var": "var"}
+_MEMBERS: dict[Role, str] = {
+    "weight": "weight",
+    "bias": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +68,7 @@ class LayerWeights:
 
     @property
     def is_product(self) -> bool:
-        """One tap at offset 0 and no stride: the product of each row with a matrix."""
+        """True for one tap at offset 0 and no stride: each row is multiplied by one matrix."""
         spec = self.spec
         return self.kind == "linear" or (
             self.kind == "conv"
@@ -68,6 +77,12 @@ class LayerWeights:
             and spec.offsets == ((0,) * spec.ndim,)
             and all(s == 1 for s in spec.stride)
         )
+
+    @property
+    def convolution(self) -> KernelSpec:
+        """The relation of a layer that is known to be a convolution."""
+        assert self.spec is not None
+        return self.spec
 
     def shape(self, role: Role) -> tuple[int, ...]:
         return tuple(self.arrays[role][...].shape)
@@ -78,7 +93,7 @@ class LayerWeights:
 
 
 def find_layers(model: nnx.Module) -> list[LayerWeights]:
-    """Every convolution, linear layer and normalisation of ``model``, in order of definition.
+    """Return the convolutions, linear layers and normalizations of ``model``, as defined.
 
     A layer that is shared comes once, at the first path that leads to it.
 
@@ -131,8 +146,10 @@ def _layer(node: Any, path: str) -> LayerWeights | None:
 
 
 def _is_as_constructed(holder: nnx.Module) -> bool:
-    """nnx and jax.tree rebuild a module, and all below it, with its attributes sorted by name;
-    jax.tree puts arrays first. No layer's constructor makes those that are no arrays in that order.
+    """Return False if ``nnx`` or ``jax.tree`` rebuilt the module, which sorts its attributes.
+
+    They sort by name, and jax.tree puts arrays first. No layer's constructor makes its other
+    attributes in that order.
     """
     names = [
         name
@@ -159,42 +176,77 @@ class Form:
     write: Callable[[np.ndarray], np.ndarray]
 
 
-class Peer(Protocol):
-    """What a library's state dicts look like."""
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """State dicts of another library; a subclass describes each one.
 
-    @property
-    def name(self) -> str: ...
+    Attributes:
+      axes: the peer's spatial axis for each axis of the model; None is the same order.
+    """
 
-    @property
-    def wrappers(self) -> tuple[str, ...]:
-        """Names of inner modules in which this library keeps PyTorch's own layers."""
-        ...
+    axes: Sequence[int] | None = None
 
-    @property
-    def grouped(self) -> bool:
-        """Whether this library has grouped convolutions."""
-        ...
+    name: ClassVar[str]
+    wrappers: ClassVar[tuple[str, ...]] = ()
+    """Names of inner modules in which the library keeps PyTorch's own layers."""
+    grouped: ClassVar[bool] = False
+    """The library has grouped convolutions."""
+    depthwise: ClassVar[bool] = True
+    """The library has depthwise convolutions."""
 
     def wrapper_of(self, layer: LayerWeights) -> str:
-        """The inner module that holds this layer's tensors, or the empty string."""
-        ...
+        """Return the inner module that holds this layer's tensors, or the empty string."""
+        del layer
+        return ""
 
     def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
-        """The ways to store each array of a layer; the first is the one to write unless told.
+        """Return the ways to store each array of a layer; the first is written by default.
 
         Raises:
           InputError: the peer has no such layer.
         """
-        ...
+        found: dict[Role, list[Form]]
+        found = {role: vector_forms(layer, role) for role in layer.arrays}
+        if layer.kind == "depthwise" and not self.depthwise:
+            raise InputError(
+                f"{layer}: {self.name} has no depthwise convolution; use SpatiallySparseConv, or "
+                "leave the layer out"
+            )
+        if layer.kind != "norm":
+            found["weight"] = self.weight_forms(layer)
+        return found
+
+    def weight_forms(self, layer: LayerWeights) -> list[Form]:
+        """Return the ways to store the weight of a convolution or linear layer."""
+        raise NotImplementedError
+
+    def peer_offsets(self, layer: LayerWeights) -> np.ndarray:
+        """Return ``int[K, D]``: our offsets, in our tap order, with the axes in the peer's order.
+
+        Raises:
+          InputError: ``axes`` is not a permutation of ``0`` to ``ndim - 1``.
+        """
+        spec = layer.convolution
+        given = tuple(range(spec.ndim)) if self.axes is None else tuple(self.axes)
+        if sorted(given) != list(range(spec.ndim)):
+            raise InputError(
+                f"axes={given} must name each of the {spec.ndim} spatial axes once: the peer's "
+                f"axis for each axis of the model, {tuple(reversed(range(spec.ndim)))} where one "
+                "has x, y, z and the other z, y, x"
+            )
+        return np.asarray(spec.offsets)[:, np.argsort(given)]
 
 
 def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
-    """The same numbers in the same order."""
+    """Return the form that has the same numbers in the same order."""
     return Form(member, shape, lambda x: x.reshape(own), lambda x: x.reshape(shape))
 
 
 def linear_form(own: tuple[int, ...]) -> Form:
-    """PyTorch's linear layer: ``[out, in]`` for our ``[in, out]`` or ``[1, in, out]``."""
+    """Return PyTorch's form of a linear layer: ``[out, in]`` for our ``[in, out]``.
+
+    A weight ``[1, in, out]``, of a convolution with one tap, has the same form.
+    """
     matrix = own[-2:]
     return Form(
         "weight",
@@ -204,69 +256,94 @@ def linear_form(own: tuple[int, ...]) -> Form:
     )
 
 
-def vector_forms(layer: LayerWeights, role: Role, *, as_row: bool = False) -> list[Form]:
-    """One number for each channel: ``[C]`` or ``[1, C]``; ``as_row`` puts the latter first."""
+def vector_forms(layer: LayerWeights, role: Role) -> list[Form]:
+    """Return the forms of one number for each channel: ``[C]``, and ``[1, C]``."""
     own = layer.shape(role)
-    shapes = [own, (1, *own)]
-    return [reshaped(_MEMBERS[role], shape, own) for shape in shapes[:: -1 if as_row else 1]]
+    return [reshaped(_MEMBERS[role], shape, own) for shape in (own, (1, *own))]
 
 
-_MEMBERS: dict[Role, str] = {
-    "weight": "weight",
-    "bias": "bias",
-    "mean": "running_mean",
-    "var": "running_var",
-}
+def reordered(member: str, layer: LayerWeights, order: np.ndarray) -> Form:
+    """Return the form of a weight whose taps the peer counts in another order.
+
+    Args:
+      member: the last part of the tensor's name.
+      layer: the convolution; the peer's weight has the shape of ours.
+      order: ``int[K]``, the number of our tap at each place of the peer.
+    """
+    back = np.argsort(order)
+    return Form(member, layer.shape("weight"), lambda x: x[back], lambda x: x[order])
 
 
-def check_axes(axes: Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """The peer's axis for each of our axes; None is the same order.
+def other_reach(
+    layer: LayerWeights, offsets: np.ndarray, theirs: np.ndarray, where: str, note: str, fix: str
+) -> InputError:
+    """Return the error for a kernel whose taps the peer has at other offsets.
+
+    Args:
+      layer: the convolution.
+      offsets, theirs: ``int[K, D]``, our taps and the peer's for a kernel of that size.
+      where: names the peer's kernel.
+      note: what the peer has beside it.
+      fix: the function that makes the peer's offsets.
+    """
+    # A layer is built in the order of our axes.
+    size = (np.ptp(layer.convolution.offsets, axis=0) + 1).tolist()
+    arguments = f"{size}" if len(size) == 3 else f"{size}, ndim={len(size)}"
+    return InputError(
+        f"{layer} has {len(offsets)} taps at {named_ranges(offsets)}: {where} has {len(theirs)} at "
+        f"{named_ranges(theirs)}{note}. Build the layer with kernel_shape={fix}({arguments})"
+    )
+
+
+def paddings(padding: int | Sequence[int], ndim: int) -> tuple[int, ...]:
+    """Return one padding for each axis.
 
     Raises:
-      InputError: not a permutation of ``0`` to ``ndim - 1``.
+      InputError: another number of them, or a negative one.
     """
-    given = tuple(range(ndim)) if axes is None else tuple(axes)
-    if sorted(given) != list(range(ndim)):
-        raise InputError(
-            f"axes={given} must name each of the {ndim} spatial axes once: the peer's axis for "
-            f"each axis of the model, {tuple(reversed(range(ndim)))} where one has x, y, z and "
-            "the other z, y, x"
-        )
-    return given
+    low = (padding,) * ndim if isinstance(padding, int) else tuple(padding)
+    if len(low) != ndim or min(low) < 0:
+        raise InputError(f"padding={padding} must be at least 0 along each of the {ndim} axes")
+    return low
 
 
-def peer_offsets(spec: KernelSpec, axes: tuple[int, ...]) -> np.ndarray:
-    """``int[K, D]``: our offsets, in our tap order, with the axes in the peer's order."""
-    return np.asarray(spec.offsets)[:, np.argsort(axes)]
+def ranges_by_parity(size: Sequence[int]) -> list[range]:
+    """Return the taps along each axis: centred where a size is odd, from 0 where it is even."""
+    return [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
+
+
+def first_axis_fastest(ranges: Sequence[Sequence[int]]) -> Offsets:
+    """Return the offsets of a box, counted along the first axis first."""
+    # product() has its last factor fastest.
+    return tuple(taps[::-1] for taps in itertools.product(*ranges[::-1]))
 
 
 def grid_size(offsets: np.ndarray) -> tuple[int, ...] | None:
-    """Distinct offsets along each axis, where they are all of a grid's; None where some lack."""
+    """Return the number of distinct offsets along each axis; None if they do not fill a grid."""
     size = [len(set(column)) for column in offsets.T.tolist()]
     return tuple(size) if np.prod(size) == len(offsets) else None
 
 
 def grid_steps(offsets: np.ndarray) -> tuple[int, ...] | None:
-    """Distance of neighbouring offsets along each axis, 1 along an axis with one offset only;
-    None where distances along an axis differ."""
+    """Return the distance of neighboring offsets along each axis; None where they differ.
+
+    It is 1 along an axis with a single offset.
+    """
     steps = [set(np.diff(np.unique(column)).tolist()) for column in offsets.T]
     return tuple(next(iter(s), 1) for s in steps) if all(len(s) < 2 for s in steps) else None
 
 
-def last_axis_fastest(offsets: np.ndarray) -> np.ndarray:
-    """``int[K]``: at place i, the number of the tap that is i-th in lexicographic order."""
-    return np.lexsort(offsets.T[::-1])
-
-
 def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
-    """``int[K]``: at place i, the number of the tap with offset ``wanted[i]``; None unless both
-    are the same set."""
+    """Return ``int[K]``: at place i, the number of the tap with offset ``wanted[i]``.
+
+    None unless both are the same set.
+    """
     number = {tuple(row): i for i, row in enumerate(offsets.tolist())}
     rows = [tuple(row) for row in wanted.tolist()]
     return np.asarray([number[r] for r in rows]) if set(rows) == set(number) else None
 
 
 def named_ranges(offsets: np.ndarray) -> str:
-    """``-1..1 x 0..1``, for messages."""
+    """Return ``-1..1 x 0..1``, for messages."""
     ends = zip(offsets.min(0), offsets.max(0), strict=True)
     return " x ".join(f"{low}..{high}" for low, high in ends)

@@ -6,24 +6,17 @@ layers and batch norm are stored as PyTorch's own.
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from flax import nnx
 
-from voxax.interop.peer import Form, LayerWeights, Role, linear_form, reshaped, vector_forms
-from voxax.interop.state_dict import Names, dump, load
+from voxax.interop.peer import Form, LayerWeights, Peer, linear_form, reshaped
+from voxax.interop.state_dict import Names, StateDict, dump, load
 
 
-def from_torch(
-    state_dict: Mapping[str, Any] | str | os.PathLike[str],
-    model: nnx.Module,
-    *,
-    names: Names = None,
-) -> dict[str, str]:
+def from_torch(state_dict: StateDict, model: nnx.Module, *, names: Names = None) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a model of ``voxax.torch``.
 
     Args:
@@ -35,13 +28,13 @@ def from_torch(
     Raises:
       InputError: a layer without tensors, tensors without a layer, another shape.
     """
-    return load(state_dict, model, _Door(), names)
+    return load(state_dict, model, _VoxaxTorch(), names)
 
 
 def to_torch(
     model: nnx.Module, *, names: Names = None, like: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
-    """The parameters and statistics of ``model`` for a model of ``voxax.torch``, as NumPy arrays.
+    """Return a state dict for a model of ``voxax.torch`` with the arrays of ``model``, in NumPy.
 
     ``module.load_state_dict({k: torch.from_numpy(v) for k, v in result.items()}, strict=False)``
     takes it; what is missing is ``num_batches_tracked`` alone.
@@ -53,24 +46,13 @@ def to_torch(
     Raises:
       InputError: as :func:`from_torch`.
     """
-    return dump(model, _Door(), names, like)
+    return dump(model, _VoxaxTorch(), names, like)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Door:
-    name: str = "voxax.torch"
-    wrappers: tuple[str, ...] = ()
-    grouped: bool = True
+class _VoxaxTorch(Peer):
+    name = "voxax.torch"
+    grouped = True
 
-    def wrapper_of(self, layer: LayerWeights) -> str:
-        del layer
-        return ""
-
-    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
-        found: dict[Role, list[Form]]
-        found = {role: vector_forms(layer, role) for role in layer.arrays}
-        if layer.kind != "norm":
-            own = layer.shape("weight")
-            same = reshaped("weight", own, own)
-            found["weight"] = [linear_form(own)] if layer.kind == "linear" else [same]
-        return found
+    def weight_forms(self, layer: LayerWeights) -> list[Form]:
+        own = layer.shape("weight")
+        return [linear_form(own) if layer.kind == "linear" else reshaped("weight", own, own)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,28 +18,15 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.interop.peer import (
-    Form,
-    LayerWeights,
-    Role,
-    check_axes,
-    grid_size,
-    grid_steps,
-    last_axis_fastest,
-    linear_form,
-    named_ranges,
-    peer_offsets,
-    reshaped,
-    vector_forms,
-)
-from voxax.interop.state_dict import Names, dump, load
+from voxax.interop import peer
+from voxax.interop.state_dict import Names, StateDict, dump, load
 
 Layout = Literal["KRSC", "RSKC", "RSCK"]
 """K output channels, RS kernel axes, C input channels, in the words of spconv."""
 
 
 def from_spconv(
-    state_dict: Mapping[str, Any] | str | os.PathLike[str],
+    state_dict: StateDict,
     model: nnx.Module,
     *,
     names: Names = None,
@@ -84,7 +70,7 @@ def to_spconv(
     layout: Layout = "KRSC",
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The parameters and statistics of ``model`` as an spconv state dict of NumPy arrays.
+    """Return an spconv state dict with the arrays of ``model``, in NumPy.
 
     ``peer.load_state_dict({k: torch.from_numpy(v) for k, v in result.items()})`` takes it.
 
@@ -106,8 +92,8 @@ def spconv_offsets(
     dilation: int | Sequence[int] = 1,
     *,
     ndim: int = 3,
-) -> tuple[tuple[int, ...], ...]:
-    """The offsets that a strided spconv layer reads, for ``kernel_shape=`` of ours.
+) -> peer.Offsets:
+    """Return the offsets that a strided spconv layer reads, for ``kernel_shape=`` of ours.
 
     A ``SparseConv`` reads the input at ``out * stride - padding + tap * dilation``. Without
     ``kernel_shape``, layers here are those with ``padding = dilation * ((kernel_size - 1) // 2)``,
@@ -120,63 +106,47 @@ def spconv_offsets(
     Returns:
       ``K`` offsets of ``ndim`` integers.
     """
-    size, spread = per_axis(kernel_size, ndim, "kernel_size"), per_axis(dilation, ndim, "dilation")
-    low = (padding,) * ndim if isinstance(padding, int) else tuple(padding)
-    if len(low) != ndim or min(low) < 0:
-        raise InputError(f"padding={padding} must be at least 0 along each of the {ndim} axes")
-    ranges = [range(-p, -p + k * d, d) for k, p, d in zip(size, low, spread, strict=True)]
+    size, step = per_axis(kernel_size, ndim, "kernel_size"), per_axis(dilation, ndim, "dilation")
+    low = peer.paddings(padding, ndim)
+    ranges = [range(-p, -p + k * d, d) for k, p, d in zip(size, low, step, strict=True)]
     return tuple(itertools.product(*ranges))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Spconv:
-    axes: Sequence[int] | None
-    layout: Layout
-    name: str = "spconv"
-    wrappers: tuple[str, ...] = ()
-    grouped: bool = False
+class _Spconv(peer.Peer):
+    layout: Layout = "KRSC"
+
+    name = "spconv"
+    depthwise = False
 
     def __post_init__(self) -> None:
         if self.layout not in ("KRSC", "RSKC", "RSCK"):
             raise InputError(f"unknown layout {self.layout!r}; known: KRSC, RSKC, RSCK")
 
-    def wrapper_of(self, layer: LayerWeights) -> str:
-        del layer
-        return ""
-
-    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
-        found: dict[Role, list[Form]]
-        found = {role: vector_forms(layer, role) for role in layer.arrays}
-        if layer.kind != "norm":
-            found["weight"] = self._weight(layer)
-        return found
-
-    def _weight(self, layer: LayerWeights) -> list[Form]:
+    def weight_forms(self, layer: peer.LayerWeights) -> list[peer.Form]:
         own = layer.shape("weight")
-        if layer.kind == "depthwise":
-            raise InputError(
-                f"{layer}: spconv has no depthwise convolution; use SpatiallySparseConv, or leave "
-                "the layer out"
-            )
         if layer.spec is None:
-            return [linear_form(own), *(self._single_tap(own, ndim) for ndim in (3, 2, 1, 4))]
+            return [peer.linear_form(own), *(self._single_tap(own, ndim) for ndim in (3, 2, 1, 4))]
         if layer.is_product:
-            return [self._single_tap(own, layer.spec.ndim), linear_form(own)]
+            return [self._single_tap(own, layer.spec.ndim), peer.linear_form(own)]
         return [self._box(layer, layer.spec)]
 
-    def _single_tap(self, own: tuple[int, ...], ndim: int) -> Form:
-        """Where a kernel has one tap and no stride, spconv multiplies by the matrix ``[in, out]``
-        that lies in the weight's memory, whatever its layout says."""
-        return reshaped("weight", self._shape((1,) * ndim, *own[-2:]), own)
+    def _single_tap(self, own: tuple[int, ...], ndim: int) -> peer.Form:
+        """Return the form of a kernel with one tap and no stride.
 
-    def _box(self, layer: LayerWeights, spec: KernelSpec) -> Form:
-        offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
-        size = grid_size(offsets)
+        spconv multiplies by the matrix ``[in, out]`` that lies in the weight's memory, whatever
+        its layout says.
+        """
+        return peer.reshaped("weight", self._shape((1,) * ndim, *own[-2:]), own)
+
+    def _box(self, layer: peer.LayerWeights, spec: KernelSpec) -> peer.Form:
+        offsets = self.peer_offsets(layer)
+        size = peer.grid_size(offsets)
         if size is None:
             raise InputError(f"{layer} has the kernel {spec}: spconv has box kernels only")
         _check_places(layer, spec)
         c_in, c_out = layer.shape("weight")[1:]
-        order = last_axis_fastest(offsets)
+        order = np.lexsort(offsets.T[::-1])  # the last axis fastest
         back, ndim = np.argsort(order), spec.ndim
         # Axes of the peer's tensor, in the order (taps..., in, out).
         taps_in_out = {
@@ -192,7 +162,7 @@ class _Spconv:
             boxed = weight[order].reshape(*size, c_in, c_out)
             return boxed.transpose(np.argsort(taps_in_out))
 
-        return Form("weight", self._shape(size, c_in, c_out), read, write)
+        return peer.Form("weight", self._shape(size, c_in, c_out), read, write)
 
     def _shape(self, size: tuple[int, ...], c_in: int, c_out: int) -> tuple[int, ...]:
         return {
@@ -202,11 +172,11 @@ class _Spconv:
         }[self.layout]
 
 
-def _check_places(layer: LayerWeights, spec: KernelSpec) -> None:
+def _check_places(layer: peer.LayerWeights, spec: KernelSpec) -> None:
     """Refuse boxes whose taps spconv has at other offsets: a state dict would not show it."""
     # In the order of our axes, which a fix is written in.
     offsets = np.asarray(spec.offsets)
-    steps = grid_steps(offsets)
+    steps = peer.grid_steps(offsets)
     if steps is None:
         columns = (np.unique(column).tolist() for column in offsets.T)
         places = " x ".join(",".join(map(str, column)) for column in columns)
@@ -217,7 +187,7 @@ def _check_places(layer: LayerWeights, spec: KernelSpec) -> None:
         )
     if not spec.keeps_coords:
         return
-    size = grid_size(offsets)
+    size = peer.grid_size(offsets)
     assert size is not None
     if not all(n % 2 for n in size):
         raise InputError(
@@ -227,7 +197,8 @@ def _check_places(layer: LayerWeights, spec: KernelSpec) -> None:
     if (offsets.min(0) + offsets.max(0)).any():
         dilation = tuple(s * d for s, d in zip(steps, spec.dilation, strict=True))
         raise InputError(
-            f"{layer} keeps its voxels with taps at {named_ranges(offsets)}: spconv's SubMConv is "
-            f"centred at 0, whatever its padding. Build the layer with kernel_size={size}, "
-            f"dilation={dilation} and no kernel_shape; generative=True is its SparseConv"
+            f"{layer} keeps its voxels with taps at {peer.named_ranges(offsets)}: spconv's "
+            "SubMConv is centered at 0, whatever its padding. Build the layer with "
+            f"kernel_size={size}, dilation={dilation} and no kernel_shape; generative=True is its "
+            "SparseConv"
         )

@@ -20,9 +20,17 @@ from flax import nnx
 from voxax.errors import FileFormatError, InputError, MissingExtraError
 from voxax.interop.peer import Form, LayerWeights, Peer, Role, find_layers
 
+StateDict = Mapping[str, Any] | str | os.PathLike[str]
+"""Tensors by name, or the path of a file that holds them."""
+Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
+"""The peer's name by the path of a layer; None where both are the same."""
+
+# Counters, which no layer here has.
+_IGNORED = ("num_batches_tracked", "max_num_voxels_during_training")
+
 
 def as_numpy(name: str, value: Any) -> np.ndarray:
-    """A NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
+    """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
 
     Raises:
       InputError: not numbers; names the tensor.
@@ -39,7 +47,7 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
 
 
 def read_checkpoint(path: str | os.PathLike[str], key: str | None = None) -> dict[str, np.ndarray]:
-    """The state dict in a file that ``torch.save`` wrote, as NumPy arrays.
+    """Return the state dict in a file that ``torch.save`` wrote, as NumPy arrays.
 
     Loaded with ``weights_only=True``: a file that would run code is refused.
 
@@ -86,15 +94,12 @@ def _entries(content: object) -> str:
     return ", ".join(f"{name!r} ({type(value).__name__})" for name, value in content.items())
 
 
-Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
-"""The peer's name by the path of a layer; None where both are the same."""
-
-# Counters, which no layer here has.
-_IGNORED = ("num_batches_tracked", "max_num_voxels_during_training")
-
-
 def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Tensor names by their last part, by what comes before it; counters left out."""
+    """Group tensor names by what comes before their last part; counters are left out.
+
+    Returns:
+      The full names by last part, by prefix.
+    """
     groups: dict[str, dict[str, str]] = {}
     for tensor in tensors:
         prefix, _, member = tensor.rpartition(".")
@@ -106,7 +111,7 @@ def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
 def peer_names(
     layers: list[LayerWeights], names: Mapping[str, str] | Callable[[str], str] | None
 ) -> list[str]:
-    """The peer's name of each layer.
+    """Return the peer's name of each layer.
 
     Raises:
       InputError: an entry of ``names`` for no layer, or one name for two layers.
@@ -133,7 +138,7 @@ def peer_names(
 def bind(
     layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer, names: Names
 ) -> list[str]:
-    """The prefix in ``groups`` of each layer; every group is used once.
+    """Return the prefix in ``groups`` of each layer; every group is used once.
 
     Raises:
       InputError: as :func:`peer_names`; a layer without a group, a group without a layer.
@@ -154,7 +159,7 @@ def bind(
 
 
 def _renamed(path: str, names: Mapping[str, str], used: set[str]) -> str:
-    """``path`` with its longest part that ``names`` has replaced."""
+    """Return ``path`` with the longest part that ``names`` knows replaced."""
     parts = path.split(".")
     for length in range(len(parts), -1, -1):
         head = ".".join(parts[:length])
@@ -201,12 +206,7 @@ def _listed(items: Iterable[str], most: int = 6) -> str:
     return ", ".join(shown[:most]) + more
 
 
-def load(
-    state_dict: Mapping[str, Any] | str | os.PathLike[str],
-    model: nnx.Module,
-    peer: Peer,
-    names: Names,
-) -> dict[str, str]:
+def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
     """Set the arrays of ``model``; see :func:`voxax.interop.from_spconv`."""
     if not isinstance(state_dict, Mapping):
         state_dict = read_checkpoint(state_dict)
@@ -227,7 +227,7 @@ def load(
 def dump(
     model: nnx.Module, peer: Peer, names: Names, like: Mapping[str, Any] | None
 ) -> dict[str, np.ndarray]:
-    """The arrays of ``model``; see :func:`voxax.interop.to_spconv`."""
+    """Return the arrays of ``model``; see :func:`voxax.interop.to_spconv`."""
     layers = _layers_of(model, peer)
     written: dict[str, np.ndarray] = {}
     if like is None:
@@ -264,7 +264,7 @@ def _choose(
     state_dict: Mapping[str, Any],
     peer: Peer,
 ) -> dict[Role, Form]:
-    """The form in which each array of ``layer`` is stored; every member of the group is used.
+    """Return the form in which each array of ``layer`` is stored; every member is used.
 
     Raises:
       InputError: an array that is not stored, a tensor that no array takes, another shape.

@@ -10,9 +10,7 @@ that it undoes. Maps are built without dilation. Batch norm is PyTorch's.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,25 +20,12 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.interop.peer import (
-    Form,
-    LayerWeights,
-    Role,
-    check_axes,
-    grid_size,
-    grid_steps,
-    linear_form,
-    named_ranges,
-    peer_offsets,
-    places_of,
-    reshaped,
-    vector_forms,
-)
-from voxax.interop.state_dict import Names, dump, load
+from voxax.interop import peer
+from voxax.interop.state_dict import Names, StateDict, dump, load
 
 
 def from_torchsparse(
-    state_dict: Mapping[str, Any] | str | os.PathLike[str],
+    state_dict: StateDict,
     model: nnx.Module,
     *,
     names: Names = None,
@@ -70,7 +55,7 @@ def to_torchsparse(
     axes: Sequence[int] | None = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The parameters and statistics of ``model`` as a TorchSparse state dict of NumPy arrays.
+    """Return a TorchSparse state dict with the arrays of ``model``, in NumPy.
 
     Args:
       model, names, axes: as in :func:`from_torchsparse`.
@@ -86,8 +71,8 @@ def torchsparse_offsets(
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
-) -> tuple[tuple[int, ...], ...]:
-    """The offsets of a kernel of TorchSparse, in its order, for ``kernel_shape=`` of ours.
+) -> peer.Offsets:
+    """Return the offsets of a kernel of TorchSparse, in its order, for ``kernel_shape=`` of ours.
 
     Needed where its reach is another: strided kernels whose padding is not ``(k - 1) // 2``, or not
     0 where stride and size are equal; at stride 1, kernels with an even number of taps where a size
@@ -101,56 +86,30 @@ def torchsparse_offsets(
       ``K`` offsets of three integers.
     """
     size, step = per_axis(kernel_size, 3, "kernel_size"), per_axis(stride, 3, "stride")
-    low = (padding,) * 3 if isinstance(padding, int) else tuple(padding)
-    if len(low) != 3 or min(low) < 0:
-        raise InputError(f"padding={padding} must be at least 0 along each of the 3 axes")
+    low = peer.paddings(padding, 3)
     if all(s == 1 for s in step):
         low = tuple((k - 1) // 2 for k in size) if np.prod(size) % 2 else (0, 0, 0)
     return _counted([range(-p, k - p) for k, p in zip(size, low, strict=True)])
 
 
-def _counted(ranges: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Offsets in the order in which TorchSparse counts them."""
+def _counted(ranges: Sequence[Sequence[int]]) -> peer.Offsets:
+    """Return the offsets of a box in the order in which TorchSparse counts them."""
     if np.prod([len(r) for r in ranges]) % 2 == 0:
         return tuple(itertools.product(*ranges))
-    # product() has its last factor fastest.
-    return tuple(taps[::-1] for taps in itertools.product(*ranges[::-1]))
+    return peer.first_axis_fastest(ranges)
 
 
-@dataclasses.dataclass(frozen=True)
-class _TorchSparse:
-    axes: Sequence[int] | None
-    name: str = "TorchSparse"
-    wrappers: tuple[str, ...] = ()
-    grouped: bool = False
+class _TorchSparse(peer.Peer):
+    name = "TorchSparse"
+    depthwise = False
 
-    def wrapper_of(self, layer: LayerWeights) -> str:
-        del layer
-        return ""
-
-    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
-        found: dict[Role, list[Form]]
-        found = {role: vector_forms(layer, role) for role in layer.arrays}
-        if layer.kind != "norm":
-            found["weight"] = self._weight(layer)
-        return found
-
-    def _weight(self, layer: LayerWeights) -> list[Form]:
+    def weight_forms(self, layer: peer.LayerWeights) -> list[peer.Form]:
         own = layer.shape("weight")
-        if layer.kind == "depthwise":
-            raise InputError(
-                f"{layer}: TorchSparse has no depthwise convolution; use SpatiallySparseConv, or "
-                "leave the layer out"
-            )
         if layer.is_product:
-            matrix, linear = reshaped("kernel", own[-2:], own), linear_form(own)
+            matrix, linear = peer.reshaped("kernel", own[-2:], own), peer.linear_form(own)
             return [linear, matrix] if layer.kind == "linear" else [matrix, linear]
-        assert layer.spec is not None
-        return [self._taps(layer, layer.spec)]
-
-    def _taps(self, layer: LayerWeights, spec: KernelSpec) -> Form:
-        offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
-        size = grid_size(offsets)
+        spec, offsets = layer.convolution, self.peer_offsets(layer)
+        size = peer.grid_size(offsets)
         if spec.ndim != 3 or size is None:
             raise InputError(
                 f"{layer} has the kernel {spec}: TorchSparse has boxes along three axes only"
@@ -158,13 +117,12 @@ class _TorchSparse:
         _check_kind(layer, spec)
         _check_places(layer, spec, offsets, size)
         ranges = [np.unique(column).tolist() for column in offsets.T]
-        order = places_of(offsets, np.asarray(_counted(ranges)))
+        order = peer.places_of(offsets, np.asarray(_counted(ranges)))
         assert order is not None
-        back = np.argsort(order)
-        return Form("kernel", layer.shape("weight"), lambda x: x[back], lambda x: x[order])
+        return [peer.reordered("kernel", layer, order)]
 
 
-def _check_kind(layer: LayerWeights, spec: KernelSpec) -> None:
+def _check_kind(layer: peer.LayerWeights, spec: KernelSpec) -> None:
     if spec.generative and spec.transposed:
         raise InputError(
             f"{layer} is generative and transposed: TorchSparse looks such a kernel up from its "
@@ -181,23 +139,23 @@ def _check_kind(layer: LayerWeights, spec: KernelSpec) -> None:
 
 
 def _check_places(
-    layer: LayerWeights, spec: KernelSpec, offsets: np.ndarray, size: tuple[int, ...]
+    layer: peer.LayerWeights, spec: KernelSpec, offsets: np.ndarray, size: tuple[int, ...]
 ) -> None:
     """Refuse kernels whose taps TorchSparse has elsewhere: a state dict would not show it."""
     low = offsets.min(0)
     wanted = np.asarray(torchsparse_offsets(size)).min(0)
     kept = spec.keeps_coords
     spaced = all(
-        k == 1 or s == 1 for k, s in zip(size, grid_steps(offsets) or (2, 2, 2), strict=True)
+        k == 1 or s == 1 for k, s in zip(size, peer.grid_steps(offsets) or (2, 2, 2), strict=True)
     )
     if spaced and (np.array_equal(low, wanted) if kept else (low <= 0).all()):
         return
     if kept:
-        theirs = named_ranges(np.asarray(torchsparse_offsets(size)))
+        theirs = peer.named_ranges(np.asarray(torchsparse_offsets(size)))
         theirs = f"at stride 1 a kernel of {len(offsets)} taps has them at {theirs} there"
     else:
         theirs = "they follow one another from -padding on there"
     raise InputError(
-        f"{layer} has taps at {named_ranges(offsets)}: {theirs}. Build the layer with "
+        f"{layer} has taps at {peer.named_ranges(offsets)}: {theirs}. Build the layer with "
         "kernel_shape=torchsparse_offsets(kernel_size, stride, padding) of the peer's layer"
     )

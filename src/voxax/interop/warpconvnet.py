@@ -10,35 +10,20 @@ and linear layers are PyTorch's, in inner modules ``norm`` and ``block``.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flax import nnx
 
-from voxax.errors import InputError
-from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_spec import per_axis
-from voxax.interop.peer import (
-    Form,
-    LayerWeights,
-    Role,
-    check_axes,
-    linear_form,
-    named_ranges,
-    peer_offsets,
-    places_of,
-    reshaped,
-    vector_forms,
-)
-from voxax.interop.state_dict import Names, dump, load
+from voxax.interop import peer
+from voxax.interop.state_dict import Names, StateDict, dump, load
 
 
 def from_warpconvnet(
-    state_dict: Mapping[str, Any] | str | os.PathLike[str],
+    state_dict: StateDict,
     model: nnx.Module,
     *,
     names: Names = None,
@@ -69,7 +54,7 @@ def to_warpconvnet(
     axes: Sequence[int] | None = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The parameters and statistics of ``model`` as a WarpConvNet state dict of NumPy arrays.
+    """Return a WarpConvNet state dict with the arrays of ``model``, in NumPy.
 
     Args:
       model, names, axes: as in :func:`from_warpconvnet`.
@@ -81,10 +66,8 @@ def to_warpconvnet(
     return dump(model, _WarpConvNet(axes), names, like)
 
 
-def warpconvnet_offsets(
-    kernel_size: int | Sequence[int], *, ndim: int = 3
-) -> tuple[tuple[int, ...], ...]:
-    """The offsets of a kernel of WarpConvNet, in its order, for ``kernel_shape=`` of ours.
+def warpconvnet_offsets(kernel_size: int | Sequence[int], *, ndim: int = 3) -> peer.Offsets:
+    """Return the offsets of a kernel of WarpConvNet, in its order, for ``kernel_shape=`` of ours.
 
     Needed where its reach is another: even sizes from 4 on with a stride other than the size, odd
     sizes from 3 on with a stride equal to the size.
@@ -97,46 +80,28 @@ def warpconvnet_offsets(
       ``K`` offsets of ``ndim`` integers.
     """
     size = per_axis(kernel_size, ndim, "kernel_size")
-    ranges = [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
-    return tuple(itertools.product(*ranges))
+    return tuple(itertools.product(*peer.ranges_by_parity(size)))
 
 
-@dataclasses.dataclass(frozen=True)
-class _WarpConvNet:
-    axes: Sequence[int] | None
-    name: str = "WarpConvNet"
-    wrappers: tuple[str, ...] = ("norm", "block")
-    grouped: bool = True
+class _WarpConvNet(peer.Peer):
+    name = "WarpConvNet"
+    wrappers = ("norm", "block")
+    grouped = True
 
-    def wrapper_of(self, layer: LayerWeights) -> str:
+    def wrapper_of(self, layer: peer.LayerWeights) -> str:
         if layer.kind == "linear":
             return "block"
         return "norm" if layer.kind == "norm" else ""
 
-    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
-        found: dict[Role, list[Form]]
-        found = {role: vector_forms(layer, role) for role in layer.arrays}
-        own = layer.shape("weight") if "weight" in layer.arrays else ()
+    def weight_forms(self, layer: peer.LayerWeights) -> list[peer.Form]:
         if layer.kind == "linear":
-            found["weight"] = [linear_form(own), reshaped("weight", (1, *own), own)]
-        elif layer.kind != "norm":
-            assert layer.spec is not None
-            found["weight"] = [self._taps(layer, layer.spec)]
-        return found
-
-    def _taps(self, layer: LayerWeights, spec: KernelSpec) -> Form:
-        offsets = peer_offsets(spec, check_axes(self.axes, spec.ndim))
+            own = layer.shape("weight")
+            return [peer.linear_form(own), peer.reshaped("weight", (1, *own), own)]
+        offsets = self.peer_offsets(layer)
         size = (np.ptp(offsets, axis=0) + 1).tolist()
-        theirs = np.asarray(warpconvnet_offsets(size, ndim=spec.ndim))
-        order = places_of(offsets, theirs)
+        theirs = np.asarray(warpconvnet_offsets(size, ndim=len(size)))
+        order = peer.places_of(offsets, theirs)
         if order is None:
-            # A layer is built in the order of our axes.
-            own = (np.ptp(spec.offsets, axis=0) + 1).tolist()
-            fix = f"{own}" if spec.ndim == 3 else f"{own}, ndim={spec.ndim}"
-            raise InputError(
-                f"{layer} has {len(offsets)} taps at {named_ranges(offsets)}: a kernel of size "
-                f"{size} in WarpConvNet has {len(theirs)} at {named_ranges(theirs)}. Build the "
-                f"layer with kernel_shape=warpconvnet_offsets({fix})"
-            )
-        back = np.argsort(order)
-        return Form("weight", layer.shape("weight"), lambda x: x[back], lambda x: x[order])
+            where = f"a kernel of size {size} in WarpConvNet"
+            raise peer.other_reach(layer, offsets, theirs, where, "", "warpconvnet_offsets")
+        return [peer.reordered("weight", layer, order)]

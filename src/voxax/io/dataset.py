@@ -239,6 +239,8 @@ def scannet_scenes(folder: Path, scenes: Sequence[str]) -> list[ScanNetScene]:
     return found
 
 
+__all__ = ["Dataset", "dataset"]
+
 Task = Callable[[], PointCloud]
 
 FORMATS = ("semantic_kitti", "scannet", "files")
