@@ -226,7 +226,7 @@ def test_what_spconv_does_not_have():
 @pytest.mark.parametrize("axes", [None, (2, 1, 0)])
 def test_submanifold_kernels_off_the_centre(offsets, options, places, fix, axes):
     layer = SubMConv3d(4, 16, kernel_shape=offsets, **options)
-    match = rf"taps at {places}: spconv's SubMConv is centred.*kernel_size={fix}.*generative=True"
+    match = rf"taps at {places}: spconv's SubMConv is centered.*kernel_size={fix}.*generative=True"
     with pytest.raises(vx.InputError, match=match):
         to_spconv(layer, axes=axes)
     state = to_spconv(SparseConv3d(4, 16, kernel_shape=offsets, generative=True, **options))
