@@ -6,6 +6,8 @@ exception a caller would expect (``ValueError``, ``ImportError``, ...), so that
 ``except ValueError`` keeps working.
 """
 
+from collections.abc import Sequence
+
 
 class VoxaxError(Exception):
     """Base class of every voxax exception."""
@@ -33,3 +35,9 @@ class FileFormatError(VoxaxError, ValueError):
 
 class MissingExtraError(VoxaxError, ImportError):
     """An optional dependency is not installed; the message says which extra has it."""
+
+
+def check_known(name: str, value: object, known: Sequence[str]) -> None:
+    """Raise :class:`InputError` unless ``value`` is one of the known names."""
+    if value not in known:
+        raise InputError(f"unknown {name} {value!r}; known: {', '.join(known)}")

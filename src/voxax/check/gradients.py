@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.geometry.plan import pure_call
+from voxax.geometry.model_step import pure_call
 
 # Of the largest entry: sums are in another order, and twice as many of them.
 TOLERANCE = 1e-4

@@ -13,6 +13,7 @@ from voxax.coords.lattice import box_offsets as box_offsets
 from voxax.coords.lattice import coarsen as coarsen
 from voxax.coords.lattice import cross_offsets as cross_offsets
 from voxax.coords.lattice import floor_divide as floor_divide
+from voxax.coords.lattice import in_range as in_range
 from voxax.coords.lattice import is_point_symmetric as is_point_symmetric
 from voxax.coords.lookup import find_neighbors as find_neighbors
 from voxax.coords.lookup import find_rows as find_rows

@@ -53,6 +53,11 @@ def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
     return jnp.where(coords[:, :1] == PAD, PAD, floor_divide(coords, (1, *stride)))
 
 
+def in_range(coords: jax.Array) -> jax.Array:
+    """``bool[...]``: which rows of ``int32[..., D]`` lie in the coordinate range on every axis."""
+    return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)
+
+
 def floor_divide(coords: jax.Array, divisor: Sequence[int]) -> jax.Array:
     """``floor(coords / divisor)`` of ``int32[..., len(divisor)]``; ``divisor`` is static, positive.
 

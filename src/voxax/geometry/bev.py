@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax.coords import COORD_LIMIT, PAD
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry.regroup import gather_rows, new_geometry, reduce_rows, unique_sites
 from voxax.geometry.voxels import Voxels
 
@@ -53,8 +53,7 @@ def to_bev(
     """
     source = voxels.geometry
     ndim = source.ndim
-    if reduction not in BEV_REDUCTIONS:
-        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(BEV_REDUCTIONS)}")
+    check_known("reduction", reduction, BEV_REDUCTIONS)
     if ndim < 2:
         raise InputError("to_bev folds one of at least two axes, the voxels are 1-D")
     if not -ndim <= operator.index(axis) < ndim:

@@ -24,6 +24,7 @@ from voxax.coords import (
     coarsen,
     find_neighbors,
     floor_divide,
+    in_range,
     is_valid,
     unique_rows,
 )
@@ -351,22 +352,18 @@ def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.
     if spec.transposed:
         scaled, near = _scaled(coords, spec)
         sites = scaled[:, None, 1:] + offsets
-        inside = near[:, None] & _in_range(sites)
+        inside = near[:, None] & in_range(sites)
     else:
         shifted = coords[:, None, 1:] - offsets
         sites = floor_divide(shifted, spec.stride)
         keep &= jnp.all(shifted == sites * scale[None, None, :], axis=-1)
-        inside = _in_range(sites)
+        inside = in_range(sites)
     if spec.output_shape is not None:
         bound = jnp.asarray(spec.output_shape, jnp.int32)[None, None, :]
         keep &= inside & jnp.all((sites >= 0) & (sites < bound), axis=-1)
     outside = jnp.sum(keep & ~inside, dtype=jnp.int32)
     sites = jnp.where((keep & inside)[..., None], jnp.concatenate([batch, sites], axis=-1), PAD)
     return sites.reshape(-1, width), outside
-
-
-def _in_range(coords: jax.Array) -> jax.Array:
-    return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)
 
 
 def kernel_map(

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.coords import COORD_LIMIT, PAD, is_valid
+from voxax.coords import COORD_LIMIT, PAD, in_range, is_valid
 from voxax.coords import coarsen as coarse_rows
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
 from voxax.geometry.regroup import (
     gather_rows,
@@ -26,6 +26,8 @@ from voxax.geometry.regroup import (
 )
 from voxax.geometry.voxel_geometry import Level
 from voxax.geometry.voxels import Voxels
+
+Taps = tuple[tuple[int, ...], ...]
 
 CoarseReduction = Literal["mean", "sum", "max", "min"]
 COARSE_REDUCTIONS = ("mean", "sum", "max", "min")
@@ -59,11 +61,46 @@ def dilate(
     """
     ndim = voxels.geometry.ndim
     spec = KernelSpec.make(ndim, kernel_size, dilation=dilation, kernel_shape=kernel_shape)
-    taps = {tuple(tap) for tap in spec.dilated_offsets.tolist()}
-    taps = ((0,) * ndim, *sorted(taps - {(0,) * ndim}))
+    taps = {tuple(tap) for tap in spec.dilated_offsets.tolist()} - {(0,) * ndim}
+    steps = tuple(tuple(-o for o in tap) for tap in sorted(taps))
+    return _grown(voxels, steps, None, capacity, f"dilate by {spec}")
+
+
+def add_sites(
+    voxels: Voxels, offsets: Taps, keep: jax.Array, *, capacity: int | None = None
+) -> Voxels:
+    """Add the sites ``site + offsets[k]`` of every voxel and tap with ``keep[row, k]``.
+
+    Args:
+      voxels: the voxels; all are kept.
+      offsets: static, K tuples of D integers.
+      keep: ``bool[voxels.capacity, K]``; what it says of padding rows does not matter.
+      capacity: static rows; None buckets eagerly, and takes K + 1 times the input's capacity under
+        ``jax.jit``, which always suffices and is mostly far too much.
+
+    Returns:
+      Voxels with the old features, zero at the new sites.
+
+    Raises:
+      InputError: a mask of another shape or dtype; eager: sites outside the coordinate range.
+      CapacityError: eager, and the voxels do not fit ``capacity``. Traced, lost sites are counted
+        in ``num_dropped``; those outside the coordinate range once for every tap.
+    """
+    if keep.shape != (voxels.capacity, len(offsets)) or keep.dtype != bool:
+        raise InputError(
+            f"keep must be bool[{voxels.capacity}, {len(offsets)}], one for each row and offset, "
+            f"got {keep.dtype}{list(keep.shape)}"
+        )
+    return _grown(voxels, offsets, keep, capacity, f"growing by up to {len(offsets)} offsets")
+
+
+def _grown(
+    voxels: Voxels, steps: Taps, keep: jax.Array | None, capacity: int | None, operation: str
+) -> Voxels:
+    """The voxels and ``site + steps[k]`` of each, where ``keep[row, k]`` or everywhere."""
     source = voxels.geometry
-    sites, lost = _reached(source.coords, taps)
-    refuse_lost_sites(lost, f"dilate by {spec}")
+    sites, lost = _reached(source.coords, ((0,) * source.ndim, *steps), keep)
+    refuse_lost_sites(lost, operation)
     found = unique_sites(sites, capacity)
     # The first candidates are the voxels themselves.
     rows = source_rows(found.inverse[: voxels.capacity], len(found.coords))
@@ -128,8 +165,7 @@ def coarsen(
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
     """
-    if reduction not in COARSE_REDUCTIONS:
-        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(COARSE_REDUCTIONS)}")
+    check_known("reduction", reduction, COARSE_REDUCTIONS)
     source = voxels.geometry
     factors = _factors(factor, source.ndim)
     stride = tuple(s * f for s, f in zip(source.stride, factors, strict=True))
@@ -162,17 +198,21 @@ def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float
     )
 
 
-@functools.partial(jax.jit, static_argnames="taps")
-def _reached(coords: jax.Array, taps: tuple[tuple[int, ...], ...]) -> tuple[jax.Array, jax.Array]:
-    """``site - tap`` of every tap and voxel; see :func:`candidates`."""
-    cells = coords[None, :, 1:] - jnp.asarray(taps, jnp.int32)[:, None, :]
-    inside = jnp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
-    return candidates(coords, cells, inside)
+@functools.partial(jax.jit, static_argnames="steps")
+def _reached(coords: jax.Array, steps: Taps, keep: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Rows ``site + step``, all or where ``keep`` has them; see :func:`_candidates`."""
+    cells = coords[None, :, 1:] + jnp.asarray(steps, jnp.int32)[:, None, :]
+    inside = in_range(cells)
+    if keep is None:
+        return _candidates(coords, cells, inside)
+    chosen = jnp.concatenate([jnp.ones_like(keep[:, :1]), keep], axis=1).T
+    rows, lost = _candidates(coords, cells, inside | ~chosen)
+    return jnp.where(chosen.reshape(-1)[:, None], rows, PAD), lost
 
 
 @functools.partial(jax.jit, static_argnames="factors")
 def _children(coords: jax.Array, factors: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """``site * factor + step`` of every step and voxel; see :func:`candidates`."""
+    """``site * factor + step`` of every step and voxel; see :func:`_candidates`."""
     steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
     lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
@@ -182,7 +222,7 @@ def _children(coords: jax.Array, factors: tuple[int, ...]) -> tuple[jax.Array, j
         parents <= jnp.asarray(highest, jnp.int32)
     )
     cells = parents * jnp.asarray(factors, jnp.int32)[None, None, :] + jnp.asarray(steps, jnp.int32)
-    return candidates(coords, cells, jnp.all(inside, axis=-1))
+    return _candidates(coords, cells, jnp.all(inside, axis=-1))
 
 
 @functools.partial(jax.jit, static_argnames=("number", "capacity"))
@@ -192,7 +232,7 @@ def _parents(places: jax.Array, number: int, capacity: int) -> jax.Array:
     return jnp.where(child < 0, -1, child % number)
 
 
-def candidates(
+def _candidates(
     coords: jax.Array, cells: jax.Array, inside: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Rows for a new set from cells ``int32[K, N, D]`` derived from every voxel.
@@ -206,53 +246,3 @@ def candidates(
     rows = jnp.concatenate([scenes, cells], axis=-1)
     rows = jnp.where((inside & valid)[..., None], rows, PAD).reshape(-1, coords.shape[1])
     return rows, jnp.sum(valid & ~inside, dtype=jnp.int32)
-
-
-Taps = tuple[tuple[int, ...], ...]
-
-
-def add_sites(
-    voxels: Voxels, offsets: Taps, keep: jax.Array, *, capacity: int | None = None
-) -> Voxels:
-    """Add the sites ``site + offsets[k]`` of every voxel and tap with ``keep[row, k]``.
-
-    Args:
-      voxels: the voxels; all are kept.
-      offsets: static, K tuples of D integers.
-      keep: ``bool[voxels.capacity, K]``; what it says of padding rows does not matter.
-      capacity: static rows; None buckets eagerly, and takes K + 1 times the input's capacity under
-        ``jax.jit``, which always suffices and is mostly far too much.
-
-    Returns:
-      Voxels with the old features, zero at the new sites.
-
-    Raises:
-      InputError: a mask of another shape or dtype; eager: sites outside the coordinate range.
-      CapacityError: eager, and the voxels do not fit ``capacity``. Traced, lost sites are counted
-        in ``num_dropped``; those outside the coordinate range once for every tap.
-    """
-    if keep.shape != (voxels.capacity, len(offsets)) or keep.dtype != bool:
-        raise InputError(
-            f"keep must be bool[{voxels.capacity}, {len(offsets)}], one for each row and offset, "
-            f"got {keep.dtype}{list(keep.shape)}"
-        )
-    source = voxels.geometry
-    sites, lost = _chosen(source.coords, keep, ((0,) * source.ndim, *offsets))
-    refuse_lost_sites(lost, f"growing by up to {len(offsets)} offsets")
-    found = unique_sites(sites, capacity)
-    # The first candidates are the voxels themselves.
-    rows = source_rows(found.inverse[: voxels.capacity], len(found.coords))
-    geometry = new_geometry(found, [source], lost=lost)
-    return dataclasses.replace(
-        voxels, geometry=geometry, features=gather_rows(voxels.features, rows)
-    )
-
-
-@functools.partial(jax.jit, static_argnames="taps")
-def _chosen(coords: jax.Array, keep: jax.Array, taps: Taps) -> tuple[jax.Array, jax.Array]:
-    """Rows of the voxels and of the sites that they chose, and how many lie out of range."""
-    cells = coords[None, :, 1:] + jnp.asarray(taps, jnp.int32)[:, None, :]
-    inside = jnp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
-    chosen = jnp.concatenate([jnp.ones_like(keep[:, :1]), keep], axis=1).T
-    rows, lost = candidates(coords, cells, inside | ~chosen)
-    return jnp.where(chosen.reshape(-1)[:, None], rows, PAD), lost

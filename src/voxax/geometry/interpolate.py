@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.coords import COORD_LIMIT, find_neighbors, find_rows
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import (
@@ -276,10 +276,7 @@ def splat(
 
 
 def _check_interpolation(interpolation: str, dtype: Any) -> None:
-    if interpolation not in INTERPOLATIONS:
-        raise InputError(
-            f"unknown interpolation {interpolation!r}; known: {', '.join(INTERPOLATIONS)}"
-        )
+    check_known("interpolation", interpolation, INTERPOLATIONS)
     if interpolation == "trilinear" and not jnp.issubdtype(dtype, jnp.floating):
         raise InputError(
             f"trilinear interpolation of {dtype} features: give floating-point features, or "

@@ -97,8 +97,8 @@ class KernelSpec:
             offsets = (box_offsets if kernel_shape == "box" else cross_offsets)(size, strides)
         else:
             offsets = custom_offsets(kernel_shape, ndim)
-        spread = per_axis(dilation, ndim, "dilation")
-        reach = max(abs(o) * d for offset in offsets for o, d in zip(offset, spread, strict=True))
+        dilated = per_axis(dilation, ndim, "dilation")
+        reach = max(abs(o) * d for offset in offsets for o, d in zip(offset, dilated, strict=True))
         if max(reach, *strides) > LONGEST_REACH:
             raise InputError(
                 f"a kernel that reaches {reach} cells with stride {strides}: both are limited to "
@@ -110,7 +110,7 @@ class KernelSpec:
                 f"spatial_shape={shape} clips the outputs of a generative map: add "
                 "generative=True, or leave it out"
             )
-        return cls(offsets, strides, spread, bool(transposed), bool(generative), shape)
+        return cls(offsets, strides, dilated, bool(transposed), bool(generative), shape)
 
     @property
     def ndim(self) -> int:

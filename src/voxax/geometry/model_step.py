@@ -1,4 +1,4 @@
-"""A model as a pure function with its arguments: evaluation, or a training step."""
+"""A model as a pure function of its state: a call, evaluation, or a training step."""
 
 from __future__ import annotations
 
@@ -94,3 +94,16 @@ def _mean_square(out: Any) -> jax.Array:
     leaves = [x for x in jax.tree.leaves(features) if jnp.issubdtype(x.dtype, jnp.floating)]
     parts = [jnp.mean(jnp.square(x.astype(jnp.float32))) for x in leaves]
     return jnp.sum(jnp.stack(parts)) if parts else jnp.zeros((), jnp.float32)
+
+
+def pure_call(model: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+    """Return ``(call(state, *args), state)``: the model as a pure function of its state.
+
+    A flax.nnx module is split, so that tracing it cannot write tracers into its variables. flax is
+    used only where the caller has imported it.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(model, nnx.Module):
+        graph, state = nnx.split(model)
+        return lambda state, *args: nnx.merge(graph, state, copy=True)(*args), state
+    return lambda _, *args: model(*args), ()

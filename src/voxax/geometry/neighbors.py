@@ -14,7 +14,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.coords import PAD, bucket_capacity, lower_bound, sort_rows
-from voxax.errors import CapacityError, InputError
+from voxax.errors import CapacityError, InputError, check_known
 from voxax.geometry.points import Points
 
 SearchMethod = Literal["auto", "all", "cells"]
@@ -142,8 +142,7 @@ def _search(
             f"queries of {queries.ndim} axes and {queries.batch_size} scenes among points of "
             f"{points.ndim} and {points.batch_size}: both must agree"
         )
-    if method not in SEARCH_METHODS:
-        raise InputError(f"unknown method {method!r}; known: {', '.join(SEARCH_METHODS)}")
+    check_known("method", method, SEARCH_METHODS)
     if operator.index(k) < 1:
         raise InputError(f"{name}={k} must be at least 1")
     if method == "auto":

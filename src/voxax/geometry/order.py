@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax.coords import CURVES, Curve, sort_by_curve
-from voxax.errors import InputError
+from voxax.errors import check_known
 from voxax.geometry.voxels import Voxels
 
 
@@ -37,8 +37,7 @@ def curve_order(voxels: Voxels, curve: Curve = "morton") -> CurveOrder:
     Raises:
       InputError: an unknown curve.
     """
-    if curve not in CURVES:
-        raise InputError(f"unknown curve {curve!r}; known: {', '.join(CURVES)}")
+    check_known("curve", curve, CURVES)
     if curve == "lexicographic":
         rows = jnp.arange(voxels.capacity, dtype=jnp.int32)
         return CurveOrder(rows, rows)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -29,22 +28,10 @@ from voxax.geometry.host import (
 )
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.model_step import pure_call
 from voxax.geometry.views import OPPOSITE_VIEWS
 from voxax.geometry.voxel_geometry import AttachedMaps, Level, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
-
-
-def pure_call(model: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
-    """Return ``(call(state, *args), state)``: the model as a pure function of its state.
-
-    A flax.nnx module is split, so that tracing it cannot write tracers into its variables. flax is
-    used only where the caller has imported it.
-    """
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is not None and isinstance(model, nnx.Module):
-        graph, state = nnx.split(model)
-        return lambda state, *args: nnx.merge(graph, state, copy=True)(*args), state
-    return lambda _, *args: model(*args), ()
 
 
 @dataclasses.dataclass(frozen=True)

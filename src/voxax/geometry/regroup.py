@@ -25,7 +25,7 @@ from voxax.coords import (
     is_valid,
     unique_rows,
 )
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
@@ -182,8 +182,7 @@ def reduce_rows(
     Returns:
       ``[capacity, C]``; rows that nothing maps to are zero.
     """
-    if reduction not in REDUCTIONS:
-        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}")
+    check_known("reduction", reduction, REDUCTIONS)
     row = jnp.where(inverse < 0, capacity, inverse)
     shape = (capacity, features.shape[1])
     dtype = features.dtype

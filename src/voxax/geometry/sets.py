@@ -15,7 +15,7 @@ from voxax.coords import (
     compact_rows,
     is_valid,
 )
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, mean_of, product_dtype
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.regroup import (
@@ -89,8 +89,7 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
       InputError: an empty list, an unknown join, operands of different lattices.
       CapacityError: as :func:`union`.
     """
-    if join not in JOINS:
-        raise InputError(f"unknown join {join!r}; known: {', '.join(JOINS)}")
+    check_known("join", join, JOINS)
     if join != "same":
         lattice = same_lattice(voxels, "cat")
         geometry, rows = _joined([v.geometry for v in voxels], join, capacity)
@@ -136,8 +135,7 @@ def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
 def _merged(
     voxels: Sequence[Voxels], join: Join, reduction: SetReduction, capacity: int | None
 ) -> Voxels:
-    if reduction not in SET_REDUCTIONS:
-        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(SET_REDUCTIONS)}")
+    check_known("reduction", reduction, SET_REDUCTIONS)
     channels = [v.num_channels for v in voxels]
     if len(set(channels)) > 1:
         raise InputError(

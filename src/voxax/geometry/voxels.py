@@ -24,10 +24,11 @@ from voxax.coords import (
     UniqueRows,
     bucket_capacity,
     compact_rows,
+    in_range,
     is_valid,
     unique_rows,
 )
-from voxax.errors import GeometryMismatchError, InputError
+from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import (
     batch_indices,
@@ -287,8 +288,7 @@ def from_coords(
     ndim = coords.shape[1] - 1
     if capacity is not None and capacity < 1:
         raise InputError(f"capacity={capacity} must be at least 1, also for zero voxels")
-    if reduction not in REDUCTIONS:
-        raise InputError(f"unknown reduction {reduction!r}; known: {', '.join(REDUCTIONS)}")
+    check_known("reduction", reduction, REDUCTIONS)
     rows = max(coords.shape[0], 1) if capacity is None else capacity
     unique, reduced = _merge(coords, features, batch_size, rows, reduction)
     if capacity is None and not _compat.is_traced(unique.count):
@@ -313,7 +313,7 @@ def _merge(
 ) -> tuple[UniqueRows, jax.Array]:
     """Distinct rows inside the range and their features; rows outside count as dropped."""
     good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
-    good &= jnp.all((coords[:, 1:] >= -COORD_LIMIT) & (coords[:, 1:] < COORD_LIMIT), axis=1)
+    good &= in_range(coords[:, 1:])
     lost = jnp.sum(is_valid(coords) & ~good, dtype=jnp.int32)
     unique = unique_rows(jnp.where(good[:, None], coords, PAD), capacity)
     reduced = reduce_rows(features, unique.inverse, capacity, reduction)

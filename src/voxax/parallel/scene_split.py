@@ -21,7 +21,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.coords import CURVES, PAD, Curve, bucket_capacity, host, round_up_rows, sort_by_curve
-from voxax.errors import CapacityError, InputError
+from voxax.errors import CapacityError, InputError, check_known
 from voxax.geometry import MapRecord, Plan, VoxelGeometry, Voxels
 from voxax.geometry.halo import Halo, Round
 from voxax.geometry.host import host_geometry, neighbor_table, table_views
@@ -250,8 +250,7 @@ class SceneSplit:
         """
         if shards < 1:
             raise InputError(f"a scene is split into at least one shard, got {shards}")
-        if order not in CURVES:
-            raise InputError(f"unknown order {order!r}; known: {', '.join(CURVES)}")
+        check_known("order", order, CURVES)
         return cls(Plan.record(model, voxels), shards, axis, order)
 
     @property

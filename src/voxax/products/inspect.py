@@ -18,7 +18,7 @@ import numpy as np
 from voxax import _compat, _native
 from voxax.algorithms import Problem, Product
 from voxax.errors import InputError
-from voxax.geometry.plan import pure_call
+from voxax.geometry.model_step import pure_call
 from voxax.hardware import HardwareInfo, describe, shown
 from voxax.products.convolve import densities
 from voxax.products.layer import Layer, problem_of
