@@ -25,7 +25,7 @@ def test_peak_is_not_inherited():
 import subprocess, sys
 block = bytearray(1 << 29)
 block[::4096] = b"x" * len(block[::4096])
-child = "from voxax.hardware.memory import _high_water_mark as m; print(m())"
+child = "from voxax.hardware import peak_memory; print(peak_memory()['host'])"
 result = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True)
 print(result.stdout.decode())
 """

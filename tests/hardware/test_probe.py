@@ -1,4 +1,4 @@
-"""Measurements are made once and kept; a broken cache is no reason to fail."""
+"""Measurements are made once and kept; a broken cache is no error."""
 
 import json
 
@@ -89,16 +89,21 @@ def test_broken_cache_is_measured_anew(quick, text):
     assert json.loads(file.read_text())["memory_bandwidth"] > 0
 
 
-def test_cache_that_cannot_be_written(quick, monkeypatch):
+def test_cache_that_cannot_be_written(quick):
     quick.write_text("a file where the folder should be")
-    assert describe(probe=True).peak_rate("float32") > 0 if False else True
-    assert remeasure().platform == "cpu"
+    assert describe(probe=True).peak_rate("float32") > 0
+    # Nothing was kept, so `remeasure` has nothing to read back.
+    assert remeasure().fact("memory_bandwidth").source == "unknown"
+    assert quick.is_file()
 
 
 def test_what_the_runtime_knows_is_not_measured(quick, tmp_path):
     info = describe(recorded.tpu(), runtime=Runtime(root=tmp_path))
     key = probe.key_of(info.facts)
-    probe._write(probe._file(key), json.dumps({"memory_bandwidth": 1.0, "peak_rates": {}}))
+    file = probe._file(key)
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"memory_bandwidth": 1.0, "peak_rates": {}}))
+    assert probe.remembered(key)["memory_bandwidth"].value == 1.0
     again = describe(recorded.tpu(), runtime=Runtime(root=tmp_path))
     assert again.fact("memory_bandwidth") == info.fact("memory_bandwidth")
 

@@ -1,4 +1,4 @@
-"""Where voxax keeps what it measured."""
+"""The folder of tuning caches and measurements."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """``VOXAX_CACHE_DIR``, else the user's cache directory. Not created.
+    """The path in ``VOXAX_CACHE_DIR``, else the user's cache directory. Not created.
 
-    platformdirs is asked where installed; without it the directory is the same on Linux.
+    platformdirs is asked if installed; without it the directory is the same on Linux.
     """
     chosen = os.environ.get("VOXAX_CACHE_DIR")
     if chosen:

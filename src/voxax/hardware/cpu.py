@@ -1,7 +1,4 @@
-"""The host's processor and memory, from ``/proc`` and ``/sys``, else from psutil.
-
-Flags have the names of the Linux kernel, on x86 and on Arm.
-"""
+"""The host's processor and memory, from ``/proc`` and ``/sys``, else from psutil."""
 
 from __future__ import annotations
 
@@ -9,51 +6,16 @@ import importlib
 import math
 import os
 import re
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from voxax.hardware.info import Facts, first_known, told
+import jax
 
-# Widest first: the number of float32 values in one register.
-_LANES = (
-    ("avx512f", 16),
-    ("avx2", 8),
-    ("avx", 8),
-    ("sve", 4),  # at least: SVE does not tell its length here
-    ("asimd", 4),
-    ("sse2", 4),
-)
-_PREFIXES = ("sse", "ssse", "avx", "amx", "sve", "sme_", "asimd")
-_SINGLE = ("sme", "sme2", "fma", "f16c", "neon", "bf16", "fphp", "i8mm", "rvv", "altivec", "vsx")
-_ALWAYS = ("float32", "float64", "int8", "int16", "int32", "int64")
-_DTYPES = {
-    "float16": ("avx512_fp16", "amx_fp16", "fphp", "asimdhp"),
-    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
-}
+from voxax.hardware.info import Facts, facts_from, first_known
 
-
-def vector_extensions(flags: Collection[str] | None) -> tuple[str, ...] | None:
-    """The flags that name vector instructions, sorted; None without flags."""
-    if flags is None:
-        return None
-    return tuple(sorted(f for f in flags if f.startswith(_PREFIXES) or f in _SINGLE))
-
-
-def vector_lanes(flags: Collection[str] | None) -> int | None:
-    """32-bit values in one vector register; None if no flag tells."""
-    return next((lanes for flag, lanes in _LANES if flag in (flags or ())), None)
-
-
-def native_dtypes(flags: Collection[str] | None) -> tuple[str, ...] | None:
-    """Dtypes with arithmetic of their own; None without flags."""
-    if flags is None:
-        return None
-    more = (dtype for dtype, needed in _DTYPES.items() if any(f in flags for f in needed))
-    return (*_ALWAYS, *more)
-
-
-# Of version 2, then of version 1.
+# Limit, use, statistics and the line of read files in them: cgroups of version 2, then of 1.
 _CGROUP_MEMORY = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     (
@@ -63,6 +25,8 @@ _CGROUP_MEMORY = (
         "total_inactive_file",
     ),
 )
+_CPU0 = "sys/devices/system/cpu/cpu0"
+_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 def host_facts(root: Path = Path("/")) -> Facts:
@@ -71,18 +35,12 @@ def host_facts(root: Path = Path("/")) -> Facts:
     Args:
       root: where ``proc`` and ``sys`` are.
     """
-    return first_known(
-        [
-            told("/proc/cpuinfo", vector_extensions=vector_extensions(_flags(root))),
-            _cores(root),
-            _memory(root),
-            _psutil_memory(),
-        ]
-    )
+    extensions = facts_from("/proc/cpuinfo", vector_extensions=_vector_extensions(_flags(root)))
+    return first_known([extensions, _cores(root), _memory(root), _psutil_memory()])
 
 
 def cpu_device_facts(root: Path = Path("/")) -> Facts:
-    """Facts about a JAX device of the platform ``cpu``: the host, seen as a device."""
+    """Facts about the host as a JAX device of the platform ``cpu``."""
     host = host_facts(root)
     info, flags = _cpuinfo(root), _flags(root)
     arm = [info[key] for key in ("CPU implementer", "CPU part") if key in info]
@@ -94,22 +52,66 @@ def cpu_device_facts(root: Path = Path("/")) -> Facts:
         "cores": "cpu_cores",
         "cores_per_chip": "cpu_cores",
     }
-    clock = _number(_text(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+    clock = _number(_text(root / f"{_CPU0}/cpufreq/cpuinfo_max_freq"))
     return first_known(
         [
-            told(
+            facts_from(
                 "/proc/cpuinfo",
                 model=info.get("model name"),
                 generation=" ".join(x86 or arm) or None,
-                lane_count=vector_lanes(flags),
-                native_dtypes=native_dtypes(flags),
+                lane_count=_vector_lanes(flags),
+                native_dtypes=_native_dtypes(flags),
             ),
-            told("/proc/self/status", memory_peak=_kilobytes(root / "proc/self/status", "VmHWM")),
-            told("/sys/devices/system/cpu", **_caches(root)),
-            told("/sys/devices/system/cpu", clock_hz=None if clock is None else 1e3 * clock),
+            facts_from("/proc/self/status", memory_peak=_peak_memory(root)),
+            facts_from(
+                "/sys/devices/system/cpu",
+                clock_hz=None if clock is None else 1e3 * clock,
+                **_caches(root),
+            ),
             {name: host[source] for name, source in alike.items() if source in host},
         ]
     )
+
+
+def peak_memory() -> dict[str, int]:
+    """Peak bytes: ``host`` of this process, ``device`` if the runtime counts it."""
+    peaks = {}
+    # VmHWM starts anew with each program.
+    host = _peak_memory(Path("/")) or _maximum_resident_size()
+    if host is not None:
+        peaks["host"] = host
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        peaks["device"] = stats["peak_bytes_in_use"]
+    return peaks
+
+
+def process_memory() -> int | None:
+    """Bytes of memory that this process holds now; None if the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        process: Any = importlib.import_module("psutil").Process()
+        return process.memory_info().rss
+    except Exception:
+        return None
+
+
+def _maximum_resident_size() -> int | None:
+    """Peak of ``getrusage``, for systems without ``/proc``.
+
+    On Linux the figure survives ``exec``: a small child of a large process gets the parent's.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no resource module
+        return None
+    # Kilobytes on Linux, bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _text(path: Path) -> str:
@@ -125,7 +127,7 @@ def _number(text: str) -> int | None:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """Of the first processor listed."""
+    """The keys and values of the first processor listed."""
     first = _text(root / "proc/cpuinfo").strip().split("\n\n")[0]
     pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
@@ -142,6 +144,10 @@ def _kilobytes(path: Path, key: str) -> int | None:
     return None if match is None else 1024 * int(match[1])
 
 
+def _peak_memory(root: Path) -> int | None:
+    return _kilobytes(root / "proc/self/status", "VmHWM")
+
+
 def _cores(root: Path) -> Facts:
     if hasattr(os, "sched_getaffinity"):
         number, source = len(os.sched_getaffinity(0)), "sched_getaffinity"
@@ -150,11 +156,11 @@ def _cores(root: Path) -> Facts:
     quota = _quota(root)
     if quota is not None and quota < number:
         number, source = max(math.ceil(quota), 1), "cgroup cpu quota"
-    return told(source, cpu_cores=number)
+    return facts_from(source, cpu_cores=number)
 
 
 def _quota(root: Path) -> float | None:
-    """Cores' worth of time that the container may use; cgroup v2, then v1."""
+    """The number of cores whose time the container may use; cgroup v2, then v1."""
     limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").strip().partition(" ")
     if not limit:
         limit = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
@@ -180,31 +186,64 @@ def _memory(root: Path) -> Facts:
             cached = dict(pair for pair in words if len(pair) == 2).get(cache)
             if inside is not None and cached is not None:
                 inside = max(inside - int(cached), 0)
-            return told("cgroup", host_memory_bytes=bound, host_memory_in_use=inside)
-    return told("/proc/meminfo", host_memory_bytes=total, host_memory_in_use=used)
+            return facts_from("cgroup", host_memory_bytes=bound, host_memory_in_use=inside)
+    return facts_from("/proc/meminfo", host_memory_bytes=total, host_memory_in_use=used)
 
 
 def _psutil_memory() -> Facts:
-    """Where there is no ``/proc``; nothing without psutil."""
+    """The memory of systems without ``/proc``; nothing without psutil."""
     try:
         memory: Any = importlib.import_module("psutil").virtual_memory()
     except Exception:
         return {}
-    return told(
-        "psutil",
-        host_memory_bytes=memory.total,
-        host_memory_in_use=memory.total - memory.available,
-    )
+    used = memory.total - memory.available
+    return facts_from("psutil", host_memory_bytes=memory.total, host_memory_in_use=used)
 
 
 def _caches(root: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    folder = root / "sys/devices/system/cpu/cpu0/cache"
-    for index in sorted(folder.glob("index*")):
+    for index in sorted((root / _CPU0 / "cache").glob("index*")):
         level, kind = _text(index / "level").strip(), _text(index / "type").strip()
         match = re.fullmatch(r"(\d+)([KMG]?)", _text(index / "size").strip())
         if kind != "Instruction" and match and level in ("1", "2", "3"):
-            sizes[f"l{level}_cache_bytes"] = int(match[1]) << {"K": 10, "M": 20, "G": 30}.get(
-                match[2], 0
-            )
+            sizes[f"l{level}_cache_bytes"] = int(match[1]) << _SHIFTS[match[2]]
     return sizes
+
+
+# Flags have the names of the Linux kernel, on x86 and on Arm. Widest first: the number of float32
+# values in one register.
+_LANES = (
+    ("avx512f", 16),
+    ("avx2", 8),
+    ("avx", 8),
+    ("sve", 4),  # at least: the flags do not give the length of SVE
+    ("asimd", 4),
+    ("sse2", 4),
+)
+_PREFIXES = ("sse", "ssse", "avx", "amx", "sve", "sme_", "asimd")
+_SINGLE = ("sme", "sme2", "fma", "f16c", "neon", "bf16", "fphp", "i8mm", "rvv", "altivec", "vsx")
+_ALWAYS = ("float32", "float64", "int8", "int16", "int32", "int64")
+_DTYPES = {
+    "float16": ("avx512_fp16", "amx_fp16", "fphp", "asimdhp"),
+    "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
+}
+
+
+def _vector_extensions(flags: Collection[str] | None) -> tuple[str, ...] | None:
+    """The flags that name vector instructions, sorted; None without flags."""
+    if flags is None:
+        return None
+    return tuple(sorted(f for f in flags if f.startswith(_PREFIXES) or f in _SINGLE))
+
+
+def _vector_lanes(flags: Collection[str] | None) -> int | None:
+    """The number of 32-bit values in one vector register; None if no flag says it."""
+    return next((lanes for flag, lanes in _LANES if flag in (flags or ())), None)
+
+
+def _native_dtypes(flags: Collection[str] | None) -> tuple[str, ...] | None:
+    """Dtypes with native arithmetic; None without flags."""
+    if flags is None:
+        return None
+    more = (dtype for dtype, needed in _DTYPES.items() if any(f in flags for f in needed))
+    return (*_ALWAYS, *more)

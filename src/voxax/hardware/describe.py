@@ -10,21 +10,21 @@ import jax
 
 from voxax import _native
 from voxax.errors import InputError
-from voxax.hardware import probe as probing
 from voxax.hardware.cpu import cpu_device_facts, host_facts
 from voxax.hardware.device import default_facts, device_facts, process_facts
 from voxax.hardware.gpu import CudaAttributes, gpu_facts
-from voxax.hardware.info import Facts, HardwareInfo, first_known, told
-from voxax.hardware.tpu import least_of_all, topology_facts, tpu_facts
+from voxax.hardware.info import Facts, HardwareInfo, facts_from, first_known
+from voxax.hardware.probe import key_of, measure, remembered
+from voxax.hardware.tpu import least_known_facts, topology_facts, tpu_facts
 
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """What is asked besides the device; another one is given where answers were recorded.
+    """Sources besides the device; pass another one to replay recorded answers.
 
     Attributes:
-      root: where ``proc`` and ``sys`` are.
-      nvml: a module like ``pynvml``; None imports it if it is there.
+      root: folder of ``proc`` and ``sys``.
+      nvml: a module like ``pynvml``; None imports it if installed.
       cuda: the CUDA driver's answers; None asks it.
     """
 
@@ -36,22 +36,22 @@ class Runtime:
 def describe(
     device: Any = None, *, probe: bool = False, runtime: Runtime | None = None
 ) -> HardwareInfo:
-    """What is known about a device, each fact with its source.
+    """Describe a device, each fact with its source.
 
-    Asked in this order, the first that knows has the word:
+    Sources are asked in this order; the first that knows a fact decides:
 
     1. the runtime: the device, its ``memory_stats``, JAX's table of TPUs, the CUDA driver,
        NVML (if nvidia-ml-py is installed), ``/proc`` and ``/sys`` or psutil;
-    2. a measurement (:func:`voxax.hardware.measure`), where one was made for this kind of
-       device and this version of JAX before, or with ``probe=True`` now;
-    3. a conservative default; of sizes and rates there is none, they stay unknown.
+    2. a measurement, if one was made for this kind of device and this version of JAX before,
+       or with ``probe=True`` now;
+    3. a conservative default; sizes and rates have none and stay unknown.
 
     Nothing is remembered between calls: the memory in use is that of the moment.
 
     Args:
       device: a JAX device, the index of a local one, or the name of a TPU topology
-        (``"v5e:2x2"``), which need not be there: described by libtpu if installed, else by
-        JAX's table of chips. None: the first local device.
+        (``"v5e:2x2"``), which may be absent: described by libtpu if installed, else by JAX's
+        table of chips. None: the first local device.
       probe: measure copy bandwidth and matrix rates if that was not done before; a few
         seconds.
       runtime: answers recorded elsewhere, instead of this machine's.
@@ -60,57 +60,52 @@ def describe(
       InputError: no such device, or a name that is no topology.
     """
     runtime = Runtime() if runtime is None else runtime
+    host = host_facts(runtime.root)
     if isinstance(device, str):
-        host = host_facts(runtime.root)
-        return HardwareInfo.from_facts(
-            first_known([topology_facts(device), host, default_facts("tpu")])
-        )
-    if device is None or isinstance(device, int):
-        device = _local(device or 0)
-    own = device_facts(device)
-    platform = str(own["platform"].value)
-    chip = _of_platform(platform, device, runtime)
-    facts = first_known([own, process_facts(device), chip, host_facts(runtime.root)])
-    key = probing.key_of(facts)
-    measured = probing.measure(device, key) if probe else probing.remembered(key)
-    guesses = [least_of_all()] if platform == "tpu" and "tile_shape" not in facts else []
-    return HardwareInfo.from_facts(
-        first_known([facts, measured, *guesses, default_facts(platform)])
-    )
+        sources = [topology_facts(device), host, default_facts("tpu")]
+        return HardwareInfo.from_facts(first_known(sources))
+    device = _local(device)
+    platform, facts = _chip_facts(device, runtime)
+    facts = first_known([facts, process_facts(device), host])
+    key = key_of(facts)
+    measured = measure(device, key) if probe else remembered(key)
+    guesses = [least_known_facts()] if platform == "tpu" and "tile_shape" not in facts else []
+    sources = [facts, measured, *guesses, default_facts(platform)]
+    return HardwareInfo.from_facts(first_known(sources))
 
 
 def remeasure(device: Any = None) -> HardwareInfo:
-    """Measure what :func:`describe` would only remember; replaces what is on disk.
+    """Measure a device anew, and replace the measurement on disk.
 
     Args:
       device: a JAX device or the index of a local one; None: the first.
     """
-    if device is None or isinstance(device, int):
-        device = _local(device or 0)
-    own = device_facts(device)
-    chip = _of_platform(str(own["platform"].value), device, Runtime())
-    probing.measure(device, probing.key_of(first_known([own, chip])), again=True)
+    device = _local(device)
+    measure(device, key_of(_chip_facts(device, Runtime())[1]), again=True)
     return describe(device)
 
 
-def _of_platform(platform: str, device: Any, runtime: Runtime) -> Facts:
+def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
+    """The platform, and facts from the device itself and from its platform's sources."""
+    own = device_facts(device)
+    platform = str(own["platform"].value)
+    chip: Facts = {}
     if platform == "cpu":
-        return first_known([cpu_device_facts(runtime.root), _native_facts()])
-    if platform in ("gpu", "cuda", "rocm"):
-        return gpu_facts(device, runtime.nvml, runtime.cuda, runtime.root)
-    if platform == "tpu":
-        return tpu_facts(device)
-    return {}
+        reason = _native.unavailable()
+        kernels = _native.simd() if reason is None else f"none: {reason}"
+        chip = {**cpu_device_facts(runtime.root), **facts_from("voxax", native_kernels=kernels)}
+    elif platform in ("gpu", "cuda", "rocm"):
+        chip = gpu_facts(device, runtime.nvml, runtime.cuda, runtime.root)
+    elif platform == "tpu":
+        chip = tpu_facts(device)
+    return platform, first_known([own, chip])
 
 
-def _native_facts() -> Facts:
-    reason = _native.unavailable()
-    kernels = _native.simd() if reason is None else f"none: {reason}"
-    return told("voxax", native_kernels=kernels)
-
-
-def _local(index: int) -> Any:
-    devices = jax.local_devices()
+def _local(device: Any) -> Any:
+    """The device, or the local one of an index; None is the first."""
+    if not (device is None or isinstance(device, int)):
+        return device
+    index, devices = device or 0, jax.local_devices()
     if not 0 <= index < len(devices):
         raise InputError(
             f"device {index} of {len(devices)}: this process has devices 0 to {len(devices) - 1}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voxax.hardware.info import Facts, first_known, told
+from voxax.hardware.info import Facts, facts_from, first_known
 
 
 def ask(device: Any, name: str) -> Any:
-    """An attribute of the device, called if it is a method; None if it is not there.
+    """An attribute of the device, called if it is a method; None without it.
 
-    Devices of plugins differ in what they have, and in what they raise for the rest.
+    Devices of plugins differ in their attributes, and in the errors for missing ones.
     """
     try:
         value = getattr(device, name)
@@ -21,20 +21,20 @@ def ask(device: Any, name: str) -> Any:
 
 
 def device_facts(device: Any) -> Facts:
-    """Facts that the device tells of itself."""
+    """Facts from the device object itself."""
     coords = ask(device, "coords")
     stats = ask(device, "memory_stats") or {}
     return first_known(
         [
-            told("jax device", platform=ask(device, "platform") or "unknown"),
-            told("jax device", device_kind=ask(device, "device_kind") or "unknown"),
-            told(
+            facts_from(
                 "jax device",
+                platform=ask(device, "platform") or "unknown",
+                device_kind=ask(device, "device_kind") or "unknown",
                 cores=ask(device, "core_count") or ask(device, "num_cores"),
                 device_coords=None if coords is None else tuple(coords),
                 core_on_chip=ask(device, "core_on_chip"),
             ),
-            told(
+            facts_from(
                 "jax memory_stats",
                 memory_bytes=stats.get("bytes_limit"),
                 memory_in_use=stats.get("bytes_in_use"),
@@ -45,17 +45,18 @@ def device_facts(device: Any) -> Facts:
 
 
 def process_facts(device: Any) -> Facts:
-    """How many devices and processes there are, asked of the device's client.
+    """Numbers of devices and processes, asked of the device's client.
 
-    A device without a client (an invented one) is alone.
+    A device without a client (an invented one) counts as the only one.
     """
-    client = ask_plain(device, "client")
-    devices = _devices(client) or [device]
-    local = ask(client, "local_device_count") if client is not None else None
-    return told(
-        "jax client" if client is not None else "default: a device alone",
-        num_devices=local or 1,
-        **topology_of(devices),
+    try:
+        client = device.client  # not called: it may be callable
+    except Exception:
+        client = None
+    return facts_from(
+        "default: a device alone" if client is None else "jax client",
+        num_devices=ask(client, "local_device_count") or 1,
+        **topology_of(ask(client, "devices") or [device]),
     )
 
 
@@ -75,26 +76,14 @@ def topology_of(devices: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def ask_plain(device: Any, name: str) -> Any:
-    """An attribute that is not to be called; None if it is not there."""
-    try:
-        return getattr(device, name)
-    except Exception:
-        return None
-
-
-def _devices(client: Any) -> list[Any]:
-    found = ask(client, "devices") if client is not None else None
-    return list(found) if found else []
-
-
-DEFAULT = "default"
-
-
 def default_facts(platform: str) -> Facts:
-    """Conservative facts about any chip."""
-    return told(
-        DEFAULT,
+    """Conservative facts about any chip, for fields that no other source knows.
+
+    Everything works with these values, slowly at worst. Sizes and rates of memories and units
+    have no default: code must not be sized by a guess.
+    """
+    return facts_from(
+        "default",
         num_devices=1,
         process_count=1,
         num_hosts=1,

@@ -14,9 +14,44 @@ from pathlib import Path
 from typing import Any
 
 from voxax.hardware.device import ask
-from voxax.hardware.info import Facts, first_known, told
+from voxax.hardware.info import Facts, facts_from, first_known
 
 CudaAttributes = dict[str, int]
+
+# From which compute capability on the arithmetic units take a dtype (CUDA programming guide,
+# "arithmetic instructions" and "tensor cores").
+_DTYPES_SINCE = (
+    ((0, 0), ("float32", "int32")),
+    ((1, 3), ("float64",)),
+    ((5, 3), ("float16",)),
+    ((6, 1), ("int8",)),
+    ((8, 0), ("bfloat16",)),
+    ((8, 9), ("float8_e4m3fn", "float8_e5m2")),
+)
+
+
+def gpu_facts(
+    device: Any, nvml: Any = None, cuda: CudaAttributes | None = None, root: Path = Path("/")
+) -> Facts:
+    """Facts about a JAX device of the platform ``gpu``.
+
+    Args:
+      device: the device; its ``local_hardware_id`` is the number of the GPU.
+      nvml: a module like ``pynvml``; None imports it if installed.
+      cuda: answers of the CUDA driver; None asks ``libcuda``.
+      root: folder of ``sys``.
+    """
+    index = ask(device, "local_hardware_id") or 0
+    capability = ask(device, "compute_capability")
+    if str(capability or "").startswith("gfx"):
+        # Behind the colon are modes, as in gfx942:sramecc+:xnack-.
+        own = facts_from("jax device", generation=str(capability).split(":")[0])
+        return first_known([own, _amd_facts(root, index)])
+    driver = cuda_attributes(index) if cuda is None else cuda
+    own = facts_from("jax device", generation=None if capability is None else str(capability))
+    asked = first_known([own, _driver_facts(driver), _nvml_facts(nvml, index)])
+    return first_known([asked, _native_dtypes(asked)])
+
 
 # CUdevice_attribute of cuda.h.
 _ATTRIBUTES = {
@@ -33,7 +68,7 @@ _ATTRIBUTES = {
 
 
 def cuda_attributes(ordinal: int) -> CudaAttributes:
-    """What the driver says of GPU ``ordinal`` (as CUDA counts); empty without a driver."""
+    """Attributes of GPU ``ordinal`` (as CUDA counts) from the driver; empty without one."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         device = ctypes.c_int()
@@ -52,86 +87,13 @@ def cuda_attributes(ordinal: int) -> CudaAttributes:
     return found
 
 
-_NODES = "sys/class/kfd/kfd/topology/nodes"
-
-
-def amd_facts(root: Path, ordinal: int) -> Facts:
-    """Facts about the GPU that is the ``ordinal``-th of this host; none where there is no driver.
-
-    ``HIP_VISIBLE_DEVICES`` renumbers: GPUs of one host are taken to be alike in what is asked.
-    """
-    nodes = [_properties(path) for path in sorted((root / _NODES).glob("*/properties"), key=_node)]
-    found = [node for node in nodes if node.get("lds_size_in_kb")]  # others are processors
-    if not found:
-        return {}
-    own = found[min(ordinal, len(found) - 1)]
-    return told(
-        "/sys/class/kfd",
-        shared_memory_bytes=own["lds_size_in_kb"] << 10,
-        lane_count=own.get("wave_front_size") or None,
-    )
-
-
-def _node(path: Path) -> int:
-    return int(path.parent.name) if path.parent.name.isdigit() else 0
-
-
-def _properties(path: Path) -> dict[str, int]:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return {}
-    pairs = (line.split() for line in lines)
-    return {p[0]: int(p[1]) for p in pairs if len(p) == 2 and p[1].isdigit()}
-
-
-# From which compute capability on the arithmetic units take a dtype (CUDA programming guide,
-# "arithmetic instructions" and "tensor cores").
-_DTYPES_SINCE = (
-    ((0, 0), ("float32", "int32")),
-    ((1, 3), ("float64",)),
-    ((5, 3), ("float16",)),
-    ((6, 1), ("int8",)),
-    ((8, 0), ("bfloat16",)),
-    ((8, 9), ("float8_e4m3fn", "float8_e5m2")),
-)
-
-
-def gpu_facts(
-    device: Any,
-    nvml: Any = None,
-    cuda: CudaAttributes | None = None,
-    root: Path = Path("/"),
-) -> Facts:
-    """Facts about a JAX device of the platform ``gpu``.
-
-    Args:
-      device: the device; its ``local_hardware_id`` says which GPU it is.
-      nvml: a module like ``pynvml``; None imports it, and does without where it is missing.
-      cuda: answers of the CUDA driver; None asks ``libcuda``.
-      root: where ``sys`` is.
-    """
-    index = ask(device, "local_hardware_id") or 0
-    capability = ask(device, "compute_capability")
-    if str(capability or "").startswith("gfx"):
-        # Behind the colon are modes, as in gfx942:sramecc+:xnack-.
-        own = told("jax device", generation=str(capability).split(":")[0])
-        return first_known([own, amd_facts(root, index)])
-    driver = cuda_attributes(index) if cuda is None else cuda
-    own = told("jax device", generation=None if capability is None else str(capability))
-    manager = _pynvml() if nvml is None else nvml
-    asked = first_known([own, _driver_facts(driver), _nvml_facts(manager, index)])
-    return first_known([asked, _native_dtypes(asked)])
-
-
 def _driver_facts(driver: CudaAttributes) -> Facts:
     bus, memory_clock = driver.get("memory_bus_bits"), driver.get("memory_clock_khz")
-    bandwidth = None
-    if bus and memory_clock:
-        bandwidth = 2e3 * memory_clock * bus / 8  # two transfers a clock, on every wire
+    # Two transfers a clock, on every wire.
+    bandwidth = 2e3 * memory_clock * bus / 8 if bus and memory_clock else None
     clock = driver.get("clock_khz")
     major, minor = driver.get("capability_major"), driver.get("capability_minor")
-    return told(
+    return facts_from(
         "CUDA driver",
         cores=driver.get("multiprocessors"),
         cores_per_chip=driver.get("multiprocessors"),
@@ -144,19 +106,11 @@ def _driver_facts(driver: CudaAttributes) -> Facts:
     )
 
 
-def _pynvml() -> Any:
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError:
-        return None
-
-
 def _nvml_facts(nvml: Any, index: int) -> Facts:
-    if nvml is None:
-        return {}
     try:
+        nvml = importlib.import_module("pynvml") if nvml is None else nvml
         nvml.nvmlInit()
-    except Exception:  # no driver, or no permission
+    except Exception:  # not installed, no driver, or no permission
         return {}
     try:
         return _asked(nvml, _handle(nvml, index))
@@ -188,12 +142,10 @@ def _asked(nvml: Any, handle: Any) -> Facts:
     memory_clock = answer("nvmlDeviceGetMaxClockInfo", getattr(nvml, "NVML_CLOCK_MEM", 2))
     bus = answer("nvmlDeviceGetMemoryBusWidth")
     name = answer("nvmlDeviceGetName")
-    active = [
-        answer("nvmlDeviceGetNvLinkState", link)
-        for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18))
-    ]
+    links = range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18))
+    active = [answer("nvmlDeviceGetNvLinkState", link) for link in links]
     known = [state for state in active if state is not None]
-    return told(
+    return facts_from(
         "NVML",
         model=name.decode() if isinstance(name, bytes) else name,
         physical_memory_bytes=None if memory is None else memory.total,
@@ -213,4 +165,37 @@ def _native_dtypes(facts: Facts) -> Facts:
         return {}
     capability = tuple(int(n) for n in numbers)
     dtypes = [d for since, names in _DTYPES_SINCE for d in names if capability >= since]
-    return told(f"compute capability {generation}", native_dtypes=tuple(dtypes))
+    return facts_from(f"compute capability {generation}", native_dtypes=tuple(dtypes))
+
+
+_NODES = "sys/class/kfd/kfd/topology/nodes"
+
+
+def _amd_facts(root: Path, ordinal: int) -> Facts:
+    """Facts about GPU ``ordinal`` of this host; empty without the driver.
+
+    ``HIP_VISIBLE_DEVICES`` renumbers: GPUs of one host are taken to be alike in what is asked.
+    """
+    nodes = [_properties(path) for path in sorted((root / _NODES).glob("*/properties"), key=_node)]
+    found = [node for node in nodes if node.get("lds_size_in_kb")]  # others are processors
+    if not found:
+        return {}
+    own = found[min(ordinal, len(found) - 1)]
+    return facts_from(
+        "/sys/class/kfd",
+        shared_memory_bytes=own["lds_size_in_kb"] << 10,
+        lane_count=own.get("wave_front_size") or None,
+    )
+
+
+def _node(path: Path) -> int:
+    return int(path.parent.name) if path.parent.name.isdigit() else 0
+
+
+def _properties(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split() for line in lines)
+    return {p[0]: int(p[1]) for p in pairs if len(p) == 2 and p[1].isdigit()}

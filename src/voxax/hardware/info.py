@@ -21,8 +21,8 @@ class Fact:
     """One value with its source.
 
     Attributes:
-      value: None where nobody knows.
-      source: who said so (``jax memory_stats``, ``/proc/cpuinfo``, ``NVML``, ``probe``,
+      value: None if no source knows it.
+      source: where it comes from (``jax memory_stats``, ``/proc/cpuinfo``, ``NVML``, ``probe``,
         ``default: ...``), or ``unknown``.
     """
 
@@ -31,22 +31,20 @@ class Fact:
 
     @property
     def known(self) -> bool:
-        """Whether any source could tell."""
+        """True if a source knows the value."""
         return self.source != UNKNOWN_SOURCE
 
-
-UNKNOWN = Fact(None, UNKNOWN_SOURCE)
 
 Facts = dict[str, Fact]
 
 
-def told(source: str, **values: Any) -> Facts:
+def facts_from(source: str, **values: Any) -> Facts:
     """Facts by field name from one source; values that are None are left out."""
     return {name: Fact(value, source) for name, value in values.items() if value is not None}
 
 
 def first_known(sources: Iterable[Mapping[str, Fact]]) -> Facts:
-    """Each field as the first source that knows it says."""
+    """Each field from the first source that knows it."""
     facts: Facts = {}
     for source in sources:
         for name, fact in source.items():
@@ -55,51 +53,19 @@ def first_known(sources: Iterable[Mapping[str, Fact]]) -> Facts:
     return facts
 
 
-def _more_than(field: str, number: int) -> Callable[[HardwareInfo], bool]:
-    return lambda info: (getattr(info, field) or 0) > number
-
-
-FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
-    "matrix_unit": lambda info: info.matrix_unit is not None,
-    "sparse_core": _more_than("sparse_cores", 0),
-    "vmem": _more_than("vmem_bytes", 0),
-    "smem": _more_than("smem_bytes", 0),
-    "shared_memory": _more_than("shared_memory_bytes", 0),
-    "memory_stats": lambda info: info.memory_in_use is not None,
-    "multi_core": _more_than("cores", 1),
-    "multi_device": _more_than("num_devices", 1),
-    "multi_host": _more_than("process_count", 1),
-    "multi_slice": _more_than("num_slices", 1),
-    "pallas": lambda info: info.platform in ("gpu", "cuda", "tpu"),
-}
-
-
-def feature_names() -> tuple[str, ...]:
-    """The features that are not a dtype or a vector extension."""
-    return tuple(FEATURES)
-
-
-def dtype_name(dtype: Any) -> str:
-    """``"bfloat16"`` for the name, the scalar type or the dtype."""
-    return dtype if isinstance(dtype, str) else np.dtype(dtype).name
-
-
 # Quantities by name, hashable: (("bfloat16", 1.97e14), ...).
 Rates = tuple[tuple[str, float], ...]
-
-_UNITS = {"peak_rates": "op/s", "memory_bandwidth": "bytes/s", "clock_hz": "Hz"}
-_BYTES = ("memory_in_use", "memory_peak", "host_memory_in_use")
 
 
 @dataclasses.dataclass(frozen=True)
 class HardwareInfo:
-    """Facts about one device and the process around it; None where nobody knows.
+    """Facts about one device and the process around it; None where no source knows.
 
     Each field's source is in :attr:`facts`. Hashable; prints as a table; ``to_json`` and
     ``from_json`` are inverse to each other.
 
     Attributes:
-      platform: ``cpu``, ``gpu``, ``tpu``, or whatever the runtime calls it.
+      platform: ``cpu``, ``gpu``, ``tpu``, or another name that the runtime uses.
       device_kind: the runtime's name of the chip.
       num_devices: devices of this process; of a topology, all of its devices.
       process_count: processes in this run.
@@ -200,7 +166,7 @@ class HardwareInfo:
         """Every field as a :class:`Fact`, in order; ``Fact(None, "unknown")`` where unknown."""
         sources = dict(self.sources)
         return {
-            name: Fact(getattr(self, name), sources[name]) if name in sources else UNKNOWN
+            name: Fact(getattr(self, name), sources.get(name, UNKNOWN_SOURCE))
             for name in field_names()
         }
 
@@ -230,10 +196,11 @@ class HardwareInfo:
         Args:
           dtype: a dtype or its name, such as ``"bfloat16"``.
         """
-        return dict(self.peak_rates or ()).get(dtype_name(dtype))
+        name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+        return dict(self.peak_rates or ()).get(name)
 
     def supports(self, feature: str) -> bool:
-        """Whether this device is known to have ``feature``. Never raises.
+        """True if this device is known to have ``feature``. Never raises.
 
         False also stands for "not known" and for a name that is not a feature, so code
         that asks takes its portable way. Features:
@@ -249,8 +216,8 @@ class HardwareInfo:
         - ``"pallas"``: Pallas has a compiler for the platform
         - a vector extension of the host's CPU (``"avx2"``, ``"avx512f"``, ``"sve"``, ...)
         """
-        if feature in FEATURES:
-            return FEATURES[feature](self)
+        if feature in _FEATURES:
+            return _FEATURES[feature](self)
         return feature in (self.native_dtypes or ()) or feature in (self.vector_extensions or ())
 
     def to_json(self) -> dict[str, Any]:
@@ -262,7 +229,7 @@ class HardwareInfo:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> HardwareInfo:
-        """What :meth:`to_json` gave, also after a round trip through text.
+        """The record that :meth:`to_json` wrote, also after a round trip through text.
 
         Fields that this version does not know are left out.
         """
@@ -279,9 +246,37 @@ class HardwareInfo:
         return "\n".join(f"{n:<{first}}  {v:<{second}}  {s}" for n, v, s in rows)
 
 
+def _more_than(field: str, number: int) -> Callable[[HardwareInfo], bool]:
+    return lambda info: (getattr(info, field) or 0) > number
+
+
+_FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
+    "matrix_unit": lambda info: info.matrix_unit is not None,
+    "sparse_core": _more_than("sparse_cores", 0),
+    "vmem": _more_than("vmem_bytes", 0),
+    "smem": _more_than("smem_bytes", 0),
+    "shared_memory": _more_than("shared_memory_bytes", 0),
+    "memory_stats": lambda info: info.memory_in_use is not None,
+    "multi_core": _more_than("cores", 1),
+    "multi_device": _more_than("num_devices", 1),
+    "multi_host": _more_than("process_count", 1),
+    "multi_slice": _more_than("num_slices", 1),
+    "pallas": lambda info: info.platform in ("gpu", "cuda", "tpu"),
+}
+
+
+def feature_names() -> tuple[str, ...]:
+    """The features that are not a dtype or a vector extension."""
+    return tuple(_FEATURES)
+
+
 def field_names() -> tuple[str, ...]:
     """Names of all facts, in the order they are shown."""
     return tuple(f.name for f in dataclasses.fields(HardwareInfo) if f.name != "sources")
+
+
+_UNITS = {"peak_rates": "op/s", "memory_bandwidth": "bytes/s", "clock_hz": "Hz"}
+_BYTES = ("memory_in_use", "memory_peak", "host_memory_in_use")
 
 
 def shown(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What nobody tells can be measured: copy bandwidth and matrix rates, in a few seconds.
+"""Copy bandwidth and matrix rates, measured in a few seconds.
 
 Measured once for each kind of device, host and version of JAX, and kept on disk.
 """
@@ -9,9 +9,7 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import re
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._atomic_file import write_atomically
 from voxax.hardware.cache_dir import cache_dir
-from voxax.hardware.info import Facts, told
+from voxax.hardware.info import Facts, facts_from
 
 SOURCE = "probe"
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
 # Of the others there is one kind of product; by default these are rounded to shorter operands on
 # GPUs (TF32) and TPUs (one bfloat16 pass).
 _EXACT = ("float32", "float64")
-_REVISION = 1  # raised whenever what was measured before no longer holds
-_OF_NUMPY = ("float32", "float64")
+_REVISION = 1  # raised when earlier measurements no longer hold
 _SECONDS = 0.25  # of repetitions for each quantity
 _PASSES = 8
 _CPU = {"bytes": 1 << 28, "size": 1024}
@@ -39,16 +37,18 @@ _OTHER = {"bytes": 1 << 30, "size": 4096}
 
 
 def key_of(facts: Facts) -> str:
-    """A file name: device kind, model, cores, JAX version; the probe's revision in the digest."""
+    """A file name from device kind, model, cores and JAX version, with a digest.
+
+    The digest keeps names apart that are alike once cleaned, and revisions of the probe.
+    """
     known = [facts[name].value for name in ("device_kind", "model", "cores") if name in facts]
     text = "-".join(str(part) for part in (*known, "jax", _compat.JAX_VERSION))
-    # The digest keeps apart what the cleaned name makes alike.
     digest = hashlib.sha256(f"{text}-probe-{_REVISION}".encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9.]+', '_', text)}-{digest}"
 
 
 def remembered(key: str) -> Facts:
-    """What was measured for ``key`` before; nothing if there is no readable file."""
+    """The earlier measurement for ``key``; empty without a readable file."""
     try:
         return _facts(json.loads(_file(key).read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -56,15 +56,17 @@ def remembered(key: str) -> Facts:
 
 
 def measure(device: Any, key: str, *, again: bool = False) -> Facts:
-    """Measure on ``device`` and remember under ``key``; read what is there unless ``again``.
+    """Measure ``device`` and keep the result under ``key``; unless ``again``, read an earlier one.
 
-    A cache that cannot be written is no reason to fail.
+    A cache that cannot be written is no error.
     """
     if not again and (known := remembered(key)):
         return known
     values = _measured(device)
+    file = _file(key)
     with contextlib.suppress(OSError):
-        _write(_file(key), json.dumps(values, indent=2))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(values, indent=2))
     return _facts(values)
 
 
@@ -75,15 +77,7 @@ def _file(key: str) -> Path:
 def _facts(values: dict[str, Any]) -> Facts:
     rates = tuple((str(name), float(rate)) for name, rate in values["peak_rates"].items())
     bandwidth = float(values["memory_bandwidth"])
-    return told(SOURCE, memory_bandwidth=bandwidth, peak_rates=rates or None)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+    return facts_from(SOURCE, memory_bandwidth=bandwidth, peak_rates=rates or None)
 
 
 def _measured(device: Any) -> dict[str, Any]:
@@ -97,8 +91,8 @@ def _measured(device: Any) -> dict[str, Any]:
         except Exception:  # the compiler does not take the dtype
             continue
     if device.platform == "cpu":
-        # On some CPUs NumPy's library is the faster one, and the rate is the machine's best.
-        for dtype in _OF_NUMPY:
+        # On some CPUs NumPy's library is faster than XLA; the rate is the machine's best.
+        for dtype in _EXACT:
             rates[dtype] = max(rates.get(dtype, 0.0), _numpy_rate(scale["size"], dtype))
     return {"memory_bandwidth": _bandwidth(device, scale["bytes"]), "peak_rates": rates}
 
@@ -131,13 +125,13 @@ def _matrix_rate(device: Any, size: int, dtype: str) -> float:
 
 
 def _numpy_rate(size: int, dtype: str) -> float:
-    """The same by NumPy, on the host."""
+    """Operations per second of NumPy's product, on the host."""
     a = np.ones((size, size), dtype)
     return 2 * size**3 / _seconds(lambda: a @ a)
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """The quickest of the runs that fit into a quarter of a second, at least three."""
+    """Seconds of the quickest of the runs in a quarter of a second, at least three."""
     jax.block_until_ready(run())
     best, begin, runs = float("inf"), time.perf_counter(), 0
     while runs < 3 or time.perf_counter() - begin < _SECONDS:

@@ -19,7 +19,7 @@ from typing import Any
 from voxax import _compat
 from voxax.errors import InputError
 from voxax.hardware.device import ask, topology_of
-from voxax.hardware.info import Facts, first_known, told
+from voxax.hardware.info import Facts, facts_from, first_known
 
 TOPOLOGIES = {
     "v4": "v4:2x2x1",
@@ -30,17 +30,11 @@ TOPOLOGIES = {
 }
 """The smallest slice of each generation that libtpu describes."""
 
-
 SOURCE = "pltpu.get_tpu_info"
 # Dtypes that a matrix unit may take.
 _CANDIDATES = (
-    "float32",
-    "bfloat16",
-    "float8_e5m2",
-    "float8_e4m3fn",
-    "float8_e4m3b11fnuz",
-    "int8",
-    "int4",
+    *("float32", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz"),
+    *("int8", "int4"),
 )
 
 
@@ -50,11 +44,11 @@ def tpu_facts(device: Any) -> Facts:
 
 
 def table_facts(table: Any, source: str = SOURCE) -> Facts:
-    """What one entry (``pltpu.TpuInfo``, of one TensorCore) says of a device.
+    """Facts about a device from one entry (``pltpu.TpuInfo``, of one TensorCore).
 
     Args:
       table: the entry; None for a chip that JAX does not know.
-      source: who gave it.
+      source: the function that gave it.
     """
     if table is None:
         return {}
@@ -67,9 +61,8 @@ def table_facts(table: Any, source: str = SOURCE) -> Facts:
         "int4": table.int4_ops_per_second,
     }
     sparse = table.sparse_core
-    dtypes = tuple(d for d in _CANDIDATES if _takes(table, d))
     memory = cores * table.hbm_capacity_bytes
-    return told(
+    return facts_from(
         source,
         generation=str(table.generation),
         model=f"TPU {table.chip_version}",
@@ -91,12 +84,12 @@ def table_facts(table: Any, source: str = SOURCE) -> Facts:
         memory_bandwidth=float(cores * table.mem_bw_bytes_per_second),
         # The table writes 0 for what it does not know.
         peak_rates=tuple((name, float(cores * r)) for name, r in rates.items() if r),
-        native_dtypes=dtypes or None,
+        native_dtypes=tuple(d for d in _CANDIDATES if _takes(table, d)) or None,
     )
 
 
-def least_of_all() -> Facts:
-    """For a TPU that JAX does not know: of each limit the least that any known TPU has."""
+def least_known_facts() -> Facts:
+    """The least of each limit over all TPUs that JAX knows, for one that it does not know."""
     tables = _compat.known_tpu_infos()
     if not tables:
         return {}
@@ -104,7 +97,7 @@ def least_of_all() -> Facts:
     entries = [table_facts(table, source) for table in tables]
     fields = ("vmem_bytes", "smem_bytes", "tile_shape", "lane_count", "matrix_unit")
     least = {name: min(entry[name].value for entry in entries) for name in fields}
-    return first_known([told(source, **least), told(source, sparse_cores=0)])
+    return facts_from(source, **least, sparse_cores=0)
 
 
 def _takes(table: Any, dtype: str) -> bool:
@@ -114,7 +107,7 @@ def _takes(table: Any, dtype: str) -> bool:
         return False
 
 
-# libtpu must neither ask a cloud for its place nor insist on being alone.
+# libtpu must neither query a cloud's metadata nor lock out other processes.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -143,17 +136,9 @@ def topology_facts(name: str) -> Facts:
 
 
 def _through_compiler(described: dict[str, Any]) -> Facts:
-    coords, shape = described.pop("device_coords"), described.pop("topology_shape")
-    cores = described.pop("cores")
-    table = _compat.tpu_info(described["device_kind"], cores)
-    named = told(
-        "libtpu topology",
-        platform="tpu",
-        cores=cores,
-        device_coords=None if coords is None else tuple(coords),
-        topology_shape=None if shape is None else tuple(shape),
-        **described,
-    )
+    table = _compat.tpu_info(described["device_kind"], described["cores"])
+    lists = {name: tuple(value) for name, value in described.items() if isinstance(value, list)}
+    named = facts_from("libtpu topology", platform="tpu", **{**described, **lists})
     return first_known([named, table_facts(table)])
 
 
@@ -168,7 +153,7 @@ def _through_table(name: str, chip: str, extents: str) -> Facts:
     facts = table_facts(table, "pltpu.get_tpu_info_for_chip")
     per_chip = facts["cores_per_chip"].value if "cores_per_chip" in facts else table.num_cores
     devices = math.prod(shape) * max(per_chip // table.num_cores, 1)
-    named = told(
+    named = facts_from(
         "name of the topology",
         platform="tpu",
         device_kind=f"TPU {chip}",
@@ -180,7 +165,7 @@ def _through_table(name: str, chip: str, extents: str) -> Facts:
 
 @functools.lru_cache(maxsize=64)
 def _answer(name: str) -> str | None:
-    script = f"from voxax.hardware.tpu import main; main({name!r})"
+    script = f"from voxax.hardware.tpu import print_topology; print_topology({name!r})"
     try:
         result = subprocess.run(
             [sys.executable, "-c", script],
@@ -206,15 +191,14 @@ def _described(name: str) -> dict[str, Any] | None:
 
 
 def print_topology(name: str) -> None:
-    """In a process of its own: print what libtpu says of ``name``, as one line of JSON."""
+    """Print libtpu's description of ``name`` as one line of JSON; runs in a separate process."""
     devices = _compat.tpu_topology(name)
     first = devices[0]
-    coords = ask(first, "coords")
     described = {
         "device_kind": ask(first, "device_kind"),
         "num_devices": len(devices),
         "cores": ask(first, "num_cores"),
-        "device_coords": None if coords is None else list(coords),
+        "device_coords": ask(first, "coords"),
         "core_on_chip": ask(first, "core_on_chip"),
         **topology_of(devices),
     }
