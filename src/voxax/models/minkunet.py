@@ -12,8 +12,8 @@ from typing import Any
 import jax
 from flax import nnx
 
-from voxax.errors import InputError
 from voxax.geometry import Voxels, cat
+from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 
 
@@ -72,9 +72,6 @@ class ResidualBlock(nnx.Module):
         return self.act(residual + self.shortcut(voxels))
 
 
-_PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
-
-
 class MinkUNet(nnx.Module):
     """Stem, four levels down by stride 2, four levels up onto the skips' voxels, head.
 
@@ -95,45 +92,30 @@ class MinkUNet(nnx.Module):
         in_channels: int,
         out_channels: int,
         *,
-        blocks: Sequence[int] = (2, 3, 4, 6, 2, 2, 2, 2),
-        planes: Sequence[int] = _PLANES,
+        blocks: Sequence[int] = BLOCKS[34],
+        planes: Sequence[int] = PLANES,
         stem: int = 32,
         width: float = 1.0,
         stem_kernel_size: int = 3,
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        if len(blocks) != 8 or len(planes) != 8:
-            raise InputError(
-                f"MinkUNet has eight stages (four down, four up): got {len(blocks)} blocks and "
-                f"{len(planes)} planes"
-            )
         rngs = nnx.Rngs(0) if rngs is None else rngs
-        widths = [max(4, round(p * width / 4) * 4) for p in (stem, *planes)]
-        stem_width, *stage = widths
         common = {"rngs": rngs, **options}
-        self.stem = ConvNormAct(in_channels, stem_width, stem_kernel_size, **common)
-        self.stem_second = ConvNormAct(stem_width, stem_width, 3, **common)
+        stages = minkunet_stages(blocks, planes, stem, width)
+        self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **common)
+        self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **common)
 
-        def residual(c_in: int, c_out: int, number: int) -> nnx.List:
-            sizes = [c_in, *[c_out] * (number - 1)]
-            return nnx.List([ResidualBlock(c, c_out, **common) for c in sizes])
+        def level(stage: Stage, **direction: bool) -> tuple[ConvNormAct, nnx.List]:
+            convolution = ConvNormAct(*stage.convolution, 2, 2, **direction, **common)
+            return convolution, nnx.List([ResidualBlock(*c, **common) for c in stage.blocks])
 
-        down, down_blocks, skips, channels = [], [], [], stem_width
-        for c_out, number in zip(stage[:4], blocks[:4], strict=True):
-            skips.append(channels)
-            down.append(ConvNormAct(channels, channels, 2, 2, **common))
-            down_blocks.append(residual(channels, c_out, number))
-            channels = c_out
-        up, up_blocks = [], []
-        for c_out, number in zip(stage[4:], blocks[4:], strict=True):
-            up.append(ConvNormAct(channels, c_out, 2, 2, transposed=True, **common))
-            up_blocks.append(residual(c_out + skips.pop(), c_out, number))
-            channels = c_out
+        down, down_blocks = zip(*map(level, stages.down), strict=True)
+        up, up_blocks = zip(*[level(s, transposed=True) for s in stages.up], strict=True)
         self.down, self.down_blocks = nnx.List(down), nnx.List(down_blocks)
         self.up, self.up_blocks = nnx.List(up), nnx.List(up_blocks)
         dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
-        self.head = Linear(channels, out_channels, rngs=rngs, **dtypes)
+        self.head = Linear(stages.head, out_channels, rngs=rngs, **dtypes)
 
     def __call__(self, voxels: Voxels) -> Voxels:
         """Logits ``[capacity, out_channels]`` on the input's voxels."""
@@ -158,14 +140,14 @@ class MinkUNet(nnx.Module):
 
 def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """One residual block a stage. Options as in :class:`MinkUNet`."""
-    return MinkUNet(in_channels, out_channels, blocks=(1,) * 8, **options)
+    return MinkUNet(in_channels, out_channels, blocks=BLOCKS[14], **options)
 
 
 def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """Two residual blocks a stage. Options as in :class:`MinkUNet`."""
-    return MinkUNet(in_channels, out_channels, blocks=(2,) * 8, **options)
+    return MinkUNet(in_channels, out_channels, blocks=BLOCKS[18], **options)
 
 
 def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """2, 3, 4, 6 blocks down and 2 a stage up. Options as in :class:`MinkUNet`."""
-    return MinkUNet(in_channels, out_channels, blocks=(2, 3, 4, 6, 2, 2, 2, 2), **options)
+    return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)

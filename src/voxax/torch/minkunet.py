@@ -14,11 +14,9 @@ from typing import Any
 
 from torch import nn
 
-from voxax.errors import InputError
+from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.torch.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 from voxax.torch.voxels import Voxels, cat
-
-_PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
 
 
 class ConvNormAct(nn.Module):
@@ -78,42 +76,27 @@ class MinkUNet(nn.Module):
         in_channels: int,
         out_channels: int,
         *,
-        blocks: Sequence[int] = (2, 3, 4, 6, 2, 2, 2, 2),
-        planes: Sequence[int] = _PLANES,
+        blocks: Sequence[int] = BLOCKS[34],
+        planes: Sequence[int] = PLANES,
         stem: int = 32,
         width: float = 1.0,
         stem_kernel_size: int = 3,
         **options: Any,
     ) -> None:
         super().__init__()
-        if len(blocks) != 8 or len(planes) != 8:
-            raise InputError(
-                f"MinkUNet has eight stages (four down, four up): got {len(blocks)} blocks and "
-                f"{len(planes)} planes"
-            )
-        widths = [max(4, round(p * width / 4) * 4) for p in (stem, *planes)]
-        stem_width, *stage = widths
-        self.stem = ConvNormAct(in_channels, stem_width, stem_kernel_size, **options)
-        self.stem_second = ConvNormAct(stem_width, stem_width, 3, **options)
+        stages = minkunet_stages(blocks, planes, stem, width)
+        self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **options)
+        self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **options)
 
-        def residual(c_in: int, c_out: int, number: int) -> nn.ModuleList:
-            sizes = [c_in, *[c_out] * (number - 1)]
-            return nn.ModuleList([ResidualBlock(c, c_out, **options) for c in sizes])
+        def level(stage: Stage, **direction: bool) -> tuple[ConvNormAct, nn.ModuleList]:
+            convolution = ConvNormAct(*stage.convolution, 2, 2, **direction, **options)
+            return convolution, nn.ModuleList([ResidualBlock(*c, **options) for c in stage.blocks])
 
-        down, down_blocks, skips, channels = [], [], [], stem_width
-        for c_out, number in zip(stage[:4], blocks[:4], strict=True):
-            skips.append(channels)
-            down.append(ConvNormAct(channels, channels, 2, 2, **options))
-            down_blocks.append(residual(channels, c_out, number))
-            channels = c_out
-        up, up_blocks = [], []
-        for c_out, number in zip(stage[4:], blocks[4:], strict=True):
-            up.append(ConvNormAct(channels, c_out, 2, 2, transposed=True, **options))
-            up_blocks.append(residual(c_out + skips.pop(), c_out, number))
-            channels = c_out
+        down, down_blocks = zip(*map(level, stages.down), strict=True)
+        up, up_blocks = zip(*[level(s, transposed=True) for s in stages.up], strict=True)
         self.down, self.down_blocks = nn.ModuleList(down), nn.ModuleList(down_blocks)
         self.up, self.up_blocks = nn.ModuleList(up), nn.ModuleList(up_blocks)
-        self.head = Linear(channels, out_channels, dtype=options.get("dtype"))
+        self.head = Linear(stages.head, out_channels, dtype=options.get("dtype"))
 
     def forward(self, voxels: Voxels) -> Voxels:
         """Logits ``[capacity, out_channels]`` on the input's voxels."""
@@ -134,14 +117,14 @@ class MinkUNet(nn.Module):
 
 def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """One residual block a stage. Options as in :class:`MinkUNet`."""
-    return MinkUNet(in_channels, out_channels, blocks=(1,) * 8, **options)
+    return MinkUNet(in_channels, out_channels, blocks=BLOCKS[14], **options)
 
 
 def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """Two residual blocks a stage. Options as in :class:`MinkUNet`."""
-    return MinkUNet(in_channels, out_channels, blocks=(2,) * 8, **options)
+    return MinkUNet(in_channels, out_channels, blocks=BLOCKS[18], **options)
 
 
 def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
     """2, 3, 4, 6 blocks down and 2 a stage up. Options as in :class:`MinkUNet`."""
-    return MinkUNet(in_channels, out_channels, blocks=(2, 3, 4, 6, 2, 2, 2, 2), **options)
+    return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)
