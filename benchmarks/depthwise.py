@@ -71,7 +71,7 @@ def backward(kernel_map: Any, channels: int) -> Callable[[], Any]:
 
 
 def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
-    """All three products of one layer, and their floors."""
+    """All three products of one layer, and their lower bounds."""
     import voxax as vx
     from voxax.products.lower_bound import lower_bound_of
 
@@ -107,7 +107,7 @@ def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]
         "backward": {"native": seconds["backward"], "xla": apart},
         "rate": rate,
         "copy": min(seconds[name] for name in features),
-        "floors": {product: count / rate for product, count in moved.items()},
+        "lower_bounds": {product: count / rate for product, count in moved.items()},
     }
 
 
@@ -117,26 +117,26 @@ def to_markdown(report: dict[str, Any]) -> str:
         "",
         f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, float32, one 3x3x3 "
         f"submanifold layer, medians of {report['rounds']} rounds in turn, ms; in brackets the "
-        "ratio to the floor: features, gradients, filters and the kernel map, each once, at the "
-        "rate of a copy of 256 MiB in the same run (read and written). Copy: of the layer's "
+        "ratio to the lower bound: features, gradients, filters and the kernel map, each once, at "
+        "the rate of a copy of 256 MiB in the same run (read and written). Copy: of the layer's "
         "features alone, from wherever they lie. XLA: the best candidate of explicit. Backward: "
         "dgrad and wgrad in one program, which computes them at once (XLA: its two products, one "
-        "after the other), against a floor in which both read the gradients and the map once. All: "
-        "forward and backward.",
+        "after the other), against a lower bound in which both read the gradients and the map "
+        "once. All: forward and backward.",
         "",
-        "| scan | C | pairs / 1000 | GB/s | copy | floor | forward | XLA | dgrad | XLA | wgrad | "
-        "XLA | backward | XLA | all | XLA |",
+        "| scan | C | pairs / 1000 | GB/s | copy | lower bound | forward | XLA | dgrad | XLA "
+        "| wgrad | XLA | backward | XLA | all | XLA |",
         "|---" + "|---:" * 15 + "|",
     ]
     for r in report["layers"]:
         cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
-        cells += [f"{1e3 * r['copy']:.2f}", f"{1e3 * r['floors']['forward']:.2f}"]
+        cells += [f"{1e3 * r['copy']:.2f}", f"{1e3 * r['lower_bounds']['forward']:.2f}"]
         shown = [[name] for name in (*native.PRODUCTS, "backward")]
         for products in (*shown, ["forward", "backward"]):
-            floor = sum(r["floors"][p] for p in products)
+            lower_bound = sum(r["lower_bounds"][p] for p in products)
             for by in ("native", "xla"):
                 seconds = sum(r[p][by] for p in products)
-                cells.append(f"{1e3 * seconds:.2f} ({seconds / floor:.2f})")
+                cells.append(f"{1e3 * seconds:.2f} ({seconds / lower_bound:.2f})")
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, ""])
 

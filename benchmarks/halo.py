@@ -292,11 +292,11 @@ def paper(found: list[dict[str, Any]], folder: Path, scan: str, order: str) -> l
                 sized = dataclasses.replace(
                     p, in_capacity=n_in, out_capacity=n_out, dtype="bfloat16"
                 )
-                floors = [
+                lower_bounds = [
                     lower_bound_of(dataclasses.replace(sized, product=product), pairs, info)
                     for product in ("forward", "dgrad", "wgrad")
                 ]
-                if any(f.seconds is None for f in floors):
+                if any(f.seconds is None for f in lower_bounds):
                     raise RuntimeError(f"{topology}: matrix rate or bandwidth unknown")
                 sent = exchanged * p.in_channels * ROW_BYTES
                 table.append(
@@ -309,8 +309,8 @@ def paper(found: list[dict[str, Any]], folder: Path, scan: str, order: str) -> l
                         "channels": [p.in_channels, p.out_channels],
                         "rows": n_in,
                         "exchanged": round(exchanged),
-                        "forward_seconds": floors[0].seconds,
-                        "step_seconds": sum(f.seconds or 0.0 for f in floors),
+                        "forward_seconds": lower_bounds[0].seconds,
+                        "step_seconds": sum(f.seconds or 0.0 for f in lower_bounds),
                         "forward_bytes": sent,
                         # The gradient of the halo goes back the way that it came.
                         "step_bytes": 2 * sent,
@@ -395,14 +395,14 @@ def to_markdown(report: dict[str, Any]) -> str:
             f"## {CHIPS} chips, on paper",
             "",
             f"MinkUNet18, bfloat16, one training step. A scene as dense as {report['scan']}, along "
-            f"the {report['order']} curve. Work: the floor of all three products of every "
+            f"the {report['order']} curve. Work: the lower bound of all three products of every "
             "convolution (the greater of arithmetic at the matrix rate and bytes at the memory's "
             "bandwidth, from `voxax.hardware`). Exchange: rows by the law that 8 to 64 shards of "
             "the scan fit, with padding, forward and back, one port in one direction at a time, "
             "at published rates; nothing overlaps. Efficiency: work over both. Real products take "
-            "longer than their floors, which lowers the share of the exchange. Left out: latency "
-            "(each round and each batch norm's sums have one), the unevenness of coarse levels, "
-            "the sum of all gradients.",
+            "longer than their lower bounds, which lowers the share of the exchange. Left out: "
+            "latency (each round and each batch norm's sums have one), the unevenness of coarse "
+            "levels, the sum of all gradients.",
             "",
             "| chip | voxels a chip | work, ms | exchange, ms | efficiency |",
             "|---|---:|---:|---:|---:|",

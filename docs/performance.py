@@ -134,9 +134,9 @@ def _head() -> str:
     return (
         "# Performance\n\n"
         "<!-- Written by docs/performance.py; run it again after a benchmark. -->\n\n"
-        "Everything that was measured, as the benchmarks left it in `benchmarks/results`. How each "
-        "was measured, and how to do it again, is in `benchmarks/README.md`; some were measured on "
-        "a machine with other work, and say so.\n"
+        "All measurements, as the benchmarks wrote them to `benchmarks/results`. "
+        "`benchmarks/README.md` describes how each was measured and how to repeat it. Results that "
+        "were measured on a machine with other work say so.\n"
     )
 
 
@@ -148,14 +148,15 @@ def _against_others() -> str:
     versions = ", ".join(f"{name} {measured['versions'][name]}" for name in names)
     return (
         "## Against other libraries\n\n"
-        "How many times as fast voxax was as the fastest of the others with right results, the "
-        f"least and the most of {len(measured['results'])} cases: {versions}; "
+        "Speed of voxax relative to the fastest other library with correct results, from the "
+        f"lowest to the highest of {len(measured['results'])} cases: {versions}; "
         f"{measured['device']}, float32.\n\n"
         f"{peers_table()}\n\n"
-        "spconv's results on more than one CPU thread are wrong, and left out here. Against the "
-        f"fastest of all, those included, it was {slowest:.1f} to {quickest:.1f} times. Every case "
-        "is [below](#voxax-and-its-peers-on-a-cpu).\n\n"
-        "![Bars of the time over the floor of a 3x3x3 layer, for every library](images/peers.svg)\n"
+        "spconv's results on more than one CPU thread are wrong, and left out here. Relative to "
+        f"the fastest of all, wrong results included, it was {slowest:.1f} to {quickest:.1f} times "
+        "as fast. Every case is [below](#voxax-and-its-peers-on-a-cpu).\n\n"
+        "![Bars of the time over the lower bound of a 3x3x3 layer, for every library]"
+        "(images/peers.svg)\n"
         + "".join(
             f"\nThe same on {peers(stem)['device']}, {words}:\n\n{peers_table(stem)}\n"
             for stem, words in OLDER.items()
@@ -168,7 +169,7 @@ def _not_measured() -> str:
     chips = (
         "- **GPUs**: what is under [On GPUs](#on-gpus), and nothing else."
         if gpu
-        else "- **GPUs: nothing.** There is no figure of a GPU: the kernels compile, and never ran."
+        else "- **GPUs: nothing.** No GPU benchmarks yet: the kernels compile, and have not run."
     )
     devices = sorted(
         {
@@ -179,12 +180,12 @@ def _not_measured() -> str:
     )
     return (
         "## What was not measured\n\n"
-        "- **TPUs: nothing.** What is said of them below is counted in the compiler's own "
-        "schedules, for chips that were not there. No prediction was compared with a TPU.\n"
+        "- **TPUs: nothing.** The TPU figures below are counted in the compiler's own schedules, "
+        "without a TPU. No prediction was compared with a TPU.\n"
         f"{chips}\n"
         f"- **Other CPUs.** All figures are of {' and '.join(devices)} with two cores; of AVX-512 "
         "only those whose text says so, the others with AVX2. ARM was never timed.\n"
-        "- **MinkowskiEngine, TorchSparse, WarpConvNet and fVDB**, whose home is a GPU.\n"
+        "- **MinkowskiEngine, TorchSparse, WarpConvNet and fVDB**, which target GPUs.\n"
         "- **Several machines**: training over several processes was tested for its results, not "
         "for its speed.\n"
         "- **Trained quality.** There are no pretrained weights, and no network was trained to "

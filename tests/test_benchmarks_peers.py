@@ -75,10 +75,10 @@ def test_slow_contestants_run_fewer_rounds(peers, tmp_path):
     assert result["seconds"]["torch loop"] == 0.02
 
 
-def test_floor_is_the_arithmetic_over_the_best_dense_product(peers, tmp_path):
+def test_lower_bound_is_the_arithmetic_over_the_best_dense_product(peers, tmp_path):
     (result,) = played({"voxax": FakeMember({"voxax": 0.01})}, tmp_path)
     assert result["rate"] == pytest.approx(2 * 4096 * 512 * 512 / 0.01)
-    assert result["floor"] == pytest.approx(2 * 11 * 16**2 / result["rate"])
+    assert result["lower_bound"] == pytest.approx(2 * 11 * 16**2 / result["rate"])
 
 
 @pytest.mark.parametrize("everyone", [False, True])
@@ -335,7 +335,7 @@ def test_one_command_writes_table_data_and_picture(tmp_path):
     for case, result in cases.items():
         assert {"voxax", "voxax-xla"} <= set(result["seconds"]), result["absent"]
         assert all(seconds > 0 for seconds in result["seconds"].values())
-        assert ("floor" in result) == (case[1] == "conv3")
+        assert ("lower_bound" in result) == (case[1] == "conv3")
         for check in result["checks"].values():
             assert min(check["error"], check["exact_error"] or 1) <= 1e-4
     for peer in report["absent"]:

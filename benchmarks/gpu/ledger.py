@@ -58,7 +58,11 @@ def table(known: dict[str, Any]) -> str:
         lines += ["**A rehearsal on the CPU: it shows that the script works, no time counts.**", ""]
     lines += ["| stage | result |", "|---|---|"]
     lines += [f"| {name} | {values['result']} |" for name, values in known["stages"].items()]
-    lines += ["", "| row | ms | latency ms | of the floor | note |", "|---|---:|---:|---:|---|"]
+    lines += [
+        "",
+        "| row | ms | latency ms | of the lower bound | note |",
+        "|---|---:|---:|---:|---|",
+    ]
     for name, values in known["rows"].items():
         cells = [_ms(values.get("seconds")), _ms(values.get("latency")), _ratio(values)]
         lines.append(f"| {name} | {' | '.join(cells)} | {values.get('note', '')} |")
@@ -70,5 +74,5 @@ def _ms(seconds: float | None) -> str:
 
 
 def _ratio(values: dict[str, Any]) -> str:
-    floor, seconds = values.get("floor"), values.get("seconds")
-    return "" if not floor or seconds is None else f"{seconds / floor:.2f} x"
+    lower_bound, seconds = values.get("lower_bound"), values.get("seconds")
+    return "" if not lower_bound or seconds is None else f"{seconds / lower_bound:.2f} x"

@@ -174,7 +174,7 @@ def _measure(options: argparse.Namespace, kept: ledger.Ledger, folder: Path) -> 
                 processes[row.library] = _Process(row.library, options, folder)
             values = processes[row.library].ask(row)
             if row.operation == "layer":
-                values["floor"] = _floor(row, path, kept)
+                values["lower_bound"] = _lower_bound(row, path, kept)
             kept.add(row, values)
             print(f"{number}/{len(wanted)} {row}: {_shown(values)}", flush=True)
     finally:
@@ -182,7 +182,7 @@ def _measure(options: argparse.Namespace, kept: ledger.Ledger, folder: Path) -> 
             process.close()
 
 
-def _floor(row: rows.Row, path: Path, kept: ledger.Ledger) -> float | None:
+def _lower_bound(row: rows.Row, path: Path, kept: ledger.Ledger) -> float | None:
     """Seconds that no layer goes below: products or bytes, whichever takes longer; and a launch."""
     import numpy as np
 

@@ -14,7 +14,7 @@ class Operation(NamedTuple):
       title: for the table.
       modes: ways to run it, the first being inference.
       kernel, stride: of its kernel map; 0 where it has several.
-      layered: it has channels, pairs and hence a floor.
+      layered: it has channels, pairs and hence a lower bound.
     """
 
     title: str

@@ -32,6 +32,6 @@ SGEMM_SHAPE = (4096, 512, 512)
 
 
 def sgemm_operands() -> tuple[np.ndarray, np.ndarray]:
-    """Of the dense product whose rate is the floor's."""
+    """Of the dense product whose rate is the lower bound's."""
     m, k, n = SGEMM_SHAPE
     return np.ones((m, k), np.float32), np.ones((k, n), np.float32)

@@ -109,7 +109,7 @@ class Match:
             result["sgemm"] = {name: statistics.median(own) for name, own in rates.items()}
             result["rate"] = 2 * m * k * n / min(result["sgemm"].values())
             flops = 2 * result["pairs"] * case.channels**2 * case.work_factor
-            result["floor"] = flops / result["rate"]
+            result["lower_bound"] = flops / result["rate"]
         return result
 
     def _take_turns(

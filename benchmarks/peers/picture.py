@@ -42,7 +42,7 @@ def draw(report: Report, path: Path) -> Path | None:
         for mode in modes
     ]
     ratios = [
-        found[1] / row["floor"]
+        found[1] / row["lower_bound"]
         for row in itertools.chain(*panels)
         for found in (best(row, column) for column in _COLORS)
         if found is not None
@@ -68,7 +68,7 @@ def draw(report: Report, path: Path) -> Path | None:
                 found = best(row, column)
                 if found is not None:
                     y = top + line * _STEP
-                    ratio = found[1] / row["floor"]
+                    ratio = found[1] / row["lower_bound"]
                     end = left + _PANEL * ratio / longest
                     drawing.boxes([(left, y, end, y + _BAR)], _COLORS[column])
                     drawing.text(end + 5, y + _BAR / 2, f"{ratio:.1f}", 9, FADED, anchor="left")

@@ -100,9 +100,9 @@ class Report:
             "",
             "float32. Medians of rounds in which all libraries take turns, each in its own "
             "process, ms; a turn of calls below 0.1 s is 0.03 s of calls that do not count and the "
-            "median of those of 0.06 s. In brackets the ratio to the floor: the arithmetic of the "
-            "pairs over the rate of the best dense product (XLA, NumPy, PyTorch) of the same "
-            "rounds, three times that with the backward pass. The last column is the time of the "
+            "median of those of 0.06 s. In brackets the ratio to the lower bound: the arithmetic "
+            "of the pairs over the rate of the best dense product (XLA, NumPy, PyTorch) of the "
+            "same rounds, three times that with the backward pass. The last column is the time of the "
             "fastest peer over that of voxax: more than 1 means that voxax is faster. Layers have "
             "their map at hand. PyTorch is the best of a loop over taps, im2col and a dense grid; "
             "Open3D of its op and its layer: of these, who fell far behind is spared the cases "
@@ -145,10 +145,12 @@ def fastest_peer(result: dict[str, Any]) -> tuple[str, float] | None:
 
 def line(case: Case, result: dict[str, Any]) -> str:
     """What the driver prints while it runs."""
-    floor = f" floor {1e3 * result['floor']:.2f}" if "floor" in result else ""
+    lower_bound = (
+        f" lower bound {1e3 * result['lower_bound']:.2f}" if "lower_bound" in result else ""
+    )
     times = ", ".join(f"{name} {1e3 * s:.2f}" for name, s in result["seconds"].items())
     gone = "".join(f"; {name}: {reason}" for name, reason in result["absent"].items())
-    return f"{case} ({result['wall']:.0f} s):{floor} ms: {times}{gone}"
+    return f"{case} ({result['wall']:.0f} s):{lower_bound} ms: {times}{gone}"
 
 
 def device() -> str:
@@ -188,12 +190,12 @@ def _order(result: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _layers(rows: list[dict[str, Any]]) -> list[str]:
-    titles = ["workload", "voxels", "C", "pairs / 1000", "GFLOP/s", "floor", *COLUMNS]
+    titles = ["workload", "voxels", "C", "pairs / 1000", "GFLOP/s", "lower bound", *COLUMNS]
     lines = [f"| {' | '.join(titles)} | fastest peer / voxax |", f"|---|{'---:|' * len(titles)}"]
     for r in rows:
         cells = [r["case"][0], r["voxels"], r["case"][2], f"{r['pairs'] / 1e3:.0f}"]
-        cells += [f"{r['rate'] / 1e9:.0f}", f"{1e3 * r['floor']:.2f}"]
-        lines.append(_row(cells, r, r["floor"]))
+        cells += [f"{r['rate'] / 1e9:.0f}", f"{1e3 * r['lower_bound']:.2f}"]
+        lines.append(_row(cells, r, r["lower_bound"]))
     return lines
 
 
@@ -203,7 +205,7 @@ def _others(rows: list[dict[str, Any]]) -> list[str]:
     return lines + [_row([r["case"][0], r["voxels"]], r, None) for r in rows]
 
 
-def _row(cells: list[Any], result: dict[str, Any], floor: float | None) -> str:
+def _row(cells: list[Any], result: dict[str, Any], lower_bound: float | None) -> str:
     own, peer = best(result, "voxax"), fastest_peer(result)
     for column, names in COLUMNS.items():
         found = best(result, column)
@@ -211,8 +213,8 @@ def _row(cells: list[Any], result: dict[str, Any], floor: float | None) -> str:
             cells.append("-")
             continue
         name, seconds = found
-        ratio = "" if floor is None else f" ({seconds / floor:.2f})"
-        form = f", {name.split()[-1]}" if len(names) > 1 and floor is not None else ""
+        ratio = "" if lower_bound is None else f" ({seconds / lower_bound:.2f})"
+        form = f", {name.split()[-1]}" if len(names) > 1 and lower_bound is not None else ""
         cells.append(f"{1e3 * seconds:.2f}{ratio}{form}")
     cells.append(f"{peer[1] / own[1]:.2f} ({peer[0]})" if own and peer else "-")
     return f"| {' | '.join(map(str, cells))} |"

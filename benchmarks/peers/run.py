@@ -8,8 +8,9 @@ Debian's libusb-1.0-0 and libgl1.
 
 Every library runs in a process of its own, on the same coordinates, with the same number of
 threads, and only while it is its turn. Its results are compared with voxax's before it is timed.
-Rounds go through all libraries; times are medians. The floor is the arithmetic of the pairs that
-exist over the best rate of a dense product that XLA, NumPy or PyTorch reached in the same rounds.
+Rounds go through all libraries; times are medians. The lower bound is the arithmetic of the pairs
+that exist over the best rate of a dense product that XLA, NumPy or PyTorch reached in the same
+rounds.
 
 Results are merged into results/peers.json, so that parts can be measured at a time
 (--only "conv3 forward" takes the cases with these words in their name); the table and the picture

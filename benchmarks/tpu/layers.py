@@ -7,7 +7,8 @@ training (forward, dgrad and wgrad). Times are predicted from the TPU compiler's
 (voxax.predict): whole programs, what XLA does before and after a kernel included; the kernel map
 is not, nor are the lists that the copies of rows go by. Of a device with two cores each takes half
 of all work, as if XLA always divided it evenly, in its own kernels too. Nothing runs.
-The floor: operands and results once through HBM, or the products of neighbours at the peak rate.
+The lower bound: operands and results once through HBM, or the products of neighbours at the peak
+rate.
 Needs libtpu. Results go to results/tpu_layers.md and .json after each generation and scan; a run
 goes on where another was stopped, and takes again what was made of other kernels.
 """
@@ -64,7 +65,7 @@ def predicted(program: CompiledProgram, method: str, table: np.ndarray) -> dict[
     }
 
 
-def floors(program: CompiledProgram, table: np.ndarray) -> tuple[float, float]:
+def lower_bounds(program: CompiledProgram, table: np.ndarray) -> tuple[float, float]:
     """Of forward, and of training."""
     chip, rows = program.chip, len(table)
     operations = 2 * int((table >= 0).sum()) * CHANNELS**2 / (chip.peak * chip.cores)
@@ -89,14 +90,14 @@ def measure(name: str, table: np.ndarray, chip: str, methods: list[str]) -> list
             found.append(row | {"error": errors[0][:600]})
             continue
         each = {p: predicted(program, method, table) for p, program in programs.items()}
-        forward, training = floors(programs["forward"], table)
+        forward, training = lower_bounds(programs["forward"], table)
         row |= {
             "forward": each["forward"]["seconds"],
             "training": sum(times * each[p]["seconds"] for p, times in TRAINING.items()),
             "forward_kernels": each["forward"]["kernels"],
             "training_kernels": sum(times * each[p]["kernels"] for p, times in TRAINING.items()),
-            "forward_floor": forward,
-            "training_floor": training,
+            "forward_lower_bound": forward,
+            "training_lower_bound": training,
             "bound": each["forward"]["bound"],
         }
         found.append(row)
@@ -113,8 +114,8 @@ def _case(row: dict[str, Any]) -> tuple[str, ...]:
 
 def table_of(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| scan, voxels | chip | method | forward, ms | of the floor | training, ms "
-        "| of the floor | bound |",
+        "| scan, voxels | chip | method | forward, ms | of the lower bound | training, ms "
+        "| of the lower bound | bound |",
         "|---|---|---|---:|---:|---:|---:|---|",
     ]
     for r in rows:
@@ -123,8 +124,8 @@ def table_of(rows: list[dict[str, Any]]) -> str:
             lines.append(f"{head}| does not compile | | | | |")
             continue
         lines.append(
-            f"{head}| {1e3 * r['forward']:.2f} | {r['forward'] / r['forward_floor']:.1f} x "
-            f"| {1e3 * r['training']:.2f} | {r['training'] / r['training_floor']:.1f} x "
+            f"{head}| {1e3 * r['forward']:.2f} | {r['forward'] / r['forward_lower_bound']:.1f} x "
+            f"| {1e3 * r['training']:.2f} | {r['training'] / r['training_lower_bound']:.1f} x "
             f"| {r['bound']} |"
         )
     return "\n".join(lines)
@@ -135,7 +136,7 @@ def summary_of(rows: list[dict[str, Any]]) -> str:
     known = {_case(row): row for row in rows if "error" not in row}
     lines = [
         "| scan | chip | product | window kernels | of it the kernels | copies of rows "
-        "| XLA's gather | floor | the better of both, of window kernels |",
+        "| XLA's gather | lower bound | the better of both, of window kernels |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for scan, chip in dict.fromkeys((row["scan"], row["chip"]) for row in rows):
@@ -147,7 +148,7 @@ def summary_of(rows: list[dict[str, Any]]) -> str:
             part = found[0][f"{product}_kernels"] / found[0][product]
             lines.append(
                 f"| {scan} | {chip} | {product} | {ours:.2f} | {part:.0%} | {others[0]:.2f} "
-                f"| {others[1]:.2f} | {1e3 * found[0][f'{product}_floor']:.3f} "
+                f"| {others[1]:.2f} | {1e3 * found[0][f'{product}_lower_bound']:.3f} "
                 f"| {min(others) / ours:.1f} x |"
             )
     return "\n".join(lines)
