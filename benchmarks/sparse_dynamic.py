@@ -4,7 +4,7 @@
 
 One layer on a LiDAR sweep (the one in FOLDER, else the recorded one), voxels of 0.2 m: size 5
 beyond a range, 3 within, for ranges that give 0 to 100 % of the voxels size 5. All have the kernel
-map of size 5 at hand and take the sizes as an argument of one program; restricting the map is in
+map of size 5 built before and take the sizes as an argument of one program; restricting it is in
 their time. Beside them the fixed kernels of 3 and 5 with `spatially_sparse_conv`, and `taps`: one
 product for each tap, as masks need. Forward, and forward with both gradients; medians of
 interleaved rounds. Results go to results/sparse_dynamic.md and .json.

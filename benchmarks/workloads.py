@@ -2,7 +2,7 @@
 
 Each workload is a function of a size and a seed, made of simple NumPy shapes, and returns
 ``int32[N, 1 + D]`` (batch index first, distinct rows, shuffled) with about ``size`` rows.
-``scan`` crops a real scan instead, where one is at hand.
+``scan`` crops a real scan instead, where one is available.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def page() -> str:
 
 
 def sections() -> dict[str, tuple[str, ...]]:
-    """Results that are there, by section."""
+    """Return the results that exist, by section."""
     there = sorted(path.stem for path in RESULTS.glob("*.md"))
     named = {stem for stems in SECTIONS.values() for stem in stems}
     found = {s: tuple(x for x in stems if x in there) for s, stems in SECTIONS.items()}

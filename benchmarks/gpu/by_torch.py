@@ -1,4 +1,4 @@
-"""Plain PyTorch: gather, multiply, add, tap by tap, with the pairs at hand."""
+"""Plain PyTorch: gather, multiply, add, tap by tap, with the pairs computed before."""
 
 from __future__ import annotations
 

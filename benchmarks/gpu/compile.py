@@ -1,4 +1,4 @@
-"""What Triton makes of the kernels for GPUs that are not there: registers, spills, shared memory.
+"""Compile the Triton kernels without a GPU: registers, spills, shared memory.
 
     python benchmarks/gpu/compile.py --chips cuda rocm
 

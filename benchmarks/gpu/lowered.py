@@ -1,4 +1,4 @@
-"""Programs for GPUs that are not here, as far as JAX brings them: to Triton's language."""
+"""Programs lowered for GPUs that are not present, to Triton's language."""
 
 import dataclasses
 import re

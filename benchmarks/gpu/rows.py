@@ -19,7 +19,7 @@ class Row:
 
     Attributes:
       library: who runs it.
-      operation: ``layer`` (3x3x3 submanifold, map at hand), ``map`` (3x3x3 from sorted
+      operation: ``layer`` (3x3x3 submanifold, map built before), ``map`` (3x3x3 from sorted
         coordinates), ``network`` (a MinkUNet34, maps included), ``rates`` or ``launch``.
       cloud: its name, with the number of voxels behind a colon where it is cut to that.
       dtype: of features and weights; empty where there are none.

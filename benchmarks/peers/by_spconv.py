@@ -146,7 +146,7 @@ def _minkunet(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     ready = spconv_minkunet.prepare(arrays["coords"], arrays["features"])
 
     def fresh() -> sp.SparseConvTensor:
-        """The tensors at hand; the maps, which it would keep, are made anew in every call."""
+        """Tensors on the device; the maps, which spconv would keep, are built in every call."""
         return sp.SparseConvTensor(
             ready.features, ready.indices, ready.spatial_shape, ready.batch_size
         )

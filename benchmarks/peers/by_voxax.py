@@ -27,7 +27,7 @@ def setup(threads: int) -> None:
 
 
 def forget() -> dict[str, int]:
-    """Answers how many products of the case ran as nobody had measured."""
+    """Returns how many products of the case ran with a choice that was not measured."""
     jax.clear_caches()
     last = {choice.problem: choice.source for choice in _choices}
     return {"unmeasured": sum(source == "predicted" for source in last.values())}

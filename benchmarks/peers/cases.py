@@ -73,7 +73,7 @@ def cases(
       only: words with spaces between them, all of which a case's name has; or several such,
         with commas between them.
       everything: all channels and operations on all workloads. Otherwise all channels on a sweep
-        and a room, 32 and 128 elsewhere, and strided layers and MinkUNet18 on these two alone.
+        and an indoor scan, 32 and 128 elsewhere; strided layers and MinkUNet18 on these two alone.
     """
     found = []
     for operation, what in OPERATIONS.items():

@@ -32,7 +32,7 @@ class Match:
       crew: worker processes by library, voxax first.
       rounds: at most.
       folder: for the files that the processes share.
-      everyone: spare nobody.
+      everyone: leave out no library.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Match:
             "rounds": {name: len(own) for name, own in seconds.items()},
             "checks": checks,
             "absent": absent,
-            # Products that ran with a choice that nobody had measured.
+            # Products that ran with a choice that was not measured.
             "unmeasured": unmeasured,
             "taken": time.strftime("%Y-%m-%d", time.gmtime()),
             "wall": time.perf_counter() - begin,
@@ -122,7 +122,7 @@ class Match:
         seconds: dict[str, list[float]] = {name: [] for name in players}
         rates: dict[str, list[float]] = {}
         for number in range(self._rounds):
-            # Backwards in every other round: nobody always follows the same other one.
+            # Backwards in every other round, so that no library always follows the same one.
             for name in list(players)[:: 1 if number % 2 else -1]:
                 if name in seconds and number < self._turns(name, seconds):
                     member, own = players[name]

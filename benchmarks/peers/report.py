@@ -102,13 +102,13 @@ class Report:
             "process, ms; a turn of calls below 0.1 s is 0.03 s of calls that do not count and the "
             "median of those of 0.06 s. In brackets the ratio to the lower bound: the arithmetic "
             "of the pairs over the rate of the best dense product (XLA, NumPy, PyTorch) of the "
-            "same rounds, three times that with the backward pass. The last column is the time of the "
-            "fastest peer over that of voxax: more than 1 means that voxax is faster. Layers have "
-            "their map at hand. PyTorch is the best of a loop over taps, im2col and a dense grid; "
-            "Open3D of its op and its layer: of these, who fell far behind is spared the cases "
-            "with more channels. "
-            f"Who takes {SLOW} times the fastest or more runs {FEW_ROUNDS} rounds, or 1 if a call "
-            f"takes more than {LONG:g} s. "
+            "same rounds, three times that with the backward pass. The last column is the time of "
+            "the fastest peer over that of voxax: more than 1 means that voxax is faster. Kernel "
+            "maps of layers are built before. PyTorch is the best of a loop over taps, im2col and "
+            "a dense grid; Open3D of its op and its layer. A form that is far slower than the "
+            "others is left out of the cases with more channels. "
+            f"A library that takes {SLOW} times the fastest or more runs {FEW_ROUNDS} rounds, or 1 "
+            f"if a call takes more than {LONG:g} s. "
             "All results, spconv's on one thread, agree with voxax's to 1e-4 of the largest entry. "
             "Of maps, shuffled means that the coordinates come in no order: voxax and PyTorch then "
             "sort them first.",
@@ -242,7 +242,7 @@ def _races(results: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _unmeasured(results: dict[str, dict[str, Any]]) -> list[str]:
-    """A note on products of voxax that ran as nobody had measured."""
+    """A note on products of voxax that ran with a choice that was not measured."""
     lines = []
     for library, title in (("voxax", "voxax"), ("voxax-xla", "voxax on XLA alone")):
         numbers = [n for r in results.values() if (n := r["unmeasured"].get(library, 0))]

@@ -37,7 +37,7 @@ _SHORT, _WARMING, _TIMING = 0.1, 0.03, 0.06
 
 
 class Worker:
-    """The contestants at hand, by slot and name."""
+    """Contestants by slot and name."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -103,7 +103,7 @@ class Worker:
         return answer
 
     def time(self, slot: str, name: str) -> dict[str, Any]:
-        """Seconds of a call: the median of those that a turn has room for."""
+        """Seconds of a call: the median of those that fit into a turn."""
         run = self._slots[slot][name].run
         short = self._last.get((slot, name), 0.0) < _SHORT
         if short:

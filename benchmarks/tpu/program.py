@@ -1,4 +1,4 @@
-"""Products compiled for TPUs that are not there, by libtpu (`pip install .[tpu]`)."""
+"""Products compiled for TPUs that are not present, by libtpu (`pip install .[tpu]`)."""
 
 import functools
 import hashlib

@@ -15,7 +15,7 @@ CLOUD = np.array(
     np.float32,
 )
 NUMBERS = np.array([2, 4, 5, 1, 3, 8, 6], np.float32)[:, None]
-# Pixels along the edge of a cell: points need room.
+# Pixels along the edge of a cell: points need space.
 CELL = 52
 BOX = ((0, 4), (0, 4))
 SITES = ((0, 0), (0, 1), (1, 0), (1, 1), (2, 1), (2, 2), (3, 2))

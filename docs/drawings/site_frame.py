@@ -170,7 +170,7 @@ class Frame:
     def _points(self, drawing: Drawing, scale: Scale) -> None:
         content = self.content
         values, labels = content.point_values, content.point_labels
-        # Where there is room the labels stand in the points.
+        # Where there is space the labels stand in the points.
         inside = values is not None and labels is not None and self.cell >= 40
         radius = 10 if inside else 4 if values is None else 5
         for i, point in enumerate(content.points):

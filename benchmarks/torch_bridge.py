@@ -1,6 +1,6 @@
 """What does calling voxax from PyTorch cost over calling it from JAX?
 
-    python benchmarks/torch_door.py [--rounds 15] [--channels 64] [--rows 60000]
+    python benchmarks/torch_bridge.py [--rounds 15] [--channels 64] [--rows 60000]
 
 One 3x3x3 submanifold layer on a closed surface, float32, forward and forward with both gradients,
 over a map that is built already. All take turns; medians. JAX runs the three products as programs
