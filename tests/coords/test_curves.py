@@ -14,7 +14,7 @@ NUMBER = 64
 
 
 def far_rows(ndim):
-    """Rows all over the coordinate range, its corners and their neighbours among them."""
+    """Rows all over the coordinate range, its corners and their neighbors among them."""
     ends = [-COORD_LIMIT, -1, 0, COORD_LIMIT - 1]
     corners = list(itertools.product(*[ends] * ndim))[: NUMBER // 2]
     free = NUMBER - len(corners)
@@ -39,7 +39,7 @@ def test_keys_over_the_whole_range(curve, ndim):
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3, 4])
-def test_consecutive_cells_of_the_hilbert_curve_are_neighbours(ndim):
+def test_consecutive_cells_of_the_hilbert_curve_are_neighbors(ndim):
     """On any aligned cube whose edge is a power of two."""
     edge = {1: 64, 2: 8, 3: 4, 4: 2}[ndim]
     cube = np.indices((edge,) * ndim).reshape(ndim, -1).T + np.array([-8, 72, -(2**29), 16])[:ndim]

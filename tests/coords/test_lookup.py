@@ -1,4 +1,4 @@
-"""Sorting, unique and neighbour search, on the device and on the host."""
+"""Sorting, unique and neighbor search, on the device and on the host."""
 
 import jax
 import numpy as np
@@ -143,6 +143,6 @@ def test_box_offsets_follow_the_contract():
             assert list(given) == box_offsets((size, size), (stride, stride))
 
 
-def test_only_centred_boxes_are_symmetric():
+def test_only_centered_boxes_are_symmetric():
     symmetric = [device.is_point_symmetric(device.box_offsets((k,), (1,))) for k in range(1, 6)]
     assert symmetric == [True, False, True, False, True]

@@ -1,4 +1,4 @@
-"""Neighbours found tile by tile, the way of TPUs, run on the CPU: as a dictionary finds them."""
+"""Neighbors found tile by tile, the way of TPUs, run on the CPU: as a dictionary finds them."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from voxax.geometry.views import invert_neighbors
 
 
 def far_apart(ndim):
-    """Pairs of neighbours over the whole coordinate range, in two scenes."""
+    """Pairs of neighbors over the whole coordinate range, in two scenes."""
     rng = np.random.default_rng(ndim)
     limit = device.COORD_LIMIT
     rows = rng.integers(-limit, limit - 1, (150, ndim))
@@ -25,7 +25,7 @@ def far_apart(ndim):
 
 
 def dense_planes():
-    """Rows whose neighbours one plane on lie more than three blocks away, and negative ones."""
+    """Rows whose neighbors one plane on lie more than three blocks away, and negative ones."""
     return np.asarray([(0, *c) for c in itertools.product((-1, 0, 1), range(-9, 10), range(26))])
 
 

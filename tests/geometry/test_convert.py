@@ -104,8 +104,8 @@ def test_voxelize_floors_positions(ndim, jit, rng):
     np.testing.assert_array_equal(voxels.valid_coords(), unique)
     np.testing.assert_array_equal(inverse, expected_inverse)
     np.testing.assert_allclose(voxels.valid_features(), merged, rtol=1e-5, atol=1e-6)
-    centres = np.asarray(voxels.positions())[np.asarray(inverse)]
-    assert (np.abs(centres - positions) <= 0.25 + 1e-5).all()
+    centers = np.asarray(voxels.positions())[np.asarray(inverse)]
+    assert (np.abs(centers - positions) <= 0.25 + 1e-5).all()
 
 
 def test_host_and_device_voxelize_alike(rng, scans):

@@ -87,18 +87,18 @@ def test_children_lie_inside_their_parents(stride, factor, new_stride, new_size)
         back = vx.coarsen(children.replace_features(children.positions()), factor)
         return parents.positions(), children, children.positions(), back, back.positions()
 
-    centres, children, places, back, centres_again = there_and_back(VOXELS.features)
+    centers, children, places, back, centers_again = there_and_back(VOXELS.features)
     assert children.stride == new_stride
     np.testing.assert_allclose(children.voxel_size, new_size)
     assert children.origin == (1.0, -2.0)
     count = int(children.count)
     assert count == 30 * math.prod(factor)
-    # Each child carries its parent's centre: the distance is less than half the parent's edge.
+    # Each child carries its parent's center: the distance is less than half the parent's edge.
     apart = np.abs(places[:count] - children.features[:count])
     assert (apart < np.multiply(stride, (0.5, 0.25)) / 2).all()
     np.testing.assert_array_equal(back.valid_coords(), VOXELS.valid_coords())
-    for found in (back.valid_features(), centres_again[:30]):
-        np.testing.assert_allclose(found, centres[:30], rtol=1e-5)
+    for found in (back.valid_features(), centers_again[:30]):
+        np.testing.assert_allclose(found, centers[:30], rtol=1e-5)
 
 
 def test_refining_below_voxels_without_a_size_gives_them_one():

@@ -105,7 +105,7 @@ def test_jit_builds_the_same_maps():
     np.testing.assert_array_equal(eager.out_geometry.coords, traced.out_geometry.coords)
 
 
-def test_only_a_centred_box_on_one_set_is_symmetric():
+def test_only_a_centered_box_on_one_set_is_symmetric():
     voxels = make_voxels(random_cube())
     assert vx.kernel_map(voxels, 3).symmetric
     assert not vx.kernel_map(voxels, 2).symmetric

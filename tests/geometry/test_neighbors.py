@@ -1,4 +1,4 @@
-"""Neighbour search against all distances, sorted in NumPy."""
+"""Neighbor search against all distances, sorted in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def test_nearest(k, rng):
 def test_overflow_is_reported(method, rng):
     points, around = clouds(3, rng)
     rows, counts = expected(points, around, 5, 1.5)
-    with pytest.raises(CapacityError, match=f"{max(counts)} neighbours, the capacity is 5"):
+    with pytest.raises(CapacityError, match=f"{max(counts)} neighbors, the capacity is 5"):
         radius_search(points, around, radius=1.5, capacity=5, method=method)
     traced = jax.jit(lambda r: radius_search(points, around, radius=r, capacity=5, method=method))
     found = traced(1.5)
@@ -98,7 +98,7 @@ def test_many_points_in_cells(rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["all", "cells"])
-def test_what_is_not_there_is_no_neighbour(method):
+def test_what_is_not_there_is_no_neighbor(method):
     """Padding that holds garbage, points that are not finite, empty clouds."""
     p = jnp.asarray([[0.0, 0], [1, 0], [jnp.nan, 0], [0, 0], [jnp.inf, 0]])
     points = vx.Points(p, jnp.zeros(5, jnp.int32), jnp.ones((5, 1)), jnp.int32(3))

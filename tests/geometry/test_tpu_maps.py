@@ -1,7 +1,7 @@
 """Maps and their views through the real TPU compiler: how many sorts the programs hold.
 
 Rows are in canonical order already, so a submanifold map needs no sort, nor does a map between two
-given voxel sets: neighbours are found by search, windows by minima and maxima of tiles. A strided
+given voxel sets: neighbors are found by search, windows by minima and maxima of tiles. A strided
 map needs one, for the canonical order of its output voxels. It is none of XLA's, which did not
 compile for 7x in half an hour, but a kernel in Pallas (voxax.coords.tile_sort).
 """

@@ -19,9 +19,9 @@ MESSAGES = st.dictionaries(
 @given(MESSAGES)
 def test_schedules_carry_all_messages(messages):
     for schedule in (matched(messages), ring(messages, SHARDS)):
-        room = [(pair, exchange.rows) for exchange in schedule for pair in exchange.pairs]
-        assert len(dict(room)) == len(room)
-        assert all(dict(room)[pair] >= rows for pair, rows in messages.items())
+        rows_of = [(pair, exchange.rows) for exchange in schedule for pair in exchange.pairs]
+        assert len(dict(rows_of)) == len(rows_of)
+        assert all(dict(rows_of)[pair] >= rows for pair, rows in messages.items())
         for exchange in schedule:
             for ends in zip(*exchange.pairs, strict=True):
                 assert len(set(ends)) == len(ends)
@@ -42,7 +42,7 @@ def test_matched_rounds_are_few_and_sent_in_order_of_size(messages):
     assert {pair for exchange in schedule for pair in exchange.pairs} == set(messages)
 
 
-def test_neighbours_along_the_ring_always_have_a_round():
+def test_neighbors_along_the_ring_always_have_a_round():
     assert [exchange.pairs for exchange in ring({}, 3)] == [
         ((0, 1), (1, 2), (2, 0)),
         ((0, 2), (1, 0), (2, 1)),

@@ -15,7 +15,7 @@ def bucket_capacity(n: int) -> int:
 
     Buckets are ``2**e * (1, 1.25, 1.5, 1.75)``: four per octave, so sizes that span
     a factor of ``f`` touch at most ``4 * log2(f) + 1`` of them, and at most 20 % of a
-    bucket (10 % on average over evenly spread sizes) is padding. The smallest is 16.
+    bucket (10 % on average over evenly distributed sizes) is padding. The smallest is 16.
 
     Args:
       n: number of rows, ``>= 0``.

@@ -41,7 +41,7 @@ def morton_keys(coords: jax.Array) -> jax.Array:
 
 @jax.jit
 def hilbert_keys(coords: jax.Array) -> jax.Array:
-    """Position along the Hilbert curve, on which consecutive cells are neighbours.
+    """Position along the Hilbert curve, on which consecutive cells are neighbors.
 
     Arguments and result as in :func:`morton_keys`.
 

@@ -1,6 +1,6 @@
-"""The same functions in NumPy, for worker processes that must not touch a device.
+"""Coordinate functions in NumPy, for worker processes that must not touch a device.
 
-Where the native library is there, it does the work. What stands here in NumPy was written
+The native library does the work where it is present. The NumPy code was written
 independently of it and of the JAX versions (one 64-bit key per row instead of a lexicographic
 search), so the tests use each as the other's oracle.
 """
@@ -52,7 +52,7 @@ def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
     """Squeeze empty gaps wider than ``reach`` out of every axis, alike in all lists.
 
     Differences up to ``reach`` are kept exactly and larger ones stay larger, so
-    neighbour tests with offsets up to ``reach`` give the same answers.
+    neighbor tests with offsets up to ``reach`` give the same answers.
     """
     outputs = [np.empty(rows.shape, np.int64) for rows in lists]
     for axis in range(lists[0].shape[1]):

@@ -37,13 +37,13 @@ def box_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tupl
 
 
 def cross_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The offsets of the box that leave the centre along one axis at most, in the same order."""
+    """The offsets of the box that leave the center along one axis at most, in the same order."""
     box = box_offsets(kernel_size, stride)
     return tuple(offset for offset in box if sum(o != 0 for o in offset) <= 1)
 
 
 def is_point_symmetric(offsets: Sequence[Sequence[int]]) -> bool:
-    """Whether reversing the list negates every offset (true for centred boxes)."""
+    """True where reversing the list negates every offset (as in centered boxes)."""
     array = np.asarray(offsets)
     return bool(np.array_equal(array[::-1], -array))
 

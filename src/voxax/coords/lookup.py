@@ -18,7 +18,7 @@ from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.ordering import WIDEST, rows_less
 from voxax.coords.tile_lookup import find_columns
 
-# Along the last axis the neighbours of a hit are adjacent rows; walking to the next
+# Along the last axis the neighbors of a hit are adjacent rows; walking to the next
 # offset costs one comparison per lattice step, a new search about log2(rows) of them.
 _LONGEST_WALK = 8
 
@@ -67,10 +67,10 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """The same as the native neighbours of one tap, the centre itself."""
-    centre = ((0,) * (queries.shape[1] - 1),)
+    """Results of :func:`_search_rows` by the native kernel, with one tap, the center itself."""
+    center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
-    return (_merge_neighbors(sorted_coords, queries, valid, centre)[0][:, 0],)
+    return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)
 
 
 _find_rows = natively_on_cpu("find_rows", _merge_rows, _search_rows)
@@ -137,7 +137,7 @@ def _walk_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """As :func:`voxax.coords.tile_lookup.find_columns`."""
+    """Results of :func:`voxax.coords.tile_lookup.find_columns` by binary search."""
     walk = functools.partial(_walk, sorted_coords, centers, valid, steps)
     return jax.lax.map(walk, starts)
 
@@ -196,7 +196,7 @@ def _merge_neighbors(
     offsets: Offsets,
     ordered: bool = False,
 ) -> tuple[jax.Array]:
-    """The same by the native kernel, which walks all columns of taps through both lists."""
+    """Neighbors by the native kernel, which walks all columns of taps through both lists."""
     del ordered  # it looks itself
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
     taps = jnp.asarray(offsets, jnp.int32)

@@ -10,11 +10,11 @@ from voxax.coords.lattice import PAD
 from voxax.coords.tile_sort import sort_columns
 
 WIDEST = 5
-"""Columns that the native functions take: the batch index and four axes."""
+"""Most columns that the native functions take: the batch index and four axes."""
 
 
 def sorts_natively(rows: jax.Array) -> bool:
-    """Whether the native sort takes rows of this dtype and width."""
+    """True where the native sort takes rows of this dtype and width."""
     return rows.dtype == jnp.int32 and 1 <= rows.shape[1] <= WIDEST
 
 
@@ -53,7 +53,7 @@ def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
 
     Args:
       columns: ``int32[N]`` each.
-      num_keys: so many of them, the first ones, are compared. No two rows may agree in all of
+      num_keys: number of leading columns that are compared. No two rows may agree in all of
         these, and none may hold the largest int32 in all of them.
     """
     sort = _sort_distinct if len(columns[0]) else _sort_by_xla
@@ -69,7 +69,7 @@ def _sort_columns(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_rows_natively(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The same by a radix sort; see ``native/src/sort.cc``."""
+    """Sort by the native radix sort; see ``native/src/sort.cc``."""
     shape = jax.ShapeDtypeStruct(coords.shape[:1], jnp.int32)
     order = library_call("voxax_sort_rows", shape, coords)
     return coords.at[order].get(mode="promise_in_bounds", unique_indices=True), order

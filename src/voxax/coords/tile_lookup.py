@@ -1,9 +1,9 @@
-"""Finding neighbours tile by tile, for chips that compare fast and gather slowly.
+"""Finding neighbors tile by tile, for chips that compare fast and gather slowly.
 
 Binary search reads a row after each comparison. A TPU takes 2 to 8 cycles for such a read and
-compares 1,024 numbers in one. Where the centres are in canonical order too, the neighbours of 128
+compares 1,024 numbers in one. Where the centers are in canonical order too, the neighbors of 128
 of them along one column of taps lie in two or three blocks of 128 consecutive rows: those are found
-by comparing with the first row of every block, and then all centres with all of their rows.
+by comparing with the first row of every block, and then all centers with all of their rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from voxax.coords.lattice import PAD
 from voxax.coords.ordering import rows_less
 
 TILE = 128
-"""Rows of one tile, of centres and of what is searched: the lanes of a vector register."""
+"""Rows of one tile, of centers and of what is searched: the lanes of a vector register."""
 WINDOW = 2 * TILE
 """Rows that a tile is compared with at a time: on real scans all that it needs, mostly."""
 VISITS = 128
@@ -35,13 +35,13 @@ def find_columns(
 ) -> jax.Array:
     """Row of ``center + start``, and of some lattice steps further on along the last axis.
 
-    Exact for centres in any order; with ``M / 128 * N / 128`` comparisons of tiles and blocks if
+    Exact for centers in any order; with ``M / 128 * N / 128`` comparisons of tiles and blocks if
     they come in none.
 
     Args:
       sorted_coords: ``int32[N, W]`` in canonical order, N above 0.
       centers: ``int32[M, W]``, M above 0.
-      valid: ``bool[M]``; other centres find nothing.
+      valid: ``bool[M]``; other centers find nothing.
       starts: ``int32[S, W]``, where the columns begin.
       steps: static, ascending from 0: the taps of each column.
 
@@ -49,20 +49,21 @@ def find_columns(
       ``int32[S, len(steps), M]``, the row or -1.
     """
     number = centers.shape[0]
-    # Tiles fill whole registers, else XLA spreads coordinates over lanes, at three times the cost.
-    room = -number % (TILE * VISITS)
+    # Tiles fill whole registers. Else XLA broadcasts coordinates over lanes, at three times the
+    # cost.
+    padding = -number % (TILE * VISITS)
     # A window may begin in the last block, or behind it.
     blocks = _in_tiles(sorted_coords, -len(sorted_coords) % TILE + WINDOW)
-    tiles, known = _in_tiles(centers, room), jnp.pad(valid, (0, room)).reshape(-1, TILE)
+    tiles, known = _in_tiles(centers, padding), jnp.pad(valid, (0, padding)).reshape(-1, TILE)
     bounds = _least(tiles, known), ~_least(~tiles, known)
     found = jax.lax.map(functools.partial(_column, steps, blocks, tiles, *bounds, known), starts)
     found = jnp.where(known[None, :, None] & (found < sorted_coords.shape[0]), found, -1)
     return found.swapaxes(1, 2).reshape(len(starts), len(steps), -1)[..., :number]
 
 
-def _in_tiles(rows: jax.Array, room: int) -> jax.Array:
-    """``[N, W]`` and so many rows of padding to ``[tiles, W, TILE]``."""
-    padded = jnp.pad(rows, ((0, room), (0, 0)), constant_values=PAD)
+def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
+    """``[N, W]`` and ``padding`` rows to ``[tiles, W, TILE]``."""
+    padded = jnp.pad(rows, ((0, padding), (0, 0)), constant_values=PAD)
     return padded.reshape(-1, TILE, rows.shape[1]).swapaxes(1, 2)
 
 
@@ -89,14 +90,14 @@ def _column(
     """``int32[tiles, len(steps), TILE]`` of one column."""
     heads, end = blocks[:, :, 0], start.at[-1].add(steps[-1])
     first = jnp.maximum(_not_after(heads, low + start[None]) - 1, 0)
-    # A block that begins behind the last centre's last tap holds none of its neighbours.
+    # A block that begins behind the last center's last tap holds none of its neighbors.
     number = jnp.maximum(_not_after(heads, high + end[None]) - first, 0)
     number = jnp.where(jnp.any(known, axis=1), number, 0)
     return _search(blocks, first, number, tiles + start[None, :, None], steps)
 
 
 def find_numbers(columns: jax.Array, number: int) -> jax.Array:
-    """Where each number stands in each column.
+    """Place of each number in each column.
 
     Exact for columns in any order; quick where they ascend, but for gaps, as the rows do that a tap
     of a map between canonical orders reads.
@@ -108,8 +109,8 @@ def find_numbers(columns: jax.Array, number: int) -> jax.Array:
     Returns:
       ``int32[K, number]``: the place of 0, 1, ... ``number - 1`` in each column, or -1.
     """
-    room = -columns.shape[1] % TILE
-    filled = jnp.pad(columns, ((0, 0), (0, room + WINDOW)), constant_values=-1)
+    padding = -columns.shape[1] % TILE
+    filled = jnp.pad(columns, ((0, 0), (0, padding + WINDOW)), constant_values=-1)
     blocks = filled.reshape(len(columns), -1, 1, TILE)
     tiles = -(-number // (TILE * VISITS)) * VISITS
     query = jnp.arange(tiles * TILE, dtype=jnp.int32).reshape(-1, 1, TILE)
@@ -168,7 +169,7 @@ def _search(
 
 
 def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
-    """How many heads are not greater than each query; all are compared."""
+    """Number of heads that are not greater than each query; all are compared."""
     after = rows_less(queries[:, None], heads[None])
     return heads.shape[0] - jnp.sum(after, axis=1, dtype=jnp.int32)
 
@@ -176,10 +177,10 @@ def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
 def _compared(
     blocks: jax.Array, first: jax.Array, query: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """As :func:`_search`, in the window that begins with each tile's first block.
+    """Results of :func:`_search` in the window that begins with each tile's first block.
 
-    Windows go last, into the lanes: nothing must then be spread over lanes, which takes TPUs longer
-    than the comparisons do.
+    Windows go last, into the lanes: nothing must then be broadcast over lanes, which takes TPUs
+    longer than the comparisons do.
     """
     parts = [blocks.at[first + i].get(mode="clip") for i in range(WINDOW // TILE)]
     window, query = jnp.concatenate(parts, axis=2).transpose(1, 2, 0), query.transpose(1, 2, 0)

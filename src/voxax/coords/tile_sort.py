@@ -48,16 +48,16 @@ def sort_columns(
 
     Args:
       columns: ``int32[N]`` each, N above 0.
-      num_keys: so many of them are compared. No two rows may agree in all of these, and none may
-        have the largest number in all of them.
+      num_keys: number of columns that are compared. No two rows may agree in all of these, and
+        none may have the largest number in all of them.
       interpret: runs anywhere, slowly.
     """
     (number,) = columns[0].shape
     bits = max((number - 1).bit_length(), _TILE_BITS)
     fits = max((_BLOCK_NUMBERS // len(columns)).bit_length() - 1, _TILE_BITS)
     network = _Network(len(columns), num_keys, min(bits, fits), interpret)
-    room, last = (1 << bits) - number, np.iinfo(np.int32).max
-    table = jnp.stack([jnp.pad(column, (0, room), constant_values=last) for column in columns])
+    padding, last = (1 << bits) - number, np.iinfo(np.int32).max
+    table = jnp.stack([jnp.pad(column, (0, padding), constant_values=last) for column in columns])
     table = network.sorted_blocks(table.reshape(len(columns), -1, _SUBLANES, _LANES))
     for stage in range(network.bits, bits):
         for bit in range(stage - network.bits, -1, -1):

@@ -123,7 +123,7 @@ def _placed_by_scatter(
 def _placed_by_tiles(
     rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The same without a scatter, which TPUs do row after row.
+    """Results of :func:`_placed_by_scatter` without a scatter, which TPUs do row after row.
 
     For 65,536 rows both scatters take 1 ms on v5e and 200 ms on v4, by the compiler's schedules.
     """
@@ -133,7 +133,7 @@ def _placed_by_tiles(
 
 
 def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
-    """The same in one call; see ``native/src/unique.cc``."""
+    """Distinct rows by one native call; see ``native/src/unique.cc``."""
     rows, width = coords.shape
     shapes = UniqueRows((capacity, width), (), (), (rows,))  # type: ignore[arg-type]
     results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

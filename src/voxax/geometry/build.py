@@ -92,7 +92,7 @@ def kernel_map_of(
         if found is None and geometry.split_over is not None:
             raise InputError(
                 f"one shard of a scene split over {geometry.split_over!r} has no map of {spec} at "
-                f"stride {geometry.stride}: neighbours on other shards could not be found here. "
+                f"stride {geometry.stride}: neighbors on other shards could not be found here. "
                 "Record the split with the very function that is called (SceneSplit.record)"
             )
         return _build(geometry, spec, out_geometry, capacity) if found is None else found

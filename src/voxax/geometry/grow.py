@@ -44,7 +44,7 @@ def dilate(
     """Add every site that a kernel reaches, as a generative convolution of stride 1 does.
 
     Args:
-      voxels: the voxels; all are kept, also where no tap is the centre.
+      voxels: the voxels; all are kept, also where no tap is the center.
       kernel_size, kernel_shape, dilation: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`; a tap at ``offset`` reaches
         ``site - offset * dilation``.
@@ -118,7 +118,7 @@ def refine(
     Where ``factor`` divides the stride, the stride is divided. Along axes where it does not
     (as below the original voxels, at stride 1) the stride stays and ``voxel_size`` is divided:
     the result then counts its strides from the finer lattice. ``positions()`` are those of the
-    children's centres both times.
+    children's centers both times.
 
     Args:
       voxels: the voxels.

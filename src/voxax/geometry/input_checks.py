@@ -1,4 +1,4 @@
-"""Checks that device and host builders share; each message names value, limit and fix."""
+"""Checks of what users hand in; each message names value, limit and fix."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def float_positions(positions: Any) -> jax.Array:
             f"positions must be floating point, got {positions.dtype}; for integer lattice "
             "coordinates use vx.Voxels.from_coords"
         )
-    # Half precision cannot number the cells of a room: 11 bits reach 2048.
+    # Half precision cannot number the cells of a scan: 11 bits reach 2048.
     return positions.astype(accumulator(positions.dtype))
 
 

@@ -1,6 +1,6 @@
 """Between points and voxels that exist: read features at positions, and the adjoint.
 
-The weights are those of multilinear interpolation between voxel centres, as in the
+The weights are those of multilinear interpolation between voxel centers, as in the
 point-voxel networks of Liu et al., "Point-Voxel CNN for Efficient 3D Deep Learning",
 NeurIPS 2019, and Tang et al., "Searching Efficient 3D Architectures with Sparse
 Point-Voxel Convolution", ECCV 2020.
@@ -38,7 +38,7 @@ class Cloud(NamedTuple):
 
 
 class Lattice(NamedTuple):
-    """Where cells lie, one entry per axis: ``cell = floor((position - origin) / size) // stride``.
+    """Position of the cells, per axis: ``cell = floor((position - origin) / size) // stride``.
 
     Arrays rather than static, so that clouds of every voxel size share one program.
     """
@@ -70,7 +70,7 @@ def cloud_of(voxels: Voxels, positions: Any, batch_index: Any) -> Cloud:
 
 
 def lattice_of(voxels: Voxels, dtype: Any) -> Lattice:
-    """Where the voxels lie; ``dtype`` is that of the positions."""
+    """The lattice of the voxels; ``dtype`` is that of the positions."""
     ndim = voxels.geometry.ndim
     origin = voxels.origin or (0.0,) * ndim
     size = voxels.voxel_size or (1.0,) * ndim
@@ -107,7 +107,7 @@ def stencil(
         row = find_rows(coords, queries)
         return [_or_beyond(jnp.where(known, row, -1), coords)], [None]
     cell = cell / stride.astype(cell.dtype) - 0.5
-    # A point half a cell below the lowest voxel's centre still sees that voxel.
+    # A point half a cell below the lowest voxel's center still sees that voxel.
     known &= jnp.all(_in_range(cell, -COORD_LIMIT - 1), axis=1)
     cell = jnp.where(known[:, None], cell, 0)
     base = jnp.floor(cell)
@@ -123,7 +123,7 @@ def stencil(
 
 
 def _in_range(cell: jax.Array, low: int) -> jax.Array:
-    """Whether ``floor(cell)`` lies in ``[low, 2**30)``."""
+    """``bool[...]``: ``floor(cell)`` lies in ``[low, 2**30)``."""
     bounds = jnp.asarray([low, COORD_LIMIT], cell.dtype)
     return (cell >= bounds[0]) & (cell < bounds[1])
 
@@ -194,7 +194,7 @@ def devoxelize(
 
     ``nearest`` is the voxel that contains the point (the one :func:`voxax.voxelize` and
     striding would put it in). ``trilinear`` is multilinear in D dimensions between the
-    centres of the ``2**D`` voxels around the point.
+    centers of the ``2**D`` voxels around the point.
 
     Args:
       voxels: ``C`` channels; ``voxel_size`` and ``origin`` place them (1 and 0 if not set).
@@ -319,7 +319,7 @@ def _add(
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:
-    """What to interpolate in: the wider of both accumulators; integers stay as they are."""
+    """Dtype to interpolate in: the wider of both accumulators; integers stay as they are."""
     wide = accumulator(features)
     if not jnp.issubdtype(wide, jnp.floating):
         return wide

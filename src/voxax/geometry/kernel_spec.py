@@ -76,7 +76,7 @@ class KernelSpec:
           ndim: spatial axes, D.
           kernel_size, stride, dilation: integers, or one per axis.
           transposed, generative: see the attributes.
-          kernel_shape: ``"box"``; ``"cross"``, the offsets of the box that leave the centre
+          kernel_shape: ``"box"``; ``"cross"``, the offsets of the box that leave the center
             along one axis at most; or custom offsets ``int[K, D]``, which take the place of
             ``kernel_size``.
           spatial_shape: see the attributes.
@@ -148,7 +148,7 @@ class KernelSpec:
         """Extent of the output grid ``[0, m)`` where ``spatial_shape`` is given.
 
         The rule of dense convolutions, ``(n + 2 p - d (k - 1) - 1) // s + 1`` with padding p =
-        the kernel's reach below the centre (transposed: ``(n - 1) s - 2 p + d (k - 1) + 1``).
+        the kernel's reach below the center (transposed: ``(n - 1) s - 2 p + d (k - 1) + 1``).
         """
         if self.spatial_shape is None:
             return None
@@ -164,7 +164,7 @@ class KernelSpec:
         return tuple(int(n) for n in np.maximum(shape, 0))
 
     def adjoint(self) -> KernelSpec:
-        """The same relation read in the other direction."""
+        """This relation read in the other direction."""
         return dataclasses.replace(self, transposed=not self.transposed)
 
     def __str__(self) -> str:
@@ -200,7 +200,7 @@ def custom_offsets(offsets: Any, ndim: int) -> tuple[tuple[int, ...], ...]:
 
 
 def static_shape(kernel_shape: KernelShape) -> KernelShape:
-    """The same kernel shape, hashable: a name, or tuples of integers."""
+    """A hashable form of the kernel shape: a name, or tuples of integers."""
     if isinstance(kernel_shape, str):
         return kernel_shape
     array = np.asarray(kernel_shape)

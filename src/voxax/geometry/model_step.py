@@ -21,7 +21,7 @@ class Step:
     Attributes:
       call: ``call(*state, voxels)``.
       state: what the caller holds already: parameters and other variables.
-      fresh: shapes of what a run adds to that, the optimiser's state.
+      fresh: shapes of what a run adds to that, the optimizer's state.
     """
 
     call: Callable[..., Any]
@@ -89,7 +89,7 @@ def _functional(model: Any, params: Any, training: bool) -> tuple[Any, Any, Any]
 
 
 def _mean_square(out: Any) -> jax.Array:
-    """Of all floating-point outputs: a loss that needs every one of them."""
+    """Mean square over all floating-point outputs: a loss that needs every one of them."""
     features = out.features if isinstance(out, Voxels) else out
     leaves = [x for x in jax.tree.leaves(features) if jnp.issubdtype(x.dtype, jnp.floating)]
     parts = [jnp.mean(jnp.square(x.astype(jnp.float32))) for x in leaves]

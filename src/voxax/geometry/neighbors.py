@@ -1,4 +1,4 @@
-"""Neighbours among points: those within a radius, and the nearest ones, under a static capacity."""
+"""Neighbors among points: those within a radius, and the nearest ones, under a static capacity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _QUERIES = 1024
 # Candidates of each query at a time, and the points from which on cells are worth sorting for.
 _CANDIDATES = 32
 _MANY = 4096
-# Cells are a little wider than the radius: rounding cannot then put a neighbour two cells away, up
+# Cells are a little wider than the radius: rounding cannot then put a neighbor two cells away, up
 # to clouds of 1e5 radii in float32.
 _SLACK = 1.01
 
@@ -34,7 +34,7 @@ _SLACK = 1.01
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbors:
-    """Which points are around each query.
+    """Points around each query.
 
     Attributes:
       rows: ``int32[M, k]``, rows of the points, nearest first, of equally near ones the earlier
@@ -52,19 +52,19 @@ class Neighbors:
 
     @property
     def num_dropped(self) -> jax.Array:
-        """``int32[]``: neighbours that are not listed, over all queries; saturates at 2**31."""
+        """``int32[]``: neighbors that are not listed, over all queries; saturates at 2**31."""
         most = (2**31 - 1) // max(self.rows.shape[0], 1)
         excess = jnp.clip(self.found - self.capacity, 0, most)
         return jnp.sum(excess, dtype=jnp.int32)
 
     def raise_if_overflowed(self) -> None:
-        """Raise :class:`CapacityError` where neighbours were lost; on the host."""
+        """Raise :class:`CapacityError` where neighbors were lost; on the host."""
         if not self.rows.size:
             return
         largest = int(jnp.max(self.found))
         if largest > self.capacity:
             raise CapacityError(
-                f"a query has {largest} neighbours, the capacity is {self.capacity}: give "
+                f"a query has {largest} neighbors, the capacity is {self.capacity}: give "
                 f"capacity={bucket_capacity(largest)} (vx.bucket_capacity({largest})) or more, a "
                 "smaller radius, or knn_search with k and radius, which keeps the nearest"
             )
@@ -80,14 +80,14 @@ def radius_search(
 ) -> Neighbors:
     """All points of a query's scene whose distance is at most ``radius``.
 
-    A point among the queries is its own neighbour. Points and queries that are not finite have
+    A point among the queries is its own neighbor. Points and queries that are not finite have
     none. No gradient flows through the choice.
 
     Args:
       points: where to search; D axes.
       queries: around what; None takes the points.
       radius: above 0; may be traced.
-      capacity: static, the most neighbours that a query may have.
+      capacity: static, the most neighbors that a query may have.
       method: ``all`` compares each query with all points, in blocks; ``cells`` sorts the points
         into cells as wide as the radius and compares with those of the ``3**D`` cells around;
         ``auto`` takes ``cells`` from 4096 points on. Up to the rounding of distances the result
@@ -98,7 +98,7 @@ def radius_search(
 
     Raises:
       InputError: other axes or batch sizes, a radius not above 0, an unknown method.
-      CapacityError: eager, and a query has more neighbours than ``capacity``.
+      CapacityError: eager, and a query has more neighbors than ``capacity``.
     """
     if not _compat.is_traced(radius) and not float(radius) > 0:
         raise InputError(f"radius={float(radius)} must be above 0")
@@ -162,14 +162,14 @@ def _search(
 
 
 def _scenes(cloud: Points) -> jax.Array:
-    """``int32[capacity]``: the scene of each point that is there and finite, else -1."""
+    """``int32[capacity]``: the scene of each valid and finite point, else -1."""
     known = cloud.valid & jnp.all(jnp.isfinite(cloud.positions), axis=1)
     known &= (cloud.batch_index >= 0) & (cloud.batch_index < cloud.batch_size)
     return jnp.where(known, cloud.batch_index, -1)
 
 
 def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """``run`` on so many rows of the arrays at a time."""
+    """Apply ``run`` to ``rows`` rows of the arrays at a time."""
     number = arrays[0].shape[0]
     blocks = -(-number // rows) if number else 0
 
@@ -223,7 +223,7 @@ def _among_cells(
     radius: jax.Array,
     k: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """The same by sorted cells: what is around a query lies in ``3**(D - 1)`` ranges of rows."""
+    """Results of :func:`_among_all` by sorted cells: ``3**(D - 1)`` ranges of rows are read."""
     number, ndim = source.shape
     origin = jnp.min(jnp.where(scene[:, None] >= 0, source, jnp.inf), axis=0, initial=jnp.inf)
     cells = [_cells(p, s, origin, radius) for p, s in ((source, scene), (around, own))]
@@ -284,7 +284,7 @@ def _cells(
 ) -> jax.Array:
     """``int32[N, 1 + D]``: scene and cell; ``PAD`` where there is no point."""
     cell = jnp.floor((positions - origin[None]) / (radius * _SLACK))
-    # Queries may be far from all points; the cast needs a range. A cell beyond is nobody's.
+    # Queries may be far from all points; the cast needs a range. A cell beyond it holds no point.
     cell = jnp.clip(jnp.where(jnp.isfinite(cell), cell, 0), -4, 2**30).astype(jnp.int32)
     rows = jnp.concatenate([scene[:, None], cell], axis=1)
     return jnp.where(scene[:, None] >= 0, rows, PAD)

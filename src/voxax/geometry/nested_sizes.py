@@ -6,7 +6,7 @@ decides everything, the smallest size that reaches it:
 
     reaching size of o = max over axes of (2 o if o > 0, 1 - 2 o otherwise)
 
-1 for the centre, 2 for +1, 3 for -1, 4 for +2. A tap is part of a kernel of size s where its
+1 for the center, 2 for +1, 3 for -1, 4 for +2. A tap is part of a kernel of size s where its
 reaching size is at most s; with taps ordered by reaching size, the kernel of each size is a prefix.
 """
 
@@ -41,7 +41,7 @@ def reaching_size(offsets: Any) -> np.ndarray:
 
 
 def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
-    """Which taps each position has: those that its size reaches.
+    """Mask of the taps that each position's size reaches.
 
     Args:
       size: ``[...]``, integers, or floats (2.9 has the taps of 2). Below 1: no tap.
@@ -61,7 +61,7 @@ def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
     """``clip((size - r_k) / tau + 1, 0, 1)``, with r_k the size that reaches tap k.
 
     The ramp that gives sizes a gradient: a tap is there fully once the size reaches it, and fades
-    over ``tau`` sizes below. For a centred odd kernel this is the usual
+    over ``tau`` sizes below. For a centered odd kernel this is the usual
     ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)``, stated in sizes so that even ones have
     their place. With ``tau <= 1`` it equals :func:`hard_mask` at whole sizes.
 
@@ -100,7 +100,7 @@ def taps_by_size(offsets: Any) -> np.ndarray:
 
 
 def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
-    """How many taps a kernel of each size has: prefix lengths of :func:`taps_by_size`.
+    """Number of taps of each kernel size: prefix lengths of :func:`taps_by_size`.
 
     Args:
       offsets: static, ``int[K, D]``.

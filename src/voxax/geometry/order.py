@@ -1,4 +1,4 @@
-"""Orders of the voxels along space-filling curves, for serialised attention and the like."""
+"""Orders of the voxels along space-filling curves, for serialized attention and the like."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def curve_order(voxels: Voxels, curve: Curve = "morton") -> CurveOrder:
     Args:
       voxels: the voxels; only their coordinates matter.
       curve: ``"lexicographic"`` (the order they are in), ``"morton"`` (Z-order: bits of all axes
-        interleaved) or ``"hilbert"`` (consecutive cells are neighbours; Skilling 2004).
+        interleaved) or ``"hilbert"`` (consecutive cells are neighbors; Skilling 2004).
 
     Raises:
       InputError: an unknown curve.

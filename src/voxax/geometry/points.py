@@ -27,7 +27,7 @@ class Points:
     """Point clouds: positions and a feature row for each.
 
     Make one with :meth:`make`, which pads and checks. Layers that see each row alone
-    (linear layers, activations, normalisation, dropout) take Points as they take Voxels.
+    (linear layers, activations, normalization, dropout) take Points as they take Voxels.
 
     Attributes:
       positions: ``float[capacity, D]``.
@@ -126,7 +126,7 @@ class Points:
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.count
 
     def replace_features(self, features: jax.Array) -> Points:
-        """The same points with other features ``[capacity, C']``; padding rows are zeroed.
+        """These points with other features ``[capacity, C']``; padding rows are zeroed.
 
         Raises:
           InputError: ``features`` has another number of rows than the capacity.

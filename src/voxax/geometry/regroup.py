@@ -1,4 +1,4 @@
-"""What every function that leads to a new coordinate set shares.
+"""Shared steps of the functions that lead to a new coordinate set.
 
 Rows of the new set are tied to those of a source by ``rows int32[capacity]``: the source's row
 of each new one, or -1. Features follow by :func:`gather_rows`, which is linear and reads no
@@ -84,7 +84,7 @@ def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:
 
 @functools.partial(jax.jit, static_argnames="capacity")
 def _resized(found: UniqueRows, capacity: int) -> UniqueRows:
-    """The same rows with more padding, or less."""
+    """These rows with more padding, or less."""
     if capacity == found.coords.shape[0]:
         return found
     rows = jnp.arange(capacity, dtype=jnp.int32)

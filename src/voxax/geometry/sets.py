@@ -180,7 +180,7 @@ def _origins(inverse: jax.Array, lengths: tuple[int, ...], capacity: int) -> Row
 
 @functools.partial(jax.jit, static_argnames="base")
 def _matches(coords: Rows, base: int) -> tuple[Rows, jax.Array]:
-    """Where each list has the rows of ``coords[base]``, and which of those all lists have."""
+    """Row in each list of each row of ``coords[base]``, and a mask of those in all lists."""
     own = jnp.arange(len(coords[base]), dtype=jnp.int32)
     matches = tuple(
         own if index == base else rows_at(rows, coords[base]) for index, rows in enumerate(coords)
@@ -218,7 +218,7 @@ def _reduce(features: Rows, rows: Rows, reduction: SetReduction) -> jax.Array:
 
 
 def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
-    """The ``(voxel_size, origin)`` that all operands agree on; an operand without is no matter.
+    """The ``(voxel_size, origin)`` of all operands; operands that have none agree with any.
 
     Raises:
       InputError: an empty list, or operands of another stride, batch size, voxel size or origin.

@@ -52,12 +52,12 @@ class Memo:
             trace levels the result belongs to the innermost one and is not remembered.
           build: makes the value.
         """
-        home = _compat.home_of(arrays)
-        if home is None:
+        trace_level = _compat.home_of(arrays)
+        if trace_level is None:
             return build()
         value = self.get(key)
         if value is None:
-            with home:
+            with trace_level:
                 value = build()
             self._table[key] = value
         return value
@@ -143,8 +143,8 @@ class VoxelGeometry:
     def num_dropped(self) -> jax.Array:
         """``int32[]``: rows lost to capacity, here and in every level this one came through."""
         total = sum(self.drops.values())
-        on_hand = isinstance(total, jax.Array | np.ndarray | np.generic)
-        return total if on_hand else jnp.asarray(total, jnp.int32)  # type: ignore[return-value]
+        is_array = isinstance(total, jax.Array | np.ndarray | np.generic)
+        return total if is_array else jnp.asarray(total, jnp.int32)  # type: ignore[return-value]
 
     @property
     def valid(self) -> jax.Array:
@@ -152,7 +152,7 @@ class VoxelGeometry:
         return is_valid(self.coords)
 
     def bare(self) -> VoxelGeometry:
-        """The same coordinates without attached or remembered maps.
+        """These coordinates without attached or remembered maps.
 
         This is what a KernelMap holds: the memo of the geometry it was asked from holds the
         map, and a cycle would keep device memory until Python's next garbage collection.
@@ -161,11 +161,11 @@ class VoxelGeometry:
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """What building a map reads."""
+        """The arrays that building a map reads."""
         return self.coords, self.count, self.drops
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
-        """The same coordinates, also reporting what ``other`` lost on its way here."""
+        """These coordinates, also reporting what ``other`` lost on its way here."""
         more = {
             level: jnp.maximum(self.drops[level], lost) if level in self.drops else lost
             for level, lost in other.drops.items()
@@ -174,7 +174,7 @@ class VoxelGeometry:
         return dataclasses.replace(self, drops={**self.drops, **more}) if more else self
 
     def same_as(self, other: VoxelGeometry) -> bool:
-        """Whether both hold the same voxels: identical arrays, or proven equal eagerly."""
+        """True where both hold the same voxels: identical arrays, or proven equal eagerly."""
         if self is other or (self.coords is other.coords and self.count is other.count):
             return True
         if self.coords.shape != other.coords.shape or self.stride != other.stride:

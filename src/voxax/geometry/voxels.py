@@ -132,7 +132,7 @@ class Voxels:
         return self.geometry.valid
 
     def replace_features(self, features: jax.Array) -> Voxels:
-        """The same voxels with other features ``[capacity, C']``; padding rows are zeroed.
+        """These voxels with other features ``[capacity, C']``; padding rows are zeroed.
 
         Raises:
           InputError: ``features`` has another number of rows than the capacity.
@@ -213,7 +213,7 @@ class Voxels:
         return np.asarray(self.features)[:count]
 
     def positions(self) -> jax.Array:
-        """``float32[capacity, D]``: voxel centres in the unit of ``voxel_size``."""
+        """``float32[capacity, D]``: voxel centers in the unit of ``voxel_size``."""
         size = self.voxel_size or (1.0,) * self.geometry.ndim
         origin = self.origin or (0.0,) * self.geometry.ndim
         step = jnp.asarray([s * v for s, v in zip(self.stride, size, strict=True)], jnp.float32)
@@ -487,7 +487,7 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     """Join scenes into one batch; scene i of the k-th argument follows those before it.
 
     Args:
-      scenes: voxels of the same stride and number of channels; empty scenes are welcome.
+      scenes: voxels of the same stride and number of channels; empty scenes are allowed.
         Voxel size and origin are taken from the first.
       capacity: static rows; None buckets eagerly and takes the sum under ``jax.jit``.
 

@@ -169,7 +169,7 @@ def matched(messages: Messages) -> tuple[Exchange, ...]:
 def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
     """A schedule for any scene: in each round every shard sends over one distance along a ring.
 
-    It has the distances that occur, and always those to both neighbours along the ring.
+    It has the distances that occur, and always those to both neighbors along the ring.
     """
     largest = {shift: 0 for shift in {1, shards - 1} if 0 < shift < shards}
     for (sender, receiver), number in messages.items():
@@ -209,7 +209,7 @@ class SplitRows:
 
 @dataclasses.dataclass(frozen=True)
 class SceneSplit:
-    """How one scene is split over a mesh axis, for one network; made by :meth:`record`.
+    """The split of one scene over a mesh axis, for one network; made by :meth:`record`.
 
     Attributes:
       plan: the maps that the network asks for.
@@ -241,7 +241,7 @@ class SceneSplit:
         """Note every kernel map that ``model(voxels)`` asks for; see :class:`voxax.geometry.Plan`.
 
         Args:
-          model: the network as it runs on one device, before its batch norms are synchronised.
+          model: the network as it runs on one device, before its batch norms are synchronized.
           voxels: a whole scene; only its shapes matter.
           shards, axis, order: see the attributes.
 
@@ -328,12 +328,12 @@ class SceneSplit:
                 )
         for index, (record, limit) in enumerate(zip(self.records, given.maps, strict=True)):
             name = f"the map ({record.spec}) at stride {strides[record.in_level]}"
-            room = {pair: r.rows for r in limit.schedule for pair in r.pairs}
+            held = {pair: r.rows for r in limit.schedule for pair in r.pairs}
             for (sender, receiver), rows in needs.messages[index].items():
-                if rows > room.get((sender, receiver), 0):
+                if rows > held.get((sender, receiver), 0):
                     raise CapacityError(
                         f"halo of {name}: shard {sender} lends {rows} rows to shard {receiver}, "
-                        f"the capacity is {room.get((sender, receiver), 0)}: {fix}"
+                        f"the capacity is {held.get((sender, receiver), 0)}: {fix}"
                     )
             if needs.extended[index] > limit.extended:
                 raise CapacityError(
@@ -391,14 +391,14 @@ class _Needs:
     ) -> SplitRows:
         """Capacities that are ``margin`` times as large, with halos exchanged by ``schedule``."""
 
-        def room(rows: int) -> int:
+        def padded(rows: int) -> int:
             return round_up_rows(math.ceil(margin * rows))
 
         maps = []
         for extended, messages in zip(self.extended, self.messages, strict=True):
-            rounds = (dataclasses.replace(r, rows=room(r.rows)) for r in schedule(messages))
-            maps.append(MapRows(room(extended), tuple(rounds)))
-        return SplitRows(tuple(map(room, self.levels)), tuple(maps))
+            rounds = (dataclasses.replace(r, rows=padded(r.rows)) for r in schedule(messages))
+            maps.append(MapRows(padded(extended), tuple(rounds)))
+        return SplitRows(tuple(map(padded, self.levels)), tuple(maps))
 
 
 @dataclasses.dataclass(frozen=True)

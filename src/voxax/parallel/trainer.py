@@ -108,10 +108,10 @@ class DataParallelTrainer(Trainer):
 
     Loss, gradients and batch statistics are those of all scenes together, counted by voxels, so a
     step does what one device would do with all scenes in one batch, up to rounding. Parameters
-    and optimiser state are on all devices.
+    and optimizer state are on all devices.
 
     Args:
-      model: a module from Voxels to Voxels of logits; its batch norms are synchronised.
+      model: a module from Voxels to Voxels of logits; its batch norms are synchronized.
       optimizer: an optax transformation.
       mesh: the devices, of all processes.
       axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
