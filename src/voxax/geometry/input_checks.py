@@ -71,17 +71,22 @@ def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array
     return jnp.asarray(coords, jnp.int32), features
 
 
-def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
-    """Batch indices and coordinate range of concrete rows (padding rows are skipped)."""
-    rows = coords[coords[:, 0] != PAD]
-    if not len(rows):
-        return
-    low, high = int(rows[:, 0].min()), int(rows[:, 0].max())
+def check_batch_range(batch_index: Any, batch_size: int) -> None:
+    """Raise :class:`InputError` for concrete batch indices outside ``[0, batch_size)``."""
+    low, high = int(batch_index.min()), int(batch_index.max())
     if low < 0 or high >= batch_size:
         raise InputError(
             f"batch indices span {low} to {high} but batch_size={batch_size}: give "
             f"batch_size={max(high, 0) + 1} and indices from 0"
         )
+
+
+def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
+    """Batch indices and coordinate range of concrete rows (padding rows are skipped)."""
+    rows = coords[coords[:, 0] != PAD]
+    if not len(rows):
+        return
+    check_batch_range(rows[:, 0], batch_size)
     low, high = int(rows[:, 1:].min()), int(rows[:, 1:].max())
     if low < -COORD_LIMIT or high >= COORD_LIMIT:
         raise InputError(
@@ -141,3 +146,26 @@ def infer_batch_size(batch_index: jax.Array) -> int:
             "be read off a traced batch_index"
         )
     return int(batch_index.max(initial=0)) + 1 if batch_index.size else 1
+
+
+def check_feature_rows(features: jax.Array, rows: int) -> None:
+    """Raise :class:`InputError` unless the features are ``[rows, C]``, one row per position."""
+    if features.ndim != 2 or features.shape[0] != rows:
+        raise InputError(
+            f"features of shape {tuple(features.shape)} for {rows} positions: expected [{rows}, C]"
+        )
+
+
+def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Array:
+    """Features ``[capacity, C]`` with zeros in rows that are not valid.
+
+    Raises:
+      InputError: another number of rows than ``valid`` has; ``kind`` names what they belong to.
+    """
+    capacity = valid.shape[0]
+    if features.ndim != 2 or features.shape[0] != capacity:
+        raise InputError(
+            f"features of shape {features.shape} for {kind} of capacity {capacity}: "
+            f"expected [{capacity}, C]"
+        )
+    return jnp.where(valid[:, None], features, jnp.zeros((), features.dtype))

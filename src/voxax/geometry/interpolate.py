@@ -23,6 +23,7 @@ from voxax.geometry.dtypes import accumulator
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import (
     batch_indices,
+    check_feature_rows,
     float_positions,
 )
 from voxax.geometry.points import Points
@@ -264,11 +265,7 @@ def splat(
     refuse_shard(out_voxels, "splat()")
     features = jnp.asarray(features)
     cloud = cloud_of(out_voxels, positions, batch_index)
-    rows = cloud.positions.shape[0]
-    if features.ndim != 2 or features.shape[0] != rows:
-        raise InputError(
-            f"features of shape {tuple(features.shape)} for {rows} positions: expected [{rows}, C]"
-        )
+    check_feature_rows(features, cloud.positions.shape[0])
     _check_interpolation(interpolation, features.dtype)
     lattice = lattice_of(out_voxels, cloud.positions.dtype)
     summed = _add(features, out_voxels.coords, cloud, lattice, interpolation)

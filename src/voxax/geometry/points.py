@@ -12,12 +12,15 @@ import numpy as np
 
 from voxax import _compat
 from voxax.coords import bucket_capacity
-from voxax.errors import CapacityError, InputError
+from voxax.errors import CapacityError
 from voxax.geometry.input_checks import (
     batch_indices,
+    check_batch_range,
+    check_feature_rows,
     check_finite,
     float_positions,
     infer_batch_size,
+    padded_features,
 )
 
 
@@ -75,20 +78,11 @@ class Points:
             # Not from the checked array: without a batch index there is one scene, under jit too.
             batch_size = 1 if batch_index is None else infer_batch_size(scenes)
         features = jnp.ones((rows, 1), jnp.float32) if features is None else jnp.asarray(features)
-        if features.ndim != 2 or features.shape[0] != rows:
-            raise InputError(
-                f"features of shape {tuple(features.shape)} for {rows} positions: expected "
-                f"[{rows}, C]"
-            )
+        check_feature_rows(features, rows)
         if not _compat.is_traced(positions):
             check_finite(np.asarray(positions))
         if not _compat.is_traced(scenes) and rows:
-            low, high = int(scenes.min()), int(scenes.max())
-            if low < 0 or high >= batch_size:
-                raise InputError(
-                    f"batch indices span {low} to {high} but batch_size={batch_size}: give "
-                    f"batch_size={max(high, 0) + 1} and indices from 0"
-                )
+            check_batch_range(scenes, batch_size)
         if capacity is None:
             traced = _compat.is_traced(positions, scenes, features)
             capacity = rows if traced else bucket_capacity(rows)
@@ -131,12 +125,7 @@ class Points:
         Raises:
           InputError: ``features`` has another number of rows than the capacity.
         """
-        if features.ndim != 2 or features.shape[0] != self.capacity:
-            raise InputError(
-                f"features of shape {features.shape} for points of capacity {self.capacity}: "
-                f"expected [{self.capacity}, C]"
-            )
-        features = jnp.where(self.valid[:, None], features, jnp.zeros((), features.dtype))
+        features = padded_features(features, self.valid, "points")
         return dataclasses.replace(self, features=features)
 
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Points:

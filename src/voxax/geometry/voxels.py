@@ -38,6 +38,7 @@ from voxax.geometry.input_checks import (
     check_voxel_size,
     float_positions,
     infer_batch_size,
+    padded_features,
 )
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.points import Points
@@ -137,12 +138,7 @@ class Voxels:
         Raises:
           InputError: ``features`` has another number of rows than the capacity.
         """
-        if features.ndim != 2 or features.shape[0] != self.capacity:
-            raise InputError(
-                f"features of shape {features.shape} for voxels of capacity {self.capacity}: "
-                f"expected [{self.capacity}, C]"
-            )
-        features = jnp.where(self.valid[:, None], features, jnp.zeros((), features.dtype))
+        features = padded_features(features, self.valid, "voxels")
         return dataclasses.replace(self, features=features)
 
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Voxels:
