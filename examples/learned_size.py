@@ -21,13 +21,15 @@ import numpy as np
 import optax
 from flax import nnx
 
+from voxax import KernelMap, Voxels, kernel_map
+from voxax.geometry.nested_sizes import reaching_size, soft_mask
 from voxax.hardware import describe
 from voxax.io.augment import compose, flip, rotate_z, scale
 from voxax.io.examples import Preparation
 from voxax.io.simulator import CLASS_NAMES, simulate_sweep
 from voxax.models.metrics import confusion, mean_iou
-from voxax.models.sized import SizedNetwork
 from voxax.models.training import masked_cross_entropy
+from voxax.nn.modules import BatchNorm, Linear, SparseDynamicConv3d, SubMConv3d
 from voxax.plot import segmentation_png
 
 SIZES = (1, 2, 3, 4, 5)
@@ -50,6 +52,102 @@ class Variant:
     @property
     def name(self):
         return f"fixed {self.size}" if self.price is None else f"learned, price {self.price:g}"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sized:
+    """The results of :class:`SizedNetwork`.
+
+    Attributes:
+      logits: voxels with a channel for each class.
+      sizes: ``float[depth, capacity]``, the kernel size of each layer at each voxel.
+      pairs: ``float[depth]``, pairs of input and output that each layer multiplies; with learned
+        sizes it has their gradient.
+    """
+
+    logits: Voxels
+    sizes: jax.Array
+    pairs: jax.Array
+
+
+class SizedNetwork(nnx.Module):
+    """Stem, ``depth`` residual 3-D convolutions on one level, head.
+
+    Args:
+      in_channels, out_channels: input features and classes.
+      kernel_size: of every layer; with ``learn_size`` the largest.
+      learn_size: each layer reads the size at each voxel from its features.
+      channels, depth: of the residual layers.
+      rngs: None means ``nnx.Rngs(0)``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        learn_size: bool = False,
+        channels: int = 16,
+        depth: int = 2,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        self.stem = Linear(in_channels, channels, rngs=rngs)
+        self.stem_norm = BatchNorm(channels, rngs=rngs)
+
+        def convolution() -> nnx.Module:
+            if learn_size:
+                return SparseDynamicConv3d(
+                    channels, channels, kernel_size, learn_size=True, use_bias=False, rngs=rngs
+                )
+            return SubMConv3d(channels, channels, kernel_size, use_bias=False, rngs=rngs)
+
+        self.convs = nnx.List([convolution() for _ in range(depth)])
+        self.norms = nnx.List([BatchNorm(channels, rngs=rngs) for _ in range(depth)])
+        self.head = Linear(channels, out_channels, rngs=rngs)
+        self.kernel_size = kernel_size
+
+    def __call__(self, voxels: Voxels) -> Sized:
+        x = self.stem_norm(self.stem(voxels)).map(jax.nn.relu)
+        kmap = kernel_map(voxels, self.kernel_size)
+        sizes, pairs = [], []
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            if isinstance(conv, SparseDynamicConv3d):
+                size = conv.sizes(x)
+                y = conv(x, size)
+            else:
+                size = jnp.full(x.capacity, float(self.kernel_size))
+                y = conv(x)
+            sizes.append(size)
+            pairs.append(pairs_within(kmap, size))
+            x = (norm(y) + x).map(jax.nn.relu)
+        return Sized(self.head(x), jnp.stack(sizes), jnp.stack(pairs))
+
+
+def pairs_within(kernel_map: KernelMap, size: jax.Array) -> jax.Array:
+    """Return ``float[]``, float32 or wider: the pairs that whole sizes leave of a map.
+
+    Between whole sizes it is a ramp, so that it has a gradient.
+    Exact at whole sizes up to what the dtype counts, 2**24 in float32.
+
+    Args:
+      kernel_map: the relation.
+      size: ``float[out_capacity]``; read only where an output has pairs.
+    """
+    offsets = np.asarray(kernel_map.spec.offsets)
+    reach = reaching_size(offsets)
+    found = kernel_map.neighbors >= 0
+    size = jnp.where(jnp.any(found, axis=1), size, jnp.zeros((), size.dtype))
+    if jnp.finfo(size.dtype).bits < 32:  # bfloat16 counts to 256 only
+        size = size.astype(jnp.float32)
+    total = jnp.zeros((), size.dtype)
+    for number in np.unique(reach).tolist():
+        taps = np.flatnonzero(reach == number)
+        shell = jnp.sum(found[:, taps], axis=1).astype(size.dtype)
+        total = total + jnp.sum(shell * soft_mask(size, offsets[taps[:1]])[:, 0])
+    return total
 
 
 class Program:

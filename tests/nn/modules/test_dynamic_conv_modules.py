@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
+from examples.learned_size import pairs_within
 from flax import nnx
 
 from oracle import relative_error
 from samples import make_voxels
 from voxax.errors import InputError
 from voxax.geometry import kernel_map
-from voxax.models.sized import pairs_within
 from voxax.nn.functional import sparse_dynamic_conv
 from voxax.nn.modules import SparseDynamicConv2d, SparseDynamicConv3d
 
