@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.lattice import PAD
-from voxax.coords.tile_sort import sort_columns
 
 WIDEST = 5
 """Most columns that the native functions take: the batch index and four axes."""
@@ -76,6 +75,8 @@ def _sort_rows_natively(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_by_tiles(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
+    from voxax.coords.tile_sort import sort_columns  # imports Pallas, which few programs need
+
     return sort_columns(columns, num_keys)
 
 
