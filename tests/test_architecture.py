@@ -1,10 +1,11 @@
-"""The page that says how to add an algorithm, followed to the letter in a copy of the sources."""
+"""The page on architecture: its paths exist, its layers are the contract, its example runs."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,32 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 BLOCK = re.compile(
     r"<!-- (?P<kind>file|lines): (?P<path>\S+) -->\n+```\w+\n(?P<code>.*?)^```$", re.M | re.S
 )
+
+PATH = re.compile(r"`(?P<path>(?:src|native|tests)/[\w/.]+)(?:: (?P<name>\w+))?`")
+
+
+def test_the_files_and_functions_it_names_exist():
+    missing = []
+    for match in PATH.finditer(BLOCK.sub("", PAGE)):
+        path, name = ROOT / match["path"], match["name"]
+        if match["path"].endswith("all_taps.py"):  # the section on algorithms adds it
+            continue
+        if not path.exists():
+            missing.append(match["path"])
+        elif name and not re.search(rf"^\s*(?:def|class) {name}\b", path.read_text(), re.M):
+            missing.append(match[0])
+    assert missing == []
+
+
+def test_its_layers_are_those_of_the_contract():
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = [name.strip(" ()") for row in contract["layers"] for name in row.split("|")]
+    section = PAGE.partition("## Layers")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert re.findall(r"`([\w.]+)`", "".join(rows)) == layers
+
 
 # What a user sees: the name among the known ones, pinned, refused, measured beside others.
 USE = """
