@@ -37,6 +37,14 @@ class MissingExtraError(VoxaxError, ImportError):
     """An optional dependency is not installed; the message says which extra has it."""
 
 
+class RemovedNameError(VoxaxError, ImportError):
+    """A public name was removed or renamed; the message says what takes its place.
+
+    An ``ImportError``, because ``from module import name`` hides the message of an
+    ``AttributeError`` that a module raises.
+    """
+
+
 def check_known(name: str, value: object, known: Sequence[str]) -> None:
     """Raise :class:`InputError` unless ``value`` is one of the known names."""
     if value not in known:

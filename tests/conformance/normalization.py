@@ -8,8 +8,8 @@ from flax import nnx
 from conformance.definition import Operator
 from oracle import normalization as loops
 from voxax.nn import functional as F
-from voxax.nn.modules.dropout import Dropout
 from voxax.nn.modules.norm import BatchNorm
+from voxax.nn.modules.pointwise import Dropout
 
 EPSILON = 1e-3
 GROUPS = 2

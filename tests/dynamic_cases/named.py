@@ -5,15 +5,11 @@ import numpy as np
 import scipy.special
 
 from oracle import dynamic_operators as oracle
+from recipes import recipe
 from voxax.nn.functional import (
     deform_conv,
-    gaussian_blur,
     local_conv,
-    mixture_conv,
-    pixel_adaptive_conv,
     selected_stride_conv,
-    selective_conv,
-    spectral_stride,
 )
 
 
@@ -97,7 +93,7 @@ def deform_v4(r):
     return v, run, want
 
 
-def involution(r):
+def local(r):
     v = {"x": r.standard_normal((2, 5, 4, 4)), "k": r.standard_normal((2, 3, 4, 6, 2))}
     options = {"kernel_size": (2, 3), "stride": (2, 1), "dilation": (1, 2)}
     return (
@@ -105,6 +101,25 @@ def involution(r):
         lambda v: local_conv(v["x"], v["k"], **options),
         lambda v: oracle.local_conv(v["x"], v["k"], (2, 3), (2, 1), (1, 2)),
     )
+
+
+def involution(r):
+    v = {
+        "x": r.standard_normal((2, 5, 4, 4)),
+        "reduce": r.standard_normal((4, 3)),
+        "span": r.standard_normal((3, 12)),
+    }
+
+    def run(v):
+        options = {"kernel_size": (2, 3), "groups": 2, "stride": (2, 1)}
+        return recipe("involution")(v["x"], v["reduce"], v["span"], **options)
+
+    def want(v):
+        inner = np.maximum(v["x"][:, ::2] @ v["reduce"], 0)
+        kernels = (inner @ v["span"]).reshape(2, 3, 4, 6, 2)
+        return oracle.local_conv(v["x"], kernels, (2, 3), (2, 1), (1, 1))
+
+    return v, run, want
 
 
 def adaptive(r, normalize=False):
@@ -117,7 +132,7 @@ def adaptive(r, normalize=False):
     options = {"stride": (1, 2), "dilation": (2, 1), "normalize": normalize}
 
     def run(v):
-        return pixel_adaptive_conv(v["x"], v["guide"], v["w"], bias=v["bias"], **options)
+        return recipe("pixel_adaptive_conv")(v["x"], v["guide"], v["w"], bias=v["bias"], **options)
 
     def want(v):
         return oracle.pixel_adaptive_conv(
@@ -132,7 +147,7 @@ def blur(r, normalize_edges=False):
     options = {"radius": (3, 2), "normalize_edges": normalize_edges}
     return (
         v,
-        lambda v: gaussian_blur(v["x"], v["sigma"], **options),
+        lambda v: recipe("gaussian_blur")(v["x"], v["sigma"], **options),
         lambda v: oracle.gaussian_blur(v["x"], v["sigma"], (3, 2), normalize_edges),
     )
 
@@ -152,7 +167,8 @@ def selective(r):
             return jnp.tanh(pooled @ v["select"]).reshape(-1, 2, 4)
 
         weights, biases = [v["w3"], v["w2"]], [v["b3"], v["b2"]]
-        return selective_conv(v["x"], weights, select, biases=biases, stride=2, dilations=(2, 1))
+        options = {"biases": biases, "stride": 2, "dilations": (2, 1)}
+        return recipe("selective_conv")(v["x"], weights, select, **options)
 
     def want(v):
         first = oracle.conv(v["x"], v["w3"], (2, 2), (2, 2), bias=v["b3"])
@@ -178,8 +194,9 @@ def mixture(r, by_kernel=False):
 
     def run(v):
         gates = {"tap_gate": v["tap"], "in_gate": v["in"], "out_gate": v["out"]}
-        options = {"groups": 2, "stride": (2, 1), "bias": v["bias"]}
-        return mixture_conv(v["x"], v["w"], v["mixture"], **gates, **options)
+        options = {"groups": 2, "stride": (2, 1)}
+        y = recipe("mixture_conv")(v["x"], v["w"], v["mixture"], **gates, **options)
+        return y + (v["mixture"] @ v["bias"])[:, None, None]
 
     def want(v):
         kernels = oracle.scene_kernels(v["w"], v["mixture"], v["tap"], v["in"], v["out"], groups=2)
@@ -224,7 +241,7 @@ def spectral(r):
         y[:, : part.shape[1], : part.shape[2]] = part
         return y
 
-    return v, lambda v: spectral_stride(v["x"], v["stride"], smoothness=2.5)[0], want
+    return v, lambda v: recipe("spectral_stride")(v["x"], v["stride"], smoothness=2.5)[0], want
 
 
 CASES = {
@@ -232,7 +249,8 @@ CASES = {
     "deform_v2": deform_v2,
     "deform_v3": deform_v3,
     "deform_v4": deform_v4,
-    "local": involution,
+    "local": local,
+    "involution": involution,
     "pixel_adaptive": adaptive,
     "pixel_adaptive_normalized": lambda r: adaptive(r, normalize=True),
     "blur": blur,

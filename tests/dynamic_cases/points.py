@@ -11,14 +11,13 @@ import numpy as np
 
 import voxax as vx
 from oracle import point_operators as oracle
+from recipes import recipe
 from voxax.geometry import knn_search, radius_search
 from voxax.geometry.neighbors import Neighbors
 from voxax.nn.functional import (
     continuous_conv,
     kernel_point_conv,
     kernel_point_penalty,
-    point_conv,
-    point_density,
 )
 
 POINTS, QUERIES, RADIUS = 23, 11, 1.2
@@ -179,14 +178,14 @@ def point(r):
 
     def run(v):
         points, queries = made(v)
-        y = point_conv(
+        y = recipe("point_conv")(
             points,
             v["w"],
             around(v),
             lambda places: jnp.tanh(places @ v["net"]),
             queries,
             density=jnp.pad(v["density"], (0, 2)),
-            density_net=lambda s: jnp.sin(s * v["scale"].reshape(1, 1, 1)),
+            scale=lambda s: jnp.sin(s * v["scale"].reshape(1, 1, 1)),
         )
         return y.features[:QUERIES]
 
@@ -209,7 +208,7 @@ def density(r):
 
     def run(v):
         points, _ = made({**v, "x": v["p"], "q": v["p"], "q_scene": v["p_scene"]})
-        return point_density(points, around(v), bandwidth=v["bandwidth"])
+        return recipe("point_density")(points, around(v), v["bandwidth"])
 
     def want(v):
         own = [row[row >= 0] for row in np.asarray(v["rows"])[:POINTS]]

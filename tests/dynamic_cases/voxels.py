@@ -10,8 +10,9 @@ import numpy as np
 import voxax as vx
 from oracle.rows import box_offsets
 from oracle.sparse_dynamic import dynamic_convolution
+from recipes import recipe
 from samples import make_voxels
-from voxax.nn.functional import focal_conv, positional_stride_conv, sparse_dynamic_conv
+from voxax.nn.functional import focal_conv, sparse_dynamic_conv
 
 CAPACITY, GROWN, TAPS = 64, 256, 9
 OFFSETS = list(itertools.product((-1, 0, 1), repeat=2))
@@ -112,7 +113,7 @@ def positional(r):
 
     def run(v):
         of = vx.Voxels(v["geometry"], v["x"])
-        return positional_stride_conv(of, v["w"], jnp.asarray(v["stride"])).features
+        return recipe("positional_stride_conv")(of, v["w"], jnp.asarray(v["stride"])).features
 
     def want(v):
         rows, strides = coords(v), np.asarray(v["stride"])

@@ -299,13 +299,9 @@ def _(original):
     return lambda self, features: dataclasses.replace(self, features=features)
 
 
-@fault("bias on the wrong channels", "voxax.nn.functional.sparse_conv:with_bias", near="conv_bias")
+@fault("bias on the wrong channels", "voxax.nn.arguments:add_bias", near="conv_bias")
 def _(original):
-    def wrong(voxels, kernel_map, features, bias, out_voxels):
-        flipped = None if bias is None else bias[::-1]
-        return original(voxels, kernel_map, features, flipped, out_voxels)
-
-    return wrong
+    return lambda y, bias: original(y, None if bias is None else bias[::-1])
 
 
 @fault("maximum over missing voxels too", "voxax.nn.functional.pooling:take_rows", near="max_pool")

@@ -8,11 +8,7 @@ from benchmarks.workloads import random_cube
 
 import voxax as vx
 from samples import make_voxels, make_weight
-from voxax.nn.functional import (
-    dynamic_conv,
-    spatially_sparse_conv,
-    spatially_sparse_depthwise_conv,
-)
+from voxax.nn.functional import dynamic_conv, spatially_sparse_conv, spatially_sparse_depthwise_conv
 from voxax.tuning import record_choices
 
 

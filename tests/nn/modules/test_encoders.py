@@ -10,7 +10,7 @@ import voxax as vx
 from oracle import check_sites, relative_error
 from oracle import points as loops
 from voxax.nn.modules.encoder import PillarEncoder, VoxelFeatureEncoder
-from voxax.nn.modules.points import Devoxelize, Splat, Voxelize
+from voxax.nn.modules.voxelization import Devoxelize, Splat, Voxelize
 
 POINTS, CAPACITY, CHANNELS = 60, 64, 2
 SIZE, ORIGIN = (1.0, 0.5, 2.0), (0.2, -0.1, 0.4)

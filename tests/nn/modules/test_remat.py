@@ -11,12 +11,10 @@ import voxax as vx
 from oracle import relative_error
 from voxax.geometry import MAP_BUILT_EVENT
 from voxax.models.minkunet import ResidualBlock
-from voxax.nn.modules.activation import ReLU
-from voxax.nn.modules.container import Sequential
-from voxax.nn.modules.conv import SpatiallySparseConv
-from voxax.nn.modules.dropout import Dropout
 from voxax.nn.modules.norm import BatchNorm
+from voxax.nn.modules.pointwise import Dropout, ReLU, Sequential
 from voxax.nn.modules.remat import Remat
+from voxax.nn.modules.sparse_convs import SpatiallySparseConv
 
 CAPACITY, CHANNELS = 64, 4
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -125,6 +127,45 @@ def _grid(inputs: tuple[int, ...], spec: KernelSpec) -> Grid:
 def output_grid(inputs: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
     """``(B, *spatial)`` of the outputs: positions whose centre lies on the input."""
     return (inputs[0], *(-(-n // s) for n, s in zip(inputs[1:], stride, strict=True)))
+
+
+def box_conv(
+    x: jax.Array,
+    weight: jax.Array,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[tuple[int, int]] | None = None,
+    **options: Any,
+) -> jax.Array:
+    """Convolve with one box of taps at every position, centered as sizes are.
+
+    Args:
+      x: ``[B, *spatial, C]``, 1 to 3 spatial axes.
+      weight: ``[*T, C, C_out]``; with ``feature_group_count`` G ``[*T, C / G, C_out]``.
+      stride, dilation: one integer per axis.
+      padding: zeros in front of and behind each axis; None centers the box.
+      options: others of ``jax.lax.conv_general_dilated``.
+
+    Returns:
+      ``[B, *ceil(spatial / stride), C_out]``.
+    """
+    ndim, inputs = x.ndim - 2, x.shape[:-1]
+    if padding is None:
+        outputs = output_grid(inputs, tuple(stride))
+        along = zip(inputs[1:], outputs[1:], weight.shape[:ndim], stride, dilation, strict=True)
+        padding = [
+            ((t - 1) // 2 * d, (m - 1) * s + t // 2 * d - (n - 1)) for n, m, t, s, d in along
+        ]
+    axes = "DHW"[-ndim:]
+    return jax.lax.conv_general_dilated(
+        x,
+        weight,
+        tuple(stride),
+        padding,
+        rhs_dilation=tuple(dilation),
+        dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
+        **options,
+    )
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:

@@ -17,13 +17,11 @@ import numpy as np
 
 from voxax.algorithms.base import Parameters, Problem
 from voxax.algorithms.dynamic import masked
-from voxax.algorithms.dynamic.grid import Grid, grid_of
+from voxax.algorithms.dynamic.grid import Grid, box_conv, grid_of
 from voxax.algorithms.rows import options, zeros
 from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.hardware import HardwareInfo
-
-_AXES = "DHW"
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
@@ -85,26 +83,13 @@ def _kernel(problem: Problem, grid: Grid, size: int):
     taps = np.sort(grid.order[: grid.counts[size]])
     spec = problem.spec
     wide = options(problem, jnp.dtype(problem.dtype))
-    letters = _AXES[-ndim:]
-    layout = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
     kind = product_dtype(jnp.dtype(problem.dtype))
-    low, high = (size - 1) // 2, size // 2
-    padding = []
-    for n, m, s, d in zip(
-        grid.inputs[1:], grid.outputs[1:], grid.stride, spec.dilation if spec else (), strict=True
-    ):
-        padding.append((low * d, (m - 1) * s + high * d - (n - 1)))
+    dilation = spec.dilation if spec else (1,) * ndim
 
     def forward(x: jax.Array, w: jax.Array) -> jax.Array:
-        out = jax.lax.conv_general_dilated(
-            x.reshape(*grid.inputs, -1),
-            w[taps].reshape(*(size,) * ndim, *w.shape[1:]),
-            grid.stride,
-            padding,
-            rhs_dilation=spec.dilation if spec else None,
-            dimension_numbers=layout,
-            **wide,
-        )
+        grid_of_x = x.reshape(*grid.inputs, -1)
+        box = w[taps].reshape(*(size,) * ndim, *w.shape[1:])
+        out = box_conv(grid_of_x, box, grid.stride, dilation, **wide)
         return out.reshape(-1, w.shape[-1]).astype(kind)
 
     x_shape = (math.prod(grid.inputs), problem.in_channels)

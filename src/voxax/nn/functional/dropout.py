@@ -12,8 +12,7 @@ import numpy as np
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
 from voxax.geometry.halo import split_axis
-from voxax.nn.functional.norm import clear_padding
-from voxax.nn.functional.norm_per_scene import scene_index
+from voxax.nn.functional.normalization import clear_padding, scene_index
 
 DropoutMode = Literal["feature", "voxel", "channel"]
 DROPOUT_MODES = ("feature", "voxel", "channel")

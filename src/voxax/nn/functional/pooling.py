@@ -1,4 +1,4 @@
-"""Pooling over the voxels under a kernel."""
+"""Pool voxels under a kernel, return to the voxels that were pooled, and pool whole scenes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import numpy as np
 
 from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
+from voxax.errors import GeometryMismatchError, InputError
 from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
-from voxax.geometry.dtypes import accumulator, mean_of
-from voxax.geometry.halo import refuse_shard
-from voxax.nn.functional.checks import request_map
+from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
+from voxax.geometry.halo import refuse_shard, split_axis
+from voxax.nn.arguments import request_map
 from voxax.products import convolve
 
 Size = int | Sequence[int]
@@ -241,3 +242,184 @@ def _pooled(voxels: Voxels, kmap: KernelMap, features: jax.Array, window: Window
     target = None if out_voxels is None else out_voxels.geometry
     geometry = result_geometry(kmap, voxels.geometry, target)
     return dataclasses.replace(voxels, geometry=geometry, features=features)
+
+
+def unpool(
+    voxels: Voxels,
+    out_voxels: Voxels,
+    indices: jax.Array | None = None,
+    kernel_size: Size = 2,
+    stride: Size | None = None,
+    dilation: Size = 1,
+    *,
+    kernel_shape: KernelShape = "box",
+    kernel_map: KernelMap | None = None,
+) -> Voxels:
+    """Spread pooled features over the voxels they came from.
+
+    Args:
+      voxels: pooled voxels, ``C`` channels.
+      out_voxels: the voxels to return to; only their coordinates matter.
+      indices: ``int32[capacity, C]`` from :func:`max_pool`: every value goes back to the row
+        it was taken from, all others are zero. Values that return to the same row add up.
+        None copies: every output gets the mean of the pooled voxels whose window holds it.
+      kernel_size, stride, dilation, kernel_shape, kernel_map: the pooling's, used without
+        ``indices``; ``kernel_map`` is the transposed one, e.g. ``pooling_map.transpose()``.
+
+    Returns:
+      Voxels on ``out_voxels``' coordinates with ``C`` channels.
+
+    Raises:
+      InputError: ``indices`` of another shape than the features, or on one shard of a scene.
+      GeometryMismatchError: a ``kernel_map`` that does not lead back to ``out_voxels``.
+    """
+    if indices is None:
+        target = out_voxels if kernel_map is None else None
+        kmap = pooling_map(
+            voxels,
+            kernel_size,
+            stride,
+            dilation,
+            transposed=kernel_map is None,
+            kernel_shape=kernel_shape,
+            out_voxels=target,
+            kernel_map=kernel_map,
+        )
+        _check_target(kmap, out_voxels)
+        geometry = result_geometry(kmap, voxels.geometry, out_voxels.geometry)
+        features = window_mean(voxels, kmap)
+        return dataclasses.replace(voxels, geometry=geometry, features=features)
+    refuse_shard(voxels, "unpool() with indices")
+    if indices.shape != voxels.features.shape:
+        raise InputError(
+            f"indices of shape {indices.shape} for features of shape {voxels.features.shape}: "
+            "give those that max_pool(..., return_indices=True) returned with these voxels"
+        )
+    features = _scatter_rows(voxels.features, indices, out_voxels.capacity)
+    geometry = out_voxels.geometry.with_drops_of(voxels.geometry)
+    return dataclasses.replace(out_voxels, geometry=geometry, features=features)
+
+
+def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
+    """A map that the caller gave must lead back to ``out_voxels``."""
+    out, target = kernel_map.out_geometry, out_voxels.geometry
+    agrees = kernel_map.spec.transposed or kernel_map.spec.keeps_coords
+    agrees &= (out.capacity, out.stride, out.batch_size) == (
+        target.capacity,
+        target.stride,
+        target.batch_size,
+    )
+    if agrees and not _compat.is_traced(out.coords, target.coords):
+        agrees = out.same_as(target)
+    if not agrees:
+        raise GeometryMismatchError(
+            f"{kernel_map!r} does not lead back to {target!r}: give the pooling's map transposed, "
+            "pooling_map.transpose(), and the voxels that were pooled"
+        )
+
+
+def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax.Array:
+    """``out[indices[m, c], c] += features[m, c]``: ``[capacity, C]``."""
+    dtype = features.dtype
+    wide = accumulator(dtype)
+    row = jnp.where(indices < 0, capacity, indices)
+    channel = jnp.broadcast_to(jnp.arange(features.shape[1], dtype=jnp.int32)[None, :], row.shape)
+    out = jnp.zeros((capacity, features.shape[1]), wide)
+    return out.at[row, channel].add(features.astype(wide), mode="drop").astype(dtype)
+
+
+def global_pool(
+    voxels: Voxels, reduction: Literal["mean", "sum", "max", "min"] = "mean"
+) -> jax.Array:
+    """One feature row per scene; an empty scene gives zeros.
+
+    Of a scene that is split over a mesh axis, each shard gets the row of the whole scene.
+
+    Args:
+      voxels: ``C`` channels.
+      reduction: ``mean``, ``sum``, ``max`` or ``min``.
+
+    Returns:
+      ``[batch_size, C]`` in the features' dtype, summed in at least float32; sums of 8- and
+      16-bit integers in int32, means of integers rounded down.
+
+    Raises:
+      InputError: an unknown reduction.
+    """
+    dtype = voxels.features.dtype
+    scene = jnp.where(voxels.valid, voxels.coords[:, 0], voxels.batch_size)
+    shape = (voxels.batch_size, voxels.num_channels)
+    number = jnp.zeros((voxels.batch_size,), jnp.int32).at[scene].add(1, mode="drop")
+    axis = split_axis(voxels)
+    if axis is not None:
+        number = jax.lax.psum(number, axis)
+    zero = jnp.zeros((), dtype)
+    if reduction in ("max", "min"):
+        x = jnp.where(voxels.valid[:, None], voxels.features, zero)
+        merge = _best_with_gradient if jnp.issubdtype(dtype, jnp.inexact) else _best
+        best = merge(x, scene, voxels.batch_size, reduction, axis)
+        return jnp.where(number[:, None] > 0, best, zero)
+    if reduction not in ("mean", "sum"):
+        raise InputError(f"unknown reduction {reduction!r}; known: mean, sum, max, min")
+    wide = accumulator(dtype)
+    x = jnp.where(voxels.valid[:, None], voxels.features.astype(wide), jnp.zeros((), wide))
+    total = jnp.zeros(shape, wide).at[scene].add(x, mode="drop")
+    if axis is not None:
+        total = jax.lax.psum(total, axis)
+    if reduction == "mean":
+        return mean_of(total, jnp.maximum(number, 1).astype(wide)[:, None]).astype(dtype)
+    return total.astype(product_dtype(dtype))
+
+
+def _best(
+    x: jax.Array, scene: jax.Array, batch_size: int, reduction: str, axis: str | None
+) -> jax.Array:
+    """``[batch_size, C]``: the largest (smallest) row of each scene, of all its shards."""
+    low, high = limits(x.dtype)
+    shape = (batch_size, x.shape[1])
+    if reduction == "max":
+        best = jnp.full(shape, low, x.dtype).at[scene].max(x, mode="drop")
+        return best if axis is None else jax.lax.pmax(best, axis)
+    best = jnp.full(shape, high, x.dtype).at[scene].min(x, mode="drop")
+    return best if axis is None else jax.lax.pmin(best, axis)
+
+
+_best_with_gradient = jax.custom_jvp(_best, nondiff_argnums=(2, 3, 4))
+
+
+@_best_with_gradient.defjvp
+def _best_jvp(
+    batch_size: int,
+    reduction: str,
+    axis: str | None,
+    primals: tuple[jax.Array, jax.Array],
+    tangents: tuple[jax.Array, jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    """Equal rows share the gradient, wherever they lie."""
+    scene = primals[1]
+    x = _stored(primals[0], scene)
+    best = _best(x, scene, batch_size, reduction, axis)
+    # NaN, which wins, is not equal to itself.
+    wins = (x == best.at[scene].get(mode="clip")) | (x != x)
+
+    def total(values: jax.Array) -> jax.Array:
+        start = jnp.zeros(best.shape, accumulator(x.dtype))
+        found = start.at[scene].add(values.astype(start.dtype), mode="drop")
+        return found if axis is None else jax.lax.psum(found, axis)
+
+    tangent = total(jnp.where(wins, tangents[0], jnp.zeros((), x.dtype)))
+    return best, (tangent / jnp.maximum(total(wins), 1)).astype(x.dtype)
+
+
+def _stored(x: jax.Array, scene: jax.Array) -> jax.Array:
+    """``x``, computed once, while ``scene`` is not negative.
+
+    XLA computes a cheap operand again in each loop that reads it, and may round it otherwise
+    there (``a * b + c`` with one rounding or two). The row that gave the largest value is then
+    equal to it no longer, and its gradient is lost: seen on the CPU, of a sum of two poolings
+    under ``JAX_DISABLE_MOST_OPTIMIZATIONS``. ``optimization_barrier`` is gone before loops are
+    fused. A loop whose number of rounds is not known stays.
+    """
+    x, scene, start = _compat.vary_alike(x, scene, jnp.zeros_like(x))
+    rounds = jnp.any(scene >= 0).astype(jnp.int32)
+    return jax.lax.fori_loop(0, rounds, lambda _, __: x, start)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from voxax.errors import InputError
 from voxax.geometry import Voxels, result_geometry
 from voxax.geometry.kernel_spec import per_axis
-from voxax.nn.functional.checks import request_map
+from voxax.nn.arguments import request_map
 
 
 def space_to_channel(

@@ -1,24 +1,19 @@
-"""Spatially sparse convolution."""
+"""Convolve on the voxels that exist."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 
-from voxax.errors import InputError
-from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
-from voxax.geometry.dtypes import accumulator
-from voxax.nn.functional.checks import check_weight, request_map
-from voxax.products import convolve
+from voxax.geometry import KernelMap, KernelShape, Voxels
+from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
 
 class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Requests for the forward product, for users who pin by enum; each is its string."""
+    """Requests for a product, for users who pin by enum; each is its string."""
 
     EXPLICIT_GEMM = "explicit_gemm"
     IMPLICIT_GEMM = "implicit_gemm"
@@ -27,14 +22,8 @@ class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
     ALL = "all"
 
 
-class SPARSE_CONV_BWD_ALGO_MODE(enum.StrEnum):
-    """The same list for dgrad and wgrad; a forward member is accepted there as well."""
-
-    EXPLICIT_GEMM = "explicit_gemm"
-    IMPLICIT_GEMM = "implicit_gemm"
-    CUTLASS_IMPLICIT_GEMM = "cutlass_implicit_gemm"
-    AUTO = "auto"
-    ALL = "all"
+SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
+"""Requests for a gradient: forward and backward products have one list of algorithms."""
 
 
 def spatially_sparse_conv(
@@ -115,45 +104,7 @@ def spatially_sparse_conv(
         kernel_shape,
         spatial_shape,
     )
-    check_weight(weight, kmap, voxels.num_channels, groups)
-    with jax.named_scope("spatially_sparse_conv"):
-        features = convolve(
-            voxels.features,
-            weight,
-            kmap,
-            fwd_algo=fwd_algo,
-            dgrad_algo=dgrad_algo if dgrad_algo is not None else bwd_algo,
-            wgrad_algo=wgrad_algo if wgrad_algo is not None else bwd_algo,
-            precision=precision,
-        )
-        return with_bias(voxels, kmap, features, bias, out_voxels)
-
-
-def with_bias(
-    voxels: Voxels,
-    kernel_map: KernelMap,
-    features: jax.Array,
-    bias: jax.Array | None,
-    out_voxels: Voxels | None,
-) -> Voxels:
-    """A layer's output features ``[out_capacity, C]`` plus ``bias [C]``, as Voxels."""
-    target = None if out_voxels is None else out_voxels.geometry
-    geometry = result_geometry(kernel_map, voxels.geometry, target)
-    out = dataclasses.replace(voxels, geometry=geometry, features=features)
-    if bias is None:
-        return out
-    if bias.shape != (features.shape[1],):
-        raise InputError(
-            f"bias of shape {bias.shape} for {features.shape[1]} output channels: expected "
-            f"[{features.shape[1]}]"
-        )
-    if jnp.issubdtype(features.dtype, jnp.integer) != jnp.issubdtype(bias.dtype, jnp.integer):
-        raise InputError(
-            f"bias of dtype {bias.dtype} for a convolution of dtype {features.dtype}: an integer "
-            "convolution takes an integer bias, a floating-point one a float"
-        )
-    # Added in the wide dtype, so that the bias's gradient, a sum over all rows, is accumulated in
-    # it. replace_features keeps the padding rows at zero.
-    wide = accumulator(features.dtype)
-    biased = features.astype(wide) + bias.astype(wide)[None, :]
-    return out.replace_features(biased.astype(features.dtype))
+    requests = by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
+    return convolve_voxels(
+        voxels, weight, kmap, bias, groups, out_voxels, precision=precision, **requests
+    )

@@ -1,4 +1,4 @@
-"""Spatially sparse depthwise convolution."""
+"""Convolve each channel with one filter, on the voxels that exist."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import jax
 
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, Voxels
-from voxax.nn.functional.checks import request_map
-from voxax.nn.functional.sparse_conv import with_bias
+from voxax.nn.arguments import by_product, output_voxels, request_map
 from voxax.products import convolve
 from voxax.tuning import Request
 
 
 class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Requests for the depthwise forward product; each is its string."""
+    """Requests for a depthwise product, for users who pin by enum; each is its string."""
 
     EXPLICIT = "explicit"
     IMPLICIT = "implicit"
@@ -24,13 +23,8 @@ class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
     ALL = "all"
 
 
-class SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE(enum.StrEnum):
-    """The same list for dgrad and wgrad; a forward member is accepted there as well."""
-
-    EXPLICIT = "explicit"
-    IMPLICIT = "implicit"
-    AUTO = "auto"
-    ALL = "all"
+SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
+"""Requests for a depthwise gradient: all products have one list of algorithms."""
 
 
 def spatially_sparse_depthwise_conv(
@@ -77,9 +71,7 @@ def spatially_sparse_depthwise_conv(
             features,
             depthwise_weight,
             kernel_map,
-            fwd_algo=fwd_algo,
-            dgrad_algo=bwd_algo,
-            wgrad_algo=bwd_algo,
+            **by_product(fwd_algo, bwd_algo),
             precision=precision,
         )
 
@@ -138,4 +130,4 @@ def depthwise_conv(
         bwd_algo=bwd_algo,
         precision=precision,
     )
-    return with_bias(voxels, kmap, features, bias, out_voxels)
+    return output_voxels(voxels, kmap, features, bias, out_voxels)

@@ -19,8 +19,7 @@ from voxax.nn.functional import (
     normalize,
     rms_norm,
 )
-from voxax.nn.functional.norm import FeatureRows, Rows
-from voxax.nn.functional.norm_per_scene import Scenes
+from voxax.nn.functional.normalization import FeatureRows, Rows, Scenes
 
 
 class BatchNorm(nnx.Module):

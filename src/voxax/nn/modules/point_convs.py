@@ -11,12 +11,9 @@ from flax import nnx
 
 from voxax.geometry import Neighbors, Points
 from voxax.geometry.kernel_spec import per_axis
-from voxax.nn.functional.continuous_conv import Mapping, Window, continuous_conv, poly6
-from voxax.nn.functional.kernel_point_conv import Influence, kernel_point_conv
-from voxax.nn.functional.kernel_point_positions import kernel_point_positions
-from voxax.nn.functional.point_conv import point_conv
-from voxax.nn.modules.conv import Initializer
-from voxax.nn.modules.initializers import he_normal
+from voxax.nn.dynamic.continuous_conv import Mapping, Window, continuous_conv, poly6
+from voxax.nn.dynamic.kernel_point_conv import Influence, kernel_point_conv, kernel_point_positions
+from voxax.nn.modules.sparse_convs import Initializer, he_normal
 
 
 class ContinuousConv(nnx.Module):
@@ -165,93 +162,5 @@ class KernelPointConv(nnx.Module):
             modulation=factors,
             influence=self.influence,
             bias=None if bias is None else bias[...],
-            precision=self.precision,
-        )
-
-
-class PointConv(nnx.Module):
-    """:func:`voxax.nn.functional.point_conv` with its networks.
-
-    The weight function is a network of one hidden layer, ``D -> hidden -> hidden``, with ReLU
-    behind both; that of densities, ``1 -> 16 -> 1``, with a ReLU and a sigmoid.
-
-    Args:
-      in_channels, out_channels: C, C_out.
-      hidden: T, outputs of the weight function's network.
-      ndim: axes.
-      use_density: whether densities are used.
-      use_bias, param_dtype, kernel_init, precision, rngs: as in ``DynamicConv``.
-
-    Attributes:
-      weight: ``[T, C, C_out]``.
-      weight_layers, density_layers: ``nnx.Linear``.
-      bias: ``[C_out]`` or None.
-
-    Source: Wu et al., "PointConv", CVPR 2019 (there with batch normalisation between the layers).
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden: int = 16,
-        *,
-        ndim: int = 3,
-        use_density: bool = True,
-        use_bias: bool = True,
-        param_dtype: Any = jnp.float32,
-        kernel_init: Initializer = he_normal,
-        precision: jax.lax.PrecisionLike = None,
-        rngs: nnx.Rngs | None = None,
-    ):
-        rngs = nnx.Rngs(0) if rngs is None else rngs
-        self.use_density, self.precision = use_density, precision
-
-        exactly: Any = "highest" if precision is None else precision
-
-        def layer(inputs: int, outputs: int) -> nnx.Linear:
-            return nnx.Linear(
-                inputs,
-                outputs,
-                param_dtype=param_dtype,
-                kernel_init=kernel_init,
-                precision=exactly,
-                rngs=rngs,
-            )
-
-        shape = (hidden, in_channels, out_channels)
-        self.weight = nnx.Param(kernel_init(rngs.params(), shape, param_dtype))
-        self.weight_layers = nnx.List([layer(ndim, hidden), layer(hidden, hidden)])
-        self.density_layers = nnx.List([layer(1, 16), layer(16, 1)] if use_density else [])
-        self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
-
-    def __call__(
-        self,
-        points: Points,
-        neighbors: Neighbors,
-        queries: Points | None = None,
-        *,
-        density: jax.Array | None = None,
-    ) -> Points:
-        """The queries with ``C_out`` channels; ``density`` as for the function."""
-
-        def weights(places: jax.Array) -> jax.Array:
-            for layer in self.weight_layers:
-                places = jax.nn.relu(layer(places))
-            return places
-
-        def scale(sparse: jax.Array) -> jax.Array:
-            first, last = self.density_layers
-            return jax.nn.sigmoid(last(jax.nn.relu(first(sparse))))
-
-        return point_conv(
-            points,
-            self.weight[...],
-            neighbors,
-            weights,
-            queries,
-            density=density if self.use_density else None,
-            density_net=scale if self.use_density and density is not None else None,
-            bias=None if self.bias is None else self.bias[...],
             precision=self.precision,
         )

@@ -1,0 +1,199 @@
+"""Check what layers are called with, and finish what they return."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from voxax import _compat
+from voxax.errors import GeometryMismatchError, InputError
+from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels, result_geometry
+from voxax.geometry import kernel_map as build_map
+from voxax.geometry.dtypes import accumulator
+from voxax.products import convolve
+from voxax.tuning import Request
+
+
+def request_map(
+    voxels: Voxels,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int],
+    dilation: int | Sequence[int],
+    transposed: bool,
+    generative: bool,
+    out_voxels: Voxels | None,
+    capacity: int | None,
+    kernel_map: KernelMap | None = None,
+    kernel_shape: KernelShape = "box",
+    spatial_shape: int | Sequence[int] | None = None,
+) -> KernelMap:
+    """The kernel map a layer's arguments describe, or the given one, checked.
+
+    Raises:
+      InputError: ``kernel_map`` together with arguments it already fixes, or a map of
+        another capacity.
+      GeometryMismatchError: eager, and a map of other voxels.
+    """
+    if kernel_map is not None:
+        given = {
+            "stride": stride != 1,
+            "dilation": dilation != 1,
+            "transposed": transposed,
+            "generative": generative,
+            "out_voxels": out_voxels is not None,
+            "capacity": capacity is not None,
+            "kernel_shape": not isinstance(kernel_shape, str) or kernel_shape != "box",
+            "spatial_shape": spatial_shape is not None,
+        }
+        if clash := [name for name, is_given in given.items() if is_given]:
+            raise InputError(f"kernel_map= already fixes {', '.join(clash)}: give one or the other")
+        if kernel_map.feature_rows != voxels.capacity:
+            raise InputError(
+                f"kernel_map was built for capacity {kernel_map.feature_rows}, the voxels have "
+                f"{voxels.capacity}"
+            )
+        source, given_geometry = kernel_map.in_geometry, voxels.geometry
+        known = not _compat.is_traced(source.coords, given_geometry.coords)
+        if known and not source.same_as(given_geometry):
+            raise GeometryMismatchError(
+                f"kernel_map was built for {source!r}, the voxels live on {given_geometry!r}: "
+                "build the map from these voxels with vx.kernel_map"
+            )
+        return kernel_map
+    built = build_map(
+        voxels,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        out_voxels,
+        capacity,
+        kernel_shape=kernel_shape,
+        spatial_shape=spatial_shape,
+    )
+    warn_if_inputs_unused(built.spec)
+    return built
+
+
+@functools.lru_cache(maxsize=256)
+def warn_if_inputs_unused(spec: KernelSpec) -> None:
+    """Warn, once per spec, about a kernel smaller than its stride."""
+    extents = [
+        (max(axis) - min(axis)) * d + 1
+        for axis, d in zip(zip(*spec.offsets, strict=True), spec.dilation, strict=True)
+    ]
+    if any(e < s for e, s in zip(extents, spec.stride, strict=True)):
+        warnings.warn(
+            f"a kernel of extent {tuple(extents)} with stride {spec.stride} leaves inputs unused: "
+            "no tap reaches them; use a kernel at least as large as the stride",
+            stacklevel=4,
+        )
+
+
+def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int) -> None:
+    """Weight (or its shape) ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups."""
+    taps = kernel_map.num_offsets
+    if groups < 1:
+        raise InputError(f"groups={groups} must be at least 1")
+    if groups == 1 and weight.ndim == 3:
+        expected: tuple = (taps, channels, "C_out")
+        good = weight.shape[:2] == (taps, channels)
+    else:
+        expected = (taps, groups, channels // max(groups, 1), "C_out / groups")
+        good = weight.ndim == 4 and weight.shape[:3] == expected[:3] and channels % groups == 0
+    if not good:
+        shape = ", ".join(map(str, expected))
+        raise InputError(
+            f"weight of shape {tuple(weight.shape)} for a kernel of {taps} taps "
+            f"({kernel_map.spec}), {channels} input channels, groups={groups}: expected [{shape}]"
+        )
+
+
+def check_shape(name: str, array: Any, *expected: tuple[int, ...]) -> None:
+    """Raise :class:`InputError` unless the array has floats and one of the shapes."""
+    if array.shape not in expected:
+        shapes = " or ".join(str(list(shape)) for shape in expected)
+        raise InputError(f"{name} of shape {tuple(array.shape)}: expected {shapes}")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise InputError(f"{name} of {array.dtype}: expected floats")
+
+
+def by_product(
+    fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
+) -> dict[str, Request]:
+    """Return one request for each product; ``bwd_algo`` stands for the gradients that have none."""
+    return {
+        "fwd_algo": fwd_algo,
+        "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,
+        "wgrad_algo": bwd_algo if wgrad_algo is None else wgrad_algo,
+    }
+
+
+def convolve_voxels(
+    voxels: Voxels,
+    weight: jax.Array,
+    kernel_map: KernelMap,
+    bias: jax.Array | None,
+    groups: int,
+    out_voxels: Voxels | None,
+    **options: Any,
+) -> Voxels:
+    """Check the weight, convolve over the map and return Voxels on its output coordinates.
+
+    Args:
+      voxels, weight, bias, groups, out_voxels: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
+      kernel_map: from :func:`request_map`.
+      options: of :func:`voxax.products.convolve`.
+    """
+    check_weight(weight, kernel_map, voxels.num_channels, groups)
+    with jax.named_scope("spatially_sparse_conv"):
+        features = convolve(voxels.features, weight, kernel_map, **options)
+        return output_voxels(voxels, kernel_map, features, bias, out_voxels)
+
+
+def output_voxels(
+    voxels: Voxels,
+    kernel_map: KernelMap,
+    features: jax.Array,
+    bias: jax.Array | None,
+    out_voxels: Voxels | None,
+) -> Voxels:
+    """Return a layer's output features ``[out_capacity, C]`` plus ``bias [C]`` as Voxels."""
+    target = None if out_voxels is None else out_voxels.geometry
+    geometry = result_geometry(kernel_map, voxels.geometry, target)
+    out = dataclasses.replace(voxels, geometry=geometry, features=features)
+    # replace_features keeps the padding rows at zero.
+    return out if bias is None else out.replace_features(add_bias(features, bias))
+
+
+def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Return ``y [..., C] + bias [C]`` in the dtype of ``y``; None adds nothing.
+
+    The sum is taken in the accumulator's dtype, so that the gradient of the bias, a sum over all
+    positions, is accumulated in it.
+
+    Raises:
+      InputError: a bias of another shape, or a float beside integers.
+    """
+    if bias is None:
+        return y
+    if bias.shape != y.shape[-1:]:
+        raise InputError(
+            f"bias of shape {bias.shape} for {y.shape[-1]} output channels: expected "
+            f"[{y.shape[-1]}]"
+        )
+    if jnp.issubdtype(y.dtype, jnp.integer) != jnp.issubdtype(bias.dtype, jnp.integer):
+        raise InputError(
+            f"bias of dtype {bias.dtype} for a convolution of dtype {y.dtype}: an integer "
+            "convolution takes an integer bias, a floating-point one a float"
+        )
+    wide = accumulator(y.dtype)
+    return (y.astype(wide) + bias.astype(wide).reshape((1,) * (y.ndim - 1) + (-1,))).astype(y.dtype)

@@ -1,0 +1,195 @@
+"""Deformable convolution: taps that each position moves, and weighs, by group of channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.algorithms.dynamic.grid import output_grid
+from voxax.algorithms.rows import zeros
+from voxax.errors import InputError
+from voxax.geometry.dtypes import accumulator
+from voxax.geometry.kernel_spec import per_axis
+from voxax.nn.arguments import add_bias, check_shape
+from voxax.nn.dynamic.grid_taps import centers, fetch, grid_spec, scan_taps
+from voxax.products.convolve import precision_name
+
+Modulation = Literal["plain", "sigmoid", "softmax"]
+MODULATIONS = ("plain", "sigmoid", "softmax")
+
+
+def deform_conv(
+    x: jax.Array,
+    weight: jax.Array | None,
+    offsets: jax.Array,
+    *,
+    mask: jax.Array | None = None,
+    modulation: Modulation = "plain",
+    bias: jax.Array | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """Convolve with taps moved by ``offsets``, interpolated linearly, zero outside of the grid.
+
+    ``y[u] = sum over k of m_gk(u) W_k x_g<stride u + dilation o_k + offsets_gk(u)>``: each of G
+    groups of C / G consecutive channels moves on its own. The versions of the literature:
+
+    | version | call |
+    |---|---|
+    | v1 | no ``mask`` |
+    | v2 | ``mask``, ``modulation="sigmoid"`` (or a mask that is one already) |
+    | v3 | ``weight=None``, G groups, ``modulation="softmax"`` (over the K taps) |
+    | v4 | ``weight=None``, G groups, ``modulation="plain"``: any numbers |
+
+    v3 and v4 sum within channels only; what mixes channels are linear layers around. A place is
+    interpolated from the cells around it, and each cell outside counts as zero, as in torchvision
+    and ONNX.
+
+    Args:
+      x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
+      weight: ``[*T, C / groups, C_out]``, output channels group by group; None sums the taps.
+      offsets: ``[B, *outputs, K, D]``, or with G groups ``[B, *outputs, G, K, D]``, in cells, along
+        the axes in their order, K in lexicographic order, outputs ``ceil(spatial / stride)``.
+        Floats; integers are fetched without interpolation.
+      mask: ``[B, *outputs, K]`` or ``[B, *outputs, G, K]``, floats.
+      modulation: what becomes of the mask before it multiplies.
+      bias: ``[C_out]`` or None.
+      kernel_size: where there is no weight to tell: an integer or one per axis.
+      stride, dilation, groups: static; ``groups`` are those of the weight.
+      precision: None keeps the input's full precision (or follows
+        ``jax.default_matmul_precision``).
+
+    Returns:
+      ``[B, *outputs, C_out]`` (C without a weight) in the promoted dtype of ``x`` and ``weight``,
+      accumulated in at least float32. Differentiable in every float array to any order; where a
+      place crosses a cell, the slope in it jumps. One tap after the other: memory does not grow
+      with K.
+
+    Raises:
+      InputError: shapes, dtypes or a modulation that do not fit.
+
+    Source: Dai et al., "Deformable Convolutional Networks", ICCV 2017; Zhu et al., "Deformable
+    ConvNets v2", CVPR 2019; Wang et al., "InternImage" (v3), CVPR 2023; Xiong et al., "Efficient
+    Deformable ConvNets" (v4), CVPR 2024.
+    """
+    ndim, channels = x.ndim - 2, x.shape[-1]
+    taps = _taps(x, weight, kernel_size, groups)
+    spec = grid_spec(x, taps, stride, dilation)
+    number, grid = spec.num_offsets, x.shape[:-1]
+    outputs = output_grid(grid, spec.stride)
+    offsets, mask, parts = _by_part(offsets, mask, outputs, number, ndim, channels)
+    dtype = x.dtype if weight is None else jnp.promote_types(x.dtype, weight.dtype)
+    wide = accumulator(dtype)
+    mask = _modulated(mask, modulation, wide)
+
+    # Parts of the channels become scenes: each is read at places of its own.
+    by_part = jnp.moveaxis(x.reshape(*grid, parts, channels // parts), -2, 1)
+    scenes = (grid[0] * parts, *grid[1:])
+    rows = by_part.reshape(math.prod(scenes), channels // parts).astype(dtype)
+    source = jnp.concatenate([rows, jnp.zeros((1, channels // parts), dtype)])
+    centre = centers(outputs, spec.stride)
+    places = (scenes[0], *outputs[1:])
+    split = (grid[0], parts, *outputs[1:], channels // parts)
+    c_out = channels if weight is None else weight.shape[-1]
+
+    def add(total: jax.Array, tap: tuple) -> jax.Array:
+        step, delta, factor, w = tap
+        place = jnp.asarray(centre) + step.reshape((1,) * len(places) + (-1,))
+        values = fetch(source, scenes, place.astype(delta.dtype) + delta, None, dtype)
+        if factor is not None:
+            values = (values.astype(wide) * factor[..., None]).astype(dtype)
+        values = jnp.moveaxis(values.reshape(split), 1, -2)
+        if w is None:
+            return total + values.reshape(*outputs, channels).astype(wide)
+        flat = values.reshape(-1, groups, channels // groups)
+        product = jnp.einsum(
+            "ngi,gio->ngo",
+            flat,
+            w,
+            precision=precision_name(precision),
+            preferred_element_type=wide,
+        )
+        return total + product.reshape(*outputs, c_out)
+
+    kernels = None
+    if weight is not None:
+        kernels = weight.astype(dtype).reshape(number, channels // groups, groups, c_out // groups)
+        kernels = jnp.moveaxis(kernels, 2, 1)
+    steps = jnp.asarray(np.asarray(spec.dilated_offsets), jnp.int32)
+    operands = [x] if weight is None else [x, weight]
+    total = scan_taps(
+        add,
+        zeros((*outputs, c_out), wide, *operands),
+        (
+            steps,
+            jnp.moveaxis(offsets, (-3, -2), (2, 0)).reshape(number, *places, ndim),
+            None if mask is None else jnp.moveaxis(mask, (-2, -1), (2, 0)).reshape(number, *places),
+            kernels,
+        ),
+    )
+    y = total.astype(dtype)
+    return add_bias(y, bias)
+
+
+def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
+    """The size of the kernel along each axis."""
+    ndim, channels = x.ndim - 2, x.shape[-1]
+    if weight is None:
+        if kernel_size is None or groups != 1:
+            raise InputError(
+                f"without a weight, kernel_size={kernel_size} must be given and groups={groups} be "
+                "1: groups of offsets are told by their shape"
+            )
+        return per_axis(kernel_size, ndim, "kernel_size")
+    fits = weight.ndim == ndim + 2 and groups >= 1 and weight.shape[-2] * groups == channels
+    if not fits or weight.shape[-1] % groups:
+        raise InputError(
+            f"weight of shape {tuple(weight.shape)} for x of shape {tuple(x.shape)}, "
+            f"groups={groups}: expected [*T, {channels} / groups, C_out] with {ndim} sizes T"
+        )
+    shape = weight.shape[:ndim]
+    if kernel_size is not None and per_axis(kernel_size, ndim, "kernel_size") != shape:
+        raise InputError(f"kernel_size={kernel_size}, the weight has {shape}: leave it out")
+    return shape
+
+
+def _by_part(offsets, mask, outputs, number, ndim, channels):
+    """Offsets ``[B, *outputs, G, K, D]``, mask ``[B, *outputs, G, K]`` or None, and G."""
+    if offsets.ndim == len(outputs) + 2:
+        offsets = offsets[..., None, :, :]
+    if mask is not None and mask.ndim == len(outputs) + 1:
+        mask = mask[..., None, :]
+    parts = offsets.shape[len(outputs)] if offsets.ndim == len(outputs) + 3 else 0
+    expected = (*outputs, parts, number, ndim)
+    if not parts or offsets.shape != expected or channels % parts:
+        raise InputError(
+            f"offsets of shape {tuple(offsets.shape)}: expected {[*outputs, number, ndim]}, or "
+            f"{[*outputs, 'G', number, ndim]} with G a divisor of {channels} channels"
+        )
+    if mask is not None:
+        check_shape("mask", mask, expected[:-1])
+    if jnp.issubdtype(offsets.dtype, jnp.integer):
+        return offsets.astype(jnp.int32), mask, parts
+    # A place needs more digits than half precision has.
+    return offsets.astype(accumulator(offsets.dtype)), mask, parts
+
+
+def _modulated(mask, modulation: str, wide):
+    if modulation not in MODULATIONS:
+        raise InputError(f"unknown modulation {modulation!r}; known: {', '.join(MODULATIONS)}")
+    if mask is None:
+        if modulation != "plain":
+            raise InputError(f"modulation={modulation!r} is of a mask: give mask=")
+        return None
+    mask = mask.astype(wide)
+    if modulation == "sigmoid":
+        return jax.nn.sigmoid(mask)
+    return jax.nn.softmax(mask, axis=-1) if modulation == "softmax" else mask

@@ -1,0 +1,88 @@
+"""Sparse convolution in which the input decides where its set of voxels grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.errors import InputError
+from voxax.geometry import KernelSpec, Voxels, add_sites
+from voxax.geometry.dtypes import accumulator
+from voxax.nn.arguments import by_product, convolve_voxels, request_map
+from voxax.tuning import Request
+
+
+def focal_conv(
+    voxels: Voxels,
+    weight: jax.Array,
+    importance: jax.Array,
+    kernel_size: int | Sequence[int] = 3,
+    dilation: int | Sequence[int] = 1,
+    bias: jax.Array | None = None,
+    groups: int = 1,
+    *,
+    threshold: float | jax.Array = 0.5,
+    gate: bool = True,
+    capacity: int | None = None,
+    fwd_algo: Request = None,
+    bwd_algo: Request = None,
+    dgrad_algo: Request = None,
+    wgrad_algo: Request = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> Voxels:
+    """Convolve onto the voxels and the neighbours that important voxels ask for.
+
+    A voxel whose own importance (that of the kernel's centre) exceeds the threshold adds those of
+    its neighbours ``site + offset[k] * dilation`` whose ``importance[row, k]`` exceeds it too.
+    Threshold 1 is submanifold convolution, threshold below 0 dilates everywhere.
+
+    Args:
+      voxels: input, ``C_in`` channels.
+      weight: ``[K, C_in, C_out]`` or, with groups, ``[K, G, C_in/G, C_out/G]``.
+      importance: ``float[capacity, K]``, mostly the sigmoid of a submanifold convolution with K
+        outputs; taps in lexicographic order, the centre among them.
+      kernel_size, dilation: integers, or one per axis; the stride is 1.
+      bias: ``[C_out]`` or None.
+      groups: number of channel groups.
+      threshold: may be traced.
+      gate: multiply each voxel's features by its own importance before the convolution: through
+        this the importance of centres learns. Those of other taps decide only, and have no
+        gradient; the source trains them with a loss of their own.
+      capacity: static rows of the result; None buckets eagerly, and takes K + 1 times the input's
+        under ``jax.jit``, which always suffices and is mostly far too much.
+      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
+
+    Returns:
+      Voxels with ``C_out`` channels; dtypes as there.
+
+    Raises:
+      InputError: shapes or dtypes that do not fit.
+      CapacityError: eager, and the result does not fit. Traced, lost voxels are counted in
+        ``num_dropped``.
+
+    Source: Chen et al., "Focal Sparse Convolutional Networks for 3D Object Detection", CVPR 2022.
+    """
+    spec = KernelSpec.make(voxels.geometry.ndim, kernel_size, dilation=dilation)
+    expected = (voxels.capacity, spec.num_offsets)
+    if importance.shape != expected or not jnp.issubdtype(importance.dtype, jnp.floating):
+        raise InputError(
+            f"importance of {importance.dtype}{list(importance.shape)}: expected "
+            f"float{list(expected)}, one for each row and tap"
+        )
+    centre = spec.offsets.index((0,) * len(spec.stride))
+    own = jnp.where(voxels.valid, importance[:, centre], jnp.zeros((), importance.dtype))
+    hard = jax.lax.stop_gradient(importance)
+    keep = (hard > threshold) & (hard[:, centre : centre + 1] > threshold)
+    offsets = tuple(map(tuple, np.asarray(spec.dilated_offsets).tolist()))
+    out = add_sites(voxels, offsets, keep, capacity=capacity)
+    if gate:
+        wide = accumulator(voxels.features.dtype)
+        features = voxels.features.astype(wide) * own[:, None].astype(wide)
+        voxels = voxels.replace_features(features.astype(voxels.features.dtype))
+    kmap = request_map(voxels, kernel_size, 1, dilation, False, False, out, None)
+    requests = by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
+    return convolve_voxels(voxels, weight, kmap, bias, groups, out, precision=precision, **requests)

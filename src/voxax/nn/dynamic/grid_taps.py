@@ -1,0 +1,227 @@
+"""Taps of dense kernels, one after the other: where they lie and what the input holds there.
+
+A loop over taps computes each again in the backward pass, so neither the program nor its memory
+grows with the size of the kernel. A tap is fetched where its place is an integer, and interpolated
+linearly where it is a float.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.algorithms.dynamic.grid import output_grid
+from voxax.algorithms.rows import zeros
+from voxax.errors import InputError
+from voxax.geometry import KernelSpec
+from voxax.geometry.dtypes import accumulator
+from voxax.geometry.kernel_spec import per_axis
+from voxax.geometry.nested_sizes import hard_mask, soft_mask
+from voxax.products.convolve import precision_name, sized_spec
+
+_MOST_AXES = 3
+
+
+def grid_spec(
+    x: Any,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int],
+    dilation: int | Sequence[int],
+) -> KernelSpec:
+    """The relation of a kernel on the grid of ``x [B, *spatial, C]``; sizes are centred.
+
+    Raises:
+      InputError: not one to three spatial axes, no floats, kernel arguments that do not fit.
+    """
+    ndim = x.ndim - 2
+    if not 1 <= ndim <= _MOST_AXES:
+        raise InputError(f"x of shape {x.shape}: expected [B, *spatial, C], 1 to 3 spatial axes")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise InputError(f"x of {x.dtype}: expected floats")
+    shape, steps, spread = (
+        per_axis(value, ndim, name)
+        for value, name in (
+            (kernel_size, "kernel_size"),
+            (stride, "stride"),
+            (dilation, "dilation"),
+        )
+    )
+    return sized_spec(shape, steps, spread)
+
+
+def scan_taps(add: Callable[[Any, Any], Any], total: Any, by_tap: Any) -> Any:
+    """``total`` after ``add(total, one entry of by_tap)`` for each tap.
+
+    Args:
+      add: what one tap adds.
+      total: a tree of arrays; the first value.
+      by_tap: a tree of arrays ``[K, ...]``.
+    """
+
+    def step(total: Any, entry: Any) -> tuple[Any, None]:
+        return add(total, entry), None
+
+    return jax.lax.scan(jax.checkpoint(step), total, by_tap)[0]
+
+
+def sampled_conv(
+    x: jax.Array,
+    weight: jax.Array,
+    spec: KernelSpec,
+    sizes: jax.Array,
+    dilation: jax.Array | None,
+    offsets: jax.Array | None,
+    mask: jax.Array | None,
+    *,
+    tau: float,
+    precision: jax.lax.PrecisionLike,
+) -> jax.Array:
+    """The general form of :func:`voxax.nn.functional.dynamic_conv`, in ordinary JAX.
+
+    One tap after the other, each recomputed in the backward pass, so memory does not grow with
+    their number. Taps that an integer size leaves out are not read. A mask multiplies: where it is
+    zero, a NaN in the input stays one.
+    """
+    outputs = output_grid(x.shape[:-1], spec.stride)
+    ndim, taps = len(spec.stride), spec.num_offsets
+    dtype = jnp.promote_types(x.dtype, weight.dtype)
+    dilation, offsets, mask = _checked(dilation, offsets, mask, outputs, taps, ndim)
+    wide = accumulator(dtype)
+    soft = jnp.issubdtype(sizes.dtype, jnp.floating)
+    active = soft_mask(sizes, spec.offsets, tau) if soft else hard_mask(sizes, spec.offsets)
+    centre = centers(outputs, spec.stride)
+    steps = np.asarray(spec.offsets if dilation is not None else spec.dilated_offsets, np.int32)
+    rows = x.reshape(-1, x.shape[-1]).astype(dtype)
+    source = jnp.concatenate([rows, jnp.zeros((1, x.shape[-1]), dtype)])
+    options = {"precision": precision_name(precision), "preferred_element_type": wide}
+
+    def taps_first(array: jax.Array | None, axis: int) -> jax.Array | None:
+        return None if array is None else jnp.moveaxis(array, axis, 0)
+
+    def tap(total: jax.Array, step: tuple) -> tuple[jax.Array, None]:
+        offset, is_active, delta, factor, w = step
+        place: jax.Array = _like(centre, offset)
+        if dilation is None:
+            place = place + offset.reshape((1,) * len(outputs) + (-1,))
+        else:
+            place = place.astype(dilation.dtype) + dilation * offset.astype(dilation.dtype).reshape(
+                (1,) * len(outputs) + (-1,)
+            )
+        if delta is not None:
+            kind = _wider(place.dtype, delta.dtype)
+            place = place.astype(kind) + delta.astype(kind)
+        reads = None if soft else is_active
+        values = fetch(source, x.shape[:-1], place, reads, dtype)
+        for part in (is_active if soft else None, factor):
+            if part is not None:
+                values = values * part[..., None].astype(dtype)
+        product = jnp.matmul(values.reshape(-1, values.shape[-1]), w, **options)
+        return total + product.reshape(total.shape), None
+
+    scanned = (
+        jnp.asarray(steps),
+        jnp.moveaxis(active, -1, 0),
+        taps_first(offsets, -2),
+        taps_first(mask, -1),
+        weight.astype(dtype),
+    )
+    total = zeros((*outputs, weight.shape[-1]), wide, rows, weight)
+    total, _ = jax.lax.scan(jax.checkpoint(tap), total, scanned)
+    return total.astype(dtype)
+
+
+def _wider(a: Any, b: Any) -> Any:
+    """The dtype of a sum of places: a float of the two, the one with more digits.
+
+    Not ``jnp.promote_types``: that raises under ``jax.numpy_dtype_promotion("strict")``.
+    """
+    floats = [kind for kind in (a, b) if jnp.issubdtype(kind, jnp.floating)]
+    return max(floats, key=lambda kind: jnp.finfo(kind).bits) if floats else a
+
+
+def _like(centre: np.ndarray, offset: jax.Array) -> jax.Array:
+    return jnp.asarray(centre, offset.dtype)
+
+
+def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
+    """``int32[1, *outputs, D]``: where on the input each output position is."""
+    axes = [np.arange(n) * s for n, s in zip(outputs[1:], stride, strict=True)]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)[None].astype(np.int32)
+
+
+def fetch(
+    source: jax.Array, grid: tuple[int, ...], place: jax.Array, reads: jax.Array | None, dtype: Any
+) -> jax.Array:
+    """``[B, *outputs, C]``: the input at ``place [., *outputs, D]``, zero outside of the grid."""
+    extents = grid[1:]
+    if jnp.issubdtype(place.dtype, jnp.integer):
+        return _rows(source, grid, place, reads)
+    # Outside by a cell or more is zero, as is what is not finite; the cast needs a range. Two cells
+    # below, since from one below the interpolation would read the first row, times zero.
+    last = jnp.asarray(extents, place.dtype).reshape((1,) * (place.ndim - 1) + (-1,))
+    place = jnp.clip(jnp.where(jnp.isfinite(place), place, -2), -2, last)
+    base = jax.lax.stop_gradient(jnp.floor(place))
+    part = place - base
+    cell = base.astype(jnp.int32)
+    total: jax.Array | None = None
+    for corner in itertools.product((0, 1), repeat=len(extents)):
+        factor = math.prod(
+            (part[..., a] if upper else 1 - part[..., a] for a, upper in enumerate(corner)),
+            start=jnp.ones((), place.dtype),
+        )
+        shift = jnp.asarray(corner, jnp.int32).reshape((1,) * (cell.ndim - 1) + (-1,))
+        values = _rows(source, grid, cell + shift, reads) * factor[..., None].astype(dtype)
+        total = values if total is None else total + values
+    assert total is not None
+    return total
+
+
+def _rows(
+    source: jax.Array, grid: tuple[int, ...], cell: jax.Array, reads: jax.Array | None
+) -> jax.Array:
+    inside: Any = True if reads is None else reads
+    row = jnp.arange(grid[0], dtype=jnp.int32).reshape(-1, *(1,) * (len(grid) - 1))
+    for axis, extent in enumerate(grid[1:]):
+        along = cell[..., axis]
+        inside = inside & (along >= 0) & (along < extent)
+        row = row * extent + along
+    row = jnp.where(inside, row, source.shape[0] - 1)
+    return source.at[row].get(mode="promise_in_bounds")
+
+
+def _checked(dilation, offsets, mask, outputs, taps, ndim):
+    """The same with as many axes as they act on.
+
+    Raises:
+      InputError: other shapes; names what was expected.
+    """
+    if dilation is not None:
+        dilation = jnp.asarray(dilation)
+        if dilation.shape == outputs:
+            dilation = dilation[..., None]
+        if dilation.shape not in ((*outputs, 1), (*outputs, ndim)):
+            raise InputError(
+                f"dilation of shape {dilation.shape}: expected {list(outputs)}, with {ndim} behind "
+                "for one per axis, or static integers"
+            )
+        if jnp.issubdtype(dilation.dtype, jnp.integer):
+            dilation = dilation.astype(jnp.int32)
+    if offsets is not None and offsets.shape != (*outputs, taps, ndim):
+        raise InputError(f"offsets of shape {offsets.shape}: expected {[*outputs, taps, ndim]}")
+    if offsets is not None and jnp.issubdtype(offsets.dtype, jnp.integer):
+        offsets = offsets.astype(jnp.int32)
+    if mask is not None and mask.shape != (*outputs, taps):
+        raise InputError(f"mask of shape {mask.shape}: expected {[*outputs, taps]}")
+    half = (jnp.bfloat16, jnp.float16)
+    # A place needs more digits than half precision has.
+    dilation, offsets = (
+        a.astype(jnp.float32) if a is not None and a.dtype in half else a
+        for a in (dilation, offsets)
+    )
+    return dilation, offsets, mask

@@ -1,0 +1,316 @@
+"""Sparse convolution whose kernel depends on the voxel: size, dilation, modulation, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.errors import InputError
+from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
+from voxax.geometry.dtypes import accumulator
+from voxax.geometry.kernel_spec import per_axis
+from voxax.geometry.nested_sizes import reaching_size, soft_mask
+from voxax.nn.arguments import by_product, check_weight, output_voxels, request_map
+from voxax.products import convolve, convolve_modulated
+from voxax.tuning import Request
+
+DynamicMethod = Literal["auto", "restricted", "shells", "taps"]
+"""``restricted``: one product over the map without the pairs that sizes leave out.
+``shells``: one product for each size, over the taps that it adds to the smaller ones.
+``taps``: one product for each tap, scaled by its factors."""
+
+
+def sparse_dynamic_conv(
+    voxels: Voxels,
+    weight: jax.Array,
+    kernel_size: int | Sequence[int] = 3,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] | jax.Array = 1,
+    bias: jax.Array | None = None,
+    groups: int = 1,
+    *,
+    size: jax.Array | int | float | None = None,
+    tau: float | None = None,
+    mask: jax.Array | None = None,
+    mixture: jax.Array | None = None,
+    dilations: Sequence[int] | None = None,
+    capacity: int | None = None,
+    out_voxels: Voxels | None = None,
+    kernel_map: KernelMap | None = None,
+    kernel_shape: KernelShape = "box",
+    method: DynamicMethod = "auto",
+    fwd_algo: Request = None,
+    bwd_algo: Request = None,
+    dgrad_algo: Request = None,
+    wgrad_algo: Request = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> Voxels:
+    """Convolve with a kernel that each output voxel chooses for itself, exactly.
+
+    ``y[u] = sum_k m_k(u) * x[stride * u + d(u) * o_k] @ W_k(u)``: m is what the size leaves of the
+    kernel, times ``mask``; d is the dilation; W is the weight, or a mixture of several. Shapes do
+    not depend on the values, so new sizes compile nothing.
+
+    Size s has the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation: 3
+    lies in 4, and 4 in 5. With hard sizes a pair that its output's size leaves out does not exist
+    for any product, forward or backward: time follows the pairs that remain.
+
+    Args:
+      voxels: input, ``C_in`` channels.
+      weight: ``[K, C_in, C_out]`` or, with groups, ``[K, G, C_in/G, C_out/G]``, for the largest
+        size; with ``mixture`` a bank of M of them along a new first axis.
+      kernel_size: the largest size: an integer, or one per axis.
+      stride: integers; ``stride == kernel_size`` keeps the offsets above here.
+      dilation: static integers, or ``int[out_capacity]``, each voxel's own.
+      bias: ``[C_out]`` or None.
+      groups: number of channel groups.
+      size: ``[out_capacity]``, or ``[]`` for all: integers, or floats, which are rounded down
+        unless ``tau`` is given. Below 1: no tap. None is ``kernel_size``.
+      tau: makes sizes soft: a tap fades over ``tau`` sizes before the size reaches it
+        (:func:`voxax.geometry.nested_sizes.soft_mask`), which gives sizes a gradient. With
+        ``tau <= 1`` whole sizes give the same numbers as hard ones.
+      mask: ``[out_capacity, K]``, a factor for each tap.
+      mixture: ``[out_capacity, M]``, the share of each weight of the bank.
+      dilations: the values that an array ``dilation`` may have. Where it has another: an error if
+        that can be known, else NaN in that voxel's outputs (0 in integers).
+      capacity, out_voxels, kernel_map, kernel_shape: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
+      method: how; None of them changes the result. ``auto`` is ``taps`` with a mask, else
+        ``shells`` with soft sizes, else ``restricted``.
+      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as there.
+
+    Returns:
+      Voxels with ``C_out`` channels; dtypes as there. Differentiable to any order in features,
+      weight, bias, mask, mixture and soft sizes.
+
+    Raises:
+      InputError: shapes, dtypes or a method that do not fit; names which.
+      CapacityError, AlgorithmError: as there.
+
+    Source: sizes and gates of Chen et al., "Dynamic Convolution: Attention over Convolution
+    Kernels", CVPR 2020 (mixtures) and Zhu et al., "Deformable ConvNets v2", CVPR 2019
+    (modulation), on the sets of Graham et al. 2018.
+    """
+    rate, of_voxel = _dilation(dilation, dilations, kernel_map)
+    shape = kernel_shape
+    if kernel_map is None and isinstance(shape, str) and shape in ("box", "cross"):
+        shape = _centred(shape, voxels.geometry.ndim, kernel_size, stride)
+
+    def map_of(spread: Any) -> KernelMap:
+        return request_map(
+            voxels, kernel_size, stride, spread, False, False, out_voxels, capacity,
+            kernel_map, "box" if kernel_map is not None else shape,
+        )  # fmt: skip
+
+    kmap = map_of(rate[0] if of_voxel is not None else rate)
+    rows, valid = kmap.out_capacity, kmap.out_geometry.valid
+    single = weight.shape if mixture is None else weight.shape[1:]
+    check_weight(jax.ShapeDtypeStruct(single, weight.dtype), kmap, voxels.num_channels, groups)
+    sizes = _of_rows(size, "size", (rows,), valid, scalar=True)
+    mask = _of_rows(mask, "mask", (rows, kmap.num_offsets), valid)
+    if mixture is not None:
+        mixture = _of_rows(mixture, "mixture", (rows, weight.shape[0]), valid)
+    chosen = _method(method, sizes, tau, mask)
+    _check_dtype(voxels.features, weight, {"tau": tau, "mask": mask, "mixture": mixture})
+
+    bank = weight if mixture is None else _side_by_side(weight)
+    requests: dict[str, Any] = {
+        **by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo),
+        "precision": precision,
+    }
+
+    def products(of: KernelMap) -> jax.Array:
+        source, of = of.with_halo(voxels.features)
+        if chosen == "taps":
+            dtype = jnp.promote_types(source.dtype, bank.dtype)
+            limited, factors = _factors(of, sizes, tau, mask, accumulator(dtype))
+            return convolve_modulated(source, bank, factors, limited, **requests)
+        if chosen == "shells" and sizes is not None:
+            return _shells(source, bank, of, sizes, tau, requests)
+        within = of if sizes is None else of.within(sizes)
+        return convolve(source, bank, within, **requests)
+
+    with jax.named_scope("sparse_dynamic_conv"):
+        if of_voxel is None:
+            features = products(kmap)
+        else:
+            features = _by_dilation(of_voxel, rate, kmap, map_of, products)
+        if mixture is not None:
+            features = _mixed(features, mixture, groups)
+        return output_voxels(voxels, kmap, features, bias, out_voxels)
+
+
+def _centred(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
+    """``shape``, or its centred offsets where the stride would turn it into a partition."""
+    sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
+    if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
+        return shape
+    # With stride 1 no axis of more than one tap is a partition.
+    return KernelSpec.make(ndim, sizes, kernel_shape=shape).offsets
+
+
+def _dilation(
+    dilation: Any, dilations: Sequence[int] | None, kernel_map: KernelMap | None
+) -> tuple[Any, jax.Array | None]:
+    """``(static dilation, None)``, or ``(the values that occur, each voxel's own)``."""
+    if not isinstance(dilation, jax.Array | np.ndarray) or dilation.ndim == 0:
+        if dilations is not None:
+            raise InputError(
+                f"dilations={tuple(dilations)} are the values of an array dilation, got "
+                f"dilation={dilation}: leave dilations out, or give int[out_capacity]"
+            )
+        return dilation, None
+    if dilations is None or not len(dilations) or len(set(dilations)) != len(dilations):
+        raise InputError(
+            f"a dilation for each voxel needs dilations=, the distinct values that occur, got "
+            f"{dilations}: for example dilations=(1, 2)"
+        )
+    if not jnp.issubdtype(dilation.dtype, jnp.integer):
+        raise InputError(f"dilation of {dilation.dtype}: expected integers")
+    if kernel_map is not None:
+        raise InputError("kernel_map= has one dilation: leave it out, or dilation for each voxel")
+    return tuple(int(d) for d in dilations), jnp.asarray(dilation)
+
+
+def _of_rows(
+    value: Any, name: str, shape: tuple[int, ...], valid: jax.Array, scalar: bool = False
+) -> Any:
+    """``value`` as an array of ``shape``, 0 in padding rows; None stays None.
+
+    Raises:
+      InputError: another shape, or no real number.
+    """
+    if value is None:
+        return None
+    array = jnp.asarray(value)
+    if scalar and array.ndim == 0:
+        array = jnp.broadcast_to(array, shape)
+    if array.shape != shape:
+        words = "[out_capacity]" if len(shape) == 1 else f"[out_capacity, {shape[1]}]"
+        raise InputError(f"{name} of shape {array.shape}: expected {words} = {list(shape)}")
+    real = jnp.issubdtype(array.dtype, jnp.floating)
+    if not real and not (scalar and jnp.issubdtype(array.dtype, jnp.integer)):
+        kinds = "integers or floats" if scalar else "floats"
+        raise InputError(f"{name} of {array.dtype}: expected {kinds}")
+    rows = valid.reshape((-1,) + (1,) * (array.ndim - 1))
+    return jnp.where(rows, array, jnp.zeros((), array.dtype))
+
+
+def _method(method: str, size: Any, tau: float | None, mask: Any) -> str:
+    """What ``auto`` means, or the given method, checked."""
+    if tau is not None and (size is None or not jnp.issubdtype(size.dtype, jnp.floating)):
+        got = "no size" if size is None else f"sizes of {size.dtype}"
+        raise InputError(f"tau={tau} makes sizes soft, got {got}: give floats, or leave tau out")
+    if method == "auto":
+        return "taps" if mask is not None else "restricted" if tau is None else "shells"
+    needs = "taps" if mask is not None else "shells" if tau is not None else "restricted"
+    able = {
+        "restricted": ("restricted", "shells", "taps"),
+        "shells": ("shells", "taps"),
+        "taps": ("taps",),
+    }[needs]
+    if method not in able:
+        what = "a mask" if mask is not None else "soft sizes" if tau is not None else "these"
+        raise InputError(f"method={method!r} for {what}: expected auto or {', '.join(able)}")
+    return method
+
+
+def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:
+    """Raise :class:`InputError` where a fraction would multiply integers."""
+    given = [name for name, value in factors.items() if value is not None]
+    if given and not jnp.issubdtype(jnp.promote_types(features.dtype, weight.dtype), jnp.inexact):
+        raise InputError(
+            f"{', '.join(given)} with features of {features.dtype} and a weight of "
+            f"{weight.dtype}: factors need floating-point operands; cast one of them"
+        )
+
+
+def _factors(
+    kernel_map: KernelMap, size: Any, tau: float | None, mask: Any, wide: Any
+) -> tuple[KernelMap, jax.Array]:
+    """The map without pairs that can have no factor, and the factors ``wide[out_capacity, K]``."""
+    factors = jnp.ones((1, 1), wide) if mask is None else mask.astype(wide)
+    if size is not None and tau is not None:
+        factors = soft_mask(size, kernel_map.spec.offsets, tau).astype(wide) * factors
+    within = kernel_map if size is None or tau is not None else kernel_map.within(size)
+    return within, jnp.broadcast_to(factors, within.neighbors.shape)
+
+
+def _shells(
+    features: jax.Array,
+    weight: jax.Array,
+    kernel_map: KernelMap,
+    size: jax.Array,
+    tau: float | None,
+    requests: dict[str, Any],
+) -> jax.Array:
+    """One product for the taps of each reaching size, scaled by their common ramp."""
+    offsets = np.asarray(kernel_map.spec.offsets)
+    reach = reaching_size(offsets)
+    total, dtype = None, None
+    for number in np.unique(reach).tolist():
+        taps = np.flatnonzero(reach == number)
+        shell = kernel_map.of_taps(taps.tolist())
+        fixed = jax.lax.stop_gradient(size)
+        # The ramp's lower end belongs to it: there its slope is not zero yet.
+        present = fixed >= number if tau is None else (fixed - number) / tau + 1 >= 0
+        part = convolve(features, weight[taps], shell.restrict(present[:, None]), **requests)
+        dtype = part.dtype
+        part = part.astype(accumulator(dtype))
+        if tau is not None:
+            ramp = soft_mask(size, offsets[taps[:1]], tau)
+            part = part * ramp.astype(part.dtype)
+        total = part if total is None else total + part
+    assert total is not None
+    return total.astype(dtype)
+
+
+def _side_by_side(bank: jax.Array) -> jax.Array:
+    """``[M, ..., C_out]`` to ``[..., M * C_out]``: one product does all weights of the bank."""
+    moved = jnp.moveaxis(bank, 0, -2)
+    return moved.reshape(*moved.shape[:-2], moved.shape[-2] * moved.shape[-1])
+
+
+def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
+    """``[rows, G * M * C]`` and shares ``[rows, M]`` to ``[rows, G * C]``."""
+    rows, number = mixture.shape
+    wide = accumulator(features.dtype)
+    channels = features.shape[1] // (groups * number)
+    parts = features.reshape(rows, groups, number, channels).astype(wide)
+    shares = mixture.astype(wide)[:, None, :, None]
+    return jnp.sum(parts * shares, axis=2).reshape(rows, -1).astype(features.dtype)
+
+
+def _by_dilation(
+    dilation: jax.Array, values: tuple[int, ...], first: KernelMap, map_of: Any, products: Any
+) -> jax.Array:
+    """The sum of one set of products for each value, over the pairs of its own voxels.
+
+    One table with the neighbours of all would not do: with two dilations, two outputs can share an
+    input through one tap, and the adjoint's table has one place for it.
+    """
+    valid = first.out_geometry.valid
+    if dilation.shape != (first.out_capacity,):
+        raise InputError(
+            f"dilation of shape {dilation.shape}: expected [{first.out_capacity}], one for each "
+            "output row"
+        )
+    known = jnp.any(dilation[:, None] == jnp.asarray(values, dilation.dtype)[None, :], axis=1)
+    if not _compat.is_traced(known, valid) and not bool(jnp.all(known | ~valid)):
+        other = int(dilation[jnp.argmax(~known & valid)])
+        raise InputError(f"dilation {other} occurs, dilations={values} does not list it")
+    total = None
+    for number, value in enumerate(values):
+        of = first if number == 0 else map_of(value)
+        part = products(of.restrict((dilation == value)[:, None]))
+        total = part if total is None else total + part
+    assert total is not None
+    if jnp.issubdtype(total.dtype, jnp.floating):
+        lost = (~known & valid)[:, None]
+        total = jnp.where(lost, jnp.full((), jnp.nan, total.dtype), total)
+    return total

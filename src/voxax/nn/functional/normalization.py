@@ -1,0 +1,317 @@
+"""Normalize features without padding: over all rows, over each row, over each scene.
+
+Batch normalization is :func:`masked_moments`, whose statistics are those of all valid rows, and
+:func:`normalize`. Layer norm and RMS norm see one row. Instance and group norm see one scene: the
+scenes of a batch share no statistics.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Protocol, Self, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from voxax.errors import InputError
+from voxax.geometry import Points, Voxels
+from voxax.geometry.dtypes import accumulator
+from voxax.geometry.halo import split_axis
+
+
+class FeatureRows(Protocol):
+    """What layers that see each row alone need: Voxels and Points have it."""
+
+    @property
+    def features(self) -> jax.Array: ...
+
+    @property
+    def valid(self) -> jax.Array: ...
+
+    def replace_features(self, features: jax.Array) -> Self: ...
+
+
+Rows = TypeVar("Rows", bound=FeatureRows)
+
+
+@functools.partial(jax.jit, static_argnames="axis_name")
+def masked_moments(
+    features: jax.Array, valid: jax.Array, axis_name: str | tuple[str, ...] | None = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Mean and (biased) variance of the valid rows, in float32 or wider.
+
+    Args:
+      features: ``[N, C]``; rows that are not valid may hold anything.
+      valid: ``bool[N]``.
+      axis_name: also reduce over this mapped axis (or axes).
+
+    Returns:
+      ``(mean [C], variance [C], number [])``; zeros where no row is valid.
+    """
+    wide = accumulator(features.dtype)
+    x = clear_padding(features, valid)
+    number = jnp.sum(valid, dtype=wide)
+    total = jnp.sum(x, axis=0)
+    if axis_name is not None:
+        number, total = jax.lax.psum((number, total), axis_name)
+    mean = total / jnp.maximum(number, 1)
+    centred = jnp.where(valid[:, None], x - mean[None, :], jnp.zeros((), wide))
+    squares = jnp.sum(centred * centred, axis=0)
+    if axis_name is not None:
+        squares = jax.lax.psum(squares, axis_name)
+    return mean, squares / jnp.maximum(number, 1), number
+
+
+def normalize(
+    voxels: Rows,
+    mean: jax.Array,
+    variance: jax.Array,
+    scale: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    epsilon: float = 1e-5,
+) -> Rows:
+    """``(x - mean) / sqrt(variance + epsilon) * scale + bias``; dtype kept.
+
+    Args:
+      voxels: Voxels or Points, ``C`` channels.
+      mean, variance: ``[C]``, of each channel.
+      scale, bias: ``[C]``; None leaves them out.
+      epsilon: added to the variance.
+    """
+    features = _normalize(
+        voxels.features, voxels.valid, mean, variance, scale, bias, epsilon=epsilon
+    )
+    return voxels.replace_features(features)
+
+
+@functools.partial(jax.jit, static_argnames="epsilon")
+def _normalize(
+    features: jax.Array,
+    valid: jax.Array,
+    mean: jax.Array,
+    variance: jax.Array,
+    scale: jax.Array | None,
+    bias: jax.Array | None,
+    *,
+    epsilon: float,
+) -> jax.Array:
+    wide = accumulator(features.dtype)
+    x = clear_padding(features, valid)
+    factor = jax.lax.rsqrt(variance.astype(wide) + epsilon)
+    if scale is not None:
+        factor = factor * scale.astype(wide)
+    y = (x - mean.astype(wide)[None, :]) * factor[None, :]
+    if bias is not None:
+        y = y + bias.astype(wide)[None, :]
+    return y.astype(features.dtype)
+
+
+def clear_padding(features: jax.Array, valid: jax.Array) -> jax.Array:
+    """``features [N, C]`` in the accumulator's dtype, zero where ``valid`` is False.
+
+    Before anything is computed: garbage times anything would reach the gradient.
+    """
+    wide = accumulator(features.dtype)
+    return jnp.where(valid[:, None], features.astype(wide), jnp.zeros((), wide))
+
+
+def layer_norm(
+    voxels: Rows,
+    scale: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    epsilon: float = 1e-5,
+) -> Rows:
+    """Each voxel's features to mean 0 and variance 1, then ``* scale + bias``.
+
+    Args:
+      voxels: Voxels or Points, ``C`` channels.
+      scale, bias: ``[C]``; None leaves them out.
+      epsilon: added to the (biased) variance.
+
+    Returns:
+      The same voxels; statistics in at least float32, features in the input's dtype.
+
+    Raises:
+      InputError: a scale or bias of another shape.
+
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
+    """
+    check_affine(voxels.features.shape[1], scale, bias)
+    features = _layer_norm(voxels.features, voxels.valid, scale, bias, epsilon=epsilon)
+    return voxels.replace_features(features)
+
+
+def rms_norm(voxels: Rows, scale: jax.Array | None = None, epsilon: float = 1e-5) -> Rows:
+    """Each voxel's features divided by their root mean square, then ``* scale``.
+
+    Arguments, result and errors as in :func:`layer_norm`; ``epsilon`` is added to the mean square.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
+    """
+    check_affine(voxels.features.shape[1], scale)
+    features = _rms_norm(voxels.features, voxels.valid, scale, epsilon=epsilon)
+    return voxels.replace_features(features)
+
+
+def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None = None) -> None:
+    """Raise :class:`voxax.InputError` unless scale and bias are ``[C]`` or None."""
+    for name, value in (("scale", scale), ("bias", bias)):
+        if value is not None and value.shape != (channels,):
+            raise InputError(
+                f"{name} of shape {tuple(value.shape)} for {channels} channels: expected "
+                f"[{channels}]"
+            )
+
+
+@functools.partial(jax.jit, static_argnames="epsilon")
+def _layer_norm(
+    features: jax.Array,
+    valid: jax.Array,
+    scale: jax.Array | None,
+    bias: jax.Array | None,
+    *,
+    epsilon: float,
+) -> jax.Array:
+    x = clear_padding(features, valid)
+    centred = x - jnp.mean(x, axis=1, keepdims=True)
+    variance = jnp.mean(centred * centred, axis=1, keepdims=True)
+    y = centred * jax.lax.rsqrt(variance + epsilon)
+    if scale is not None:
+        y = y * scale.astype(y.dtype)[None, :]
+    if bias is not None:
+        y = y + bias.astype(y.dtype)[None, :]
+    return y.astype(features.dtype)
+
+
+@functools.partial(jax.jit, static_argnames="epsilon")
+def _rms_norm(
+    features: jax.Array, valid: jax.Array, scale: jax.Array | None, *, epsilon: float
+) -> jax.Array:
+    x = clear_padding(features, valid)
+    y = x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True) + epsilon)
+    if scale is not None:
+        y = y * scale.astype(y.dtype)[None, :]
+    return y.astype(features.dtype)
+
+
+Scenes = TypeVar("Scenes", Voxels, Points)
+
+
+def group_norm(
+    voxels: Scenes,
+    num_groups: int,
+    scale: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    epsilon: float = 1e-5,
+) -> Scenes:
+    """Each scene's groups of channels to mean 0 and variance 1, then ``* scale + bias``.
+
+    Statistics are taken over the group's channels and all voxels of the scene, on all shards where
+    it is split over a mesh axis.
+
+    Args:
+      voxels: Voxels or Points, ``C`` channels; scenes without voxels are welcome.
+      num_groups: divides C; group g holds channels ``g * C/num_groups`` and following.
+      scale, bias: ``[C]``; None leaves them out.
+      epsilon: added to the (biased) variance.
+
+    Returns:
+      The same voxels; statistics in at least float32, features in the input's dtype.
+
+    Raises:
+      InputError: groups that do not divide the channels, a scale or bias of another shape.
+
+    Source: Wu and He, "Group Normalization", ECCV 2018.
+    """
+    channels = voxels.features.shape[1]
+    check_affine(channels, scale, bias)
+    if num_groups < 1 or channels % num_groups:
+        raise InputError(f"num_groups={num_groups} must divide the {channels} channels")
+    features = _group_norm(
+        voxels.features,
+        voxels.valid,
+        scene_index(voxels),
+        scale,
+        bias,
+        batch_size=voxels.batch_size,
+        num_groups=num_groups,
+        epsilon=epsilon,
+        axis=split_axis(voxels),
+    )
+    return voxels.replace_features(features)
+
+
+def instance_norm(
+    voxels: Scenes,
+    scale: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    epsilon: float = 1e-5,
+) -> Scenes:
+    """Each channel of each scene to mean 0 and variance 1 over the scene's voxels.
+
+    Arguments, result and errors as in :func:`group_norm`, with one group for each channel.
+
+    Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization", 2016.
+    """
+    return group_norm(voxels, voxels.features.shape[1], scale, bias, epsilon)
+
+
+def scene_index(voxels: Voxels | Points) -> jax.Array:
+    """``int32[capacity]``: the scene of each row; padding rows may hold anything."""
+    return voxels.batch_index if isinstance(voxels, Points) else voxels.coords[:, 0]
+
+
+@functools.partial(jax.jit, static_argnames=("batch_size", "num_groups", "epsilon", "axis"))
+def _group_norm(
+    features: jax.Array,
+    valid: jax.Array,
+    scene: jax.Array,
+    scale: jax.Array | None,
+    bias: jax.Array | None,
+    *,
+    batch_size: int,
+    num_groups: int,
+    epsilon: float,
+    axis: str | None,
+) -> jax.Array:
+    x = clear_padding(features, valid)
+    wide, channels = x.dtype, x.shape[1]
+    members = (scene[:, None] == jnp.arange(batch_size, dtype=scene.dtype)[None, :]) & valid[
+        :, None
+    ]
+    number = jnp.sum(members, axis=0, dtype=jnp.int32) * (channels // num_groups)
+    if axis is not None:
+        number = jax.lax.psum(number, axis)
+    number = jnp.maximum(number, 1).astype(wide)
+    zero = jnp.zeros((), wide)
+
+    # One scene after the other, by selection. Adding into a few rows by index would collide all
+    # the time, in an order that differs between runs on a GPU; a product with the matrix of
+    # members would carry one scene's NaN into all others.
+    def mean_of(values: jax.Array) -> jax.Array:
+        """``[batch_size, C]``: the mean of ``values [N, C]`` in each scene's group."""
+        total = jax.lax.map(
+            lambda mine: jnp.sum(jnp.where(mine[:, None], values, zero), axis=0), members.T
+        )
+        if axis is not None:
+            total = jax.lax.psum(total, axis)
+        total = total.reshape(batch_size, num_groups, -1).sum(axis=2)
+        return jnp.repeat(total / number[:, None], channels // num_groups, axis=1)
+
+    def read(statistic: jax.Array) -> jax.Array:
+        """``[N, C]``: the statistic ``[batch_size, C]`` of each row's scene, zero in padding."""
+
+        def select(rows: jax.Array, scene: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            mine, value = scene
+            return jnp.where(mine[:, None], value[None, :], rows), None
+
+        return jax.lax.scan(select, jnp.zeros_like(x), (members.T, statistic))[0]
+
+    centred = x - read(mean_of(x))
+    factor = jax.lax.rsqrt(mean_of(centred * centred) + epsilon)
+    if scale is not None:
+        factor = factor * scale.astype(wide)[None, :]
+    y = centred * read(factor)
+    if bias is not None:
+        y = y + bias.astype(wide)[None, :]
+    return y.astype(features.dtype)

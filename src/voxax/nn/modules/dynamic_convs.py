@@ -1,0 +1,456 @@
+"""Dynamic convolutions as modules: with weights of their own and the choices that they predict."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from voxax.algorithms.dynamic.grid import box_conv
+from voxax.errors import InputError
+from voxax.geometry import KernelSpec, Voxels
+from voxax.geometry.kernel_spec import per_axis
+from voxax.nn.dynamic.deform_conv import Modulation, deform_conv
+from voxax.nn.dynamic.focal_conv import focal_conv
+from voxax.nn.dynamic.sparse_dynamic_conv import DynamicMethod
+from voxax.nn.functional import dynamic_conv, sparse_dynamic_conv
+from voxax.nn.functional.sparse_conv import spatially_sparse_conv
+from voxax.nn.modules.sparse_convs import (
+    Initializer,
+    check_input,
+    he_normal,
+    own_ndim,
+    static_requests,
+)
+from voxax.products.convolve import precision_name
+from voxax.tuning import Request
+from voxax.tuning.request import frozen
+
+
+class DynamicConv(nnx.Module):
+    """:func:`voxax.nn.functional.dynamic_conv` with a weight of its own, on ``[B, *spatial, C]``.
+
+    Args:
+      in_channels, out_channels: C, C_out.
+      kernel_size: the largest, an integer or one per axis.
+      ndim: spatial axes, 1 to 3.
+      stride: an integer or one per axis.
+      use_bias: whether there is a bias.
+      bank: how many weights a ``mixture`` mixes; None is one weight, and no mixture.
+      tau: width of the ramp of soft sizes.
+      method: which strategies may be used; None leaves it to overlays and the environment.
+      dtype: to compute in; None is that of input and weight.
+      param_dtype: of the parameters.
+      kernel_init, bias_init: initializers; the weight is drawn as ``[K, C, C_out]``.
+      precision: as for the function.
+      rngs: None means ``nnx.Rngs(0)``.
+
+    Attributes:
+      weight: ``[*T, C, C_out]``, with ``bank`` M ``[M, *T, C, C_out]``.
+      bias: ``[C_out]`` or None.
+    """
+
+    weight: nnx.Param
+    bias: nnx.Param | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        *,
+        ndim: int = 2,
+        stride: int | Sequence[int] = 1,
+        use_bias: bool = True,
+        bank: int | None = None,
+        tau: float = 1.0,
+        method: Request = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        bias_init: Initializer = nnx.initializers.zeros,
+        precision: jax.lax.PrecisionLike = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        self.kernel_size = per_axis(kernel_size, ndim, "kernel_size")
+        self.stride = per_axis(stride, ndim, "stride")
+        self.in_channels, self.out_channels, self.dtype = in_channels, out_channels, dtype
+        self.tau, self.precision = float(tau), precision
+        self.method = method if method == "bank" else frozen(method, "dynamic", "method")
+        taps = 1
+        for extent in self.kernel_size:
+            taps *= extent
+        kernels = [
+            kernel_init(rngs.params(), (taps, in_channels, out_channels), param_dtype)
+            for _ in range(bank or 1)
+        ]
+        shape = (*self.kernel_size, in_channels, out_channels)
+        weight = jnp.stack(kernels).reshape(*(() if bank is None else (bank,)), *shape)
+        self.weight = nnx.Param(weight)
+        self.bias = (
+            nnx.Param(bias_init(rngs.params(), (out_channels,), param_dtype)) if use_bias else None
+        )
+
+    def __call__(
+        self,
+        x: jax.Array,
+        *,
+        size: jax.Array | int | None = None,
+        dilation: jax.Array | int | Sequence[int] | None = None,
+        offsets: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        mixture: jax.Array | None = None,
+    ) -> jax.Array:
+        """``[B, *outputs, C_out]``; arguments as for the function."""
+        weight = self.weight[...]
+        bias = None if self.bias is None else self.bias[...]
+        if self.dtype is not None:
+            x, weight = x.astype(self.dtype), weight.astype(self.dtype)
+            bias = None if bias is None else bias.astype(self.dtype)
+        return dynamic_conv(
+            x,
+            weight,
+            size=size,
+            dilation=dilation,
+            offsets=offsets,
+            mask=mask,
+            mixture=mixture,
+            stride=self.stride,
+            method=self.method,
+            bias=bias,
+            tau=self.tau,
+            precision=self.precision,
+        )
+
+
+class SparseDynamicConv(nnx.Module):
+    """:func:`voxax.nn.functional.sparse_dynamic_conv` with its weight and, if asked, its choices.
+
+    With ``learn_size`` a linear head reads each voxel's size, 1 to ``kernel_size``, from its
+    features. Sizes are whole in training too, so the numbers are those of evaluation; their
+    gradient is that of the ramp between whole sizes, taken at both of its ends: half of what one
+    size more would change plus half of what one size less would. In evaluation mode
+    (``module.eval()``) pairs beyond a size do not exist, and time follows those that do.
+
+    With ``bank`` > 1 a second head mixes as many weights, by softmax (Chen et al., "Dynamic
+    Convolution: Attention over Convolution Kernels", CVPR 2020; there the features of a whole
+    image decide, here those of a voxel).
+
+    Args:
+      in_channels, out_channels: channels.
+      kernel_size: the largest size, an integer.
+      stride, dilation: integers, or one per axis; heads need stride 1.
+      ndim: spatial axes, 3 unless the class says otherwise.
+      learn_size: give the module a size head.
+      bank: number of weights.
+      use_bias, dtype, param_dtype, kernel_init, bias_init, precision, fwd_algo, bwd_algo, rngs: as
+        in :class:`SpatiallySparseConv`.
+      method: as of the function.
+    """
+
+    NDIM: int | None = None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 5,
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        *,
+        ndim: int | None = None,
+        learn_size: bool = False,
+        bank: int = 1,
+        use_bias: bool = True,
+        fwd_algo: Request = None,
+        bwd_algo: Request = None,
+        method: DynamicMethod = "auto",
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        bias_init: Initializer = jax.nn.initializers.zeros,
+        precision: Any = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        if bank < 1:
+            raise InputError(f"bank={bank} must be at least 1")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.ndim = own_ndim(self, ndim)
+        steps = per_axis(stride, self.ndim, "stride")
+        if (learn_size or bank > 1) and any(s != 1 for s in steps):
+            raise InputError(
+                f"stride={stride}: heads read the output's own voxels, so learn_size and bank need "
+                "stride 1; give size= and mixture= for strided outputs when calling"
+            )
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        self.kernel_size, self.dtype = operator.index(kernel_size), dtype
+        self.deterministic = False
+        self.options: dict[str, Any] = {
+            "kernel_size": self.kernel_size,
+            "stride": steps,
+            "dilation": per_axis(dilation, self.ndim, "dilation"),
+            "method": method,
+            "precision": precision,
+            **static_requests("dense", fwd_algo=fwd_algo, bwd_algo=bwd_algo),
+        }
+        taps = KernelSpec.make(self.ndim, self.kernel_size).num_offsets
+        shape = (taps, in_channels, out_channels)
+        weights = [kernel_init(rngs.params(), shape, param_dtype) for _ in range(bank)]
+        self.weight = nnx.Param(weights[0] if bank == 1 else jnp.stack(weights))
+        self.bias = (
+            nnx.Param(bias_init(rngs.params(), (out_channels,), param_dtype)) if use_bias else None
+        )
+
+        def head(features: int) -> nnx.Linear:
+            # Zero: every voxel starts with the middle size, and with equal shares.
+            return nnx.Linear(
+                in_channels, features, kernel_init=jax.nn.initializers.zeros, dtype=dtype,
+                param_dtype=param_dtype, precision=precision, rngs=rngs,
+            )  # fmt: skip
+
+        self.size_head = head(1) if learn_size else None
+        self.mixture_head = head(bank) if bank > 1 else None
+
+    def sizes(self, voxels: Voxels) -> jax.Array:
+        """``float[capacity]``, whole: the learned size of each voxel, with a gradient.
+
+        Raises:
+          InputError: the module has no size head.
+        """
+        if self.size_head is None:
+            raise InputError("this module has no size head: make it with learn_size=True")
+        check_input(self, voxels)
+        clean = jnp.where(voxels.geometry.valid[:, None], voxels.features, 0)
+        raw = self.size_head(clean)[:, 0]
+        size = 1 + (self.kernel_size - 1) * jax.nn.sigmoid(raw)
+        return size + jax.lax.stop_gradient(jnp.round(size) - size)
+
+    def __call__(
+        self,
+        voxels: Voxels,
+        size: jax.Array | int | None = None,
+        mask: jax.Array | None = None,
+        mixture: jax.Array | None = None,
+    ) -> Voxels:
+        """Convolve; a ``size`` or ``mixture`` given here takes the place of the head's.
+
+        A ``size`` of floats is soft in training and rounded down in evaluation.
+        """
+        check_input(self, voxels)
+        if size is None and self.size_head is not None:
+            size = self.sizes(voxels)
+        if mixture is None and self.mixture_head is not None:
+            clean = jnp.where(voxels.geometry.valid[:, None], voxels.features, 0)
+            mixture = jax.nn.softmax(self.mixture_head(clean), axis=-1)
+        weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
+        if self.dtype is not None:
+            weight = weight.astype(self.dtype)
+            voxels = voxels.map(lambda f: f.astype(self.dtype))
+        given = None if size is None else jnp.asarray(size)
+        soft = given is not None and jnp.issubdtype(given.dtype, jnp.floating)
+        with jax.named_scope(type(self).__name__):
+            return sparse_dynamic_conv(
+                voxels,
+                weight,
+                bias=bias,
+                size=given,
+                tau=1.0 if soft and not self.deterministic else None,
+                mask=mask,
+                mixture=mixture,
+                **self.options,
+            )
+
+
+class SparseDynamicConv2d(SparseDynamicConv):
+    """:class:`SparseDynamicConv` on two axes."""
+
+    NDIM = 2
+
+
+class SparseDynamicConv3d(SparseDynamicConv):
+    """:class:`SparseDynamicConv` on three axes."""
+
+    NDIM = 3
+
+
+class DeformConv(nnx.Module):
+    """:func:`voxax.nn.functional.deform_conv` on ``[B, *spatial, C]``, offsets from a convolution.
+
+    The convolution that predicts offsets and mask has the same kernel, stride and dilation, and
+    starts at zero: so the layer starts as an ordinary convolution (half of one with ``sigmoid``,
+    the mean of the taps with ``softmax``).
+
+    Args:
+      in_channels, out_channels: C, C_out; without a weight both are the same.
+      kernel_size, stride, dilation: integers, or one per axis.
+      ndim: spatial axes, 1 to 3.
+      offset_groups: groups of channels that move on their own.
+      modulation: ``"sigmoid"`` (v2), ``"softmax"`` (v3), ``"plain"`` (v4); None has no mask (v1).
+      use_weight: False sums the taps within channels (v3, v4).
+      use_bias: whether there is a bias.
+      groups: of the weight.
+      dtype: to compute in; None is that of input and parameters.
+      param_dtype: of the parameters.
+      kernel_init, bias_init: initializers; the weight is drawn as ``[K, C / groups, C_out]``.
+      precision: as for the function.
+      rngs: None means ``nnx.Rngs(0)``.
+
+    Attributes:
+      weight: ``[*T, C / groups, C_out]`` or None.
+      bias: ``[C_out]`` or None.
+      predict, predict_bias: of the convolution that predicts.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int] = 3,
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        *,
+        ndim: int = 2,
+        offset_groups: int = 1,
+        modulation: Modulation | None = "sigmoid",
+        use_weight: bool = True,
+        use_bias: bool = True,
+        groups: int = 1,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        bias_init: Initializer = nnx.initializers.zeros,
+        precision: jax.lax.PrecisionLike = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        if not use_weight and in_channels != out_channels:
+            raise InputError(
+                f"in_channels={in_channels}, out_channels={out_channels}: without a weight both "
+                "are the same"
+            )
+        if in_channels % groups or out_channels % groups or in_channels % offset_groups:
+            raise InputError(
+                f"groups={groups} and offset_groups={offset_groups} must divide "
+                f"in_channels={in_channels}, groups also out_channels={out_channels}"
+            )
+        self.kernel_size = per_axis(kernel_size, ndim, "kernel_size")
+        self.stride = per_axis(stride, ndim, "stride")
+        self.dilation = per_axis(dilation, ndim, "dilation")
+        self.offset_groups, self.groups = offset_groups, groups
+        self.modulation: Modulation | None = modulation
+        self.dtype, self.precision = dtype, precision
+        taps = math.prod(self.kernel_size)
+        shape = (*self.kernel_size, in_channels // groups, out_channels)
+        drawn = kernel_init(rngs.params(), (taps, *shape[-2:]), param_dtype) if use_weight else None
+        self.weight = None if drawn is None else nnx.Param(drawn.reshape(shape))
+        self.bias = (
+            nnx.Param(bias_init(rngs.params(), (out_channels,), param_dtype)) if use_bias else None
+        )
+        self.predicted = offset_groups * taps * (ndim + (modulation is not None))
+        self.predict = nnx.Param(
+            jnp.zeros((*self.kernel_size, in_channels, self.predicted), param_dtype)
+        )
+        self.predict_bias = nnx.Param(jnp.zeros((self.predicted,), param_dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """``[B, *outputs, C_out]``."""
+        ndim, taps = len(self.kernel_size), math.prod(self.kernel_size)
+        dtype = x.dtype if self.dtype is None else self.dtype
+        x = x.astype(dtype)
+        found = box_conv(
+            x,
+            self.predict[...].astype(dtype),
+            self.stride,
+            self.dilation,
+            precision=precision_name(self.precision),
+        )
+        found = found + self.predict_bias[...].astype(dtype).reshape((1,) * (ndim + 1) + (-1,))
+        found = found.reshape(*found.shape[:-1], self.offset_groups, taps, -1)
+        has_mask = self.modulation is not None
+        return deform_conv(
+            x,
+            None if self.weight is None else self.weight[...].astype(dtype),
+            found[..., :ndim],
+            mask=found[..., ndim] if has_mask else None,
+            modulation="plain" if self.modulation is None else self.modulation,
+            bias=None if self.bias is None else self.bias[...].astype(dtype),
+            kernel_size=self.kernel_size,
+            stride=self.stride,
+            dilation=self.dilation,
+            groups=self.groups,
+            precision=self.precision,
+        )
+
+
+class FocalConv(nnx.Module):
+    """:func:`voxax.nn.functional.focal_conv`, importance from a submanifold convolution.
+
+    Args:
+      in_channels, out_channels: channels.
+      kernel_size: of both convolutions, an integer or one per axis.
+      ndim: spatial axes.
+      threshold: above it an importance counts.
+      capacity: static rows of the result; None as for the function.
+      use_bias, param_dtype, kernel_init, precision, rngs: as in :class:`SpatiallySparseConv`.
+
+    Attributes:
+      weight: ``[K, C_in, C_out]``; bias: ``[C_out]`` or None.
+      predict, predict_bias: of the convolution that predicts, ``[K, C_in, K]`` and ``[K]``.
+
+    Source: Chen et al., "Focal Sparse Convolutional Networks for 3D Object Detection", CVPR 2022.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int] = 3,
+        *,
+        ndim: int = 3,
+        threshold: float = 0.5,
+        capacity: int | None = None,
+        use_bias: bool = True,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        precision: jax.lax.PrecisionLike = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        self.kernel_size = per_axis(kernel_size, ndim, "kernel_size")
+        self.threshold, self.capacity, self.precision = float(threshold), capacity, precision
+        taps = math.prod(self.kernel_size)
+        shapes = ((taps, in_channels, out_channels), (taps, in_channels, taps))
+        weight, predict = (kernel_init(rngs.params(), shape, param_dtype) for shape in shapes)
+        self.weight, self.predict = nnx.Param(weight), nnx.Param(predict)
+        self.predict_bias = nnx.Param(jnp.zeros((taps,), param_dtype))
+        self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
+
+    def importance(self, voxels: Voxels) -> jax.Array:
+        """``float[capacity, K]`` in (0, 1), for a loss of its own on what should grow."""
+        scores = spatially_sparse_conv(
+            voxels,
+            self.predict[...],
+            self.kernel_size,
+            bias=self.predict_bias[...],
+            precision=self.precision,
+        )
+        return jax.nn.sigmoid(scores.features)
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """The voxels and those that grew, with ``out_channels`` channels."""
+        return focal_conv(
+            voxels,
+            self.weight[...],
+            self.importance(voxels),
+            self.kernel_size,
+            bias=None if self.bias is None else self.bias[...],
+            threshold=self.threshold,
+            capacity=self.capacity,
+            precision=self.precision,
+        )

@@ -1,0 +1,157 @@
+"""Pointwise modules.
+
+A linear layer on every voxel's features.
+
+The dropout module.
+
+Sequential application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry import Voxels
+from voxax.nn.functional import dropout
+from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
+from voxax.nn.modules.sparse_convs import he_normal
+
+
+class Activation(nnx.Module):
+    """Apply ``fn`` to the features ``[capacity, C]``; padding stays zero."""
+
+    def __init__(self, fn: Callable[[jax.Array], jax.Array]) -> None:
+        self.fn = fn
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return voxels.map(self.fn)
+
+
+class ReLU(Activation):
+    """``max(x, 0)``."""
+
+    def __init__(self) -> None:
+        super().__init__(jax.nn.relu)
+
+
+class GELU(Activation):
+    """Gaussian error linear unit (tanh form)."""
+
+    def __init__(self) -> None:
+        super().__init__(jax.nn.gelu)
+
+
+class SiLU(Activation):
+    """``x * sigmoid(x)``."""
+
+    def __init__(self) -> None:
+        super().__init__(jax.nn.silu)
+
+
+class LeakyReLU(Activation):
+    """``x`` where positive, else ``0.01 x``."""
+
+    def __init__(self) -> None:
+        super().__init__(jax.nn.leaky_relu)
+
+
+class Linear(nnx.Module):
+    """``features @ weight + bias``: a convolution of kernel size 1 without a kernel map.
+
+    Args:
+      in_channels, out_channels: channels.
+      use_bias: add a bias.
+      dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
+      rngs: None means ``nnx.Rngs(0)``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        use_bias: bool = True,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = "highest",
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        self.linear = nnx.Linear(
+            in_channels,
+            out_channels,
+            use_bias=use_bias,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            precision=precision,
+            kernel_init=he_normal,
+            rngs=nnx.Rngs(0) if rngs is None else rngs,
+        )
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return voxels.map(self.linear)
+
+
+class Dropout(nnx.Module):
+    """Inverted dropout, switched by ``model.train()`` and ``model.eval()``.
+
+    Args:
+      rate: fraction that is dropped, in [0, 1].
+      mode: ``feature``, ``voxel`` or ``channel``; see :func:`voxax.nn.functional.dropout`.
+      deterministic: evaluation mode from the start: the input is handed on as it is.
+      rng_collection: the stream of ``rngs`` that keys are drawn from, a new one at each call.
+      rngs: None means that a key (or ``nnx.Rngs``) is given at each call.
+    """
+
+    def __init__(
+        self,
+        rate: float = 0.5,
+        *,
+        mode: DropoutMode = "feature",
+        deterministic: bool = False,
+        rng_collection: str = "dropout",
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+    ) -> None:
+        check_dropout(rate, mode)
+        self.rate, self.deterministic, self.rng_collection = rate, deterministic, rng_collection
+        self.mode: DropoutMode = mode
+        stream = rngs[rng_collection] if isinstance(rngs, nnx.Rngs) else rngs
+        self.rngs = nnx.data(None if stream is None else stream.fork())
+
+    def __call__(
+        self, voxels: Scenes, *, rngs: nnx.Rngs | nnx.RngStream | jax.Array | None = None
+    ) -> Scenes:
+        """Drop features; ``rngs`` (streams or one ``jax.random`` key) overrides the module's.
+
+        Raises:
+          InputError: in training, and there is no source of keys.
+        """
+        if self.deterministic or self.rate == 0:
+            return voxels.replace_features(voxels.features)
+        source = self.rngs if rngs is None else rngs
+        if source is None:
+            raise InputError(
+                "Dropout in training draws random numbers: build it with rngs=nnx.Rngs(seed), "
+                "call it with rngs=, or switch it off with model.eval()"
+            )
+        if isinstance(source, nnx.Rngs):
+            source = source[self.rng_collection]
+        key = source() if isinstance(source, nnx.RngStream) else source
+        return dropout(voxels, self.rate, key, self.mode)
+
+
+class Sequential(nnx.Module):
+    """Apply modules (or any callables on Voxels) one after the other."""
+
+    def __init__(self, *layers: Callable[..., Any]) -> None:
+        self.layers = nnx.List(list(layers))
+
+    def __call__(self, voxels: Any) -> Any:
+        for layer in self.layers:
+            voxels = layer(voxels)
+        return voxels
