@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from voxax.errors import InputError, MissingExtraError
-from voxax.plot import CORRECT, WRONG, segmentation_png
+from voxax.plot import CORRECT, IGNORED, WRONG, class_colors, segmentation_png
 from voxax.plot.figure import height_text, length_text, nice_length
 from voxax.plot.palette import rgb
 
@@ -28,8 +28,12 @@ def pixels(path):
     return (imread(path)[..., :3] * 255).round().astype(int)
 
 
-def has(picture, color):
-    return bool((np.abs(picture - rgb(color)).max(axis=-1) <= 2).any())
+def count(picture, color):
+    """Pixels of a colour; the dot of an entry in the legend has 261 of them."""
+    return int((np.abs(picture - rgb(color)).max(axis=-1) <= 2).sum())
+
+
+LEGEND = 400
 
 
 def test_with_truth_shows_errors(tmp_path, cloud):
@@ -37,15 +41,15 @@ def test_with_truth_shows_errors(tmp_path, cloud):
     assert path == tmp_path / "a.png"
     picture = pixels(path)
     assert picture.shape[1] == 2000
-    assert has(picture, WRONG)
-    assert has(picture, CORRECT)
+    assert count(picture, WRONG) > LEGEND
+    assert count(picture, CORRECT) > LEGEND
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.png"]
 
 
 def test_without_truth(tmp_path, cloud):
     positions, prediction, _ = cloud
     path = segmentation_png(tmp_path / "a.png", positions, prediction, None, NAMES)
-    assert not has(pixels(path), WRONG)
+    assert count(pixels(path), WRONG) == 0
 
 
 def test_same_input_same_bytes(tmp_path, cloud):
@@ -57,7 +61,10 @@ def test_same_input_same_bytes(tmp_path, cloud):
 @pytest.mark.parametrize("size", [1e-4, 0.15, 1e4])
 def test_any_size_and_axis(tmp_path, cloud, up, size):
     positions, prediction, truth = cloud
-    segmentation_png(tmp_path / "a.png", positions * size / 40, prediction, truth, NAMES, up=up)
+    path = tmp_path / "a.png"
+    segmentation_png(path, positions * size / 40, prediction, truth, NAMES, up=up)
+    drawn = [count(pixels(path), color) for color in class_colors(NAMES)]
+    assert min(drawn) > 10 * LEGEND, drawn
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -73,15 +80,25 @@ def test_hardly_any_points(tmp_path, count, known):
 def test_all_ignored(tmp_path, cloud):
     positions, prediction, _ = cloud
     ignored = np.full(len(positions), -1)
-    segmentation_png(tmp_path / "a.png", positions, prediction, ignored, NAMES)
-    segmentation_png(tmp_path / "b.png", positions, ignored, None, NAMES)
+    picture = pixels(segmentation_png(tmp_path / "a.png", positions, prediction, ignored, NAMES))
+    assert max(count(picture, WRONG), count(picture, CORRECT)) < LEGEND
+    assert count(picture, IGNORED) > 100 * LEGEND
+    picture = pixels(segmentation_png(tmp_path / "b.png", positions, ignored, None, NAMES))
+    assert [count(picture, color) for color in class_colors(NAMES)] == [0, 0, 0]
+    assert count(picture, IGNORED) > 100 * LEGEND
 
 
 def test_ceiling_is_left_out(tmp_path, cloud):
     positions, prediction, truth = cloud
     roof = ["ceiling", "floor", "wall"]
-    segmentation_png(tmp_path / "a.png", positions, prediction, truth, roof)
-    segmentation_png(tmp_path / "b.png", positions, prediction * 0, None, roof)
+    color, *others = class_colors(roof)
+    picture = pixels(segmentation_png(tmp_path / "a.png", positions, prediction, truth, roof))
+    assert count(picture, color) < LEGEND
+    assert min(count(picture, other) for other in others) > 10 * LEGEND
+    picture = pixels(segmentation_png(tmp_path / "b.png", positions, prediction * 0, None, roof))
+    assert 0 < count(picture, color) < LEGEND
+    background = count(picture, "#f7f8f9") + count(picture, "#ffffff")
+    assert background > 0.98 * picture[..., 0].size
 
 
 def test_iou_and_awkward_text(tmp_path, cloud):
