@@ -1,4 +1,4 @@
-"""Imports the optional drawing libraries, with one message when they are missing."""
+"""Import of optional drawing libraries, with one message for missing ones."""
 
 import importlib
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""Where the camera stands: upright axes, drawn extent, and the two views.
+"""Upright axes, drawn extent, and the camera of the two views.
 
 NumPy only. "Scene" axes here are: first to the right, second away from the reader,
 third up. Both views are drawn in them, so that left and right agree between the two.
@@ -30,7 +30,7 @@ OVER_WALLS = 52.0
 
 @dataclass(frozen=True)
 class Scene:
-    """The drawn part of a cloud, upright and near the origin.
+    """Points of a cloud that are drawn, upright and near the origin.
 
     Attributes:
         points: [M, 3] float32, metres: right, away, up; centred on the drawn box.
@@ -40,7 +40,7 @@ class Scene:
         azimuth, elevation: degrees, the camera of the perspective view.
         clipped: points of the cloud outside the drawn box.
         to_cloud: [3, 3] float64, rows are the scene's axes in the cloud's.
-        floor: height of the box's lower face, metres, in the cloud's up axis.
+        base: height of the box's lower face, metres, in the cloud's up axis.
     """
 
     points: np.ndarray
@@ -52,7 +52,7 @@ class Scene:
     elevation: float
     clipped: int
     to_cloud: np.ndarray
-    floor: float
+    base: float
 
 
 def compose(
@@ -95,12 +95,12 @@ def compose(
         elevation=elevation,
         clipped=clipped,
         to_cloud=axes,
-        floor=float(low[2]),
+        base=float(low[2]),
     )
 
 
 def drawn_box(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper corner, [3] float64 each, of what is worth drawing.
+    """Lower and upper corner, [3] float64 each, of the drawn box.
 
     The whole extent, except along axes where a few stray points (the long tails of a
     LiDAR sweep, reflections below ground) would shrink all the others to a spot.

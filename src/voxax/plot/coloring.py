@@ -1,4 +1,4 @@
-"""Colours for the points of a cloud by what is known of them, each with its legend.
+"""Colours for the points of a cloud by label, error, feature or tile, each with its legend.
 
 NumPy only. Classes have the colours of all other pictures, numbers run from light to dark.
 """
@@ -45,7 +45,7 @@ class Coloring:
 
 
 def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Coloring:
-    """By class.
+    """Colour points by class.
 
     Args:
         labels: integers [N]; negative is "no label".
@@ -77,7 +77,7 @@ def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Co
 
 
 def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
-    """By whether the prediction is right.
+    """Colour points as correct, wrong or ignored.
 
     Args:
         prediction: integers [N].
@@ -100,11 +100,11 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
 
 
 def by_feature(values: np.ndarray) -> Coloring:
-    """By a number of each point: integers of few values one by one, others along a ramp.
+    """Colour points by a number: integers of few values one by one, others along a ramp.
 
     Args:
         values: numbers [N]. The ramp runs from their 1st to their 99th percentile, or around 0
-            where there are values of both signs; what is not finite is grey.
+            if values have both signs; values that are not finite are grey.
 
     Raises:
         InputError: another shape, or no numbers.
@@ -139,7 +139,7 @@ def by_feature(values: np.ndarray) -> Coloring:
 
 
 def by_tile(rows: np.ndarray, tile: int) -> Coloring:
-    """By the tile of ``tile`` consecutive rows that a point's voxel is in; eight colours repeat.
+    """Colour points by the tile of ``tile`` consecutive rows of their voxels; eight colours repeat.
 
     Args:
         rows: integers [N], a point's voxel, negative without one.
@@ -156,7 +156,7 @@ def by_tile(rows: np.ndarray, tile: int) -> Coloring:
 
 
 def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> Coloring:
-    """One tile of voxels, and the runs of rows that are read for it.
+    """Colour one tile of voxels, and the runs of rows that a kernel reads for it.
 
     Args:
         rows: integers [N], a point's voxel, negative without one.
@@ -196,5 +196,5 @@ def _ramp(signed: bool) -> list[str]:
 
 
 def _table(colors: Sequence[str]) -> np.ndarray:
-    """uint8 [len(colors), 3]; black where there are none."""
+    """Stack colours as uint8 [len(colors), 3]; one black row without any."""
     return np.stack([rgb(color) for color in colors]) if colors else np.zeros((1, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""Checked labels of a cloud, and what the legends say about them."""
+"""A cloud with checked labels, and the counts and shares that legends show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Labelled:
         return table[np.maximum(labels, -1)]
 
     def error_sentence(self) -> str:
-        """What part of the labelled points is wrong, in words."""
+        """The share of wrong points among the labelled ones, in words."""
         verdict = self.verdict()
         wrong = int((verdict == WRONG).sum())
         judged = int((verdict != SKIPPED).sum())
@@ -127,12 +127,12 @@ def _class_ids(what: str, values: np.ndarray, points: int, names: tuple[str, ...
 
 
 def is_ceiling(name: str) -> bool:
-    """Whether a class is what hides a room from a viewer above it."""
+    """True for a class that hides a room from a viewer above it."""
     return name.strip().lower() in ("ceiling", "ceilings")
 
 
 def iou_of(iou: Mapping | None, label: int, name: str) -> float | None:
-    """The IoU given for a class, looked up by name, then by number; None if there is none."""
+    """The IoU of a class, looked up by name, then by number; None if missing or not finite."""
     value = None if iou is None else iou.get(name, iou.get(label))
     return None if value is None or not np.isfinite(value) else float(value)
 

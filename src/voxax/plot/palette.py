@@ -21,7 +21,7 @@ IGNORED = "#dfe3e7"
 # word of a class name that is found here decides ("traffic-sign" is a sign), but words in
 # REMAINDER only if there is no other ("vegetation and other" is vegetation).
 WORDS = {
-    # what one stands, walks or drives on: grey-brown
+    # ground: grey-brown
     "ground": "#a08f7d",
     "road": "#75695f",
     "floor": "#a39281",
@@ -32,7 +32,7 @@ WORDS = {
     "surface": "#8d8177",
     "rail": "#5d4a3c",
     "marking": "#ded3c4",
-    # what is built: warm
+    # buildings: warm
     "building": "#d9793f",
     "roof": "#b3502c",
     "wall": "#e0aa7e",
@@ -47,7 +47,7 @@ WORDS = {
     "ceiling": "#d8c9bb",
     "column": "#c98a2b",
     "beam": "#e2b34f",
-    # what drives: blue
+    # vehicles: blue
     "vehicle": "#2b6cb8",
     "car": "#2b6cb8",
     "truck": "#173f7d",
@@ -57,21 +57,21 @@ WORDS = {
     "motorcycle": "#5a52c9",
     "train": "#1d2f5c",
     "window": "#7fb2e5",
-    # what stands thin and tall: yellow
+    # thin and tall objects: yellow
     "pole": "#e5bf1b",
     "sign": "#f6dd52",
     "light": "#f2e38a",
     "wire": "#b3930d",
     "cable": "#b3930d",
     "tower": "#8f7a12",
-    # what grows: green
+    # plants: green
     "vegetation": "#3c9448",
     "tree": "#27763a",
     "trunk": "#6b5a2a",
     "plant": "#5fb05a",
     "grass": "#8fc263",
     "bush": "#6fb35c",
-    # who lives: red
+    # people and animals: red
     "person": "#d4232f",
     "pedestrian": "#d4232f",
     "human": "#d4232f",
@@ -79,10 +79,10 @@ WORDS = {
     "cyclist": "#f0627c",
     "motorcyclist": "#8f1030",
     "animal": "#e58b93",
-    # what flows: cyan
+    # water: cyan
     "water": "#22b4cf",
     "river": "#22b4cf",
-    # what stands in rooms
+    # furniture
     "table": "#b98b5a",
     "desk": "#b98b5a",
     "chair": "#8a5fb0",

@@ -19,7 +19,7 @@ HAZE = 0.3
 
 @dataclass(frozen=True)
 class Raster:
-    """What each fine pixel shows.
+    """A view with the point, brightness and haze of each fine pixel.
 
     Attributes:
         owner: [H, W] int32, the row of the point seen there; -1 is background.
@@ -117,7 +117,7 @@ def _radii(
 
 
 def _distinct(values: np.ndarray) -> int:
-    """How many different values there are among integers that are not negative."""
+    """The number of different values among integers that are not negative."""
     return int(np.count_nonzero(np.bincount(values)))
 
 

@@ -1,4 +1,4 @@
-"""A cloud in a browser, live: one server, a choice of colours, their legend."""
+"""A server that shows a cloud in a browser, with a choice of colours and their legend."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Stepped:
     """Colours that also depend on a whole number, which gets a slider.
 
     Attributes:
-        label: what the number is.
+        label: name of the number.
         count: it runs from 0 to ``count - 1``.
-        color: the number to the colours.
+        color: function from the number to the colours.
     """
 
     label: str
