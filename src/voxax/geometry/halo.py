@@ -23,7 +23,7 @@ Round = tuple[tuple[int, int], ...]
 """``(sender, receiver)`` pairs of shards; each shard is at most one sender and one receiver."""
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Halo:
     """The source of each input row of a shard's map.
@@ -40,19 +40,10 @@ class Halo:
 
     send: tuple[jax.Array, ...]
     source: jax.Array
-    schedule: tuple[Round, ...]
-    shards: int
-    own_capacity: int
-    axis: str
-
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        key = jax.tree_util.GetAttrKey
-        children = ((key("send"), self.send), (key("source"), self.source))
-        return children, (self.schedule, self.shards, self.own_capacity, self.axis)
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Halo:
-        return cls(*children, *aux)
+    schedule: tuple[Round, ...] = dataclasses.field(metadata={"static": True})
+    shards: int = dataclasses.field(metadata={"static": True})
+    own_capacity: int = dataclasses.field(metadata={"static": True})
+    axis: str = dataclasses.field(metadata={"static": True})
 
     def extend(self, features: jax.Array) -> jax.Array:
         """Features ``[own_capacity, ...]`` to ``[in_capacity, ...]`` of the extended set.

@@ -250,7 +250,7 @@ class MapRecord:
     views: tuple[str, ...]
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttachedMaps:
     """Levels and map arrays in a fixed order; their description is static.
@@ -263,19 +263,10 @@ class AttachedMaps:
 
     levels: tuple[VoxelGeometry, ...]
     views: tuple[tuple[jax.Array, ...], ...]
-    records: tuple[MapRecord, ...]
-
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        key = jax.tree_util.GetAttrKey
-        return ((key("levels"), self.levels), (key("views"), self.views)), self.records
-
-    @classmethod
-    def tree_unflatten(cls, records: Any, children: Any) -> AttachedMaps:
-        levels, views = children
-        return cls(levels, views, records)
+    records: tuple[MapRecord, ...] = dataclasses.field(metadata={"static": True})
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardMaps(AttachedMaps):
     """Maps whose inputs may lie on other shards. Transposed maps are records of their own.
@@ -288,13 +279,3 @@ class ShardMaps(AttachedMaps):
 
     sources: tuple[VoxelGeometry, ...] = ()
     halos: tuple[Halo, ...] = ()
-
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        key = jax.tree_util.GetAttrKey
-        names = ("levels", "views", "sources", "halos")
-        return tuple((key(name), getattr(self, name)) for name in names), self.records
-
-    @classmethod
-    def tree_unflatten(cls, records: Any, children: Any) -> ShardMaps:
-        levels, views, sources, halos = children
-        return cls(levels, views, records, sources, halos)

@@ -54,7 +54,7 @@ from voxax.geometry.regroup import (
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Voxels:
     """A sparse tensor: one feature row per voxel.
@@ -70,17 +70,8 @@ class Voxels:
 
     geometry: VoxelGeometry
     features: jax.Array
-    voxel_size: tuple[float, ...] = ()
-    origin: tuple[float, ...] = ()
-
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        key = jax.tree_util.GetAttrKey
-        children = ((key("geometry"), self.geometry), (key("features"), self.features))
-        return children, (self.voxel_size, self.origin)
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Voxels:
-        return cls(*children, *aux)
+    voxel_size: tuple[float, ...] = dataclasses.field(default=(), metadata={"static": True})
+    origin: tuple[float, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     @classmethod
     def from_coords(cls, coords: Any, features: Any, batch_size: int = 1, **options: Any) -> Any:
