@@ -1,4 +1,4 @@
-"""Voxels, points, kernel maps: what exists where, and what feeds what."""
+"""Voxels, points, and the kernel maps between sets of voxels."""
 
 from voxax.geometry.bev import to_bev as to_bev
 from voxax.geometry.build import MAP_BUILT_EVENT as MAP_BUILT_EVENT

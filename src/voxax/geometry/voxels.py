@@ -391,14 +391,9 @@ def voxelize(
         origin=corner,
     )
     if _compat.is_traced(lost):
-        level = voxels.geometry.stride
-        drops = {level: voxels.geometry.drops[level] + lost}
-        voxels = Voxels(
-            VoxelGeometry(voxels.coords, voxels.count, drops, None, level, batch_size),
-            voxels.features,
-            size,
-            corner,
-        )
+        drops = {level: number + lost for level, number in voxels.geometry.drops.items()}
+        geometry = dataclasses.replace(voxels.geometry, drops=drops)
+        voxels = dataclasses.replace(voxels, geometry=geometry)
     return (voxels, inverse) if return_inverse else voxels
 
 
