@@ -196,12 +196,12 @@ def test_held_lock_costs_a_warning_and_is_tried_again(cache, monkeypatch, caplog
     assert len(caplog.records) == 1
 
 
-def unsupported(descriptor):
+def unsupported(descriptor, operation):
     raise OSError(errno.ENOLCK, "No locks available")
 
 
 def test_file_system_without_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning_cache, "_try_lock", unsupported)
+    monkeypatch.setattr("fcntl.flock", unsupported)
     path, held = tmp_path / "lock", tmp_path / "lock-held"
     with tuning_cache.locked(path, 0.05):
         assert held.exists()

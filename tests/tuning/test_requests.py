@@ -196,17 +196,28 @@ def test_modules_are_equal_whatever_the_spelling():
         SpatiallySparseDepthwiseConv(2, fwd_algo=[FWD.CUTLASS_IMPLICIT_GEMM])
 
 
-def test_module_as_the_issue_writes_it():
+@pytest.mark.parametrize(
+    ("form", "kept"),
+    [
+        ("members", ((IMPLICIT,), (IMPLICIT,))),
+        ("lists", ((IMPLICIT, CUTLASS), (IMPLICIT, CUTLASS))),
+        ("string", ((IMPLICIT,), (IMPLICIT,))),
+    ],
+)
+def test_modules_keep_names(form, kept):
+    """Every spelling becomes the canonical names, in the user's order; other requests stay open."""
     pytest.importorskip("flax.nnx")
     from voxax.nn.modules import SpatiallySparseConv
 
-    for fwd, bwd in MODULE_FORMS.values():
-        SpatiallySparseConv(
-            in_channels=64, out_channels=128, kernel_size=3, fwd_algo=fwd, bwd_algo=bwd
-        )
+    fwd, bwd = MODULE_FORMS[form]
+    options = SpatiallySparseConv(
+        in_channels=64, out_channels=128, kernel_size=3, fwd_algo=fwd, bwd_algo=bwd
+    ).options
+    assert (options["fwd_algo"], options["bwd_algo"]) == kept
+    assert (options["dgrad_algo"], options["wgrad_algo"]) == (None, None)
 
 
-def test_the_same_numbers_whoever_computes_them():
+def test_every_algorithm_computes_equal_numbers():
     voxels, weight = small_voxels(), dense_weight()
     expected = spatially_sparse_conv(voxels, weight, fwd_algo="explicit_gemm").valid_features()
     out = spatially_sparse_conv(
@@ -216,7 +227,7 @@ def test_the_same_numbers_whoever_computes_them():
 
 
 def test_the_unavailable_member_is_skipped_with_one_logged_reason(caplog):
-    tuner.log_refusal.cache_clear()  # once in a process
+    tuner._log_refusal.cache_clear()  # once in a process
     with caplog.at_level(logging.DEBUG, logger="voxax.tuning"):
         chosen = conv(
             fwd_algo=[FWD.IMPLICIT_GEMM, FWD.CUTLASS_IMPLICIT_GEMM],

@@ -24,7 +24,7 @@ def cache(tmp_path):
 def skipped(cache, problem=PROBLEM):
     """Names of the hopeless."""
     with registered(*map(fake, NAMES)):
-        return {name for name, *_ in hopeless(problem, space_of(problem, NAMES, CPU), cache)}
+        return {name for name, *_ in hopeless(space_of(problem, NAMES, CPU), cache.items())}
 
 
 def remember(cache, problems, verdict="ok", **seconds):
@@ -39,7 +39,7 @@ def test_three_clear_losses_are_enough(cache):
     remember(cache, SIMILAR[2:], swift=1e-3, slow=2.1e-3, other=1.9e-3)
     assert skipped(cache) == {"slow"}
     with registered(*map(fake, NAMES)):
-        reasons = hopeless(PROBLEM, space_of(PROBLEM, NAMES, CPU), cache)
+        reasons = hopeless(space_of(PROBLEM, NAMES, CPU), cache.items())
     assert reasons == {("slow", (), 1): "at least 2 times the best in 3 similar problems"}
 
 
@@ -93,7 +93,7 @@ def test_another_revision_has_not_lost_yet(cache):
     remember(cache, SIMILAR, swift=1e-3, slow=9e-3)
     with registered(fake("swift"), fake("slow", revision=2)):
         space = space_of(PROBLEM, ("swift", "slow"), CPU)
-        assert hopeless(PROBLEM, space, cache) == {}
+        assert hopeless(space, cache.items()) == {}
 
 
 def test_something_is_always_left(cache):
@@ -101,7 +101,7 @@ def test_something_is_always_left(cache):
     assert skipped(cache) == {"slow", "other"}
     with registered(*map(fake, NAMES)):
         space = space_of(PROBLEM, ("slow", "other"), CPU)
-        assert hopeless(PROBLEM, space, cache) == {}
+        assert hopeless(space, cache.items()) == {}
 
 
 def test_an_empty_cache_says_nothing(cache):

@@ -338,7 +338,7 @@ def test_choices_are_heard_by_all_who_listen(timer):
 
 
 def test_refusals_of_named_algorithms_are_told_once(timer, caplog):
-    tuner.log_refusal.cache_clear()
+    tuner._log_refusal.cache_clear()
     with caplog.at_level(logging.INFO, "voxax.tuning"):
         for _ in range(2):
             choose(PROBLEM, ("implicit_gemm", "cutlass_implicit_gemm"))

@@ -69,8 +69,7 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
     from voxax.predict import TOPOLOGIES, chip_named
     from voxax.predict.candidates import is_known, predict_all, products_of
     from voxax.tuning.cache import cache_for, device_name
-    from voxax.tuning.decide import candidates_of, summary_of
-    from voxax.tuning.entry import key_of
+    from voxax.tuning.entry import candidates_of, key_of, summary_of
 
     chips = [chip.strip() for chip in generations.split(",") if chip.strip()]
     if not chips:

@@ -1,32 +1,21 @@
-"""The tuner's memory: what was measured on this device, in this process and before.
+"""The tuner's memory: what was measured on this device, by this process and earlier ones.
 
-Nothing here raises because of a disk. Where the folder cannot be read or written, one warning
-says so (logger ``voxax.tuning``) and the process goes on with what it measures itself.
-
-The tuning cache's file: what it says.
-
-One JSON file for each kind of device::
+There is one JSON file for each kind of device, ``tuning/<device>.json`` in the cache directory::
 
     {
      "format": 1, "voxax": "0.1.0", "jaxlib": "0.10.2", "device": "cpu-...-2-cores",
      "entries": {key: [entry, ...]}
     }
 
-A key has one entry for each jaxlib that measured it; the header's versions are those of the
-last writer, for people. Whoever can write to the folder can write the file, so nothing in it is
-trusted: it is data only, of limited size, checked field by field, and it names no paths.
+A key has one entry for each jaxlib that measured it; the header's versions are those of the last
+writer, for people. Anybody who can write to the folder can write the file, so nothing in it is
+trusted: it is data only, of limited size, checked field by field, and it names no paths. Several
+processes may read and write it at once, and any of them may die at any moment: a save merges what
+is new into the file under a lock, and replaces it in one step.
 
-One process at a time, by a lock file.
-
-The system's own locks are used where it has them: they end with the process, however it ends.
-
-The tuning cache's file: how it is read, merged, replaced and set aside.
-
-Several processes may do so at once, and any of them may die at any moment.
-
-Choices that come with voxax, for devices where they were measured beforehand.
-
-``defaults/<device>.json`` are copies of caches; see ``defaults/README.md``.
+No disk makes :class:`TuningCache` raise. Where the folder cannot be read or written, one warning
+says so (logger ``voxax.tuning``) and the process goes on with what it measures itself.
+``defaults/<device>.json`` are copies of caches that come with voxax; see ``defaults/README.md``.
 """
 
 from __future__ import annotations
@@ -40,24 +29,21 @@ import hashlib
 import json
 import logging
 import os
-import random
 import re
 import stat
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import filelock
 
 from voxax._atomic_file import replacing
 from voxax._version import __version__
+from voxax.hardware import HardwareInfo
 from voxax.hardware.cache_dir import cache_dir
 from voxax.tuning.entry import Entry, jaxlib_version
-
-if TYPE_CHECKING:
-    from voxax.hardware import HardwareInfo
-
 
 FORMAT = 1
 MAX_BYTES = 64 << 20
@@ -65,416 +51,25 @@ MAX_ENTRIES = 20_000
 MAX_KEY = 512
 _MAX_DEVICE = 100
 _DEVICE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_LINE = 180  # a candidate
+_LINE = 180  # characters, enough for a candidate
+LOOK_AFTER = 0.2  # seconds between looks at the file: others may have written or removed it
+SAVE_AFTER = 0.25  # seconds that an entry waits for others to be saved with
+RETRY_AFTER = 5.0  # seconds, where another process held the lock
+PATIENCE = 10.0  # seconds that a save waits for the lock
+_EXIT_PATIENCE = 15.0  # seconds
+_STALE = 60.0  # seconds; no process holds the lock that long
+_TEMPORARY_AGE = 3600.0  # seconds; the writer of such a file is dead
+
+FOLDER = Path(__file__).parent / "defaults"  # of the shipped entries
+
+_log = logging.getLogger("voxax.tuning")
+_caches: dict[tuple[int, Path, str], TuningCache] = {}
 
 Store = dict[tuple[str, str], Entry]
 """Entries by problem and jaxlib."""
 
-
-def is_device(name: Any) -> bool:
-    """Whether ``name`` can be a device's: file-safe, and no path."""
-    return isinstance(name, str) and len(name) <= _MAX_DEVICE and bool(_DEVICE.fullmatch(name))
-
-
-def is_key(key: Any) -> bool:
-    """Whether ``key`` is 1 to 512 printable ASCII characters."""
-    return isinstance(key, str) and 0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()
-
-
-def parse_json(raw: bytes) -> Any:
-    """JSON of untrusted origin; ValueError for whatever is wrong with it."""
-    try:
-        return json.loads(raw.decode("utf-8"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except MemoryError:
-        raise ValueError("does not fit into memory") from None
-
-
-def check_header(values: Any) -> None:
-    """Raises ValueError unless ``values`` is an object of this format."""
-    if not isinstance(values, dict):
-        raise ValueError("not an object")
-    if type(values.get("format")) is not int or values["format"] != FORMAT:
-        raise ValueError(f"of format {str(values.get('format'))[:20]!a}, not {FORMAT}")
-
-
-def entries_of(raw: Any) -> tuple[Store, list[str]]:
-    """The well-formed entries in ``{key: [entry, ...]}``, and why each other was refused.
-
-    Raises:
-      ValueError: ``raw`` is not an object.
-    """
-    if not isinstance(raw, dict):
-        raise ValueError("its entries are not an object")
-    store: Store = {}
-    refused = []
-    for key, versions in raw.items():
-        if not is_key(key) or not isinstance(versions, list):
-            refused.append(f"{key[:80]!a}: not a key with a list of entries")
-            continue
-        for version in versions:
-            try:
-                entry = Entry.from_json(version)
-            except ValueError as error:
-                refused.append(f"{key[:80]!a}: {error}")
-                continue
-            if len(store) >= MAX_ENTRIES:
-                refused.append(f"{key[:80]!a}: more than {MAX_ENTRIES} entries")
-                continue
-            add_entry(store, key, entry)
-    return store, refused
-
-
-def add_entry(store: Store, key: str, entry: Entry) -> None:
-    """Merge ``entry``, the newer, into ``store``."""
-    known = store.get((key, entry.jaxlib))
-    store[key, entry.jaxlib] = entry if known is None else known.merged(entry)
-
-
-def store_to_json(store: Mapping[tuple[str, str], Entry]) -> dict[str, list[dict[str, Any]]]:
-    """``{key: [entry, ...]}``, sorted."""
-    by_key: dict[str, list[dict[str, Any]]] = {}
-    for (key, _), entry in sorted(store.items()):
-        by_key.setdefault(key, []).append(entry.to_json())
-    return by_key
-
-
-def file_header() -> dict[str, Any]:
-    """Format and versions."""
-    return {"format": FORMAT, "voxax": __version__, "jaxlib": jaxlib_version()}
-
-
-def dumps(value: Any, indent: int = 0) -> str:
-    """JSON for people: what fits stands on one line."""
-    line = json.dumps(value, allow_nan=False)
-    if len(line) + indent <= _LINE or not value or not isinstance(value, dict | list):
-        return line
-    inner = " " * (indent + 1)
-    if isinstance(value, dict):
-        rows = [f"{json.dumps(k)}: {dumps(v, indent + 1)}" for k, v in value.items()]
-        left, right = "{", "}"
-    else:
-        rows = [dumps(v, indent + 1) for v in value]
-        left, right = "[", "]"
-    return f"{left}\n{inner}" + f",\n{inner}".join(rows) + f"\n{' ' * indent}{right}"
-
-
-PATIENCE = 10.0  # seconds that a save waits
-_STALE = 60.0  # seconds; nobody holds the lock that long
-_POLL = (0.002, 0.02)  # seconds
-
-# Locks of the system are for processes; these are for threads. By process: a child of a fork
-# must not wait for a thread that only its parent has.
-_gates: dict[int, threading.Lock] = {}
-
-
-@contextlib.contextmanager
-def locked(path: Path, patience: float) -> Iterator[None]:
-    """Hold the lock ``path``, a file in an existing folder; it is created and stays.
-
-    Args:
-      path: the lock file.
-      patience: seconds to wait at most.
-
-    Raises:
-      TimeoutError: others held it all the time.
-      OSError: the file cannot be created.
-    """
-    deadline = time.monotonic() + patience
-    gate = _gates.setdefault(os.getpid(), threading.Lock())
-    if not gate.acquire(timeout=patience):
-        raise _too_late(path, patience)
-    try:
-        release = _acquire(path, deadline)
-        if release is None:
-            raise _too_late(path, patience)
-        try:
-            yield
-        finally:
-            release()
-    finally:
-        gate.release()
-
-
-def _too_late(path: Path, patience: float) -> TimeoutError:
-    return TimeoutError(errno.ETIMEDOUT, f"locked by another process for {patience:g} s", str(path))
-
-
-def _acquire(path: Path, deadline: float) -> Callable[[], None] | None:
-    while True:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            held = _try_lock(descriptor)
-        except OSError:  # a file system without locks
-            os.close(descriptor)
-            return _acquire_by_existence(path.with_name(f"{path.name}-held"), deadline)
-        # Closing gives the lock back. A file that was removed meanwhile locks nothing.
-        if held and _is_same(descriptor, path):
-            return lambda: os.close(descriptor)
-        os.close(descriptor)
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(random.uniform(*_POLL))
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _acquire_by_existence(path: Path, deadline: float) -> Callable[[], None] | None:
-    """The lock is held while the file exists; one that is old was left by a dead process."""
-    while True:
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _STALE:
-                    path.unlink()
-                    continue
-        else:
-            return lambda: path.unlink(missing_ok=True)
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(random.uniform(*_POLL))
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-                return False
-            raise
-        return True
-
-else:
-    try:
-        import fcntl
-    except ImportError:  # a system of neither kind
-        fcntl = None
-
-    def _try_lock(descriptor: int) -> bool:
-        if fcntl is None:
-            raise OSError(errno.ENOSYS, "no fcntl")
-        try:
-            # Not flock, which a child of a fork would go on holding.
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return False
-            raise
-        return True
-
-
-_TEMPORARY_AGE = 3600.0  # seconds; its writer is dead
-
-_log = logging.getLogger("voxax.tuning")
-
 Stamp = tuple[int, int, int] | None
 """Tells one state of a file from another; None: there is no file."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Contents:
-    """What a file holds.
-
-    Attributes:
-      store: its well-formed entries.
-      stamp: of the file.
-      problem: why nothing was read: ``corrupt`` (no JSON), ``foreign`` (JSON of another format
-        or device, too big, or no file at all), ``unreadable``; None if it could be.
-      reason: the problem in words, or why entries were left out; empty if all is well.
-    """
-
-    store: Store
-    stamp: Stamp
-    problem: Literal["corrupt", "foreign", "unreadable"] | None = None
-    reason: str = ""
-
-
-def stamp_of(path: Path) -> Stamp:
-    """The state of the file at ``path``; also None where it cannot be asked."""
-    try:
-        return _stamp(path.stat())
-    except OSError:
-        return None
-
-
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def read_file(path: Path, device: str) -> Contents:
-    """The entries in ``path``, a file for ``device``. Raises nothing."""
-    try:
-        raw, stamp = read_bytes(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return Contents({}, None)
-    except ValueError as error:
-        return Contents({}, stamp_of(path), "foreign", str(error))
-    except OSError as error:
-        return Contents({}, stamp_of(path), "unreadable", error.strerror or str(error))
-    try:
-        values = parse_json(raw)
-    except ValueError as error:
-        return Contents({}, stamp, "corrupt", str(error))
-    try:
-        check_header(values)
-        if values.get("device") != device:
-            raise ValueError(f"of the device {str(values.get('device'))[:80]!a}")
-        store, refused = entries_of(values.get("entries"))
-    except ValueError as error:
-        return Contents({}, stamp, "foreign", str(error))
-    left_out = f"{len(refused)} entries left out, the first: {refused[0]}" if refused else ""
-    return Contents(store, stamp, reason=left_out)
-
-
-def read_bytes(path: Path) -> tuple[bytes, Stamp]:
-    """A regular file of limited size.
-
-    Raises:
-      OSError: it cannot be read.
-      ValueError: it is no regular file, or too big.
-    """
-    # Opening a pipe would otherwise wait for its writer.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise ValueError("no regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        raw = file.read(MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
-    return raw, _stamp(status)
-
-
-def save_file(path: Path, device: str, added: Store) -> Contents:
-    """Merge ``added`` into the file, at once for all who read it; creates its folder.
-
-    What is there and is no cache for ``device`` is set aside first, beside the file.
-
-    Raises:
-      OSError: nothing was changed.
-      TimeoutError: other processes held the lock all the time.
-    """
-    for last in (False, False, True):  # the folder may be removed at any moment
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with locked(_lock_file(path), PATIENCE):
-                return _save_locked(path, device, added)
-        except FileNotFoundError:
-            if last:
-                raise
-    raise AssertionError
-
-
-def remove_file(path: Path) -> None:
-    """Delete the file; its folder stays.
-
-    Raises:
-      OSError: it cannot be deleted.
-    """
-    if not path.parent.is_dir():
-        return
-    with locked(_lock_file(path), PATIENCE):
-        path.unlink(missing_ok=True)
-
-
-def _lock_file(path: Path) -> Path:
-    return path.with_name(f".{path.stem}.lock")
-
-
-def _save_locked(path: Path, device: str, added: Store) -> Contents:
-    _sweep(path)
-    found = read_file(path, device)
-    if found.problem == "unreadable":  # nobody knows what would be lost
-        raise OSError(errno.EACCES, found.reason, str(path))
-    if found.problem is not None:
-        _set_aside(path, found.problem)
-    store = dict(found.store)
-    for (key, _), entry in added.items():
-        add_entry(store, key, entry)
-    if store == found.store and found.problem is None and not found.reason and found.stamp:
-        return found
-    raw = _encoded(device, store)
-    with replacing(path, private=True) as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-        if found.problem is None and found.stamp is not None and stamp_of(path) is None:
-            # Removed meanwhile, which is a reset: do not bring back what it held.
-            raise FileNotFoundError(errno.ENOENT, "removed meanwhile", str(path))
-    return Contents(store, stamp_of(path))
-
-
-def _encoded(device: str, store: Store) -> bytes:
-    """The file's text; drops the oldest entries from ``store`` until it is small enough."""
-    while True:
-        excess = len(store) - MAX_ENTRIES
-        if excess <= 0:
-            value = {**file_header(), "device": device, "entries": store_to_json(store)}
-            raw = dumps(value).encode() + b"\n"
-            if len(raw) <= MAX_BYTES:
-                return raw
-            excess = len(store) // 4 + 1
-        for oldest in sorted(store, key=lambda k: store[k].time())[:excess]:
-            del store[oldest]
-
-
-def _set_aside(path: Path, problem: str) -> None:
-    number = 1
-    while os.path.lexists(aside := path.with_name(f"{path.name}.{problem}-{number}")):
-        number += 1
-    os.rename(path, aside)
-    _log.warning("the tuning cache %s was %s: kept as %s", path, problem, aside.name)
-
-
-def _sweep(path: Path) -> None:
-    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
-        with contextlib.suppress(OSError):
-            if time.time() - temporary.stat().st_mtime > _TEMPORARY_AGE:
-                temporary.unlink()
-
-
-FOLDER = Path(__file__).parent / "defaults"
-
-
-@functools.lru_cache(maxsize=64)
-def shipped(device: str) -> Store:
-    """The entries shipped for ``device``, marked so; none for an unknown one.
-
-    Those that were predicted, on no such device, stay marked as that.
-
-    Read once in a process: do not change the result.
-    """
-    if not is_device(device):
-        return {}
-    found = read_file(FOLDER / f"{device}.json", device)
-    if found.reason:
-        _log.warning("shipped defaults for %s: %s", device, found.reason)
-    return {
-        key: entry if entry.predicted else dataclasses.replace(entry, source="shipped")
-        for key, entry in found.store.items()
-    }
-
-
-LOOK_AFTER = 0.2  # seconds between looks at the file: others may have written or removed it
-SAVE_AFTER = 0.25  # seconds that an entry waits for others to be saved with
-RETRY_AFTER = 5.0  # seconds, where another process held the lock
-_EXIT_PATIENCE = 15.0  # seconds
-
-
-_caches: dict[tuple[int, Path, str], TuningCache] = {}
 
 
 def cache_for(device: str) -> TuningCache:
@@ -673,3 +268,316 @@ class TuningCache:
         if what not in self._warned:  # once: the reason seldom goes away by itself
             self._warned.add(what)
             _log.warning("the tuning cache %s %s: %s", self.path, what, why)
+
+
+@functools.lru_cache(maxsize=64)
+def shipped(device: str) -> Store:
+    """The entries shipped for ``device``, marked so; none for an unknown one.
+
+    Those that were predicted, on no such device, stay marked as that.
+
+    Read once in a process: do not change the result.
+    """
+    if not is_device(device):
+        return {}
+    found = read_file(FOLDER / f"{device}.json", device)
+    if found.reason:
+        _log.warning("shipped defaults for %s: %s", device, found.reason)
+    return {
+        key: entry if entry.predicted else dataclasses.replace(entry, source="shipped")
+        for key, entry in found.store.items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a file holds.
+
+    Attributes:
+      store: its well-formed entries.
+      stamp: of the file.
+      problem: why nothing was read: ``corrupt`` (no JSON), ``foreign`` (JSON of another format
+        or device, too big, or no file at all), ``unreadable``; None if it could be.
+      reason: the problem in words, or why entries were left out; empty if all is well.
+    """
+
+    store: Store
+    stamp: Stamp
+    problem: Literal["corrupt", "foreign", "unreadable"] | None = None
+    reason: str = ""
+
+
+def stamp_of(path: Path) -> Stamp:
+    """The state of the file at ``path``; also None where it cannot be asked."""
+    try:
+        return _stamp(path.stat())
+    except OSError:
+        return None
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def read_file(path: Path, device: str) -> Contents:
+    """The entries in ``path``, a file for ``device``. Raises nothing."""
+    try:
+        raw, stamp = read_bytes(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Contents({}, None)
+    except ValueError as error:
+        return Contents({}, stamp_of(path), "foreign", str(error))
+    except OSError as error:
+        return Contents({}, stamp_of(path), "unreadable", error.strerror or str(error))
+    try:
+        values = parse_json(raw)
+    except ValueError as error:
+        return Contents({}, stamp, "corrupt", str(error))
+    try:
+        check_header(values)
+        if values.get("device") != device:
+            raise ValueError(f"of the device {str(values.get('device'))[:80]!a}")
+        store, refused = entries_of(values.get("entries"))
+    except ValueError as error:
+        return Contents({}, stamp, "foreign", str(error))
+    left_out = f"{len(refused)} entries left out, the first: {refused[0]}" if refused else ""
+    return Contents(store, stamp, reason=left_out)
+
+
+def read_bytes(path: Path) -> tuple[bytes, Stamp]:
+    """A regular file of limited size.
+
+    Raises:
+      OSError: it cannot be read.
+      ValueError: it is no regular file, or too big.
+    """
+    # Opening a pipe would otherwise wait for its writer.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ValueError("no regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        raw = file.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
+    return raw, _stamp(status)
+
+
+def save_file(path: Path, device: str, added: Store) -> Contents:
+    """Merge ``added`` into the file, at once for all who read it; creates its folder.
+
+    What is there and is no cache for ``device`` is set aside first, beside the file.
+
+    Raises:
+      OSError: nothing was changed.
+      TimeoutError: other processes held the lock all the time.
+    """
+    for last in (False, False, True):  # the folder may be removed at any moment
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            with locked(_lock_file(path), PATIENCE):
+                return _save_locked(path, device, added)
+        except FileNotFoundError:
+            if last:
+                raise
+    raise AssertionError
+
+
+def remove_file(path: Path) -> None:
+    """Delete the file; its folder stays.
+
+    Raises:
+      OSError: it cannot be deleted.
+    """
+    if not path.parent.is_dir():
+        return
+    with locked(_lock_file(path), PATIENCE):
+        path.unlink(missing_ok=True)
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.lock")
+
+
+def _save_locked(path: Path, device: str, added: Store) -> Contents:
+    _sweep(path)
+    found = read_file(path, device)
+    if found.problem == "unreadable":  # nobody knows what would be lost
+        raise OSError(errno.EACCES, found.reason, str(path))
+    if found.problem is not None:
+        _set_aside(path, found.problem)
+    store = dict(found.store)
+    for (key, _), entry in added.items():
+        add_entry(store, key, entry)
+    if store == found.store and found.problem is None and not found.reason and found.stamp:
+        return found
+    raw = _encoded(device, store)
+    with replacing(path, private=True) as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+        if found.problem is None and found.stamp is not None and stamp_of(path) is None:
+            # Removed meanwhile, which is a reset: do not bring back what it held.
+            raise FileNotFoundError(errno.ENOENT, "removed meanwhile", str(path))
+    return Contents(store, stamp_of(path))
+
+
+def _encoded(device: str, store: Store) -> bytes:
+    """The file's text; drops the oldest entries from ``store`` until it is small enough."""
+    while True:
+        excess = len(store) - MAX_ENTRIES
+        if excess <= 0:
+            value = {**file_header(), "device": device, "entries": store_to_json(store)}
+            raw = dumps(value).encode() + b"\n"
+            if len(raw) <= MAX_BYTES:
+                return raw
+            excess = len(store) // 4 + 1
+        for oldest in sorted(store, key=lambda k: store[k].time())[:excess]:
+            del store[oldest]
+
+
+def _set_aside(path: Path, problem: str) -> None:
+    number = 1
+    while os.path.lexists(aside := path.with_name(f"{path.name}.{problem}-{number}")):
+        number += 1
+    os.rename(path, aside)
+    _log.warning("the tuning cache %s was %s: kept as %s", path, problem, aside.name)
+
+
+def _sweep(path: Path) -> None:
+    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - temporary.stat().st_mtime > _TEMPORARY_AGE:
+                temporary.unlink()
+
+
+# Errors of file systems that have no locks.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+@contextlib.contextmanager
+def locked(path: Path, patience: float) -> Iterator[None]:
+    """Hold the lock ``path``, a file in an existing folder; it is created and stays.
+
+    The lock ends with the process, however it ends. On a file system without locks, another file
+    exists while the lock is held; one that is old was left by a dead process.
+
+    Args:
+      path: the lock file.
+      patience: seconds to wait at most.
+
+    Raises:
+      TimeoutError: others held it all the time.
+      OSError: the file cannot be created.
+    """
+    lock: filelock.BaseFileLock = filelock.FileLock(path, patience, 0o600, poll_interval=0.01)
+    try:
+        try:
+            lock.acquire()
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+                raise
+            held = path.with_name(f"{path.name}-held")
+            with contextlib.suppress(OSError):
+                if time.time() - held.stat().st_mtime > _STALE:
+                    held.unlink()
+            lock = filelock.SoftFileLock(held, patience, 0o600, poll_interval=0.01)
+            lock.acquire()
+    except filelock.Timeout:
+        reason = f"locked by another process for {patience:g} s"
+        raise TimeoutError(errno.ETIMEDOUT, reason, str(path)) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_device(name: Any) -> bool:
+    """Whether ``name`` can be a device's: file-safe, and no path."""
+    return isinstance(name, str) and len(name) <= _MAX_DEVICE and bool(_DEVICE.fullmatch(name))
+
+
+def is_key(key: Any) -> bool:
+    """Whether ``key`` is 1 to 512 printable ASCII characters."""
+    return isinstance(key, str) and 0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()
+
+
+def parse_json(raw: bytes) -> Any:
+    """JSON of untrusted origin; ValueError for whatever is wrong with it."""
+    try:
+        return json.loads(raw.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except MemoryError:
+        raise ValueError("does not fit into memory") from None
+
+
+def check_header(values: Any) -> None:
+    """Raises ValueError unless ``values`` is an object of this format."""
+    if not isinstance(values, dict):
+        raise ValueError("not an object")
+    if type(values.get("format")) is not int or values["format"] != FORMAT:
+        raise ValueError(f"of format {str(values.get('format'))[:20]!a}, not {FORMAT}")
+
+
+def entries_of(raw: Any) -> tuple[Store, list[str]]:
+    """The well-formed entries in ``{key: [entry, ...]}``, and why each other was refused.
+
+    Raises:
+      ValueError: ``raw`` is not an object.
+    """
+    if not isinstance(raw, dict):
+        raise ValueError("its entries are not an object")
+    store: Store = {}
+    refused = []
+    for key, versions in raw.items():
+        if not is_key(key) or not isinstance(versions, list):
+            refused.append(f"{key[:80]!a}: not a key with a list of entries")
+            continue
+        for version in versions:
+            try:
+                entry = Entry.from_json(version)
+            except ValueError as error:
+                refused.append(f"{key[:80]!a}: {error}")
+                continue
+            if len(store) >= MAX_ENTRIES:
+                refused.append(f"{key[:80]!a}: more than {MAX_ENTRIES} entries")
+                continue
+            add_entry(store, key, entry)
+    return store, refused
+
+
+def add_entry(store: Store, key: str, entry: Entry) -> None:
+    """Merge ``entry``, the newer, into ``store``."""
+    known = store.get((key, entry.jaxlib))
+    store[key, entry.jaxlib] = entry if known is None else known.merged(entry)
+
+
+def store_to_json(store: Mapping[tuple[str, str], Entry]) -> dict[str, list[dict[str, Any]]]:
+    """``{key: [entry, ...]}``, sorted."""
+    by_key: dict[str, list[dict[str, Any]]] = {}
+    for (key, _), entry in sorted(store.items()):
+        by_key.setdefault(key, []).append(entry.to_json())
+    return by_key
+
+
+def file_header() -> dict[str, Any]:
+    """Format and versions."""
+    return {"format": FORMAT, "voxax": __version__, "jaxlib": jaxlib_version()}
+
+
+def dumps(value: Any, indent: int = 0) -> str:
+    """JSON for people: what fits stands on one line."""
+    line = json.dumps(value, allow_nan=False)
+    if len(line) + indent <= _LINE or not value or not isinstance(value, dict | list):
+        return line
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        rows = [f"{json.dumps(k)}: {dumps(v, indent + 1)}" for k, v in value.items()]
+        left, right = "{", "}"
+    else:
+        rows = [dumps(v, indent + 1) for v in value]
+        left, right = "[", "]"
+    return f"{left}\n{inner}" + f",\n{inner}".join(rows) + f"\n{' ' * indent}{right}"

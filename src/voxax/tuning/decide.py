@@ -1,46 +1,47 @@
-"""What the tuner decided, and who listens.
+"""The tuner's decision: a pure function of the candidates, of what is known and what may be done.
 
-What an entry of the cache says about the candidates of a space.
-
-The order in which candidates are tried, since time may not suffice for all.
-
-What measurements of similar problems say about a candidate.
-
-What the tuner tells people: errors and log lines.
+:func:`decide` reads no clock, file, lock or device. It answers with a choice, and says whether that
+must be checked or measured before it is used; :mod:`voxax.tuning.tuner` does so and asks again.
+The table of decisions stands there.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import contextvars
 import dataclasses
-import functools
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from voxax.algorithms import Algorithm, Parameters, Problem, lookup
-from voxax.tuning.cache import TuningCache
+from voxax.errors import AlgorithmError
 from voxax.tuning.entry import Entry, Measured, described, family_of, key_of
-from voxax.tuning.space import Candidate, Space
+from voxax.tuning.request import AutotuneMode
+from voxax.tuning.space import Candidate, Identity, Space, reference_of
 
 Source = Literal["measured", "cached", "shipped", "predicted", "pinned"]
-"""``measured``: just now, on this hardware. ``cached``: by an earlier run. ``shipped``: by us, on
-hardware of this kind. ``predicted``: nobody measured it. ``pinned``: there is no other."""
+"""``measured``: just now, on this hardware. ``cached``: by an earlier run. ``shipped``: with voxax,
+on hardware of this kind. ``predicted``: without measuring. ``pinned``: the only candidate."""
+
+Pending = Literal["check", "measure"] | None
+"""The step before a choice may be used: compare its result with the reference's, or measure all
+candidates. None: the choice stands."""
+
+# A candidate is not tried if it took this many times the best in so many similar problems.
+_SLOWER, _SIMILAR = 2.0, 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One decision.
+    """A decision about one problem.
 
     Attributes:
-      problem: what was decided about.
-      algorithm, parameters: what runs.
+      problem: the product that is executed.
+      algorithm, parameters: how it is executed.
       source: where the decision comes from.
       seconds: measured time of one call, or None.
       entry: everything measured about this problem, or None.
       refused: ``(name, reason)`` of admitted algorithms that cannot run.
+      pending: see :data:`Pending`.
     """
 
     problem: Problem
@@ -50,65 +51,150 @@ class Choice:
     seconds: float | None = None
     entry: Entry | None = None
     refused: tuple[tuple[str, str], ...] = ()
+    pending: Pending = None
 
     @property
     def implementation(self) -> Algorithm:
         """The record of the chosen algorithm."""
         return lookup(self.algorithm, self.problem.kind)
 
+    @property
+    def candidate(self) -> Candidate:
+        """The chosen algorithm with its parameters."""
+        return Candidate(self.implementation, self.parameters)
+
     def __str__(self) -> str:
         return described(self.algorithm, self.parameters)
 
 
-_listeners: contextvars.ContextVar[tuple[list[Choice], ...]]
-_listeners = contextvars.ContextVar("voxax_choices", default=())
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """The means that the tuner has for a problem, and what it found with them so far.
 
-
-@contextlib.contextmanager
-def record_choices() -> Iterator[list[Choice]]:
-    """A list that receives every choice made inside, in this thread.
-
-    A choice is made when a product is lowered: a function that is already compiled makes none.
+    Attributes:
+      mode: ``VOXAX_AUTOTUNE``.
+      has_device: candidates can be checked and measured here.
+      has_time: time is left for measuring.
+      measured: the entry was measured just now.
+      rejected: candidates that must not be used on this device, with the reason.
     """
-    heard: list[Choice] = []
-    token = _listeners.set((*_listeners.get(), heard))
-    try:
-        yield heard
-    finally:
-        _listeners.reset(token)
+
+    mode: AutotuneMode
+    has_device: bool
+    has_time: bool = True
+    measured: bool = False
+    rejected: Mapping[Identity, str] = dataclasses.field(default_factory=dict)
+
+    def rejecting(self, candidate: Candidate, reason: str) -> Policy:
+        """The policy after a candidate failed its check."""
+        return dataclasses.replace(self, rejected={**self.rejected, candidate.identity: reason})
 
 
-def announce(choice: Choice) -> Choice:
-    """Tell all who listen."""
-    for heard in _listeners.get():
-        heard.append(choice)
-    return choice
+def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
+    """Choose among the candidates of ``space``; see the table in :mod:`voxax.tuning.tuner`.
+
+    Args:
+      space: the candidates that the request admits.
+      entry: what the cache knows of the problem, or None.
+      policy: what may be done about it.
+
+    Raises:
+      AlgorithmError: no candidate can run; the message has every reason.
+    """
+    if not space.candidates:
+        raise AlgorithmError(_nothing_left(space.problem, space.refused, None))
+    if len(space.candidates) == 1:
+        return _pinned(space, policy)
+    if policy.mode == "off":
+        return _choice(space, space.heuristics[0], "predicted")
+    best = fastest(space, entry)
+    if entry is not None and entry.source != "measured" and _is_rejected(best, policy):
+        entry = best = None
+    if policy.measured and best is None:
+        raise AlgorithmError(_nothing_left(space.problem, space.refused, entry))
+    can_measure = policy.mode == "on" and policy.has_device and policy.has_time
+    if can_measure and not policy.measured:
+        if leaves_unknown(space, entry):
+            return _choice(space, space.heuristics[0], "predicted", None, entry, "measure")
+        if entry is not None and entry.predicted:
+            likely = space.heuristics[0] if best is None else best[0]
+            return _choice(space, likely, "predicted", None, entry, "measure")
+    if best is None or entry is None:
+        return _default(space, entry, policy)
+    candidate, seconds = best
+    if entry.source == "measured":
+        source: Source = "measured" if policy.measured else "cached"
+        return _choice(space, candidate, source, seconds, entry)
+    # Times that were predicted, or measured elsewhere, say nothing about results on this device.
+    check = _check(space, candidate, policy)
+    if entry.source == "shipped":
+        return _choice(space, candidate, "shipped", seconds, entry, check)
+    return _choice(space, candidate, "predicted", None, entry, check)
 
 
-def _records(space: Space, entry: Entry) -> list[tuple[Candidate, Measured | None]]:
-    """What the entry says about each candidate; others in it are ignored."""
-    by_identity = {m.candidate: m for m in entry.measured}
-    return [(c, by_identity.get(c.identity)) for c in space.candidates]
+def _is_rejected(best: tuple[Candidate, float] | None, policy: Policy) -> bool:
+    return best is not None and best[0].identity in policy.rejected
 
 
-def is_complete(space: Space, entry: Entry) -> bool:
-    """Whether every candidate had its turn."""
-    return all(m is not None and m.reached for _, m in _records(space, entry))
+def _pinned(space: Space, policy: Policy) -> Choice:
+    """The only candidate, unless it was rejected."""
+    (only,) = space.candidates
+    if only.identity in policy.rejected:
+        refused = (*space.refused, (str(only), policy.rejected[only.identity]))
+        raise AlgorithmError(_nothing_left(space.problem, refused, None))
+    check = None if policy.mode == "off" else _check(space, only, policy)
+    return _choice(space, only, "pinned", pending=check)
 
 
-def leaves_unknown(space: Space, entry: Entry) -> bool:
-    """Whether something admitted was never considered, or nothing admitted ran to the end."""
-    records = _records(space, entry)
-    considered = all(m is not None for _, m in records)
-    return not considered or not any(m is not None and m.verdict == "ok" for _, m in records)
+def _default(space: Space, entry: Entry | None, policy: Policy) -> Choice:
+    """The first heuristic that was not rejected, then the reference, then any other candidate."""
+    reference = reference_of(space.problem)
+    rest = sorted(space.candidates, key=lambda c: c != reference)
+    refused = space.refused
+    for candidate in dict.fromkeys((*space.heuristics, *rest)):
+        if candidate.identity not in policy.rejected:
+            space = dataclasses.replace(space, refused=refused)
+            check = _check(space, candidate, policy)
+            return _choice(space, candidate, "predicted", None, entry, check)
+        refused = (*refused, (str(candidate), policy.rejected[candidate.identity]))
+    raise AlgorithmError(_nothing_left(space.problem, refused, entry))
 
 
-def fastest(space: Space, entry: Entry) -> tuple[Candidate, float] | None:
-    """The fastest that ran to the end; where none did, of those that were given up early.
+def _check(space: Space, candidate: Candidate, policy: Policy) -> Pending:
+    """The check of an unmeasured candidate; the reference needs none."""
+    is_reference = candidate.identity == reference_of(space.problem).identity
+    return "check" if policy.has_device and not is_reference else None
+
+
+def _choice(
+    space: Space,
+    candidate: Candidate,
+    source: Source,
+    seconds: float | None = None,
+    entry: Entry | None = None,
+    pending: Pending = None,
+) -> Choice:
+    name, parameters, _ = candidate.identity
+    return Choice(space.problem, name, parameters, source, seconds, entry, space.refused, pending)
+
+
+def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: Entry | None) -> str:
+    """The message of an error: every reason why no admitted candidate can run."""
+    reasons = [f"{name}: {reason}" for name, reason in refused]
+    for measured in () if entry is None else entry.measured:
+        if measured.verdict in ("failed", "rejected"):
+            reasons.append(f"{measured}: {measured.verdict}, {measured.reason}")
+    return f"no admitted algorithm runs {problem.product} on {problem.platform}: " + (
+        "; ".join(reasons) or "none was measured"
+    )
+
+
+def fastest(space: Space, entry: Entry | None) -> tuple[Candidate, float] | None:
+    """The fastest candidate that ran to the end; without one, the best that was given up early.
 
     A prediction without the heuristic is of other kernels, or of a device with other cores.
     """
-    if entry.predicted and not entry.knows(space.heuristics[0].identity):
+    if entry is None or (entry.predicted and not entry.knows(space.heuristics[0].identity)):
         return None
     for verdict in ("ok", "slow"):
         timed = [
@@ -122,99 +208,55 @@ def fastest(space: Space, entry: Entry) -> tuple[Candidate, float] | None:
     return None
 
 
+def leaves_unknown(space: Space, entry: Entry | None) -> bool:
+    """Whether a candidate was never considered, or none ran to the end."""
+    records = [m for _, m in _records(space, entry)]
+    return None in records or not any(m is not None and m.verdict == "ok" for m in records)
+
+
+def is_complete(space: Space, entry: Entry) -> bool:
+    """Whether every candidate had its turn."""
+    return all(m is not None and m.reached for _, m in _records(space, entry))
+
+
+def _records(space: Space, entry: Entry | None) -> list[tuple[Candidate, Measured | None]]:
+    """Each candidate with what the entry says about it; others in the entry are ignored."""
+    by_identity = {} if entry is None else {m.candidate: m for m in entry.measured}
+    return [(c, by_identity.get(c.identity)) for c in space.candidates]
+
+
 def likely_first(space: Space, entry: Entry | None) -> list[Candidate]:
-    """The candidates in the space's order; where they were predicted, the quick ones first."""
+    """The candidates in the order to try them: that of the space, or of their predicted times."""
     if entry is None or not entry.predicted:
         return list(space.candidates)
     times = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
     return sorted(space.candidates, key=lambda c: times.get(c.identity, float("inf")))
 
 
-# So many similar problems, in each of which the candidate took this many times the best.
-_ENOUGH, _FACTOR = 3, 2.0
-
-Identity = tuple[str, tuple[tuple[str, int | str], ...], int]
-
-
-def hopeless(problem: Problem, space: Space, cache: TuningCache) -> dict[Identity, str]:
+def hopeless(space: Space, known: Iterable[tuple[str, Entry]]) -> dict[Identity, str]:
     """Candidates that need not be tried, with the reason.
 
-    Most of the time that tuning takes is spent on compiling, and most of that on candidates that
-    are slow everywhere on this device. Problems are similar that share product, kind of weight,
-    dtype, precision and number of taps. Where nothing would be left, nothing is hopeless.
+    Most of the time of tuning is spent on compiling, and most of that on candidates that are slow
+    everywhere on this device. Problems are similar that share product, kind of weight, dtype,
+    precision and number of taps. Where no candidate would be left, none is hopeless.
+
+    Args:
+      space: the candidates.
+      known: the cache's entries by key.
     """
-    family, key = family_of(problem), key_of(problem)
+    family, key = family_of(space.problem), key_of(space.problem)
     losses: collections.Counter[Identity] = collections.Counter()
     wins: collections.Counter[Identity] = collections.Counter()
-    for other, entry in cache.items():
+    for other, entry in known:
         if other == key or not other.startswith(family) or entry.predicted:
             continue
         timed = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
         best = min(timed.values(), default=0.0)
         for candidate, seconds in timed.items():
-            (losses if seconds > _FACTOR * best else wins)[candidate] += 1
+            (losses if seconds > _SLOWER * best else wins)[candidate] += 1
     found = {
-        c.identity: f"at least {_FACTOR:g} times the best in {losses[c.identity]} similar problems"
+        c.identity: f"at least {_SLOWER:g} times the best in {losses[c.identity]} similar problems"
         for c in space.candidates
-        if losses[c.identity] >= _ENOUGH and not wins[c.identity]
+        if losses[c.identity] >= _SIMILAR and not wins[c.identity]
     }
     return found if len(found) < len(space.candidates) else {}
-
-
-_LOG = logging.getLogger("voxax.tuning")
-
-
-def nothing_left(problem: Problem, space: Space, entry: Entry | None) -> str:
-    """The message of an error: every reason why nothing admitted can run."""
-    reasons = [f"{name}: {reason}" for name, reason in space.refused]
-    for measured in () if entry is None else entry.measured:
-        if measured.verdict in ("failed", "rejected"):
-            what = described(measured.algorithm, measured.parameters)
-            reasons.append(f"{what}: {measured.verdict}, {measured.reason}")
-    return f"no admitted algorithm runs {problem.product} on {problem.platform}: " + (
-        "; ".join(reasons) or "none was measured"
-    )
-
-
-def log_result(problem: Problem, entry: Entry) -> None:
-    """One line for a tuned problem; at level DEBUG one more for each candidate."""
-    _LOG.info("tuned %s", summary_of(problem, entry))
-    for line in candidates_of(entry):
-        _LOG.debug("  %s", line)
-
-
-def summary_of(problem: Problem, entry: Entry) -> str:
-    """The problem, the fastest candidate and the next."""
-    timed = sorted(
-        (m for m in entry.measured if m.verdict == "ok" and m.seconds is not None),
-        key=lambda m: m.seconds or 0.0,
-    )
-    shown = [
-        f"{described(m.algorithm, m.parameters)} {1e3 * (m.seconds or 0):.3g} ms" for m in timed
-    ]
-    best = shown[0] if shown else "nothing could be measured"
-    second = shown[1] if len(shown) > 1 else "none"
-    return (
-        f"{key_of(problem)}: {best}; runner-up {second} ({len(entry.measured)} candidates in "
-        f"{entry.seconds_spent:.1f} s, on {entry.sample})"
-    )
-
-
-def candidates_of(entry: Entry) -> Iterator[str]:
-    """A line for each candidate."""
-    for m in entry.measured:
-        time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
-        what = described(m.algorithm, m.parameters)
-        yield f"{what}: {m.verdict}{time_text} {m.reason}"
-
-
-@functools.lru_cache(maxsize=256)
-def log_refusal(name: str, reason: str) -> None:
-    """Once per reason."""
-    _LOG.info("%s is skipped: %s", name, reason)
-
-
-@functools.lru_cache(maxsize=256)
-def log_failure(key: str, error: str) -> None:
-    """Once for each problem and error."""
-    _LOG.warning("%s could not be measured, and its default is used: %s", key, error)

@@ -1,12 +1,7 @@
-"""What was measured for one problem, and its form in JSON.
+"""The record of what was measured for one problem: its key, its values, its form in JSON.
 
-The classes hold only well-formed values: what they refuse, no file can bring in.
-
-Checks of single values in the tuning cache, which may come from anywhere.
-
-Each raises ValueError, and nothing else, with a message that is safe to print.
-
-What a tuned choice is filed under: everything that may change which algorithm is fastest.
+An entry comes from a file that anybody may have written, so the classes accept only well-formed
+values: each check raises ValueError, and nothing else, with a message that is safe to print.
 """
 
 from __future__ import annotations
@@ -14,81 +9,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
 
 import jaxlib.version
 
-from voxax.algorithms import Problem
-
-if TYPE_CHECKING:
-    from voxax.algorithms.base import Parameters
-
-
-MAX_NAME = 64
-MAX_TEXT = 500
-MAX_SECONDS = 1e6
-_MAX_PARAMETERS = 32
-_MAX_INTEGER = 1 << 53  # what every JSON reader keeps exactly
-
-
-def check_parameters(parameters: Any) -> None:
-    """Raise ValueError unless this is a sorted tuple of names with integers or text."""
-    if not isinstance(parameters, tuple) or len(parameters) > _MAX_PARAMETERS:
-        raise ValueError(f"parameters {shown(parameters)}: not a tuple of <= {_MAX_PARAMETERS}")
-    for pair in parameters:
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise ValueError(f"parameter {shown(pair)} is not a pair of name and value")
-        name, value = pair
-        check_text("a parameter's name", name, MAX_NAME)
-        if isinstance(value, str):
-            check_text(f"parameter {name}", value, MAX_NAME)
-        else:
-            check_integer(f"parameter {name}", value)
-    names = [name for name, _ in parameters]
-    if names != sorted(set(names)):
-        raise ValueError(f"parameters {shown(names)} are not sorted, or one is there twice")
-
-
-def check_text(name: str, value: Any, longest: int) -> None:
-    """Raise ValueError unless this is printable text."""
-    # Printable: these go to terminals, and a file may come from anywhere.
-    if not (isinstance(value, str) and 0 < len(value) <= longest and value.isprintable()):
-        raise ValueError(f"{name} {shown(value)}: not 1 to {longest} printable characters")
-
-
-def check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise ValueError unless this is one of ``known``."""
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} {shown(value)}: not one of {', '.join(known)}")
-
-
-def check_integer(name: str, value: Any) -> None:
-    """Raise ValueError unless this is an integer that JSON keeps."""
-    if type(value) is not int or abs(value) > _MAX_INTEGER:
-        raise ValueError(f"{name} {shown(value)}: not an integer of at most 2^53")
-
-
-def check_seconds(name: str, value: Any) -> None:
-    """Raise ValueError unless this is a finite time, 0 or more."""
-    number = isinstance(value, float | int) and not isinstance(value, bool)
-    if not number or not 0 <= value <= MAX_SECONDS:  # false for NaN
-        raise ValueError(f"{name} {shown(value)}: not between 0 and {MAX_SECONDS:g}")
-
-
-def one_line(text: str) -> str:
-    """Printable text on one line, not too long."""
-    text = "".join(c if c.isprintable() else " " for c in text[: 4 * MAX_TEXT])
-    return " ".join(text.split())[:MAX_TEXT]
-
-
-def shown(value: Any) -> str:
-    """A short, printable form of anything, for messages."""
-    try:
-        text = ascii(value)
-    except (ValueError, RecursionError):  # integers of thousands of digits; deep nesting
-        text = f"a value of type {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
+from voxax.algorithms import Parameters, Problem
 
 Verdict = Literal["ok", "rejected", "slow", "failed", "skipped"]
 """``ok``: may be chosen. ``rejected``: wrong results. ``slow``: given up after early rounds,
@@ -98,6 +24,12 @@ run."""
 Source = Literal["measured", "shipped", "predicted"]
 
 MAX_CANDIDATES = 1000
+_MAX_NAME = 64
+_MAX_TEXT = 500
+_MAX_SECONDS = 1e6
+_MAX_PARAMETERS = 32
+_MAX_INTEGER = 1 << 53  # the largest that every JSON reader keeps exactly
+_MAX_SPEC = 200  # characters of a map's relation in a key
 
 
 def jaxlib_version() -> str:
@@ -135,32 +67,35 @@ class Measured:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        check_text("algorithm", self.algorithm, MAX_NAME)
-        check_parameters(self.parameters)
-        check_integer("revision", self.revision)
+        _check_text("algorithm", self.algorithm, _MAX_NAME)
+        _check_parameters(self.parameters)
+        _check_integer("revision", self.revision)
         if self.revision < 0:
             raise ValueError(f"revision {self.revision} is negative")
-        check_choice("verdict", self.verdict, get_args(Verdict))
+        _check_choice("verdict", self.verdict, get_args(Verdict))
         if self.seconds is not None:
-            check_seconds("seconds", self.seconds)
+            _check_seconds("seconds", self.seconds)
             if self.seconds == 0:
                 raise ValueError("seconds 0: nothing takes no time")
         elif self.verdict in ("ok", "slow"):
             raise ValueError(f"verdict {self.verdict!r} without seconds")
         if not isinstance(self.reason, str):
-            raise ValueError(f"reason {shown(self.reason)} is not text")
+            raise ValueError(f"reason {_shown(self.reason)} is not text")
         # Often an error's message: many lines, any characters.
-        object.__setattr__(self, "reason", one_line(self.reason))
+        object.__setattr__(self, "reason", _one_line(self.reason))
 
     @property
     def candidate(self) -> tuple[str, Parameters, int]:
-        """What a later measurement of the same thing replaces."""
+        """The identity by which a later measurement replaces this one."""
         return self.algorithm, self.parameters, self.revision
 
     @property
     def reached(self) -> bool:
         """False for a candidate whose turn did not come."""
         return self.verdict != "skipped"
+
+    def __str__(self) -> str:
+        return described(self.algorithm, self.parameters)
 
     def to_json(self) -> dict[str, Any]:
         """For ``json.dumps``; :meth:`from_json` takes it back."""
@@ -173,7 +108,7 @@ class Measured:
         values = _fields(cls, raw)
         parameters = values["parameters"]
         if not isinstance(parameters, dict):
-            raise ValueError(f"parameters {shown(parameters)} are not an object")
+            raise ValueError(f"parameters {_shown(parameters)} are not an object")
         return cls(**{**values, "parameters": tuple(sorted(parameters.items()))})
 
 
@@ -184,7 +119,7 @@ class Entry:
     Attributes:
       measured: the candidates.
       sample: what they ran on: ``"caller's map"``, or an occupancy's name.
-      source: measured here, shipped with voxax, or predicted: times that nobody measured.
+      source: measured here, shipped with voxax, or or predicted without measuring.
       when: ISO time in UTC, see :func:`utc_now`.
       seconds_spent: on measuring what is here, compilation included.
       jaxlib: version that the candidates were compiled with.
@@ -204,19 +139,19 @@ class Entry:
         if not isinstance(self.measured, tuple) or not all(
             isinstance(candidate, Measured) for candidate in self.measured
         ):
-            raise ValueError(f"measured {shown(self.measured)} is not a tuple of measurements")
+            raise ValueError(f"measured {_shown(self.measured)} is not a tuple of measurements")
         if len(self.measured) > MAX_CANDIDATES:
             raise ValueError(f"{len(self.measured)} candidates, at most {MAX_CANDIDATES} are kept")
-        check_text("sample", self.sample, MAX_TEXT)
-        check_choice("source", self.source, get_args(Source))
-        check_text("when", self.when, MAX_NAME)
+        _check_text("sample", self.sample, _MAX_TEXT)
+        _check_choice("source", self.source, get_args(Source))
+        _check_text("when", self.when, _MAX_NAME)
         self.time()
-        check_seconds("seconds_spent", self.seconds_spent)
-        check_text("jaxlib", self.jaxlib, MAX_NAME)
+        _check_seconds("seconds_spent", self.seconds_spent)
+        _check_text("jaxlib", self.jaxlib, _MAX_NAME)
 
     @property
     def predicted(self) -> bool:
-        """Whether nobody measured the times."""
+        """Whether the times were predicted instead of measured."""
         return self.source == "predicted"
 
     def time(self) -> datetime.datetime:
@@ -248,7 +183,7 @@ class Entry:
         elif not kept:
             spent = other.seconds_spent
         else:
-            spent = min(self.seconds_spent + other.seconds_spent, MAX_SECONDS)
+            spent = min(self.seconds_spent + other.seconds_spent, _MAX_SECONDS)
         return dataclasses.replace(other, measured=measured, seconds_spent=spent)
 
     def knows(self, candidate: tuple[str, Parameters, int]) -> bool:
@@ -274,7 +209,7 @@ class Entry:
         values = _fields(cls, raw)
         measured = values["measured"]
         if not isinstance(measured, list):
-            raise ValueError(f"measured {shown(measured)} is not a list")
+            raise ValueError(f"measured {_shown(measured)} is not a list")
         if len(measured) > MAX_CANDIDATES:
             raise ValueError(f"{len(measured)} candidates, at most {MAX_CANDIDATES} are kept")
         return cls(**{**values, "measured": tuple(Measured.from_json(c) for c in measured)})
@@ -282,23 +217,50 @@ class Entry:
 
 def _fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]:
     if not isinstance(raw, dict):
-        raise ValueError(f"{shown(raw)} is not an object")
+        raise ValueError(f"{_shown(raw)} is not an object")
     expected = {f.name for f in dataclasses.fields(cls)}
     if raw.keys() != expected:
-        raise ValueError(f"fields {shown(sorted(map(str, raw)))}, expected {sorted(expected)}")
+        raise ValueError(f"fields {_shown(sorted(map(str, raw)))}, expected {sorted(expected)}")
     return raw
 
 
-_MOST_SPEC = 200
+def described(algorithm: str, parameters: Parameters) -> str:
+    """``name(parameter=value, ...)``."""
+    values = ", ".join(f"{name}={value}" for name, value in parameters)
+    return f"{algorithm}({values})" if values else algorithm
+
+
+def summary_of(problem: Problem, entry: Entry) -> str:
+    """The problem's key, the fastest candidate and the next, on one line."""
+    timed = sorted(
+        (m.seconds, number, str(m))
+        for number, m in enumerate(entry.measured)
+        if m.verdict == "ok" and m.seconds is not None
+    )
+    shown = [f"{what} {1e3 * seconds:.3g} ms" for seconds, _, what in timed]
+    best = shown[0] if shown else "nothing could be measured"
+    second = shown[1] if len(shown) > 1 else "none"
+    return (
+        f"{key_of(problem)}: {best}; runner-up {second} ({len(entry.measured)} candidates in "
+        f"{entry.seconds_spent:.1f} s, on {entry.sample})"
+    )
+
+
+def candidates_of(entry: Entry) -> Iterator[str]:
+    """A line for each candidate."""
+    for m in entry.measured:
+        time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
+        yield f"{m}: {m.verdict}{time_text} {m.reason}"
 
 
 def key_of(problem: Problem) -> str:
-    """Plain text, the same in every process: product, kind, dtype, precision, taps, channels,
-    groups, rows by powers of two, the map's relation, and its occupancy.
+    """The text that a problem's entry is filed under: everything that may change which algorithm
+    is fastest.
 
-    The occupancy is the bucketed pairs per output row where the map was at hand. Where it was
-    traced, it is ``traced`` with the level (coarser levels are denser). The device has a file of
-    its own, and each entry names the jaxlib and the revisions it was measured with.
+    It holds the product, kind, dtype, precision, taps, channels, groups, rows by powers of two, the
+    map's relation, and its occupancy: the bucketed pairs per output row of a concrete map, or
+    ``traced`` with the level (coarser levels are denser). It is equal in every process. Each device
+    has a file of its own, and each entry names the jaxlib and the revisions it was measured with.
     """
     occupancy = (
         f"traced level {_extent(problem.level)}"
@@ -310,7 +272,7 @@ def key_of(problem: Problem) -> str:
         f"C{problem.in_channels}-{problem.out_channels}",
         f"G{problem.groups}",
         f"rows {_power(problem.in_capacity)}-{_power(problem.out_capacity)}",
-        f"[{relation[:_MOST_SPEC]}]" + (" self-adjoint" if problem.symmetric else ""),
+        f"[{relation[:_MAX_SPEC]}]" + (" self-adjoint" if problem.symmetric else ""),
         occupancy,
     )
     return family_of(problem) + " ".join((*words, *_of_grid(problem)))
@@ -329,7 +291,7 @@ def _of_grid(problem: Problem) -> tuple[str, ...]:
 
 
 def family_of(problem: Problem) -> str:
-    """What the keys of similar problems begin with."""
+    """The beginning that the keys of similar problems share."""
     words = (problem.product, problem.kind, problem.dtype, problem.precision)
     return " ".join((*words, f"K{problem.num_offsets} "))
 
@@ -349,7 +311,60 @@ def _extent(level: tuple[int, ...]) -> str:
     return "x".join(map(str, level)) or "?"
 
 
-def described(algorithm: str, parameters: Parameters) -> str:
-    """``name(parameter=value, ...)``."""
-    values = ", ".join(f"{name}={value}" for name, value in parameters)
-    return f"{algorithm}({values})" if values else algorithm
+def _check_parameters(parameters: Any) -> None:
+    """Raise ValueError unless this is a sorted tuple of names with integers or text."""
+    if not isinstance(parameters, tuple) or len(parameters) > _MAX_PARAMETERS:
+        raise ValueError(f"parameters {_shown(parameters)}: not a tuple of <= {_MAX_PARAMETERS}")
+    for pair in parameters:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ValueError(f"parameter {_shown(pair)} is not a pair of name and value")
+        name, value = pair
+        _check_text("a parameter's name", name, _MAX_NAME)
+        if isinstance(value, str):
+            _check_text(f"parameter {name}", value, _MAX_NAME)
+        else:
+            _check_integer(f"parameter {name}", value)
+    names = [name for name, _ in parameters]
+    if names != sorted(set(names)):
+        raise ValueError(f"parameters {_shown(names)} are not sorted, or one is there twice")
+
+
+def _check_text(name: str, value: Any, longest: int) -> None:
+    """Raise ValueError unless this is printable text."""
+    # Printable: these go to terminals, and a file may come from anywhere.
+    if not (isinstance(value, str) and 0 < len(value) <= longest and value.isprintable()):
+        raise ValueError(f"{name} {_shown(value)}: not 1 to {longest} printable characters")
+
+
+def _check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Raise ValueError unless this is one of ``known``."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} {_shown(value)}: not one of {', '.join(known)}")
+
+
+def _check_integer(name: str, value: Any) -> None:
+    """Raise ValueError unless this is an integer that JSON keeps."""
+    if type(value) is not int or abs(value) > _MAX_INTEGER:
+        raise ValueError(f"{name} {_shown(value)}: not an integer of at most 2^53")
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    """Raise ValueError unless this is a finite time, 0 or more."""
+    number = isinstance(value, float | int) and not isinstance(value, bool)
+    if not number or not 0 <= value <= _MAX_SECONDS:  # false for NaN
+        raise ValueError(f"{name} {_shown(value)}: not between 0 and {_MAX_SECONDS:g}")
+
+
+def _one_line(text: str) -> str:
+    """Printable text on one line, not too long."""
+    text = "".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_TEXT])
+    return " ".join(text.split())[:_MAX_TEXT]
+
+
+def _shown(value: Any) -> str:
+    """A short, printable form of anything, for messages."""
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):  # integers of thousands of digits; deep nesting
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."

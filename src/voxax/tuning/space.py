@@ -1,4 +1,4 @@
-"""The candidates of a problem: what the request admits, the hardware runs, and the views serve."""
+"""The candidates of a problem: admitted by the request, run by the hardware, served by views."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from voxax.hardware import HardwareInfo
 from voxax.tuning.entry import described
 from voxax.tuning.request import Resolved
 
+Identity = tuple[str, Parameters, int]
+"""Algorithm, parameters and revision: what a measurement is filed under within an entry."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
@@ -19,8 +22,8 @@ class Candidate:
     parameters: Parameters
 
     @property
-    def identity(self) -> tuple[str, Parameters, int]:
-        """What a measurement is filed under within an entry."""
+    def identity(self) -> Identity:
+        """The key of its measurement within an entry."""
         return self.algorithm.name, self.parameters, self.algorithm.revision
 
     def __str__(self) -> str:
@@ -32,12 +35,14 @@ class Space:
     """Candidates, the promising ones first, and why other algorithms are not among them.
 
     Attributes:
+      problem: the product that they compute.
       candidates: runnable, at least one for each algorithm that is not refused. Algorithms that
         are preferred on this hardware come first, the others in the request's order.
       heuristics: the candidate to take unmeasured, of each algorithm in the same order.
       refused: ``(algorithm's name, reason)``.
     """
 
+    problem: Problem
     candidates: tuple[Candidate, ...]
     heuristics: tuple[Candidate, ...]
     refused: tuple[tuple[str, str], ...]
@@ -49,13 +54,13 @@ def space_of(
     hardware: HardwareInfo,
     available_views: Iterable[str] | None = None,
 ) -> Space:
-    """See :class:`Space`. ``available_views`` None: every view can be had."""
+    """Build the :class:`Space` of a problem; ``available_views`` None means every view."""
     refused: list[tuple[str, str]] = []
-    at_hand = None if available_views is None else set(available_views)
+    available = None if available_views is None else set(available_views)
 
     def served(parameters: Parameters, algorithm: Algorithm) -> bool:
         needed = algorithm.views(parameters, problem.product, problem.symmetric)
-        return at_hand is None or at_hand.issuperset(needed)
+        return available is None or available.issuperset(needed)
 
     runnable: list[tuple[bool, Candidate, list[Parameters]]] = []
     for algorithm in (lookup(name, problem.kind) for name in admitted):
@@ -68,20 +73,28 @@ def space_of(
             refused.append((name, reason))
             continue
         first = algorithm.heuristic(problem, hardware)
-        # What it is preferred for may read views that did not come.
+        # The form that it is preferred for may read views that did not come.
         preferred = first in found and algorithm.preferred(problem, hardware)
         taken = Candidate(algorithm, first if first in found else found[0])
         runnable.append((not preferred, taken, found))
     runnable.sort(key=lambda item: item[0])
     return Space(
+        problem,
         tuple(Candidate(taken.algorithm, p) for _, taken, found in runnable for p in found),
         tuple(taken for _, taken, _ in runnable),
         tuple(refused),
     )
 
 
+def reference_of(problem: Problem) -> Candidate:
+    """The candidate that every other must agree with: explicit_gemm as im2col, or its like."""
+    name = {"depthwise": "explicit", "dynamic": "masked"}.get(problem.kind, "explicit_gemm")
+    algorithm = lookup(name, problem.kind)
+    return Candidate(algorithm, algorithm.forms[0])
+
+
 def refusal(algorithm: Algorithm, problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why the algorithm cannot run this problem, or None."""
+    """The reason why the algorithm cannot run this problem, or None."""
     if problem.product not in algorithm.products:
         return f"does not compute {problem.product}"
     if not algorithm.platforms & {"any", problem.platform}:
@@ -96,8 +109,8 @@ def views_of(
 
     Args:
       requests: each product's problem, and the algorithms that are admitted.
-      hardware: that will most likely run it.
-      every: of all candidates; otherwise of those that are taken unmeasured, there or on
+      hardware: the hardware that will most likely run them.
+      every: names for all candidates; otherwise for those that are taken unmeasured, on this or on
         another platform.
     """
     names: set[str] = set()

@@ -1,21 +1,36 @@
 """Choosing an algorithm and its parameters for a problem.
 
-======================================  ===================================================
-the admitted candidates                 choice
-======================================  ===================================================
-none can run                            :class:`AlgorithmError` with every reason
-one                                     that one
-several, ``VOXAX_AUTOTUNE=off``, or     the heuristic of the first algorithm of the space
-measuring failed
-several, the cache knows them           the fastest it knows
-several, this platform is at hand       the fastest now; as many are measured as the time
-                                        allows, and all are remembered, also as skipped
-several, another platform, no time      the fastest by what was predicted for the device, else
-left, ``VOXAX_AUTOTUNE=cached``         the same heuristic; compared with explicit_gemm if it can
-======================================  ===================================================
+:func:`voxax.tuning.decide.decide` follows this table; :func:`choose` measures and checks what the
+table asks for, and decides again. A request is a filter on the candidates, so a pinned algorithm is
+kept whatever the cache says. The column ``cached`` also holds with ``on`` where this process has no
+device of the platform, or has no time left for measuring.
 
-Every request is a filter on the candidates, so a pin is honoured whatever the cache says. In a
-job of several processes one decides, and the others take its decision.
+==========  =========================  ===================  ======================  ============
+candidates  the cache has              ``on``               ``cached``              ``off``
+==========  =========================  ===================  ======================  ============
+none        anything                   error                error                   error
+one         anything                   it, checked          it, checked             it
+several     nothing                    measure              default, checked        default
+several     a complete measurement     its fastest          its fastest             default
+several     one without a candidate    measure              its fastest             default
+several     one in which none ran      measure              default, checked        default
+several     the times shipped with     the fastest,         the fastest, checked    default
+            voxax                      checked
+several     predicted times            measure              the fastest, checked    default
+several     a measurement made just    its fastest, or an   (not measured)          (not measured)
+            now                        error
+==========  =========================  ===================  ======================  ============
+
+- *error*: :class:`AlgorithmError` with every reason.
+- *default*: the heuristic of the first algorithm of the space.
+- *checked*: compared with the reference, once for each kind of problem, where there is a device.
+  A candidate that disagrees is rejected. A rejected pin is an error; rejected times count as
+  nothing; after a rejected default come the other heuristics, the reference, and any candidate.
+- *measure*: as many candidates as the time allows; all are remembered, also as skipped. If
+  measuring fails, the default is used.
+
+``VOXAX_AUTOTUNE`` chooses the column. In a job of several processes one decides, and the others
+take its decision.
 """
 
 from __future__ import annotations
@@ -29,42 +44,35 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
 
 from voxax import _compat
-from voxax.algorithms import Parameters, Problem, lookup, names
-from voxax.errors import AlgorithmError
-from voxax.hardware import HardwareInfo, describe
-from voxax.tuning import sample as tuning_sample
+from voxax.algorithms import Parameters, Problem, names
 from voxax.tuning.cache import TuningCache, cache_for, device_name
 from voxax.tuning.decide import (
     Choice,
-    Source,
-    announce,
+    Policy,
+    decide,
     fastest,
     hopeless,
     is_complete,
-    leaves_unknown,
     likely_first,
-    log_failure,
-    log_refusal,
-    log_result,
-    nothing_left,
 )
-from voxax.tuning.entry import Entry, Measured, key_of, utc_now
+from voxax.tuning.entry import Entry, Measured, candidates_of, key_of, summary_of, utc_now
 from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
-from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
-from voxax.tuning.sample import CALLERS_MAP, Sample, sample_of
+from voxax.tuning.request import AutotuneMode, Resolved, autotune_mode, configure_log, epoch
+from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
 from voxax.tuning.share import agree
-from voxax.tuning.space import Candidate, Space, space_of
-from voxax.tuning.target import targeted
+from voxax.tuning.space import Candidate, Space, reference_of, space_of
+from voxax.tuning.target import hardware_of
 
 _LOG = logging.getLogger("voxax.tuning")
 _LOCK = threading.RLock()
 _Result = TypeVar("_Result")
+_Views = Mapping[str, jax.Array] | None
 
 
 _unmeasured = contextvars.ContextVar("voxax_unmeasured", default=False)
@@ -78,6 +86,24 @@ def unmeasured() -> Iterator[None]:
         yield
     finally:
         _unmeasured.reset(token)
+
+
+_listeners: contextvars.ContextVar[tuple[list[Choice], ...]]
+_listeners = contextvars.ContextVar("voxax_choices", default=())
+
+
+@contextlib.contextmanager
+def record_choices() -> Iterator[list[Choice]]:
+    """A list that receives every choice made inside, in this thread.
+
+    A choice is made when a product is lowered: a function that is already compiled makes none.
+    """
+    heard: list[Choice] = []
+    token = _listeners.set((*_listeners.get(), heard))
+    try:
+        yield heard
+    finally:
+        _listeners.reset(token)
 
 
 def choose(
@@ -96,28 +122,22 @@ def choose(
     configure_log()
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, available_views)
-    if not space.candidates:
-        raise AlgorithmError(nothing_left(problem, space, None))
-    if admitted != names(problem.kind):
-        for name, reason in space.refused:
-            log_refusal(name, reason)
     mode = "off" if _unmeasured.get() else autotune_mode()
-    if len(space.candidates) == 1:
-        reason = None if mode == "off" else _objection(problem, space.candidates[0], device)
-        if reason is not None:
-            raise AlgorithmError(nothing_left(problem, _without(space, reason), None))
-        return announce(_choice(problem, space, space.candidates[0], "pinned"))
-    if mode == "off":
-        return announce(_choice(problem, space, space.heuristics[0], "predicted"))
-    make = _tuned if mode == "on" and device is not None else _untuned
-
-    def decide() -> str:
-        return _to_text(make(problem, space, hardware, device))
-
-    # Also what comes from caches alone: processes may have different ones.
-    among = " ".join(map(str, space.candidates))
-    topic = f"{epoch()} {mode} {device_name(hardware)} {key_of(problem)} among {among}"
-    return announce(_from_text(problem, space, agree(topic, decide), hardware))
+    if space.candidates and admitted != names(problem.kind):
+        for name, reason in space.refused:
+            _log_refusal(name, reason)
+    if mode == "off" or len(space.candidates) < 2:
+        choice = _settled(space, None, Policy(mode, device is not None), device)
+    else:
+        # Also what comes from caches alone: the processes of a job may have different ones.
+        among = " ".join(map(str, space.candidates))
+        cache = cache_for(device_name(hardware))
+        topic = f"{epoch()} {mode} {cache.device} {key_of(problem)} among {among}"
+        text = agree(topic, lambda: _to_text(_looked_up(space, cache, mode, device)))
+        choice = _from_text(space, text, cache)
+    for heard in _listeners.get():
+        heard.append(choice)
+    return choice
 
 
 def foresee(problem: Problem, admitted: Resolved) -> Choice:
@@ -130,18 +150,11 @@ def foresee(problem: Problem, admitted: Resolved) -> Choice:
     """
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware)
-    if not space.candidates:
-        raise AlgorithmError(nothing_left(problem, space, None))
-    if len(space.candidates) == 1:
-        return _choice(problem, space, space.candidates[0], "pinned")
     mode, entry = autotune_mode(), None
-    if mode != "off":
+    if mode != "off" and len(space.candidates) > 1:
         entry = cache_for(device_name(hardware)).get(key_of(problem))
-    best = None if entry is None else fastest(space, entry)
-    measures = mode == "on" and device is not None
-    if best is None or entry is None or (measures and leaves_unknown(space, entry)):
-        return _choice(problem, space, space.heuristics[0], "predicted", None, entry)
-    return _known_choice(problem, space, best, entry)
+    choice = decide(space, entry, Policy(mode, device is not None))
+    return dataclasses.replace(choice, pending=None)
 
 
 def with_known_time(choice: Choice) -> Choice:
@@ -152,33 +165,15 @@ def with_known_time(choice: Choice) -> Choice:
     entry = cache_for(device_name(hardware)).get(key_of(choice.problem))
     if entry is None or entry.source != "measured":
         return choice
-    identity = choice.algorithm, choice.parameters, choice.implementation.revision
+    identity = choice.candidate.identity
     known = [m.seconds for m in entry.measured if m.candidate == identity and m.seconds is not None]
     return dataclasses.replace(choice, seconds=known[0], entry=entry) if known else choice
-
-
-def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
-    """Facts about the device that runs ``platform`` here, and the device; None if none does."""
-    target = targeted(platform)
-    return _here(platform) if target is None else (target, None)
-
-
-@functools.lru_cache(maxsize=64)
-def _here(platform: str) -> tuple[HardwareInfo, Any | None]:
-    """:func:`hardware_of` in this process, whatever :func:`voxax.tuning.targeting` says."""
-    for name in (platform, *(("cuda", "rocm") if platform == "gpu" else ())):
-        try:
-            device = jax.local_devices(backend=name)[0]
-        except (RuntimeError, IndexError):
-            continue
-        return describe(device), device
-    return HardwareInfo(platform=platform, device_kind="unknown"), None
 
 
 def tune(
     problem: Problem,
     admitted: Resolved,
-    views: object = None,
+    views: _Views = None,
     *,
     also: Iterable[Problem] = (),
     anew: bool = False,
@@ -186,11 +181,11 @@ def tune(
     """Measure a problem before it is met. See :func:`voxax.tune`.
 
     Args:
-      problem: what to measure.
+      problem: the problem to measure.
       admitted: the filter.
-      views: concrete arrays of a real map, by name; what was measured on another is then measured
-        again. None: on a map that is at hand, else on a recorded occupancy.
-      also: the same product under other keys, for which the figures hold too.
+      views: concrete arrays of a real map, by name; a problem that was measured on another map is
+        then measured again. None: on a concrete map like it, else on a recorded occupancy.
+      also: the same product under other keys, for which the times hold too.
       anew: measure also what the cache knows.
     """
     hardware, device = hardware_of(problem.platform)
@@ -200,90 +195,64 @@ def tune(
     cache = cache_for(device_name(hardware))
     with _LOCK:
         known = None if anew else cache.get(key_of(problem))
-        views = tuning_sample.concrete_map(problem) if views is None else views
+        views = concrete_map(problem) if views is None else views
         if (
             known is None
             or known.source != "measured"
             or not is_complete(space, known)
             or (views is not None and known.sample != CALLERS_MAP)
         ):
-            known = _measure(problem, space, hardware, device, cache, views, budget=None)
+            known = _measure(space, device, cache, views, budget=None)
     for other in also:
         cache.put(key_of(other), known)
 
 
-def _tuned(problem: Problem, space: Space, hardware: HardwareInfo, device: Any) -> Choice:
-    """The fastest candidate, measured now where the cache does not know."""
-    cache = cache_for(device_name(hardware))
-    with _LOCK:  # another thread may be measuring the same
-        entry = cache.get(key_of(problem))
-        source: Source = "cached"
-        if entry is not None and entry.predicted:
-            entry = None
-        if entry is not None and entry.source == "shipped":
-            source = "shipped"
-            entry = _checked(problem, space, entry, device)
-        if entry is None or leaves_unknown(space, entry):
-            budget = allowance()
-            if budget <= 0 and (entry is None or fastest(space, entry) is None):
-                return _untuned(problem, space, hardware, device)
-            if budget > 0:
-                begin = time.perf_counter()
-                try:
-                    views = tuning_sample.concrete_map(problem)
-                    entry = _measure(problem, space, hardware, device, cache, views, budget)
-                except Exception as error:  # out of memory, say: no reason to stop the caller
-                    spend(time.perf_counter() - begin)
-                    log_failure(key_of(problem), f"{type(error).__name__}: {error}"[:500])
-                    return _choice(problem, space, space.heuristics[0], "predicted")
-                source = "measured"
-    best = None if entry is None else fastest(space, entry)
-    if best is None:
-        raise AlgorithmError(nothing_left(problem, space, entry))
-    candidate, seconds = best
-    return _choice(problem, space, candidate, source, seconds, entry)
+def _looked_up(space: Space, cache: TuningCache, mode: AutotuneMode, device: Any) -> Choice:
+    """The choice for a space of several candidates, from the cache and what is measured now."""
+    policy = Policy(mode, device is not None)
+    # Another thread may be measuring the same problem.
+    with _LOCK if mode == "on" else contextlib.nullcontext():
+        return _settled(space, cache, policy, device)
 
 
-def _untuned(problem: Problem, space: Space, hardware: HardwareInfo, device: Any | None) -> Choice:
-    """From caches alone, else the heuristic, else whatever agrees with explicit_gemm."""
-    cache = cache_for(device_name(hardware))
-    entry = cache.get(key_of(problem))
-    if entry is not None and entry.source != "measured" and device is not None:
-        entry = _checked(problem, space, entry, device)
-    best = None if entry is None else fastest(space, entry)
-    if best is not None and entry is not None:
-        return _known_choice(problem, space, best, entry)
-    reference = reference_of(problem)
-    rest = sorted(space.candidates, key=lambda c: c != reference)
-    for candidate in dict.fromkeys((*space.heuristics, *rest)):
-        reason = _objection(problem, candidate, device)
-        if reason is None:
-            return _choice(problem, space, candidate, "predicted", None, entry)
-        _LOG.warning("%s is not used for %s: it %s", candidate, key_of(problem), reason)
-        space = _without(space, reason, candidate)
-    raise AlgorithmError(nothing_left(problem, space, entry))
-
-
-def _without(space: Space, reason: str, candidate: Candidate | None = None) -> Space:
-    """The space with a note on why a candidate (its only one) is not used."""
-    name = str(candidate or space.candidates[0])
-    return dataclasses.replace(space, refused=(*space.refused, (name, reason)))
+def _settled(space: Space, cache: TuningCache | None, policy: Policy, device: Any) -> Choice:
+    """Decide, and do what the decision asks for, until the choice stands."""
+    key = key_of(space.problem)
+    entry = None if cache is None else cache.get(key)
+    while True:
+        choice = decide(space, entry, policy)
+        if choice.pending == "check":
+            reason = _objection(choice, device)
+            if reason is None:
+                return dataclasses.replace(choice, pending=None)
+            _log_rejection(space, choice, reason)
+            policy = policy.rejecting(choice.candidate, reason)
+        elif choice.pending == "measure" and cache is not None:
+            budget, begin = allowance(), time.perf_counter()
+            if budget <= 0:
+                policy = dataclasses.replace(policy, has_time=False)
+                continue
+            try:
+                entry = _measure(space, device, cache, concrete_map(space.problem), budget)
+            except Exception as error:  # out of memory, say: no reason to stop the caller
+                spend(time.perf_counter() - begin)
+                _log_failure(key, f"{type(error).__name__}: {error}"[:500])
+                return decide(space, None, Policy("off", policy.has_device))
+            policy = dataclasses.replace(policy, measured=True)
+        else:
+            return choice
 
 
 def _measure(
-    problem: Problem,
-    space: Space,
-    hardware: HardwareInfo,
-    device: Any,
-    cache: TuningCache,
-    views: object,
-    budget: float | None,
+    space: Space, device: Any, cache: TuningCache, views: _Views, budget: float | None
 ) -> Entry:
+    """Measure the candidates and remember all of them; None is no limit of time."""
     begin = time.perf_counter()
+    problem, key = space.problem, key_of(space.problem)
     reference = reference_of(problem)
     # vx.tune, without a budget, tries everything.
-    known = {} if budget is None else hopeless(problem, space, cache)
-    tried = [c for c in likely_first(space, cache.get(key_of(problem))) if c.identity not in known]
+    known = {} if budget is None else hopeless(space, cache.items())
+    tried = [c for c in likely_first(space, cache.get(key)) if c.identity not in known]
     seconds = float("inf") if budget is None else budget
 
     def work() -> tuple[str, tuple[Measured, ...]]:
@@ -297,7 +266,7 @@ def _measure(
                 measured += measure(problem, rest, reference, sample, float("inf"))
         return sample.name, measured
 
-    with progress(key_of(problem), len(tried)):
+    with progress(key, len(tried)):
         name, measured = _in_worker(work, device)
     reached = {(m.algorithm, m.parameters) for m in measured}
     left = [
@@ -308,49 +277,27 @@ def _measure(
     spent = time.perf_counter() - begin
     spend(spent)
     entry = Entry((*measured, *left), name, "measured", utc_now(), spent)
-    cache.put(key_of(problem), entry)
-    log_result(problem, entry)
-    return cache.get(key_of(problem)) or entry
-
-
-def reference_of(problem: Problem) -> Candidate:
-    """What every candidate must agree with: explicit_gemm as im2col, or the masked maximum."""
-    name = {"depthwise": "explicit", "dynamic": "masked"}.get(problem.kind, "explicit_gemm")
-    algorithm = lookup(name, problem.kind)
-    return Candidate(algorithm, algorithm.forms[0])
-
-
-def _checked(problem: Problem, space: Space, entry: Entry, device: Any) -> Entry | None:
-    """A shipped or predicted entry, if its winner agrees with explicit_gemm here."""
-    best = fastest(space, entry)
-    if best is None:
-        return entry
-    reason = _objection(problem, best[0], device)
-    if reason is None:
-        return entry
-    _LOG.warning(
-        "%s choice %s for %s is not used: it %s", entry.source, best[0], key_of(problem), reason
-    )
-    return None
+    cache.put(key, entry)
+    _LOG.info("tuned %s", summary_of(problem, entry))
+    for line in candidates_of(entry):
+        _LOG.debug("  %s", line)
+    return cache.get(key) or entry
 
 
 _objections: dict[Hashable, str | None] = {}
 
 
-def _objection(problem: Problem, candidate: Candidate, device: Any | None) -> str | None:
-    """Why an unmeasured candidate must not be used on this device, or None.
+def _objection(choice: Choice, device: Any) -> str | None:
+    """The reason why an unmeasured candidate must not be used on this device, or None.
 
-    Checked at the first use for each product, kind of weight, dtype and precision; not at all
-    where there is no device. A check that could not be made counts against the candidate, but is
-    not remembered.
+    Checked at the first use for each product, kind of weight, dtype and precision. A check that
+    could not be made counts against the candidate, but is not remembered.
     """
-    p = problem
-    key = (candidate.identity, p.product, p.kind, p.dtype, p.precision, device)
-    if device is None or candidate.identity == reference_of(problem).identity:
-        return None
+    p = choice.problem
+    key = (choice.candidate.identity, p.product, p.kind, p.dtype, p.precision, device)
     if key not in _objections:
         try:
-            _objections[key] = _compared(problem, candidate, device)
+            _objections[key] = _compared(p, choice.candidate, device)
         except Exception as error:
             return f"could not be checked: {type(error).__name__}: {error}"[:500]
     return _objections[key]
@@ -366,13 +313,13 @@ def _compared(problem: Problem, candidate: Candidate, device: Any) -> str | None
     return _in_worker(work, device)
 
 
-def _sample(problem: Problem, candidates: Iterable[Candidate], views: object) -> Sample:
+def _sample(problem: Problem, candidates: Iterable[Candidate], views: _Views) -> Sample:
     needed = {
         view
         for c in candidates
         for view in c.algorithm.views(c.parameters, problem.product, problem.symmetric)
     }
-    return sample_of(problem, views, sorted(needed))  # type: ignore[arg-type]
+    return sample_of(problem, views, sorted(needed))
 
 
 def _in_worker(work: Callable[[], _Result], device: Any) -> _Result:
@@ -391,34 +338,34 @@ def _in_worker(work: Callable[[], _Result], device: Any) -> _Result:
         return pool.submit(run).result()
 
 
-def _known_choice(
-    problem: Problem, space: Space, best: tuple[Candidate, float], entry: Entry
-) -> Choice:
-    """What a cache or voxax itself knows to be fastest; predicted times are none of the choice."""
-    if entry.predicted:
-        return _choice(problem, space, best[0], "predicted", None, entry)
-    source: Source = "shipped" if entry.source == "shipped" else "cached"
-    return _choice(problem, space, best[0], source, best[1], entry)
-
-
-def _choice(
-    problem: Problem,
-    space: Space,
-    candidate: Candidate,
-    source: Source,
-    seconds: float | None = None,
-    entry: Entry | None = None,
-) -> Choice:
-    name, parameters, _ = candidate.identity
-    return Choice(problem, name, parameters, source, seconds, entry, space.refused)
-
-
 def _to_text(choice: Choice) -> str:
     return json.dumps([choice.algorithm, choice.parameters, choice.source, choice.seconds])
 
 
-def _from_text(problem: Problem, space: Space, text: str, hardware: HardwareInfo) -> Choice:
+def _from_text(space: Space, text: str, cache: TuningCache) -> Choice:
     algorithm, parameters, source, seconds = json.loads(text)
     made: Parameters = tuple((name, value) for name, value in parameters)
-    entry = cache_for(device_name(hardware)).get(key_of(problem))
-    return Choice(problem, algorithm, made, source, seconds, entry, space.refused)
+    entry = cache.get(key_of(space.problem))
+    return Choice(space.problem, algorithm, made, source, seconds, entry, space.refused)
+
+
+def _log_rejection(space: Space, choice: Choice, reason: str) -> None:
+    if choice.source == "pinned":
+        return  # an error with the reason follows
+    key = key_of(space.problem)
+    if fastest(space, choice.entry) is None:
+        _LOG.warning("%s is not used for %s: it %s", choice, key, reason)
+    else:
+        _LOG.warning("%s choice %s for %s is not used: it %s", choice.source, choice, key, reason)
+
+
+@functools.lru_cache(maxsize=256)
+def _log_refusal(name: str, reason: str) -> None:
+    """Once per reason."""
+    _LOG.info("%s is skipped: %s", name, reason)
+
+
+@functools.lru_cache(maxsize=256)
+def _log_failure(key: str, error: str) -> None:
+    """Once for each problem and error."""
+    _LOG.warning("%s could not be measured, and its default is used: %s", key, error)
