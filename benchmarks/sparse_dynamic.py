@@ -66,7 +66,7 @@ def measure(rows: np.ndarray, channels: int, rounds: int) -> list[dict[str, Any]
         return sparse_dynamic_conv(v, w, size=sizes, kernel_map=kmap)
 
     def taps(v: Any, w: Any, kmap: Any, sizes: Any) -> Any:
-        return sparse_dynamic_conv(v, w, size=sizes, kernel_map=kmap, method="taps")
+        return sparse_dynamic_conv(v, w, size=sizes, kernel_map=kmap, method="masked")
 
     cases: list[tuple[str, Any, int, np.ndarray]] = [
         (f"fixed {k}", fixed, k, np.full(len(rows), k)) for k in (3, 5)

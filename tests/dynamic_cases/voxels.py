@@ -127,12 +127,12 @@ def positional(r):
 CASES = {
     **{
         f"sparse_{method}": functools.partial(sparse, choices=("size",), method=method)
-        for method in ("restricted", "shells", "taps")
+        for method in ("grouped", "masked")
     },
-    "sparse_bank": functools.partial(sparse, choices=("size", "mixture"), method="restricted"),
+    "sparse_bank": functools.partial(sparse, choices=("size", "mixture"), method="grouped"),
     "sparse_dilation": functools.partial(sparse, choices=("size", "dilation"), dilations=(1, 2)),
-    "sparse_soft_shells": functools.partial(sparse, choices=("soft", "mixture"), method="shells"),
-    "sparse_soft_taps": functools.partial(sparse, choices=("soft",), method="taps"),
+    "sparse_soft_grouped": functools.partial(sparse, choices=("soft", "mixture"), method="grouped"),
+    "sparse_soft_masked": functools.partial(sparse, choices=("soft",), method="masked"),
     "sparse_everything": functools.partial(sparse, choices=("soft", "mask", "mixture"), stride=2),
     "focal": focal,
     "positional_stride": positional,

@@ -16,7 +16,14 @@ from oracle.sparse_dynamic import dynamic_convolution, reaching
 from samples import slow_unless
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry.voxel_geometry import Memo
-from voxax.nn.functional import max_pool, mean_pool, sparse_dynamic_conv, spatially_sparse_conv
+from voxax.nn.functional import (
+    DYNAMIC_CONV_ALGO_MODE,
+    max_pool,
+    mean_pool,
+    sparse_dynamic_conv,
+    spatially_sparse_conv,
+)
+from voxax.nn.modules import SparseDynamicConv
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 3e-2}
 CAPACITY = 64
@@ -110,11 +117,10 @@ def wide(dtype):
 
 
 METHODS = [
-    ("hard", "restricted"),
-    slow_unless(False, "hard", "shells"),
-    slow_unless(False, "hard", "taps"),
-    ("soft", "shells"),
-    ("soft", "taps"),
+    ("hard", "grouped"),
+    slow_unless(False, "hard", "masked"),
+    ("soft", "grouped"),
+    ("soft", "masked"),
 ]
 
 
@@ -273,12 +279,12 @@ def differentiable(method, names):
 
 
 GRADIENTS = [
-    ("restricted", ("features", "weight")),
-    ("shells", ("features", "weight", "size")),
-    slow_unless(False, "taps", ALL),
-    slow_unless(False, "restricted", ("features", "weight", "mixture")),
-    slow_unless(False, "taps", ("features", "weight", "mask")),
-    slow_unless(False, "taps", ("features", "weight", "size")),
+    ("grouped", ("features", "weight")),
+    ("grouped", ("features", "weight", "size")),
+    slow_unless(False, "masked", ALL),
+    slow_unless(False, "grouped", ("features", "weight", "mixture")),
+    slow_unless(False, "masked", ("features", "weight", "mask")),
+    slow_unless(False, "masked", ("features", "weight", "size")),
 ]
 
 
@@ -402,8 +408,8 @@ def test_errors_name_value_limit_and_fix():
         run(size=case.whole_rows, tau=1.0)
     with pytest.raises(InputError, match="tau=0"):
         run(size=case.size_rows, tau=0)
-    with pytest.raises(InputError, match="method='restricted' for a mask"):
-        run(mask=case.mask_rows, method="restricted")
+    with pytest.raises(AlgorithmError, match="method admits grouped: on voxels with a mask"):
+        run(mask=case.mask_rows, method="grouped")
     with pytest.raises(InputError, match="needs dilations="):
         run(dilation=case.dilation_rows)
     with pytest.raises(InputError, match=r"dilation 2 occurs, dilations=\(1,\)"):
@@ -417,6 +423,31 @@ def test_errors_name_value_limit_and_fix():
         )
     with pytest.raises(InputError, match="keep of shape"):
         vx.kernel_map(case.voxels(), 3).restrict(jnp.ones((CAPACITY, 27)))
+
+
+def test_method_is_a_request_as_on_grids():
+    """A name, an enum member or a list, of the argument or an overlay."""
+    case = Case(kernel_size=3)
+    run = functools.partial(sparse_dynamic_conv, case.voxels(), case.weight, 3)
+    want = run(size=case.whole_rows).features
+    for method in ("auto", DYNAMIC_CONV_ALGO_MODE.MASKED, ["tiled", "masked"], "[grouped,masked]"):
+        y = run(size=case.whole_rows, method=method).features
+        np.testing.assert_allclose(y, want, atol=1e-5)
+    with vx.algorithms(dynamic_forward="tiled"):
+        with pytest.raises(AlgorithmError, match="admits tiled: on voxels only 'grouped'"):
+            run(size=case.whole_rows)
+        np.testing.assert_array_equal(run(size=case.whole_rows, method="auto").features, want)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("restricted", "grouped"), ("shells", "grouped"), ("taps", "masked")]
+)
+def test_old_names_of_strategies_name_the_new_ones(old, new):
+    case = Case(kernel_size=3)
+    with pytest.raises(AlgorithmError, match=f"{old}.*give '{new}'"):
+        sparse_dynamic_conv(case.voxels(), case.weight, 3, method=old)
+    with pytest.raises(AlgorithmError, match=f"{old}.*give '{new}'"):
+        SparseDynamicConv(4, 3, method=old)
 
 
 def test_requests_hold_for_every_method():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.errors import InputError
+from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.kernel_spec import per_axis
@@ -18,11 +18,10 @@ from voxax.geometry.nested_sizes import reaching_size, soft_mask
 from voxax.nn.arguments import by_product, check_weight, output_voxels, request_map
 from voxax.products import convolve, convolve_modulated
 from voxax.tuning import Request
+from voxax.tuning.request import admitted
 
-DynamicMethod = Literal["auto", "restricted", "shells", "taps"]
-"""``restricted``: one product over the map without the pairs that sizes leave out.
-``shells``: one product for each size, over the taps that it adds to the smaller ones.
-``taps``: one product for each tap, scaled by its factors."""
+# Names that strategies had before they were those of grids.
+_RENAMED = {"restricted": "grouped", "shells": "grouped", "taps": "masked"}
 
 
 def sparse_dynamic_conv(
@@ -43,7 +42,7 @@ def sparse_dynamic_conv(
     out_voxels: Voxels | None = None,
     kernel_map: KernelMap | None = None,
     kernel_shape: KernelShape = "box",
-    method: DynamicMethod = "auto",
+    method: Request = None,
     fwd_algo: Request = None,
     bwd_algo: Request = None,
     dgrad_algo: Request = None,
@@ -80,8 +79,13 @@ def sparse_dynamic_conv(
         that can be known, else NaN in that voxel's outputs (0 in integers).
       capacity, out_voxels, kernel_map, kernel_shape: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
-      method: how; None of them changes the result. ``auto`` is ``taps`` with a mask, else
-        ``shells`` with soft sizes, else ``restricted``.
+      method: which strategies may be used, a request as in
+        :func:`voxax.nn.functional.dynamic_conv`; neither changes the result. ``grouped``
+        multiplies only what sizes leave: with hard sizes one product over the map without the
+        pairs that are left out, with soft sizes one product for each size, over the taps that it
+        adds to the smaller ones. ``masked`` is one product for each tap, scaled by its factors; a
+        mask needs it. Of both, ``grouped`` is taken where it can run. The other strategies run on
+        grids only.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as there.
 
     Returns:
@@ -89,8 +93,9 @@ def sparse_dynamic_conv(
       weight, bias, mask, mixture and soft sizes.
 
     Raises:
-      InputError: shapes, dtypes or a method that do not fit; names which.
-      CapacityError, AlgorithmError: as there.
+      InputError: shapes or dtypes that do not fit; names which.
+      AlgorithmError: as there, or no admitted strategy can run this.
+      CapacityError: as there.
 
     Source: sizes and gates of Chen et al., "Dynamic Convolution: Attention over Convolution
     Kernels", CVPR 2020 (mixtures) and Zhu et al., "Deformable ConvNets v2", CVPR 2019
@@ -115,7 +120,8 @@ def sparse_dynamic_conv(
     mask = _of_rows(mask, "mask", (rows, kmap.num_offsets), valid)
     if mixture is not None:
         mixture = _of_rows(mixture, "mixture", (rows, weight.shape[0]), valid)
-    chosen = _method(method, sizes, tau, mask)
+    _check_tau(tau, sizes)
+    masked = _strategy(method, mask) == "masked"
     _check_dtype(voxels.features, weight, {"tau": tau, "mask": mask, "mixture": mixture})
 
     bank = weight if mixture is None else _side_by_side(weight)
@@ -126,11 +132,11 @@ def sparse_dynamic_conv(
 
     def products(of: KernelMap) -> jax.Array:
         source, of = of.with_halo(voxels.features)
-        if chosen == "taps":
+        if masked:
             dtype = jnp.promote_types(source.dtype, bank.dtype)
             limited, factors = _factors(of, sizes, tau, mask, accumulator(dtype))
             return convolve_modulated(source, bank, factors, limited, **requests)
-        if chosen == "shells" and sizes is not None:
+        if tau is not None and sizes is not None:
             return _shells(source, bank, of, sizes, tau, requests)
         within = of if sizes is None else of.within(sizes)
         return convolve(source, bank, within, **requests)
@@ -201,23 +207,35 @@ def _of_rows(
     return jnp.where(rows, array, jnp.zeros((), array.dtype))
 
 
-def _method(method: str, size: Any, tau: float | None, mask: Any) -> str:
-    """What ``auto`` means, or the given method, checked."""
+def _check_tau(tau: float | None, size: Any) -> None:
+    """Raise :class:`InputError` if sizes that are no floats are to be soft."""
     if tau is not None and (size is None or not jnp.issubdtype(size.dtype, jnp.floating)):
         got = "no size" if size is None else f"sizes of {size.dtype}"
         raise InputError(f"tau={tau} makes sizes soft, got {got}: give floats, or leave tau out")
-    if method == "auto":
-        return "taps" if mask is not None else "restricted" if tau is None else "shells"
-    needs = "taps" if mask is not None else "shells" if tau is not None else "restricted"
-    able = {
-        "restricted": ("restricted", "shells", "taps"),
-        "shells": ("shells", "taps"),
-        "taps": ("taps",),
-    }[needs]
-    if method not in able:
-        what = "a mask" if mask is not None else "soft sizes" if tau is not None else "these"
-        raise InputError(f"method={method!r} for {what}: expected auto or {', '.join(able)}")
+
+
+def known_strategy(method: Request) -> Request:
+    """Return the request; raise :class:`AlgorithmError` for a name that strategies had before."""
+    if isinstance(method, str) and method in _RENAMED:
+        raise AlgorithmError(
+            f"method={method!r}: strategies on voxels are named as on grids, give "
+            f"{_RENAMED[method]!r}"
+        )
     return method
+
+
+def _strategy(method: Request, mask: Any) -> str:
+    """The first strategy that the request admits and that can run: ``grouped``, ``masked``."""
+    asked = admitted(known_strategy(method), kind="dynamic", product="forward")
+    able = ("grouped", "masked") if mask is None else ("masked",)
+    for name in able:
+        if name in asked.names:
+            return name
+    what = "voxels" if mask is None else "voxels with a mask"
+    raise AlgorithmError(
+        f"{asked.origin} admits {', '.join(asked.names)}: on {what} only "
+        f"{' and '.join(map(repr, able))} can run"
+    )
 
 
 def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:

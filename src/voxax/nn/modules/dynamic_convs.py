@@ -17,7 +17,7 @@ from voxax.geometry import KernelSpec, Voxels
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.dynamic.deform_conv import Modulation, deform_conv
 from voxax.nn.dynamic.focal_conv import focal_conv
-from voxax.nn.dynamic.sparse_dynamic_conv import DynamicMethod
+from voxax.nn.dynamic.sparse_dynamic_conv import known_strategy
 from voxax.nn.functional import dynamic_conv, sparse_dynamic_conv
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv
 from voxax.nn.modules.sparse_convs import (
@@ -170,7 +170,7 @@ class SparseDynamicConv(nnx.Module):
         use_bias: bool = True,
         fwd_algo: Request = None,
         bwd_algo: Request = None,
-        method: DynamicMethod = "auto",
+        method: Request = None,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         kernel_init: Initializer = he_normal,
@@ -195,7 +195,7 @@ class SparseDynamicConv(nnx.Module):
             "kernel_size": self.kernel_size,
             "stride": steps,
             "dilation": per_axis(dilation, self.ndim, "dilation"),
-            "method": method,
+            "method": frozen(known_strategy(method), "dynamic", "method"),
             "precision": precision,
             **static_requests("dense", fwd_algo=fwd_algo, bwd_algo=bwd_algo),
         }
