@@ -1,4 +1,4 @@
-// Aligned scratch memory without initialisation.
+// Aligned scratch memory without initialization.
 #pragma once
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { std::free(data_); }
 
-  // Room for `size` elements; what was there is lost when it grows.
+  // Holds `size` elements; earlier values are lost when it grows.
   void Reserve(size_t size) {
     if (size <= size_) return;
     std::free(data_);

@@ -6,8 +6,8 @@
 namespace voxax {
 namespace {
 
-// Linux lists the caches of a processor from the nearest to the last, such as "32768K". sysconf is no
-// help: on a virtual machine with 32 MB of an AMD EPYC's cache it told 384 MB.
+// Linux lists the caches of a processor from the nearest to the last, such as "32768K". sysconf is not
+// reliable: on a virtual machine with 32 MB of an AMD EPYC's cache it returned 384 MB.
 int64_t Read() {
   int64_t bytes = 0;
   for (int level = 0; level < 8; ++level) {

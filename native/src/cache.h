@@ -1,11 +1,11 @@
-// How much this processor's caches hold.
+// The size of this processor's last cache.
 #pragma once
 
 #include <cstdint>
 
 namespace voxax {
 
-// Bytes of the last level, or 0 where the system does not tell.
+// Bytes of the last level, or 0 if the system does not report it.
 int64_t LastCacheBytes();
 
 }  // namespace voxax

@@ -1,4 +1,4 @@
-// The taps of a kernel, grouped by what one position in a sorted list serves.
+// The taps of a kernel, in groups that share one position in a sorted list.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace voxax {
 
-// A column ends where the next offset is further than this: walking there could pass many rows.
+// A column ends if the next offset is further than this, since walking there could pass many rows.
 inline constexpr int64_t kLongestGap = 8;
 
 struct Step {

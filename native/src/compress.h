@@ -18,7 +18,7 @@
 
 namespace voxax::VOXAX_ISA {
 
-// What is stored behind the end of a list.
+// Entries stored behind the end of a list.
 inline constexpr int64_t kOverhang = 8;
 
 #if defined(__AVX2__)

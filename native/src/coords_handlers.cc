@@ -1,4 +1,4 @@
-// What XLA calls on coordinates: checks of shapes, then the work.
+// The functions on coordinates that XLA calls: checks of shapes, then the work.
 #include "handler.h"
 #include "rows.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using Ints = ffi::Buffer<ffi::S32>;
 
-// `rows` as what the sort takes, or what is wrong with them.
+// Converts `rows` for the sort, or returns an error.
 ffi::Error RowsOf(const Ints& buffer, Rows* rows) {
   const auto shape = buffer.dimensions();
   if (shape.size() != 2 || !Sortable(shape[1])) return Invalid("rows are [N, 1 to 5 columns]");

@@ -1,5 +1,5 @@
-// Depthwise forward and dgrad: one filter for each channel. There is little arithmetic to a byte:
-// features are read where they are, and what is used again stays in registers.
+// Depthwise forward and dgrad: one filter for each channel. There is little arithmetic per
+// byte: features are read in place, and values that are used again stay in registers.
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,17 @@
 
 namespace voxax::VOXAX_ISA {
 
-// How narrow rows are summed: in the order of their counts, or tap by tap. With AVX-512, which lists a
-// row's pairs in few instructions, 16 channels took 1.1 to 1.3 times as long tap by tap, 32 channels
-// 1.25 to 1.55 times: each sum is loaded and stored for each pair. With AVX2 16 channels took 0.8
-// times as long tap by tap (2 cores of an AMD EPYC, Zen 4).
+// Whether narrow rows are summed in the order of their counts or tap by tap. Tap by tap each sum is
+// loaded and stored for each pair; AVX-512 lists a row's pairs in few instructions, so it need not.
+// Variants that were measured: benchmarks/results/native_variants.md.
 #if defined(__AVX512F__)
 inline constexpr bool kByCount = true;
 #else
 inline constexpr bool kByCount = false;
 #endif
 
-// Tiles that a thread works through in one go, at most. Its own cache then holds what neighbouring
-// rows share: with one tile at a time 256 channels took 1.3 times as long (2 cores of an AMD EPYC,
-// Zen 5).
+// The largest number of consecutive tiles for one thread, whose own cache then holds the rows that
+// neighboring tiles share.
 inline constexpr int64_t kMostTiles = 32;
 
 template <typename Stored>

@@ -1,8 +1,6 @@
 // Depthwise wgrad, and dgrad and wgrad at once: both multiply the gradients of the pairs of an input
-// row, which are read once. Row by row, the filters' sums in the first-level cache: tap by tap, a tap's
-// sums in registers, wgrad alone took 1.06 to 1.25 times as long up to 128 channels, 1.0 to 1.13 times
-// of 256, with cold caches (AVX-512 and AVX2; without either 0.94 and 1.2 times of 16 and 128), and
-// with warm ones 0.93 to 1.0 times of 16 and 32 (2 cores of an AMD EPYC, Zen 5).
+// row, which are read once. Rows are processed one by one, with the filters' sums in the first-level
+// cache. Variants that were measured: benchmarks/results/native_variants.md.
 #pragma once
 
 #include <algorithm>
@@ -22,31 +20,23 @@ namespace voxax::VOXAX_ISA {
 
 // Vectors of channels at a time. Features and sums of a row take half of AVX-512's registers, and the
 // filters of 27 taps with their own sums 27 KB of the first-level cache. With AVX2 half of that goes
-// through the stack, and four vectors, which would not, took at least 1.4 times as long at 256
-// channels; there eight vectors of 16 bytes took 1.6 to 1.9 times as long as 16 (2 cores of an AMD
-// EPYC, Zen 4, SSE too; NEON was not measured).
+// through the stack, which is still faster than four vectors.
 inline constexpr int kGradientVectors = kBytes == 16 ? 16 : 8;
 
-// Input rows at a time. With 32 or 128, 256 channels took 1.03 to 1.09 times as long (2 cores of an AMD
-// EPYC, Zen 5).
+// Input rows at a time.
 inline constexpr int64_t kGradientRows = 64;
 
 // Rows between the features that are multiplied and those that are fetched, into the first-level cache,
-// row by row in as many instructions as a range has lines. Fetched as the gradients are, so many lines
-// at a time, they made 1 to 24 channels take 1.03 to 1.12 times as long, 64 to 256 channels 1.02 to
-// 1.05 times; 4 or 16 rows ahead is the same. Marked as used once, they leave the second-level cache to
-// gradients, which are used again: without, 128 and 256 channels took 1.0 to 1.1 times as long (2 cores
-// of an AMD EPYC, Zen 5).
+// row by row in as many instructions as a range has lines. They are marked as used once, so that they
+// leave the second-level cache to gradients, which are used again.
 inline constexpr int64_t kFeaturesAhead = 8;
 
-// Gradients are fetched up to the largest entry of the kernel map in the next rows. Where rows are
-// wide, all of those are looked at, otherwise the last few: in an order of space the largest entries
-// come last, but a plane may have more rows than the one before it. Fetched by the largest of these
-// rows and so many more, as many as they are, 128 and 256 channels took 1.05 to 1.15 times as long;
-// all looked at, 16 channels 1.03 to 1.1 times (2 cores of an AMD EPYC, Zen 5).
+// Gradients are fetched up to the largest entry of the kernel map in the next rows. If rows are wide,
+// all of those entries are read, otherwise the last few: in a spatial order the largest entries come
+// last, but a plane may have more rows than the one before it.
 inline constexpr int64_t kWideRowBytes = 512, kRowsLookedAt = 8;
 
-// A gradient that is passed over is fetched too if it is this near to the largest.
+// A gradient that is skipped is fetched too if it is this near to the largest.
 inline constexpr int64_t kMostGradientsFetched = 8 * kGradientRows;
 
 template <int V, typename T, typename Stored>
@@ -58,8 +48,7 @@ inline void FetchRow(const Stored* row) {
 }
 
 // Channels that a range takes in `filters`, which holds, for each tap, w and then dw: whole vectors,
-// since one that is stored in part is not forwarded to the load of the next row (one channel took
-// 3 to 5 times as long, 12 took 1.3 to 1.9 times).
+// since a vector that is stored in part is not forwarded to the load of the next row.
 template <typename T>
 int64_t Padded(const Channels& channels) {
   constexpr int64_t lanes = Simd<T>::kLanes;
@@ -140,7 +129,7 @@ void AddGradientsInOrder(const DepthwiseGradients& p, int64_t first, int64_t end
   const Stored* x = static_cast<const Stored*>(p.x);
   Stored* dx = static_cast<Stored*>(p.dx);
   thread_local RowPairs lists;
-  RowPairs& pairs = lists;  // Each use of the other asks where this thread keeps it.
+  RowPairs& pairs = lists;  // Each use of the thread-local variable looks up its address.
   pairs.Reserve(kGradientRows, p.taps);
   const int64_t last = p.in_rows - 1;
   const bool wide = p.channels * static_cast<int64_t>(sizeof(Stored)) >= kWideRowBytes;
@@ -175,18 +164,17 @@ void AddGradientsInOrder(const DepthwiseGradients& p, int64_t first, int64_t end
   if constexpr (kStream) FinishStreams();
 }
 
-// Rows of a stripe, where there are more than the fewest and less than the most stripes: enough of
-// them for many cores, and few enough that adding up their sums takes no time to speak of.
+// Rows of a stripe, and the smallest and largest number of stripes: enough for many cores, and few
+// enough that adding their sums takes negligible time.
 inline constexpr int64_t kStripeRows = 1024, kFewestStripes = 32, kMostGradientStripes = 256;
 
-// Stripes that a thread works through in one go, at most: its own cache then holds what neighbouring
-// rows share. One by one, 256 channels took 1.25 times as long, 16 to 64 channels 1.05 to 1.15 times
-// (2 cores of an AMD EPYC, Zen 5).
+// The largest number of consecutive stripes for one thread, whose own cache then holds the rows that
+// neighboring stripes share.
 inline constexpr int64_t kMostStripesAtOnce = 16;
 
 // Sums in stripes of rows whose number follows from the shapes alone, added in their order. A thread
-// works on one copy of the filters and their sums, which its caches keep, and hands over the sums of
-// each stripe: with a copy for each stripe 16 to 256 channels took 1.05 to 1.15 times as long (Zen 5).
+// works on one copy of the filters and their sums, which its caches keep, and writes the sums of each
+// stripe to the result's stripe.
 template <bool kBoth, typename Stored>
 void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow* bad) {
   using T = typename SumOf<Stored>::type;
@@ -208,7 +196,7 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
                                   (p.out_rows + p.in_rows) * row_bytes +
                                       TableBytes(p.in_rows, p.taps),
                                   p.last_cache);
-  // Calls of(sums at hand, channels, tap of the filter).
+  // Calls of(the sums of this thread, channels, tap of the filter).
   const auto for_sums = [&](T* filters, const auto& of) {
     for (const Channels& channels : ranges) {
       const int64_t pitch = Padded<T>(channels);

@@ -1,5 +1,5 @@
 // Depthwise forward row by row: the sums of a row stay in registers. Lists of the pairs (row_pairs.h)
-// leave no branch to guess but the end of each list.
+// leave no branch to predict but the end of each list.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace voxax::VOXAX_ISA {
 
-// Rows between the furthest that is multiplied and the one that is fetched. Without, forward of 256
-// channels took 1.3 times as long (2 cores of an AMD EPYC, Zen 5).
+// Rows between the furthest that is multiplied and the one that is fetched. Variants that were
+// measured: benchmarks/results/native_variants.md.
 inline constexpr int64_t kRowsAhead = 16;
 
-// A row that is passed over is fetched too if it is this near: another one may ask for it later.
+// A row that is skipped is fetched too if it is this near: another row may need it later.
 inline constexpr int64_t kMostRowsFetched = 256;
 
 // y = the sum over pairs of x[in] * w[tap], for R rows of equally many pairs and V vectors of channels,
@@ -85,7 +85,7 @@ inline void SumRows(const Stored* x, const T* w, int64_t stride, const RowPairs&
 }
 
 // Output rows [first, end), row after row. Where rows are in an order of space, each tap moves
-// through the input from front to end: what lies ahead of the furthest is fetched in time.
+// through the input from front to end, and rows ahead of the furthest are fetched in time.
 template <bool kStream, typename Stored, typename T>
 void SumInOrder(const Depthwise& p, int64_t first, int64_t end, const std::vector<Channels>& ranges,
                 const T* w, BadRow* bad) {
@@ -113,14 +113,14 @@ void SumInOrder(const Depthwise& p, int64_t first, int64_t end, const std::vecto
   if constexpr (kStream) FinishStreams();
 }
 
-// Vectors from which on rows are summed in their own order: in the order of their counts, y is written
-// and x read in leaps, and 64 channels took 1.1 to 1.3 times as long (2 cores of an AMD EPYC, Zen 4).
+// Rows of at least so many vectors are summed in their own order. In the order of their counts, writes
+// of y and reads of x would not be sequential.
 inline constexpr int kWideVectors = 4;
 
 // Output rows [first, end), within a tile in the order of how many pairs they have: loops of one
-// length come one after the other, whose ends a processor guesses, and two rows of one length are
-// summed together. Row after row in their own order a wrong guess costs as much as the pairs of a
-// row of one or two vectors.
+// length follow each other, whose ends a processor predicts, and two rows of one length are summed
+// together. In their own order a wrong prediction costs as much as the pairs of a row of one or two
+// vectors.
 template <typename Stored, typename T>
 void SumByCount(const Depthwise& p, int64_t first, int64_t end, const std::vector<Channels>& ranges,
                 const T* w, BadRow* bad) {
@@ -128,7 +128,7 @@ void SumByCount(const Depthwise& p, int64_t first, int64_t end, const std::vecto
   const int64_t row_bytes = p.channels * sizeof(Stored);
   thread_local RowPairs lists;
   thread_local RowsByCount sorted;
-  RowPairs& pairs = lists;  // Each use of the others asks where this thread keeps them.
+  RowPairs& pairs = lists;  // Each use of a thread-local variable looks up its address.
   RowsByCount& order = sorted;
   pairs.Reserve(std::min(p.tile, end - first), p.taps);
   order.Reserve(std::min(p.tile, end - first), p.taps);

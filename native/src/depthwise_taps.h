@@ -1,6 +1,6 @@
 // Depthwise forward tap by tap, for rows of few channels without AVX-512: a tap's filter stays in
 // registers, the sums of a tile in the first-level cache. Lists of the pairs (tile.h) leave no
-// branch to guess.
+// branch to predict.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which of the compiled instruction sets this processor runs.
+// Selects one of the compiled instruction sets for this processor.
 #include <cstdlib>
 #include <cstring>
 

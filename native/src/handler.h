@@ -1,4 +1,4 @@
-// What the functions that XLA calls share: checks of shapes, errors, and XLA's threads.
+// Shared by the functions that XLA calls: checks of shapes, errors, and XLA's threads.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ inline bool Countable(std::initializer_list<int64_t> rows) {
 
 inline ffi::Error TooManyRows() { return Invalid("at most 2^31 - 1 rows"); }
 
-// Runs `call(parallel)` on XLA's threads. What it throws, for want of memory, is the error.
+// Runs `call(parallel)` on XLA's threads. If it throws for lack of memory, that is the error.
 template <typename Call>
 ffi::Error OnPool(ffi::ThreadPool pool, const Call& call) {
   try {

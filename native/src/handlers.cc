@@ -1,4 +1,4 @@
-// What XLA calls: checks of shapes and dtypes, then the kernels.
+// The functions that XLA calls: checks of shapes and dtypes, then the kernels.
 #include <cstdint>
 #include <string>
 
@@ -26,7 +26,7 @@ bool ElementOf(ffi::DataType dtype, Element* element) {
   }
 }
 
-// A tile with more rows than there are would only cost memory.
+// A tile with more rows than the problem has would only cost memory.
 int64_t RowsOfTile(int64_t asked, int64_t rows) {
   return std::min(asked, std::max<int64_t>(rows, 1));
 }

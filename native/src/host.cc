@@ -1,4 +1,5 @@
-// The same work on plain arrays, called through ctypes from processes that run NumPy alone.
+// The functions on coordinates for plain arrays, called through ctypes from processes that run only
+// NumPy.
 //
 // On the calling thread only: input pipelines have a process for each core, and a process that was
 // forked has no threads but one. Negative results are errors (voxax/_native/host.py has them in

@@ -1,6 +1,6 @@
 // Rows of `center + offset` in a sorted coordinate list: the kernel map.
 //
-// Offsets that share all but the last axis are one column: along it the neighbours of a hit are
+// Offsets that share all but the last axis are one column: along it the neighbors of a hit are
 // adjacent rows, so one position serves them all. Centers mostly come in the order of the list, and
 // then each column's position only ever moves forward: a merge of two sorted lists, without a hash
 // table. Where a center is out of order, the position is found by binary search.
@@ -127,7 +127,7 @@ void Find(const Lookup& p, const std::vector<Column>& columns, const Parallel& p
 }  // namespace
 
 bool FindNeighbors(const Lookup& p, const Parallel& parallel) {
-  if (p.width < 2 || p.width > 5) return false;  // a column has room for 1 to 4 axes
+  if (p.width < 2 || p.width > 5) return false;  // 1 to 4 axes
   const std::vector<Column> columns = ColumnsOf(p.offsets, p.taps, p.width - 1);
   switch (p.width) {
     case 2:

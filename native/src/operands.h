@@ -1,4 +1,4 @@
-// Where wgrad finds the features and the gradients of pairs.
+// Locates the features and the gradients of pairs for wgrad.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace voxax::VOXAX_ISA {
 
-// Where the values of a pair are.
+// The addresses of a pair's values.
 template <typename T>
 struct Operands {
   const T* x;

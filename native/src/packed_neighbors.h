@@ -2,8 +2,8 @@
 //
 // Every axis gets as many bits as the list and all that is looked for need, so that no sum of a
 // center and an offset carries over into another axis. A tap is then a constant that is added to the
-// center's word, and a comparison is one instruction. How far a position moves and whether a voxel is
-// there are things that no branch predictor can learn: both are counted without branches.
+// center's word, and a comparison is one instruction. No branch predictor can learn how far a position
+// moves and whether a voxel exists, so both are counted without branches.
 #pragma once
 
 #include <algorithm>

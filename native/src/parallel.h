@@ -55,10 +55,9 @@ class Parallel {
 
   // Runs stretch(begin, end) for stretches that make up [0, units): each takes a share of what is left,
   // at most so many units and at least one. Early ones are long, so that a thread's own cache holds
-  // what neighbours share, and late ones short, so that no thread waits long for another (guided
-  // self-scheduling, Polychronopoulos and Kuck, 1987). With stretches of one length, four or eight for
-  // each thread, depthwise products took up to 1.07 times as long; with shares half as large gradients
-  // of 256 channels took 1.1 times as long (2 cores of an AMD EPYC, Zen 5).
+  // rows that neighbors share, and late ones short, so that no thread waits long for another (guided
+  // self-scheduling, Polychronopoulos and Kuck, 1987). Variants that were measured:
+  // benchmarks/results/native_variants.md.
   template <typename Stretch>
   void RunStretches(int64_t units, int64_t most, const Stretch& stretch) const {
     std::vector<int64_t> begins;

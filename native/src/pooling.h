@@ -1,4 +1,4 @@
-// Which input row the largest or smallest value under each window comes from.
+// Finds the input row of the largest or smallest value under each window.
 #pragma once
 
 #include "elements.h"

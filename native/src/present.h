@@ -1,4 +1,4 @@
-// Which entries of a kernel map's row are rows of the input.
+// Marks the entries of a kernel map's row that are rows of the input.
 #pragma once
 
 #include <algorithm>

@@ -18,7 +18,7 @@ struct Product {
   int64_t in_rows, out_rows, taps, groups, depth, columns;
   bool transposed;     // w holds columns before depth
   bool reversed;       // tap k of the table multiplies w[taps - 1 - k]
-  int64_t tile;        // output rows whose sums are kept at hand
+  int64_t tile;        // output rows whose sums are kept in cache
   int64_t last_cache;  // bytes that the processor's last cache holds; 0 if unknown
 };
 

@@ -95,7 +95,7 @@ inline constexpr int kMostRows = 16;
 inline constexpr int32_t kInOrder[kMostRows] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                 8, 9, 10, 11, 12, 13, 14, 15};
 
-// So many are packed sooner than another thread wakes up.
+// Packing so many takes less time than waking another thread.
 inline constexpr int64_t kFewWeights = 1 << 15;
 
 template <typename Stored>
@@ -116,11 +116,10 @@ void PackWeights(const Product& p, int64_t tap, int64_t group, const std::vector
   }
 }
 
-// Tiles that a thread works through in one go, at most: its own cache then holds what neighbouring
-// tiles share, and what the next one reads is fetched meanwhile. Tile by tile, with nothing fetched and
-// results through the caches, 32 channels took 1.13 times as long for a million rows, 1.08 times for
-// 100,000. There are 32 stretches for each thread, if tiles suffice: with 8, the last of 41,000 rows of
-// 128 channels was waited for, 2 % of the time (2 cores of an AMD EPYC, Zen 5).
+// The largest number of consecutive tiles for one thread, whose own cache then holds the rows that
+// neighboring tiles share, and which fetches the rows of the next tile meanwhile. There are 32
+// stretches for each thread, if tiles suffice, so that no thread waits long for the last. Variants that
+// were measured: benchmarks/results/native_variants.md.
 inline constexpr int64_t kMostTilesAtOnce = 16;
 
 template <typename Stored>

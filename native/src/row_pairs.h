@@ -1,4 +1,4 @@
-// The pairs of output rows, row after row: what tile.h lists tap by tap.
+// The pairs of output rows, row by row; tile.h lists them tap by tap.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace voxax::VOXAX_ISA {
 
-// What is written behind the end of a row's list.
+// Entries written behind the end of a row's list.
 #if defined(__AVX512F__)
 inline constexpr int64_t kRowOverhang = 16;
 #else

@@ -1,4 +1,4 @@
-// Coordinate rows: sorting, and what kernel maps are read backwards or tap by tap from.
+// Coordinate rows: sorting, and the tables to read kernel maps backwards or tap by tap.
 #pragma once
 
 #include <cstdint>

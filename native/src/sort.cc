@@ -5,7 +5,7 @@
 // and 17 for the place, so one word holds it all; where coordinates are further apart, the last columns
 // are sorted first, then those before them, as far as it takes.
 //
-// The order is the only stable one, so it is the same for any number of threads.
+// There is only one stable order, so it is the same for any number of threads.
 #include <algorithm>
 #include <vector>
 
@@ -36,8 +36,8 @@ bool Less(const int32_t* a, const int32_t* b) {
   return false;
 }
 
-// What one look at all rows tells. Rows of nothing but kPad are the largest that there are: they
-// need no key, and would make every range a wide one.
+// Facts found in one pass over all rows. Rows of kPad alone are the largest: they need no key, and
+// would widen every range.
 template <int W>
 struct Survey {
   int32_t low[W], high[W];
@@ -107,7 +107,7 @@ uint64_t KeyOf(const int32_t* row, const Group& group, const Survey<W>& all) {
 }
 
 // Sorts `words`, whose low `from` bits count up, by the `bits` above these: then any order by the
-// whole word is the stable one. `spare` has room for as many; one of the two is returned, sorted.
+// whole word is the stable one. `spare` holds as many; one of the two is returned, sorted.
 uint64_t* SortWords(uint64_t* words, uint64_t* spare, int64_t count, int from, int bits,
                     const Parallel& parallel) {
   if (count < 1024) {  // digits would have more values than there are words
@@ -149,7 +149,7 @@ void Sort(const Rows& rows, int32_t* order, const Parallel& parallel) {
   const Split split(rows.count, parallel);
   std::vector<Survey<W>> parts(split.parts);
   split.Run(parallel, [&](int64_t part, int64_t begin, int64_t end) {
-    Survey<W> mine;  // on the stack: neighbours in `parts` share cache lines
+    Survey<W> mine;  // on the stack: neighbors in `parts` share cache lines
     mine.Look(rows, begin, end);
     parts[part] = mine;
   });

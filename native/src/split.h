@@ -1,4 +1,4 @@
-// Rows shared out over threads.
+// Rows distributed over threads.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Whether results go past the caches.
+// Decides whether results are written past the caches.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,10 @@
 
 namespace voxax::VOXAX_ISA {
 
-// For rows of whole vectors: a result that the last cache would not hold beside what is read, and of
-// which it would be a good part. Such a line is not read before it is written, and displaces no
-// features, which each thread's own cache holds until the last of their pairs. Without, a depthwise
-// layer of 128 channels took 1.25 to 1.4 times as long (2 cores of an AMD EPYC, Zen 4), one of 256
-// channels 1.3 times (Zen 5).
+// True for rows of whole vectors whose result does not fit into the last cache beside the operands, and
+// is a large part of it. Such a line is not read before it is written, and displaces no features, which
+// each thread's own cache holds until the last of their pairs. Variants that were measured:
+// benchmarks/results/native_variants.md.
 inline bool StreamsRows(const void* y, int64_t rows, int64_t row_bytes, int64_t bytes_read,
                         int64_t last_cache) {
   const int64_t written = rows * row_bytes;

@@ -23,9 +23,8 @@ struct Pairs {
   Pairs operator+(int64_t i) const { return {row + i, in + i}; }
 };
 
-// Lists of the pairs that exist, made in one pass over the tile's rows of the neighbour table. A
-// thread keeps one: asking for memory and giving it back for every tile was 2 % of a layer of 16
-// channels (2 cores of an AMD EPYC, Zen 5).
+// Lists of the pairs that exist, made in one pass over the tile's rows of the neighbor table. A
+// thread keeps one, so that it does not allocate memory for every tile.
 class Tile {
  public:
   // For so many taps, and at most so many rows at a time.
