@@ -1,11 +1,4 @@
-"""Timing candidates against each other: interleaved, with early giving up and a time budget.
-
-A candidate is admitted only if it computes what the reference computes: explicit_gemm mostly.
-
-How long measuring may take, per problem and in one process.
-
-A line on the terminal while measuring holds up the caller.
-"""
+"""Measuring candidates: timed in turn, compared with the reference, within a budget of time."""
 
 from __future__ import annotations
 
@@ -30,6 +23,17 @@ from voxax.tuning.entry import Measured
 from voxax.tuning.sample import Sample
 from voxax.tuning.space import Candidate
 
+# A candidate whose first run takes this many times the best so far is given up.
+_HOPELESS = 2.0
+# Those within this factor of the best get a second round.
+_CLOSE = 1.25
+_ROUNDS, _MORE_ROUNDS, _MOST_ROUNDS = 5, 9, 50
+# Seconds within which rounds are repeated beyond that (small problems are the noisy ones), and
+# after which they end before.
+_QUICK, _LONG = 0.2, 0.8
+# As many candidates are compared, however little time there is.
+_AT_LEAST = 2
+
 # Largest admitted error of the mean and of the worst element, as parts of the reference's root
 # mean square. float32 sums of some thousand products in another order differ by a few 1e-6 of
 # it, half precision by its unit in the last place (2**-11, 2**-8); products at reduced precision
@@ -43,83 +47,7 @@ _TOLERANCE: dict[str, tuple[float, float]] = {
     "complex128": (1e-12, 1e-10),
 }
 _REDUCED = (1e-2, 1e-1)
-
-
-_BLOCK = 2**20
-
-
-def _blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """The arrays piece by piece in double precision: whole copies would not fit everywhere."""
-    wide = np.complex128 if np.iscomplexobj(arrays[0]) else np.float64
-    flat = [array.reshape(-1) for array in arrays]
-    for begin in range(0, flat[0].size, _BLOCK):
-        yield tuple(array[begin : begin + _BLOCK].astype(wide) for array in flat)
-
-
-def objection(
-    result: np.ndarray,
-    reference: np.ndarray,
-    dtype: str,
-    precision: str,
-    name: str = "explicit_gemm",
-) -> str | None:
-    """Why ``result`` cannot stand for ``reference``, or None.
-
-    Args:
-      result, reference: the outputs of the candidate and of the reference on the same data.
-      dtype: of the operands.
-      precision: name of the ``jax.lax.Precision`` that both were computed with.
-      name: the reference's, for messages.
-    """
-    if result.shape != reference.shape:
-        return f"returned shape {result.shape}, expected {reference.shape}"
-    if result.dtype != reference.dtype:
-        return f"returned {result.dtype}, expected {reference.dtype}"
-    if not result.size:
-        return None
-    if np.issubdtype(np.dtype(product_dtype(np.dtype(dtype))), np.integer):
-        wrong = int((result != reference).sum())
-        return f"{wrong} of {result.size} integers differ" if wrong else None
-    total = squares = worst = 0.0
-    nonzero = False
-    unfinished = 0
-    for got, want in _blocks(result, reference):
-        if not np.isfinite(want).all():
-            return f"{name} itself returned values that are not finite"
-        unfinished += int((~np.isfinite(got)).sum())
-        error = np.abs(got - want)
-        total, worst = total + float(error.sum()), max(worst, float(error.max(initial=0)))
-        squares += float((np.abs(want) ** 2).sum())
-        nonzero |= bool(got.any())
-    if unfinished:
-        return f"{unfinished} of {result.size} values are not finite"
-    scale = float(np.sqrt(squares / result.size))
-    if scale == 0:
-        return None if not nonzero else f"returned values where {name} returns zeros"
-    if not nonzero:
-        return "returned zeros only"
-    mean, worst = total / result.size / scale, worst / scale
-    most_mean, most_worst = _TOLERANCE.get(dtype, _REDUCED)
-    if dtype in ("float32", "complex64") and precision not in ("highest", "float32"):
-        most_mean, most_worst = _REDUCED
-    if mean > most_mean or worst > most_worst:
-        return (
-            f"differs from {name} by {mean:.1e} on average and {worst:.1e} at worst, "
-            f"admitted are {most_mean:.0e} and {most_worst:.0e} of the root mean square"
-        )
-    return None
-
-
-# A candidate whose first run takes this many times the best so far is given up.
-_HOPELESS = 2.0
-# Those within this factor of the best get a second round.
-_CLOSE = 1.25
-_ROUNDS, _MORE_ROUNDS, _MOST_ROUNDS = 5, 9, 50
-# Seconds within which rounds are repeated beyond that (small problems are the noisy ones), and
-# after which they end before.
-_QUICK, _LONG = 0.2, 0.8
-# However little time there is, so many candidates are compared.
-_AT_LEAST = 2
+_BLOCK = 2**20  # elements compared at a time
 
 Program = Callable[[], jax.Array]
 
@@ -195,7 +123,7 @@ def measure(
 def check(
     problem: Problem, candidate: Candidate, reference: Candidate, sample: Sample
 ) -> str | None:
-    """Why ``candidate`` must not be used, or None: a guard without timing."""
+    """The reason why ``candidate`` must not be used, or None; times nothing."""
     programs = _compile(problem, (reference, candidate), sample, float("inf"))
     oracle, runner = programs
     if isinstance(runner, Measured):
@@ -227,7 +155,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measured | None:
-    """What is wrong with the candidate's result, or None. This run also warms it up."""
+    """The verdict on a wrong result, or None. This run also warms the candidate up."""
     try:
         result = np.asarray(runner.run())
     except Exception as error:
@@ -266,7 +194,7 @@ def _built(
 
 
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
-    """So many rounds; more while they are quick, fewer (but three) where they take long."""
+    """Run all in turn for ``rounds``; more often while they are quick, three times where slow."""
     begin = time.perf_counter()
     for number in range(_MOST_ROUNDS):
         spent = time.perf_counter() - begin
@@ -285,6 +213,72 @@ def _measured(
 ) -> Measured:
     name, parameters, revision = candidate.identity
     return Measured(name, parameters, revision, seconds, verdict, reason)  # type: ignore[arg-type]
+
+
+_PER_PROBLEM = 2.0
+_PER_PROCESS = 40.0
+
+
+def objection(
+    result: np.ndarray,
+    reference: np.ndarray,
+    dtype: str,
+    precision: str,
+    name: str = "explicit_gemm",
+) -> str | None:
+    """The reason why ``result`` cannot stand for ``reference``, or None.
+
+    Args:
+      result, reference: the outputs of the candidate and of the reference on the same data.
+      dtype: of the operands.
+      precision: name of the ``jax.lax.Precision`` that both were computed with.
+      name: the reference's, for messages.
+    """
+    if result.shape != reference.shape:
+        return f"returned shape {result.shape}, expected {reference.shape}"
+    if result.dtype != reference.dtype:
+        return f"returned {result.dtype}, expected {reference.dtype}"
+    if not result.size:
+        return None
+    if np.issubdtype(np.dtype(product_dtype(np.dtype(dtype))), np.integer):
+        wrong = int((result != reference).sum())
+        return f"{wrong} of {result.size} integers differ" if wrong else None
+    total = squares = worst = 0.0
+    nonzero = False
+    unfinished = 0
+    for got, want in _blocks(result, reference):
+        if not np.isfinite(want).all():
+            return f"{name} itself returned values that are not finite"
+        unfinished += int((~np.isfinite(got)).sum())
+        error = np.abs(got - want)
+        total, worst = total + float(error.sum()), max(worst, float(error.max(initial=0)))
+        squares += float((np.abs(want) ** 2).sum())
+        nonzero |= bool(got.any())
+    if unfinished:
+        return f"{unfinished} of {result.size} values are not finite"
+    scale = float(np.sqrt(squares / result.size))
+    if scale == 0:
+        return None if not nonzero else f"returned values where {name} returns zeros"
+    if not nonzero:
+        return "returned zeros only"
+    mean, worst = total / result.size / scale, worst / scale
+    most_mean, most_worst = _TOLERANCE.get(dtype, _REDUCED)
+    if dtype in ("float32", "complex64") and precision not in ("highest", "float32"):
+        most_mean, most_worst = _REDUCED
+    if mean > most_mean or worst > most_worst:
+        return (
+            f"differs from {name} by {mean:.1e} on average and {worst:.1e} at worst, "
+            f"admitted are {most_mean:.0e} and {most_worst:.0e} of the root mean square"
+        )
+    return None
+
+
+def _blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """The arrays piece by piece in double precision: whole copies would not fit everywhere."""
+    wide = np.complex128 if np.iscomplexobj(arrays[0]) else np.float64
+    flat = [array.reshape(-1) for array in arrays]
+    for begin in range(0, flat[0].size, _BLOCK):
+        yield tuple(array[begin : begin + _BLOCK].astype(wide) for array in flat)
 
 
 _PER_PROBLEM = 2.0
@@ -334,7 +328,7 @@ _CLEAR = "\r\x1b[K"
 
 @contextlib.contextmanager
 def progress(what: str, candidates: int) -> Iterator[None]:
-    """Say what is measured; the line is taken back afterwards.
+    """Show on the terminal what is measured, while it holds up the caller; then clear the line.
 
     Nothing is written where stderr is not a terminal: there the log serves, see
     ``VOXAX_AUTOTUNE_LOG``.

@@ -1,14 +1,12 @@
-"""What a user asks for, read as a filter on the registered algorithms.
+"""Requests: the algorithms that a user asks for, read as a filter on the registered ones.
 
-The first of these that is there decides:
+The first of these that is given decides:
 
 1. the argument of the call or of the layer (``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
    ``wgrad_algo``; of dynamic convolutions ``method``), unless it is None;
 2. the overlay around the call (:func:`voxax.algorithms`), the innermost first;
-3. the environment (:mod:`voxax.tuning.request`);
+3. the environment;
 4. otherwise every algorithm is admitted, and the tuner chooses.
-
-The grammar of requests: what users may write, and the names that it stands for.
 
 ================================================  =============================================
 request                                           admits
@@ -17,19 +15,13 @@ request                                           admits
 an enum member whose value is such a string       that algorithm
 ``["a", Member, ...]``, a tuple, ``"[a, b]"``     the algorithms in it, in this order
 ``"auto"``, ``"all"``, alone or in a list         every registered algorithm
-``None``                                          nothing of its own; see :mod:`.request`
+``None``                                          nothing of its own; the next of the list decides
 ================================================  =============================================
 
-The ending ``_gemm`` may be left out or added where that makes a known name: the field
-writes ``explicit`` and ``explicit_gemm`` for the same depthwise algorithm.
+The ending ``_gemm`` may be left out or added where that makes a known name: the field writes
+``explicit`` and ``explicit_gemm`` for the same depthwise algorithm.
 
-Requests for a part of a program: ``with vx.algorithms(forward=...)``.
-
-The value of the overlay is part of the key of ``jax.jit``'s caches: a jitted function that
-is called inside is traced anew for a new overlay and found again for an old one, also when it
-was compiled outside before.
-
-What the environment asks of the tuner. Read when a function is traced, never at import.
+The environment is read when a function is traced, never at import:
 
 =====================================  ====================================================
 variable                               says
@@ -79,6 +71,74 @@ Resolved = tuple[str, ...]
 
 EVERYTHING = ("auto", "all")
 
+AutotuneMode = Literal["on", "cached", "off"]
+"""``on``: measure what the cache does not know. ``cached``: choose from caches and defaults,
+measure nothing. ``off``: neither measure nor read caches."""
+
+LOGGER = logging.getLogger("voxax.tuning")
+_LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DEBUG}
+
+_ARGUMENTS: dict[Product, str] = {
+    "forward": "fwd_algo",
+    "dgrad": "dgrad_algo (or bwd_algo)",
+    "wgrad": "wgrad_algo (or bwd_algo)",
+}
+# By kind of weight and product: the overlay's field, and the ends of the variables' names, with the
+# one that decides first in front. Grouped weights are dense here.
+_DEPTHWISE_BACKWARD = "depthwise_backward", ("DEPTHWISE_CONV_BWD_ALGO_MODE",)
+_DYNAMIC_BACKWARD = "dynamic_backward", ("DYNAMIC_CONV_BWD_ALGO_MODE",)
+_SETTINGS: dict[tuple[WeightKind, Product], tuple[str, tuple[str, ...]]] = {
+    ("dense", "forward"): ("forward", ("FWD_ALGO_MODE",)),
+    ("dense", "dgrad"): ("dgrad", ("DGRAD_ALGO_MODE", "BWD_ALGO_MODE")),
+    ("dense", "wgrad"): ("wgrad", ("WGRAD_ALGO_MODE", "BWD_ALGO_MODE")),
+    ("depthwise", "forward"): ("depthwise_forward", ("DEPTHWISE_CONV_FWD_ALGO_MODE",)),
+    ("depthwise", "dgrad"): _DEPTHWISE_BACKWARD,
+    ("depthwise", "wgrad"): _DEPTHWISE_BACKWARD,
+    ("dynamic", "forward"): ("dynamic_forward", ("DYNAMIC_CONV_FWD_ALGO_MODE",)),
+    ("dynamic", "dgrad"): _DYNAMIC_BACKWARD,
+    ("dynamic", "wgrad"): _DYNAMIC_BACKWARD,
+}
+# Other libraries define no variable for dynamic convolution.
+_OF_PEERS = ("dense", "grouped", "depthwise")
+
+
+@dataclasses.dataclass(frozen=True)
+class Admitted:
+    """The algorithms that a request admits.
+
+    Attributes:
+      names: canonical, in the user's order.
+      origin: the argument or setting that asks, e.g. ``fwd_algo`` or
+        ``VOXAX_FWD_ALGO_MODE=implicit_gemm``.
+    """
+
+    names: Resolved
+    origin: str
+
+
+def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitted:
+    """The algorithms that may execute a product, and the origin of the request.
+
+    Args:
+      request: the call's own, or None.
+      kind: weight kind: says which names are known.
+      product: forward, dgrad or wgrad.
+
+    Raises:
+      AlgorithmError: an unknown name (lists the known ones), an empty list, or a value
+        that is no request; the message opens with where it was written.
+    """
+    if request is not None:
+        argument = "method" if kind == "dynamic" else _ARGUMENTS[product]
+        return Admitted(parse(request, kind, argument), argument)
+    found = overlay_request(kind, product) or environment_request(kind, product)
+    return Admitted(names(kind), "auto") if found is None else Admitted(*found)
+
+
+def resolve(request: Request, *, kind: WeightKind, product: Product) -> Resolved:
+    """The names of :func:`admitted`: hashable, a filter on the search space."""
+    return admitted(request, kind=kind, product=product).names
+
 
 def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
     """The algorithms that a request admits for weights of ``kind``.
@@ -93,14 +153,14 @@ def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
         that is no request.
     """
     known = names(kind)
-    admitted: dict[str, None] = {}
+    found: dict[str, None] = {}
     for entry in _entries(request, known, origin):
-        admitted.update(dict.fromkeys(_admitted(entry, known, origin)))
-    return tuple(admitted)
+        found.update(dict.fromkeys(_admitted(entry, known, origin)))
+    return tuple(found)
 
 
 def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
-    """The same request in one hashable spelling, its names checked; None stays None.
+    """A request in one hashable spelling, its names checked; None stays None.
 
     ``"auto"`` stays a word: what it stands for depends on the kind of the weight.
 
@@ -119,7 +179,7 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def parse_known(text: str, kind: WeightKind) -> tuple[Resolved, tuple[str, ...]]:
-    """What a string written for another library admits, and the words that are unknown here."""
+    """The algorithms that a string written for another library admits, and its unknown words."""
     known = names(kind)
     stripped = text.strip()
     if stripped.startswith("[") and stripped.endswith("]"):
@@ -193,23 +253,13 @@ def _listed(known: Resolved) -> str:
     return ", ".join((*known, *EVERYTHING))
 
 
-_FIELDS: dict[tuple[WeightKind, Product], str] = {
-    ("dense", "forward"): "forward",
-    ("dense", "dgrad"): "dgrad",
-    ("dense", "wgrad"): "wgrad",
-    ("depthwise", "forward"): "depthwise_forward",
-    ("depthwise", "dgrad"): "depthwise_backward",
-    ("depthwise", "wgrad"): "depthwise_backward",
-    ("dynamic", "forward"): "dynamic_forward",
-    ("dynamic", "dgrad"): "dynamic_backward",
-    ("dynamic", "wgrad"): "dynamic_backward",
-}
-
-
 class Overlay(contextlib.ContextDecorator):
     """Requests by field, for the calls inside ``with``; made by :func:`algorithms`.
 
-    May be entered many times, inside itself and in several threads. Also a decorator.
+    It may be entered many times, inside itself and in several threads, and is also a decorator.
+    Its value is part of the key of ``jax.jit``'s caches: a jitted function that is called inside is
+    traced anew for a new overlay and found again for an old one, also when it was compiled outside
+    before.
     """
 
     def __init__(self, fields: tuple[tuple[str, Resolved], ...]) -> None:
@@ -278,7 +328,9 @@ def algorithms(
     }
     fields = []
     for name, request in requests.items():
-        kind: WeightKind = next(kind for (kind, _), field in _FIELDS.items() if field == name)
+        kind: WeightKind = next(
+            kind for (kind, _), (field, _) in _SETTINGS.items() if field == name
+        )
         argument = "backward" if name in from_backward else name
         names = frozen(request, kind, f"vx.algorithms({argument}=)")
         if names is not None:
@@ -287,8 +339,8 @@ def algorithms(
 
 
 def overlay_request(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None:
-    """What the overlays around this call admit for a product, and which field says so."""
-    field = _FIELDS["dense" if kind == "grouped" else kind, product]
+    """The algorithms that the overlays around this call admit, and the field that says so."""
+    field, _ = _SETTINGS["dense" if kind == "grouped" else kind, product]
     request = dict(_compat.overlay.value).get(field)
     if request is None:
         return None
@@ -296,34 +348,8 @@ def overlay_request(kind: WeightKind, product: Product) -> tuple[Resolved, str] 
     return parse(request, kind, origin), origin
 
 
-AutotuneMode = Literal["on", "cached", "off"]
-"""``on``: measure what the cache does not know. ``cached``: choose from caches and defaults,
-measure nothing. ``off``: neither measure nor read caches."""
-
-LOGGER = logging.getLogger("voxax.tuning")
-
-_epoch = 0
-
-_LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DEBUG}
-
-# By kind of weight and product, what decides first in front. Grouped weights are dense here.
-_VARIABLES: dict[tuple[WeightKind, Product], tuple[str, ...]] = {
-    ("dense", "forward"): ("FWD_ALGO_MODE",),
-    ("dense", "dgrad"): ("DGRAD_ALGO_MODE", "BWD_ALGO_MODE"),
-    ("dense", "wgrad"): ("WGRAD_ALGO_MODE", "BWD_ALGO_MODE"),
-    ("depthwise", "forward"): ("DEPTHWISE_CONV_FWD_ALGO_MODE",),
-    ("depthwise", "dgrad"): ("DEPTHWISE_CONV_BWD_ALGO_MODE",),
-    ("depthwise", "wgrad"): ("DEPTHWISE_CONV_BWD_ALGO_MODE",),
-    ("dynamic", "forward"): ("DYNAMIC_CONV_FWD_ALGO_MODE",),
-    ("dynamic", "dgrad"): ("DYNAMIC_CONV_BWD_ALGO_MODE",),
-    ("dynamic", "wgrad"): ("DYNAMIC_CONV_BWD_ALGO_MODE",),
-}
-# What no other library has, none has a variable for.
-_OF_PEERS = ("dense", "grouped", "depthwise")
-
-
 def environment_request(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None:
-    """What the environment admits for a product, and the setting that says so.
+    """The algorithms that the environment admits, and the setting that says so.
 
     Returns:
       ``(names, "VARIABLE=value")``, or None where no variable is set.
@@ -331,7 +357,7 @@ def environment_request(kind: WeightKind, product: Product) -> tuple[Resolved, s
     Raises:
       AlgorithmError: a ``VOXAX_`` variable that is no request.
     """
-    stems = _VARIABLES["dense" if kind == "grouped" else kind, product]
+    _, stems = _SETTINGS["dense" if kind == "grouped" else kind, product]
     for name in (f"VOXAX_{stem}" for stem in stems):
         if value := _read(name):
             return parse(value, kind, f"{name}={value}"), f"{name}={value}"
@@ -387,8 +413,11 @@ def reload_environment() -> None:
     _compat.retrace_everything()
 
 
+_epoch = 0
+
+
 def epoch() -> int:
-    """How often this process was told to forget what its job agreed on.
+    """The number of times that this process was told to forget what its job agreed on.
 
     In a job of several processes all must call :func:`reload_environment` and ``vx.tune`` alike.
     """
@@ -445,47 +474,3 @@ def _set_level(value: str | None) -> None:
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         LOGGER.addHandler(handler)
     _configured[value] = handler
-
-
-_ARGUMENTS: dict[Product, str] = {
-    "forward": "fwd_algo",
-    "dgrad": "dgrad_algo (or bwd_algo)",
-    "wgrad": "wgrad_algo (or bwd_algo)",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Admitted:
-    """The algorithms that a request admits.
-
-    Attributes:
-      names: canonical, in the user's order.
-      origin: who asked, in words, e.g. ``fwd_algo`` or ``VOXAX_FWD_ALGO_MODE=implicit_gemm``.
-    """
-
-    names: Resolved
-    origin: str
-
-
-def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitted:
-    """What a product may be executed with, and who said so; see the module's order.
-
-    Args:
-      request: the call's own, None if it makes none.
-      kind: weight kind: says which names are known.
-      product: forward, dgrad or wgrad.
-
-    Raises:
-      AlgorithmError: an unknown name (lists the known ones), an empty list, or a value
-        that is no request; the message opens with where it was written.
-    """
-    if request is not None:
-        argument = "method" if kind == "dynamic" else _ARGUMENTS[product]
-        return Admitted(parse(request, kind, argument), argument)
-    found = overlay_request(kind, product) or environment_request(kind, product)
-    return Admitted(names(kind), "auto") if found is None else Admitted(*found)
-
-
-def resolve(request: Request, *, kind: WeightKind, product: Product) -> Resolved:
-    """The names that :func:`admitted` gives: hashable, a filter on the search space."""
-    return admitted(request, kind=kind, product=product).names

@@ -1,10 +1,9 @@
-"""What a problem is measured on: operands, and a kernel map as its views.
+"""The data that a problem is measured on: operands, and a kernel map as its views.
 
-Kernel maps that are concrete right now, so that a product is measured on the caller's own map.
-
-A product is tuned when it is lowered, and by then even a concrete map has become an argument.
-So :mod:`voxax.products` notes each concrete map before. Only weak references are kept: what the
-caller has dropped cannot be measured on, and no memory is held.
+The map is the caller's where it is concrete, else a recorded one. A product is tuned when it is
+lowered, and by then even a concrete map has become an argument. So :mod:`voxax.products` notes each
+concrete map before (:func:`note_map`). Only weak references are kept: a map that the caller dropped
+is not measured on, and no memory is held.
 """
 
 from __future__ import annotations
@@ -31,6 +30,11 @@ from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
 CALLERS_MAP = "caller's map"
 """Name of a sample on the map that the product runs on."""
 
+_MOST_MAPS = 64
+_lock = threading.Lock()
+_maps: collections.OrderedDict[Hashable, dict[str, weakref.ref[jax.Array]]]
+_maps = collections.OrderedDict()
+
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
@@ -54,7 +58,7 @@ def sample_of(
     """A sample on the caller's map where its ``views`` are concrete, else on a recorded one.
 
     Args:
-      problem: what is measured.
+      problem: the problem that is measured.
       views: concrete arrays of the caller's map, or None.
       needed: names of the views that candidates read.
     """
@@ -160,13 +164,6 @@ def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.
     return values.astype(kind)
 
 
-_MOST_MAPS = 64
-
-_lock = threading.Lock()
-_maps: collections.OrderedDict[Hashable, dict[str, weakref.ref[jax.Array]]]
-_maps = collections.OrderedDict()
-
-
 def note_map(key: Hashable, views: Mapping[str, jax.Array]) -> None:
     """Remember, weakly, the arrays of the map that :func:`map_key` names; the newest wins.
 
@@ -181,7 +178,7 @@ def note_map(key: Hashable, views: Mapping[str, jax.Array]) -> None:
 
 
 def concrete_map(problem: Problem) -> dict[str, jax.Array] | None:
-    """The arrays of a map like this problem's, or None."""
+    """The arrays of a noted map like this problem's, or None."""
     if problem.density is None:
         return None
     with _lock:
@@ -195,6 +192,6 @@ def concrete_map(problem: Problem) -> dict[str, jax.Array] | None:
 
 
 def map_key(of: Any) -> Hashable:
-    """What a map is noted under, from a problem or from a layer: both describe their map alike."""
+    """The key of a noted map, from a problem or from a layer: both describe their map alike."""
     described = of.spec, of.level, of.in_capacity, of.out_capacity, of.symmetric, of.density
     return *described, of.grid, of.tile_density, of.prefix
