@@ -45,6 +45,42 @@ MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
 
 
+def kernel_map(
+    voxels: Voxels,
+    kernel_size: int | Sequence[int] = 3,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    transposed: bool = False,
+    generative: bool = False,
+    out_voxels: Voxels | None = None,
+    capacity: int | None = None,
+    *,
+    kernel_shape: KernelShape = "box",
+    spatial_shape: int | Sequence[int] | None = None,
+) -> KernelMap:
+    """The relation between ``voxels`` and the voxels a convolution would produce.
+
+    Built at most once per geometry, spec and trace, or taken from those that
+    :func:`voxax.plan` attached. Arguments as in
+    :func:`voxax.nn.functional.spatially_sparse_conv`.
+
+    Raises:
+      InputError, CapacityError: as there.
+    """
+    spec = KernelSpec.make(
+        voxels.geometry.ndim,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        kernel_shape=kernel_shape,
+        spatial_shape=spatial_shape,
+    )
+    out = None if out_voxels is None else out_voxels.geometry
+    return kernel_map_of(voxels.geometry, spec, out, capacity)
+
+
 def kernel_map_of(
     geometry: VoxelGeometry,
     spec: KernelSpec,
@@ -364,39 +400,3 @@ def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.
     outside = jnp.sum(keep & ~inside, dtype=jnp.int32)
     sites = jnp.where((keep & inside)[..., None], jnp.concatenate([batch, sites], axis=-1), PAD)
     return sites.reshape(-1, width), outside
-
-
-def kernel_map(
-    voxels: Voxels,
-    kernel_size: int | Sequence[int] = 3,
-    stride: int | Sequence[int] = 1,
-    dilation: int | Sequence[int] = 1,
-    transposed: bool = False,
-    generative: bool = False,
-    out_voxels: Voxels | None = None,
-    capacity: int | None = None,
-    *,
-    kernel_shape: KernelShape = "box",
-    spatial_shape: int | Sequence[int] | None = None,
-) -> KernelMap:
-    """The relation between ``voxels`` and the voxels a convolution would produce.
-
-    Built at most once per geometry, spec and trace, or taken from those that
-    :func:`voxax.plan` attached. Arguments as in
-    :func:`voxax.nn.functional.spatially_sparse_conv`.
-
-    Raises:
-      InputError, CapacityError: as there.
-    """
-    spec = KernelSpec.make(
-        voxels.geometry.ndim,
-        kernel_size,
-        stride,
-        dilation,
-        transposed,
-        generative,
-        kernel_shape=kernel_shape,
-        spatial_shape=spatial_shape,
-    )
-    out = None if out_voxels is None else out_voxels.geometry
-    return kernel_map_of(voxels.geometry, spec, out, capacity)

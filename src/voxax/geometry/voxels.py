@@ -222,19 +222,6 @@ class Voxels:
         )
 
 
-def require_same_geometry(a: Voxels, b: Voxels, operation: str) -> None:
-    """Raise unless both operands hold the same voxels.
-
-    Raises:
-      GeometryMismatchError: names both geometries and the way out.
-    """
-    if not a.geometry.same_as(b.geometry):
-        raise GeometryMismatchError(
-            f"{operation} needs voxels on the same coordinates, got {a.geometry!r} and "
-            f"{b.geometry!r}; use vx.union(a, b) to add over different coordinate sets"
-        )
-
-
 def from_coords(
     coords: Any,
     features: Any,
@@ -273,10 +260,10 @@ def from_coords(
     """
     coords, features = check_coords(coords, features, batch_size)
     ndim = coords.shape[1] - 1
-    if capacity is not None and capacity < 1:
-        raise InputError(f"capacity={capacity} must be at least 1, also for zero voxels")
+    rows = max(coords.shape[0], 1)
+    if capacity is not None:
+        rows = choose_capacity(capacity, rows, coords)
     check_known("reduction", reduction, REDUCTIONS)
-    rows = max(coords.shape[0], 1) if capacity is None else capacity
     unique, reduced = _merge(coords, features, batch_size, rows, reduction)
     if capacity is None and not _compat.is_traced(unique.count):
         rows = bucket_capacity(int(unique.count))
@@ -558,3 +545,16 @@ def _scene_rows(coords: jax.Array, index: jax.Array, capacity: int) -> CompactRo
 def _scene_sizes(coords: jax.Array, batch_size: int) -> jax.Array:
     """``int32[batch_size]``: voxels of every scene."""
     return jnp.zeros((batch_size,), jnp.int32).at[coords[:, 0]].add(1, mode="drop")
+
+
+def require_same_geometry(a: Voxels, b: Voxels, operation: str) -> None:
+    """Raise unless both operands hold the same voxels.
+
+    Raises:
+      GeometryMismatchError: names both geometries and the way out.
+    """
+    if not a.geometry.same_as(b.geometry):
+        raise GeometryMismatchError(
+            f"{operation} needs voxels on the same coordinates, got {a.geometry!r} and "
+            f"{b.geometry!r}; use vx.union(a, b) to add over different coordinate sets"
+        )
