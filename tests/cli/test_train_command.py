@@ -15,7 +15,6 @@ from parallel.own_devices import on_devices
 from voxax.cli import main
 from voxax.cli.learning import NetworkConfig
 from voxax.cli.scenes import PrepareBatch
-from voxax.cli.train import dataset_of, transform_of
 from voxax.cli.train_config import read_config
 from voxax.errors import FileFormatError
 from voxax.io import read, write_ply
@@ -77,8 +76,8 @@ def test_workers_can_have_the_tasks(tmp_path, rng):
     path = kitti(tmp_path, rng, scans=1)
     path.write_text(path.read_text().replace("workers = 0", "radius = 8") + "[augment]\ncrop = 4\n")
     config = read_config(path)
-    (scan,) = dataset_of(config).train
-    transform = transform_of(config.augment)
+    (scan,) = config.dataset().train
+    transform = config.augment.transform()
     task = PrepareBatch((scan,) * 2, (0, 1), Preparation(1.0), 2, 2, transform)
     own, theirs = task(), pickle.loads(pickle.dumps(task))()
     np.testing.assert_array_equal(own.voxels.features, theirs.voxels.features)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
+import functools
 import time
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from voxax.errors import InputError
 
@@ -97,7 +94,10 @@ class _Run:
     batch_size: int = 1
 
     def __post_init__(self) -> None:
+        from voxax.cli.progress import Phase
+
         self.seconds: dict[str, float] = {}
+        self._phase = functools.partial(Phase, seconds=self.seconds)
 
     def __call__(self, voxel_size: float, width: float, learning_rate: float) -> int:
         from voxax.cli.scenes import run as run_task
@@ -125,25 +125,18 @@ class _Run:
             with self._phase("checkpoint"):
                 self.learning.save()
             if interrupted:
-                step, checkpoint = self.learning.trainer.steps, self.learning.checkpoint
-                print(f"interrupted at step {step}; checkpoint: {checkpoint}")
                 same = f" --seed {self.seed}" if self.seed else ""
                 if self.batch_size > 1:
                     same += f" --batch-size {self.batch_size} --devices {self.devices}"
-                print(f"continue with: voxax demo --resume --out {self.out}{same}")
-                return 130
+                command = f"voxax demo --resume --out {self.out}{same}"
+                return self.learning.say_interrupted(command)
             with self._phase("validate"):
                 self.matrix, self.prediction = self.learning.validate(pipeline, self.validation)
         with self._phase("pictures"):
             self._pictures()
         self.seconds["total"] = time.perf_counter() - begin
-        self._report()
+        self.learning.report(self.matrix, self.seconds, width=self.config.width)
         return 0
-
-    def _phase(self, name: str) -> Any:
-        from voxax.cli.progress import Phase
-
-        return Phase(name, self.seconds)
 
     def _prepare(
         self, samples: list[Any], voxel_size: float, width: float, learning_rate: float
@@ -174,6 +167,7 @@ class _Run:
         self.learning.fit(samples)
 
     def _pictures(self) -> None:
+        from voxax.cli.scenes import near_origin
         from voxax.models.metrics import iou_table, mean_iou
         from voxax.plot import segmentation_html, segmentation_png
 
@@ -182,15 +176,10 @@ class _Run:
         iou = iou_table(self.matrix, names)
         title = f"voxax demo: {self.scenes.title}"
         miou = mean_iou(self.matrix)
-        positions = cloud.positions - (
-            cloud.positions.min(0) if np.abs(cloud.positions).max(initial=0) > 1e4 else 0.0
-        )
+        drawn = near_origin(cloud.positions), prediction, cloud.labels, names
         segmentation_png(
             self.out / "demo.png",
-            positions,
-            prediction,
-            cloud.labels,
-            names,
+            *drawn,
             title=title,
             subtitle=f"MinkUNet, {self.learning.trainer.steps} steps, validation mIoU {miou:.2f}",
             iou=iou,
@@ -201,44 +190,5 @@ class _Run:
             "voxel size": f"{self.config.voxel_size} m",
             "validation scenes": len(self.validation),
         }
-        segmentation_html(
-            self.out / "demo.html",
-            positions,
-            prediction,
-            cloud.labels,
-            names,
-            title=title,
-            summary=summary,
-            iou=iou,
-        )
-
-    def _report(self) -> None:
-        import jax
-
-        import voxax
-        from voxax.cli.progress import result_table
-        from voxax.hardware import describe, peak_memory
-        from voxax.models.metrics import iou_table, mean_iou
-
-        losses = self.learning.losses
-        metrics = {
-            "val_miou": mean_iou(self.matrix),
-            "val_iou": iou_table(self.matrix, self.config.class_names),
-            "val_points": int(self.matrix.sum()),
-            "train_loss": float(np.mean(losses[-20:])) if losses else None,
-            "steps": self.learning.trainer.steps,
-            "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
-            "peak_memory_bytes": peak_memory(),
-            "programs_compiled": self.learning.trainer.programs,
-            "voxels_dropped": self.learning.dropped,
-            "width": self.config.width,
-            "devices": self.devices,
-            "batch_size": self.batch_size,
-            "device": describe().to_json(),
-            "versions": {"voxax": voxax.__version__, "jax": jax.__version__},
-        }
-        path = self.out / "metrics.json"
-        temporary = path.with_suffix(".json.tmp")
-        temporary.write_text(json.dumps(metrics, indent=2))
-        os.replace(temporary, path)
-        result_table(metrics, self.out)
+        page = self.out / "demo.html"
+        segmentation_html(page, *drawn, title=title, summary=summary, iou=iou)

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 from flax import nnx
 
 from voxax import models
+from voxax._atomic_file import write_atomically
+from voxax._version import __version__
+from voxax.cli.progress import result_table, training_bar
 from voxax.cli.scenes import Batch, MakeTask, Prepare
 from voxax.errors import FileFormatError, InputError
 from voxax.geometry import Plan
-from voxax.hardware import HardwareInfo
+from voxax.hardware import HardwareInfo, describe, peak_memory
 from voxax.io import PointCloud
 from voxax.io.augment import Transform
 from voxax.io.examples import Preparation
 from voxax.io.pipeline import GrainPipeline, Pipeline
 from voxax.io.steps import Steps
 from voxax.models.checkpoint import load_arrays, load_description, save_checkpoint
-from voxax.models.metrics import confusion, mean_iou
+from voxax.models.metrics import confusion, iou_table, mean_iou
 from voxax.models.training import Trainer
+from voxax.parallel import DataParallelTrainer, pack_scenes
 
 # Narrow: a step over 10k voxels takes a third of a second on two CPU cores.
 PLANES, STEM = (24, 32, 48, 64, 48, 48, 32, 32), 16
@@ -100,10 +105,6 @@ class NetworkConfig:
         weights = None if self.class_weights is None else np.asarray(self.class_weights)
         if devices == 1:
             return Trainer(self.model(), optimizer, weights)
-        import jax
-
-        from voxax.parallel import DataParallelTrainer
-
         mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
         return DataParallelTrainer(self.model(), optimizer, mesh, class_weights=weights)
 
@@ -159,8 +160,6 @@ class Trace:
         self.steps += 1
         if self.folder is None or not self.FIRST <= self.steps <= self.LAST + 1:
             return
-        import jax
-
         if self.steps == self.FIRST:
             self.folder.mkdir(parents=True, exist_ok=True)
             jax.profiler.start_trace(str(self.folder))
@@ -169,8 +168,6 @@ class Trace:
             self._stop()
 
     def _stop(self) -> None:
-        import jax
-
         if self.running:
             jax.profiler.stop_trace()
             self.running = False
@@ -303,8 +300,6 @@ class Learning:
         Raises:
           InputError: the loss is no longer a number.
         """
-        from voxax.cli.progress import training_bar
-
         classes = len(self.config.class_names)
         matrix = np.zeros((classes, classes))
         taken = Steps(scenes, self._task, self.batch_size, steps, self.seed, self.begin)
@@ -361,9 +356,40 @@ class Learning:
             before = path.read_text().splitlines()[1:]
             lines += [line for line in before if int(line.split(",")[0]) < self.begin]
         lines += [f"{step},{loss!r}" for step, loss in enumerate(self.losses, self.begin)]
-        temporary = path.with_suffix(".csv.tmp")
-        temporary.write_text("\n".join(lines) + "\n")
-        os.replace(temporary, path)
+        write_atomically(path, "\n".join(lines) + "\n")
+
+    def say_interrupted(self, command: str) -> int:
+        """Print where the run stopped and the command that continues it; return the exit status."""
+        print(f"interrupted at step {self.trainer.steps}; checkpoint: {self.checkpoint}")
+        print(f"continue with: {command}")
+        return 130
+
+    def report(self, matrix: np.ndarray, seconds: dict[str, float], **more: Any) -> None:
+        """Write metrics.json, and print its main figures.
+
+        Args:
+          matrix: confusion of all points of the validation scenes.
+          seconds: by phase.
+          more: further entries of the file.
+        """
+        metrics = {
+            "val_miou": mean_iou(matrix),
+            "val_iou": iou_table(matrix, self.config.class_names),
+            "val_points": int(matrix.sum()),
+            **more,
+            "train_loss": float(np.mean(self.losses[-20:])) if self.losses else None,
+            "steps": self.trainer.steps,
+            "seconds": {name: round(value, 2) for name, value in seconds.items()},
+            "peak_memory_bytes": peak_memory(),
+            "programs_compiled": self.trainer.programs,
+            "voxels_dropped": self.dropped,
+            "devices": self.devices,
+            "batch_size": self.batch_size,
+            "device": describe().to_json(),
+            "versions": {"voxax": __version__, "jax": jax.__version__},
+        }
+        write_atomically(self.folder / "metrics.json", json.dumps(metrics, indent=2))
+        result_table(metrics, self.folder)
 
     def validate(
         self, pipeline: AnyPipeline, scenes: Sequence[Any]
@@ -419,8 +445,6 @@ def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ..
 
 def _packed(loads: list[list[int]], batch_size: int, shards: int, seed: int) -> list[list[int]]:
     """Rows by level of the shards that random scenes would be packed into."""
-    from voxax.parallel import pack_scenes
-
     rng = np.random.default_rng(seed)
     packed = []
     for _ in range(_PACKINGS):

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
+from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.io import PointCloud, read
@@ -45,6 +47,18 @@ class Simulate:
         return cloud.select(np.hypot(*cloud.positions[:, :2].T) < RADIUS)
 
 
+@dataclasses.dataclass(frozen=True)
+class Near:
+    """Task: the scan of another task, without points farther from the origin than ``radius``."""
+
+    scan: Any
+    radius: float
+
+    def __call__(self) -> PointCloud:
+        cloud = self.scan()
+        return cloud.select(np.hypot(*cloud.positions[:, :2].T) < self.radius)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
     """Task: a cloud, augmented unless ``seed`` is None, as an example with its maps.
@@ -74,6 +88,11 @@ class Scenes:
     validation: list[Any]
     class_names: tuple[str, ...]
     title: str
+
+
+def near_origin(positions: np.ndarray) -> np.ndarray:
+    """Positions of a survey moved to the origin; those within 10 km of it stay."""
+    return positions - (positions.min(0) if np.abs(positions).max(initial=0) > 1e4 else 0.0)
 
 
 def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
@@ -162,10 +181,7 @@ class PrepareBatch:
     transform: Transform | None = None
 
     def __call__(self) -> Batch:
-        import jax
-
-        from voxax.coords import bucket_capacity
-        from voxax.parallel import pack_scenes, shard_scenes
+        from voxax.parallel import pack_scenes, shard_scenes  # needs flax
 
         bare = dataclasses.replace(self.preparation, plan=None, min_capacity=0)
         examples = [

@@ -34,6 +34,7 @@ def segment(
 
     keep_heap()
     from voxax.cli.learning import config_of, restore
+    from voxax.cli.scenes import near_origin
     from voxax.errors import InputError
     from voxax.geometry import Plan
     from voxax.io import read, write_ply
@@ -61,12 +62,9 @@ def segment(
     colors = np.stack([rgb(color) for color in class_colors(config.class_names)])
     ply = out / f"{name}_labelled.ply"
     write_ply(ply, cloud.positions, labels=prediction, colors=colors[prediction])
-    shown = upright.positions - (
-        upright.positions.min(0) if np.abs(upright.positions).max(initial=0) > 1e4 else 0.0
-    )
     picture = segmentation_png(
         out / f"{name}_labelled.png",
-        shown * (scale or 1.0),
+        near_origin(upright.positions) * (scale or 1.0),
         prediction,
         None,
         config.class_names,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import tyro
 
-from voxax.errors import InputError, VoxaxError
-from voxax.io import PointCloud
+from voxax.errors import InputError
 
 if TYPE_CHECKING:
-    from voxax.cli.train_config import Augment, TrainConfig
-    from voxax.io.augment import Transform
-    from voxax.io.dataset import Dataset
+    from voxax.cli.train_config import TrainConfig
+    from voxax.io import PointCloud
 
 
 def train(
@@ -51,80 +47,16 @@ def train(
     return _Run(read, read.place(read.out) if out is None else out, resume)()
 
 
-@dataclasses.dataclass(frozen=True)
-class Near:
-    """Task: the scan of another task, without points farther from the origin than ``radius``."""
-
-    scan: Any
-    radius: float
-
-    def __call__(self) -> PointCloud:
-        cloud = self.scan()
-        return cloud.select(np.hypot(*cloud.positions[:, :2].T) < self.radius)
-
-
-def dataset_of(config: TrainConfig) -> Dataset:
-    """The scans that a configuration names.
-
-    Raises:
-      InputError, FileFormatError: see :func:`voxax.io.dataset.dataset`; with the file's name.
-    """
-    from voxax.io.dataset import dataset
-
-    data = config.data
-    try:
-        found = dataset(
-            data.format,
-            config.place(data.folder),
-            config.split("train"),
-            config.split("validation"),
-            config.classes(),
-        )
-    except VoxaxError as error:
-        if str(error).startswith(str(config.path)):
-            raise
-        raise type(error)(f"{config.path}: data: {error}") from error
-    if not data.radius:
-        return found
-    near = (tuple(Near(scan, data.radius) for scan in s) for s in (found.train, found.validation))
-    return dataclasses.replace(found, train=next(near), validation=next(near))
-
-
-def transform_of(augment: Augment) -> Transform:
-    """What the table ``[augment]`` asks for, in one transform.
-
-    Raises:
-      InputError: scales in the wrong order.
-    """
-    from voxax.io.augment import compose, crop, drop, flip, jitter, rotate_z, scale
-
-    low, high = augment.scale
-    if low > high:
-        raise InputError(f"augment.scale = [{low}, {high}]: the smallest factor comes first")
-    steps: list[Transform] = []
-    if augment.crop:
-        # Whole columns: what is above and below a place belongs to it.
-        steps.append(functools.partial(crop, size=(augment.crop, augment.crop, np.inf)))
-    if augment.drop:
-        steps.append(functools.partial(drop, probability=augment.drop))
-    if augment.rotate:
-        steps.append(rotate_z)
-    steps.append(functools.partial(scale, low=low, high=high))
-    if augment.flip:
-        steps.append(flip)
-    if augment.jitter:
-        # Noise of a normal distribution is within four standard deviations.
-        steps.append(functools.partial(jitter, sigma=augment.jitter, limit=4 * augment.jitter))
-    return compose(steps)
-
-
 class _Run:
     def __init__(self, config: TrainConfig, out: Path, resume: bool) -> None:
+        from voxax.cli.progress import Phase
+
         self.config, self.out, self.resume = config, out, resume
         self.seconds: dict[str, float] = {}
+        self._phase = functools.partial(Phase, seconds=self.seconds)
         self.validations: list[tuple[int, float]] = []
-        self.transform = transform_of(config.augment)
-        self.scans = dataset_of(config)
+        self.transform = config.augment.transform()
+        self.scans = config.dataset()
         self._check_out()
 
     def _check_out(self) -> None:
@@ -167,14 +99,13 @@ class _Run:
             with self._phase("checkpoint"):
                 self.learning.save()
             if interrupted:
-                step, checkpoint = self.learning.trainer.steps, self.learning.checkpoint
-                print(f"interrupted at step {step}; checkpoint: {checkpoint}")
-                print(f"continue with: voxax train {self.config.path} --resume --out {self.out}")
-                return 130
+                return self.learning.say_interrupted(
+                    f"voxax train {self.config.path} --resume --out {self.out}"
+                )
             with self._phase("validate"):
                 matrix, _ = self.learning.validate(pipeline, self.scans.validation)
         self.seconds["total"] = time.perf_counter() - begin
-        self._report(matrix)
+        self.learning.report(matrix, self.seconds, validations=self.validations)
         return 0
 
     def _pipeline(self) -> Any:
@@ -183,11 +114,6 @@ class _Run:
 
         kind = GrainPipeline if self.config.data.loader == "grain" else Pipeline
         return kind(run_task, workers=self.config.data.workers)
-
-    def _phase(self, name: str) -> Any:
-        from voxax.cli.progress import Phase
-
-        return Phase(name, self.seconds)
 
     def _sample(self) -> list[Any]:
         """Training scans, evenly from all of them: neighbours in time are alike."""
@@ -236,34 +162,3 @@ class _Run:
         matrix, _ = self.learning.validate(pipeline, self.scans.validation)
         self.validations.append((step, mean_iou(matrix)))
         return f", validation mIoU {mean_iou(matrix):.3f}"
-
-    def _report(self, matrix: np.ndarray) -> None:
-        import jax
-
-        import voxax
-        from voxax.cli.progress import result_table
-        from voxax.hardware import describe, peak_memory
-        from voxax.models.metrics import iou_table, mean_iou
-
-        learning = self.learning
-        metrics = {
-            "val_miou": mean_iou(matrix),
-            "val_iou": iou_table(matrix, self.scans.class_names),
-            "val_points": int(matrix.sum()),
-            "validations": self.validations,
-            "train_loss": float(np.mean(learning.losses[-20:])) if learning.losses else None,
-            "steps": learning.trainer.steps,
-            "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
-            "peak_memory_bytes": peak_memory(),
-            "programs_compiled": learning.trainer.programs,
-            "voxels_dropped": learning.dropped,
-            "devices": learning.devices,
-            "batch_size": learning.batch_size,
-            "device": describe().to_json(),
-            "versions": {"voxax": voxax.__version__, "jax": jax.__version__},
-        }
-        path = self.out / "metrics.json"
-        temporary = path.with_suffix(".json.tmp")
-        temporary.write_text(json.dumps(metrics, indent=2))
-        os.replace(temporary, path)
-        result_table(metrics, self.out)

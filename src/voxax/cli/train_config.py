@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import tomllib
 from collections.abc import Mapping
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from voxax.cli.learning import NETWORKS
-from voxax.errors import InputError
-from voxax.io.dataset import FORMATS
+from voxax.cli.scenes import Near
+from voxax.errors import InputError, VoxaxError
+from voxax.io import augment
+from voxax.io.augment import Transform
+from voxax.io.dataset import FORMATS, Dataset, dataset
 
 LOADERS = ("plain", "grain")
 
@@ -64,6 +68,33 @@ class Augment:
     jitter: float = _key("standard deviation of noise on positions", 0, low=0)
     drop: float = _key("probability of leaving out a point", 0, low=0, high=1)
     crop: float = _key("edge of a box in the plan around a random point; 0: none", 0, low=0)
+
+    def transform(self) -> Transform:
+        """All augmentations of the table in one transform.
+
+        Raises:
+          InputError: scales in the wrong order.
+        """
+        low, high = self.scale
+        if low > high:
+            raise InputError(f"augment.scale = [{low}, {high}]: the smallest factor comes first")
+        steps: list[Transform] = []
+        if self.crop:
+            # Whole columns: what is above and below a place belongs to it.
+            size = (self.crop, self.crop, math.inf)
+            steps.append(functools.partial(augment.crop, size=size))
+        if self.drop:
+            steps.append(functools.partial(augment.drop, probability=self.drop))
+        if self.rotate:
+            steps.append(augment.rotate_z)
+        steps.append(functools.partial(augment.scale, low=low, high=high))
+        if self.flip:
+            steps.append(augment.flip)
+        if self.jitter:
+            # Noise of a normal distribution is within four standard deviations.
+            limit = 4 * self.jitter
+            steps.append(functools.partial(augment.jitter, sigma=self.jitter, limit=limit))
+        return augment.compose(steps)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,6 +172,28 @@ class TrainConfig:
                     'as 2 = "ground"'
                 )
         return {int(key): name for key, name in self.data.classes.items()}
+
+    def dataset(self) -> Dataset:
+        """The scans that the file names.
+
+        Raises:
+          InputError, FileFormatError: see :func:`voxax.io.dataset.dataset`; with the file's name.
+        """
+        data = self.data
+        names = self.split("train"), self.split("validation"), self.classes()
+        try:
+            found = dataset(data.format, self.place(data.folder), *names)
+        except VoxaxError as error:
+            if str(error).startswith(str(self.path)):
+                raise
+            raise type(error)(f"{self.path}: data: {error}") from error
+        if not data.radius:
+            return found
+        train, validation = (
+            tuple(Near(scan, data.radius) for scan in scans)
+            for scans in (found.train, found.validation)
+        )
+        return dataclasses.replace(found, train=train, validation=validation)
 
 
 TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training}
