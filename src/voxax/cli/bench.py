@@ -1,4 +1,4 @@
-"""``voxax bench --tpu``: what a model would cost on TPUs that are not there."""
+"""``voxax bench --tpu`` predicts the cost of a model on TPUs that are absent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bench(
 
     Counted are the cycles of each kernel in the compiler's own schedule, and the bytes and
     operations of the program. Printed are the kernels by time with what bounds them, the whole,
-    and its distance to the floor: the operands and results once through the memory, or the
+    and its distance to the lower bound: the operands and results once through the memory, or the
     operations at the peak rate. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
 
     Args:
@@ -62,17 +62,20 @@ def bench(
         return 0
     for program in programs:
         passes = {kernel.name: passes_of(kernel) for kernel in program.kernels}
-        seconds, floor = program.seconds(passes), program.floor
+        seconds, bound = program.seconds(passes), program.floor
         print(f"{workload.model} on one {program.chip.name}, predicted")
         print(render(program, passes, most))
-        print(f"floor {1e6 * floor:,.1f} us, of {program.floor_bound}; {seconds / floor:.1f} times")
+        print(
+            f"lower bound {1e6 * bound:,.1f} us, of {program.floor_bound}; "
+            f"{seconds / bound:.1f} times"
+        )
         print()
     print(LEFT_OUT)
     return 0
 
 
 def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tuple[Any, ...]:
-    """The model as a function, and the shapes of its arguments; called where it is compiled."""
+    """The model as a function, and the shapes of its arguments; called in the compiling process."""
     import contextlib
 
     import jax
@@ -102,7 +105,7 @@ def _checked(model: str) -> None:
 
 
 def passes_of(kernel: CompiledKernel) -> float:
-    """Steps of a window kernel where each tile is visited once; of other loops one pass.
+    """Steps of a window kernel that visits each tile once; 1 for other loops.
 
     The table of neighbours, ``int32[K', rows]``, is its largest operand of integers. The fifth list
     of scalars holds where each stripe begins, and the end; of depthwise kernels it is one number.
@@ -138,9 +141,9 @@ def _to_json(program: CompiledProgram) -> dict[str, Any]:
     return {
         "chip": dataclasses.asdict(program.chip),
         "seconds": seconds,
-        "floor_seconds": program.floor,
-        "floor_bound": program.floor_bound,
-        "times_floor": seconds / program.floor,
+        "lower_bound_seconds": program.floor,
+        "lower_bound_of": program.floor_bound,
+        "times_lower_bound": seconds / program.floor,
         "flops": program.flops,
         "temporary_bytes": program.temporary,
         "kernels": kernels,

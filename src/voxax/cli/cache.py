@@ -24,6 +24,7 @@ class List:
     """List the caches: device, entries, size, file."""
 
     def __call__(self) -> int:
+        from voxax.cli.progress import print_table
         from voxax.tuning.cache import read_file
         from voxax.tuning.entry import jaxlib_version
 
@@ -39,7 +40,7 @@ class List:
             print(f"no tuning cache in {_folder()}")
             return 0
         names = ("device", "entries", "of other jaxlibs", "size", "file")
-        _print_table(names, rows, f"jaxlib {jaxlib_version()}")
+        print_table(names, rows, f"jaxlib {jaxlib_version()}")
         return 0
 
 
@@ -51,6 +52,7 @@ class Show:
     """As `voxax cache list` names it; this machine's first device by default."""
 
     def __call__(self) -> int:
+        from voxax.cli.progress import print_table
         from voxax.tuning.cache import shipped
 
         device = _this_device() if self.device is None else _checked(self.device)
@@ -64,7 +66,7 @@ class Show:
             first, second = ([*entry.ranked(), None, None])[:2]
             sample = entry.sample + ("" if entry.source == "measured" else f" ({entry.source})")
             rows.append((key, *_cells(first), *_cells(second), sample, entry.when[:10], jaxlib))
-        _print_table(names, rows, device)
+        print_table(names, rows, device)
         return 0
 
 
@@ -137,7 +139,9 @@ class Clear:
             return 0
         if not self.yes:
             if not sys.stdin.isatty():
-                raise InputError("clear asks before it deletes, and nobody is there: give --yes")
+                raise InputError(
+                    "clear asks before it deletes, and no terminal is attached: give --yes"
+                )
             for path in paths:
                 print(path)
             if input(f"Delete {len(paths)} files? [y/N] ").strip().lower() not in ("y", "yes"):
@@ -179,7 +183,7 @@ def _files() -> list[Path]:
 
 
 def _merged(mine: Entry | None, other: Entry) -> Entry:
-    """Whoever measured last is right."""
+    """Merge two entries; the later measurement wins."""
     if mine is None:
         return other
     older, newer = (mine, other) if other.time() > mine.time() else (other, mine)
@@ -238,18 +242,3 @@ def _cells(measured: Any) -> tuple[str, str]:
     values = ", ".join(f"{name}={value}" for name, value in measured.parameters)
     name = f"{measured.algorithm}({values})" if values else measured.algorithm
     return name, f"{1e3 * measured.seconds:.4g}"
-
-
-def _print_table(names: tuple[str, ...], rows: list[tuple[str, ...]], title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*names, title=title)
-    for row in rows:
-        table.add_row(*map(Text, row))  # as it is: a key may look like markup
-    console = Console(highlight=False)
-    if not console.is_terminal:  # a pipe has no width: lines stay in one piece
-        widest = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-        console = Console(highlight=False, width=sum(widest) + 3 * len(names) + 1)
-    console.print(table)

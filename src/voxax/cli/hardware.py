@@ -1,4 +1,4 @@
-"""``voxax hardware``."""
+"""``voxax hardware`` prints the facts about a device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from typing import Annotated
 
 import tyro
-
-_PIPE_WIDTH = 240
 
 
 def hardware(
@@ -25,30 +23,20 @@ def hardware(
         probe: Measure copy bandwidth and matrix rates now, a few seconds, and remember them.
         json_: Print JSON instead of a table.
     """
+    from voxax.cli.progress import print_table
     from voxax.errors import InputError
-    from voxax.hardware import describe, remeasure
+    from voxax.hardware import describe, remeasure, shown
 
     if device is not None and topology is not None:
         raise InputError(f"--device {device} and --topology {topology}: give one of them")
     if probe and topology is not None:
-        raise InputError(f"--probe measures, and {topology} is not there: leave --probe out")
+        raise InputError(f"--probe measures, and {topology} is absent: leave --probe out")
     if probe:
         remeasure(device)
     info = describe(device if topology is None else topology)
     if json_:
         print(json.dumps(info.to_json(), indent=2))
         return 0
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from voxax.hardware import shown
-
-    table = Table("fact", "value", "source", title=topology or info.device_kind)
-    for name, fact in info.facts.items():
-        table.add_row(name, shown(name, fact.value), fact.source)
-    console = Console(highlight=False)
-    if not console.is_terminal:  # a pipe has no width: lines stay in one piece
-        console = Console(highlight=False, width=_PIPE_WIDTH)
-    console.print(table)
+    rows = [(name, shown(name, fact.value), fact.source) for name, fact in info.facts.items()]
+    print_table(("fact", "value", "source"), rows, topology or info.device_kind, most=240)
     return 0

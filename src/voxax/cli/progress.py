@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 
 def working(message: str) -> AbstractContextManager[Any]:
@@ -68,6 +71,30 @@ class training_bar:
     def tell(self, line: str) -> None:
         """A line that stays, above the bar."""
         self._progress.console.print(line, soft_wrap=True, highlight=False)
+
+
+def print_table(
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str,
+    numbers: Sequence[str] = (),
+    most: int | None = None,
+) -> None:
+    """Print a table; the columns in ``numbers`` are aligned to the right.
+
+    A pipe has no width: lines stay in one piece there, up to ``most`` characters.
+    """
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name, justify="right" if name in numbers else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))  # as it is: a cell may look like markup
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        widest = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
+        width = sum(widest) + 3 * len(names) + 1
+        console = Console(highlight=False, width=min(width, most or width))
+    console.print(table)
 
 
 def result_table(metrics: dict[str, Any], out: Path) -> None:

@@ -108,9 +108,9 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
 
 @contextlib.contextmanager
 def _progress() -> Iterator[None]:
-    """How many problems are measured: a spinner on a terminal, else a line for each.
+    """Show how many problems are measured: a spinner on a terminal, else a line for each.
 
-    Where ``VOXAX_AUTOTUNE_LOG`` is set, the log says it all, or nothing.
+    With ``VOXAX_AUTOTUNE_LOG`` set, only the log is written.
     """
     if os.environ.get("VOXAX_AUTOTUNE_LOG", "").strip():
         from voxax.tuning.request import configure_log
@@ -161,9 +161,6 @@ class _Tuned(logging.Handler):
             self._tell(record.getMessage())
 
 
-_PIPE_WIDTH = 200
-
-
 Sensor = Literal["lidar32", "lidar64", "lidar128"]
 
 
@@ -188,8 +185,8 @@ def explain(
     Args:
         workload: Model and voxels.
         details: Print every candidate with its time.
-        roofline: Run the demo's network and compare each convolution with its floor; of the
-            other options, --voxel-size (0.3 by default) and the three that follow belong to it.
+        roofline: Run the demo's network and compare each convolution with its lower bound;
+            of the other options, --voxel-size (0.3 by default) and the next three belong to it.
         width: Factor on all channels of the demo's network; 1 by default.
         sensor: Beam pattern of the simulated sweep; lidar32 by default.
         seed: Of the street; 0 by default.
@@ -223,11 +220,9 @@ def _choices(workload: Workload, details: bool) -> int:
 
 
 def _roofline(width: float, voxel_size: float, sensor: Sensor, seed: int) -> int:
-    from rich.console import Console
-    from rich.table import Table
-
     import voxax as vx
     from voxax.cli.learning import NetworkConfig
+    from voxax.cli.progress import print_table
     from voxax.cli.scenes import Simulate
     from voxax.hardware import describe, shown
     from voxax.io.simulator import CLASS_NAMES
@@ -242,22 +237,15 @@ def _roofline(width: float, voxel_size: float, sensor: Sensor, seed: int) -> int
     result = measure(model, voxels, info)
 
     title = f"MinkUNet14, width {width}, {int(voxels.count)} voxels, on {info.model}"
-    table = Table("layer", "convolution", title=title)
-    for name in ("GFLOP", "MB", "floor, ms", "measured, ms", "ratio"):
-        table.add_column(name, justify="right")
-    for cells in rows(result):
-        table.add_row(*cells)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPE_WIDTH)
-    console.print(table)
+    numbers = ("GFLOP", "MB", "lower bound, ms", "measured, ms", "ratio")
+    print_table(("layer", "convolution", *numbers), [*rows(result)], title, numbers, 200)
     convolutions = sum(layer.seconds for layer in result.layers)
-    floors = sum(layer.floor or 0.0 for layer in result.layers)
-    console.print(
-        f"convolutions alone {1e3 * convolutions:.1f} ms, their floors {1e3 * floors:.1f} ms, "
-        f"the whole network in one program {1e3 * result.seconds:.1f} ms"
+    bounds = sum(layer.floor or 0.0 for layer in result.layers)
+    print(
+        f"convolutions alone {1e3 * convolutions:.1f} ms, their lower bounds "
+        f"{1e3 * bounds:.1f} ms, the whole network in one program {1e3 * result.seconds:.1f} ms"
     )
     for name in ("peak_rates", "memory_bandwidth"):
         fact = info.fact(name)
-        console.print(f"{name}: {shown(name, fact.value)} (source: {fact.source})")
+        print(f"{name}: {shown(name, fact.value)} (source: {fact.source})")
     return 0
