@@ -38,7 +38,7 @@ def test_finding_says_all():
     assert finding.arguments == ("x",)
     assert finding.depends_on[-1] == "argument x"
     assert "line 12" in finding.depends_on  # the product in `linear`
-    assert "jax.lax.cond" in finding.rewrite.text
+    assert "jax.lax.cond" in finding.suggestion
 
 
 def test_formats():
@@ -154,3 +154,26 @@ def test_mistakes_are_told(capsys):
 def test_every_code_is_documented(request):
     pages = request.config.rootpath / "docs" / "check"
     assert {page.stem for page in pages.glob("VX*.md")} == set(CODES)
+
+
+def written(tmp_path):
+    path = tmp_path / "case.py"
+    path.write_text("def model(x):\n    return x\n")
+    return ["check", f"{path}:model", "--inputs", "f32[3]"]
+
+
+def test_the_source_is_never_edited(tmp_path, capsys):
+    assert main(written(tmp_path)) == 0
+    with pytest.raises(SystemExit) as status:
+        main([*written(tmp_path), "--fix"])
+    assert status.value.code == 2
+    assert "--fix" in capsys.readouterr().err
+
+
+def test_mistake_of_the_checker_has_its_own_status(tmp_path, monkeypatch, capsys):
+    def fails(*args, **kwargs):
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("voxax.check.check_static", fails)
+    assert main(written(tmp_path)) == 3
+    assert "a mistake of the checker" in capsys.readouterr().err

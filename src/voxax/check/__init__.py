@@ -11,7 +11,6 @@ from jax.tree_util import tree_leaves
 
 from voxax.check.findings import CODES as CODES
 from voxax.check.findings import Finding as Finding
-from voxax.check.findings import Rewrite as Rewrite
 from voxax.check.findings import Verdict as Verdict
 from voxax.check.jax_check import check, refuse
 from voxax.check.programs import verify as _verify

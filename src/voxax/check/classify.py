@@ -1,20 +1,24 @@
-"""From a question for a value to a finding: its code, what it is about, and what to write."""
+"""Classify questions for values: the code of a finding, its message, and what to write instead."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import linecache
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 
-from voxax.check import rewrite as rewrites
-from voxax.check.findings import Finding, Rewrite
+from voxax.check.findings import Finding
 from voxax.check.recording import Question
 from voxax.check.source import enclosing
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+from voxax.check.suggest import (
+    FUNCTIONS,
+    first_of,
+    replaceable,
+    stored,
+    suggested,
+    suggested_later,
+)
 
 # Functions of JAX whose arguments are shapes, beside those that ask `canonicalize_shape`.
 MAKE_SHAPES = {
@@ -40,21 +44,64 @@ SIZE_ARGUMENT = {
 
 
 def classify(question: Question) -> Finding:
-    """The finding that a question is."""
+    """Return the finding for a question that a program of JAX asked."""
     chain = enclosing(question.place.site)
     code, subject = _code(question, chain)
-    fix, rewrite = _advice(code, question, chain, subject)
+    text = _message(code, question)
+    if question.arguments == frozenset() and code != "VX113":
+        text += "; it depends on no argument: compute it with NumPy, outside of the trace"
+    api = question.place.api or ""
+    words = _WORDS[code].format(api=api, size=SIZE_ARGUMENT.get(api, "size"))
+    if code == "VX109" and isinstance(subject, ast.Call) and _has_twin(subject):
+        words = f"jnp.{_called(subject)} computes the same inside of the program"
+    return _finding(question, code, text, words, _suggestion(code, question, chain, subject, "jnp"))
+
+
+def classify_torch(question: Question) -> Finding:
+    """Return the finding for a question that a program of PyTorch asked."""
+    chain = enclosing(question.place.site)
+    code, subject = _torch_code(question, chain)
+    text = _message(code, question)
+    if question.arguments == frozenset():
+        text += "; it depends on no argument: compute it once, in __init__"
+    words = _TORCH_ROW if question.kind == "row" else _TORCH_WORDS[code]
+    # A flag that Python holds is better static.
+    flag = question.dtype.startswith(("Python", "size"))
+    suggestion = ""
+    if not (flag and isinstance(subject, ast.If | ast.IfExp)):
+        suggestion = _suggestion(code, question, chain, subject, "torch")
+    return _finding(question, code, text, words, suggestion)
+
+
+def _finding(question: Question, code: str, text: str, fix: str, suggestion: str) -> Finding:
+    place, arguments = question.place, tuple(sorted(question.arguments or ()))
     return Finding(
         code,
-        question.place.site,
-        message(code, question),
+        place.site,
+        text,
         question.chain,
-        tuple(sorted(question.arguments or ())),
+        arguments,
         fix,
-        rewrite,
+        suggestion,
         question.module,
-        question.place.callers,
+        place.callers,
     )
+
+
+def _suggestion(
+    code: str,
+    question: Question,
+    chain: Sequence[ast.AST],
+    subject: ast.AST | None,
+    library: str,
+) -> str:
+    statement = first_of(chain, ast.stmt)
+    if not replaceable(question.place.site.file, statement):
+        return ""
+    if code == "VX104" and cut_of(chain) is None and isinstance(statement, ast.Assign):
+        _, use, cut = next(_later_roles(chain), ("", (), None))
+        return suggested_later(statement, use, cut, library)
+    return suggested(code, chain, subject, library)
 
 
 def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
@@ -80,6 +127,33 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
         return ("VX111", inside) if indexed else ("VX109", first_of(chain, ast.Call))
     if api is not None:
         return _static(question, chain)
+    return number_of(chain)
+
+
+def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
+    """The code, and the syntax node that it is about."""
+    kind, api = question.kind, question.place.api
+    if kind == "mask":
+        return "VX105", first_of(chain, ast.Subscript) or first_of(chain, ast.Call)
+    if kind == "size":
+        return "VX106", first_of(chain, ast.Call)
+    if kind == "format":
+        return "VX114", first_of(chain, ast.expr)
+    if kind in ("tolist", "array"):
+        return "VX109", first_of(chain, ast.Call)
+    if kind == "row":
+        return "VX112", first_of(chain, ast.Subscript)
+    if kind == "bool":
+        return condition_of(chain)
+    cut = cut_of(chain)
+    if cut is not None or kind == "slice" or api == "narrow":
+        return "VX104", cut or first_of(chain, ast.Subscript)
+    if api == "one_hot":  # counts the classes without num_classes
+        return "VX106", first_of(chain, ast.Call)
+    if api in MAKE_SHAPES:
+        return "VX107", first_of(chain, ast.Call)
+    if api is not None:
+        return "VX112", first_of(chain, ast.Call)
     return number_of(chain)
 
 
@@ -139,16 +213,22 @@ def _parameters(api: str) -> Sequence[str]:
 
 
 def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Python takes a number: what for decides."""
+    """Return the code of a number that Python takes, from what it is used for."""
     if found := _role(chain):
         return found
-    statement, function = first_of(chain, ast.stmt), first_of(chain, _FUNCTIONS)
-    names = rewrites.stored([statement]) if isinstance(statement, ast.Assign) else []
-    for name in names:
+    code = next((code for code, _, _ in _later_roles(chain)), "VX108")
+    return code, first_of(chain, ast.Call)
+
+
+def _later_roles(
+    chain: Sequence[ast.AST],
+) -> Iterator[tuple[str, Sequence[ast.AST], ast.AST | None]]:
+    """Yield what a number is used for after it was assigned to a name: code, chain and node."""
+    statement, function = first_of(chain, ast.stmt), first_of(chain, FUNCTIONS)
+    for name in stored([statement]) if isinstance(statement, ast.Assign) else []:
         for use in _loads(function, name, statement):
             if found := _role(use):
-                return found[0], first_of(chain, ast.Call)
-    return "VX108", first_of(chain, ast.Call)
+                yield found[0], use, found[1]
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
@@ -218,11 +298,6 @@ def _called(node: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def first_of(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
-    """The innermost node of some kinds."""
-    return next((node for node in chain if isinstance(node, kinds)), None)
-
-
 def _expressions(chain: Sequence[ast.AST]) -> list[ast.AST]:
     return [node for node in chain if isinstance(node, ast.expr)]
 
@@ -245,13 +320,13 @@ def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[l
     return found
 
 
-def message(code: str, question: Question) -> str:
+def _message(code: str, question: Question) -> str:
     """One sentence about a place."""
     aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
     value = f"a traced value ({aval})"
     value = _UNTYPED.get(question.dtype, value)
     api = question.place.api
-    text = {
+    return {
         "VX101": f"which side is taken depends on {value}",
         "VX102": f"whether the loop goes on depends on {value}",
         "VX103": f"the number of turns is {value}",
@@ -268,9 +343,6 @@ def message(code: str, question: Question) -> str:
         "VX114": f"{value} is formatted",
         "VX115": f"{value} is used as a key",
     }[code]
-    if question.arguments == frozenset() and code not in ("VX113",):
-        text += "; it depends on no argument: compute it with NumPy, outside of the trace"
-    return text
 
 
 # In place of the dtype.
@@ -282,37 +354,6 @@ _UNTYPED = {
 
 def _named(api: str | None) -> str:
     return "the index" if api in ("__getitem__", "__setitem__") else f"`{api}`"
-
-
-def _advice(
-    code: str, question: Question, chain: Sequence[ast.AST], subject: ast.AST | None
-) -> tuple[str, Rewrite | None]:
-    statement = first_of(chain, ast.stmt)
-    function = first_of(chain, _FUNCTIONS) or (chain[-1] if chain else ast.Module([], []))
-    made: Rewrite | None = None
-    api = question.place.api or ""
-    if not isinstance(statement, ast.stmt):
-        return _WORDS[code].format(api=api, size="size"), None
-    if isinstance(subject, ast.If):
-        made = rewrites.branch(subject, following(chain, subject), function)
-    elif isinstance(subject, ast.IfExp):
-        made = rewrites.choice(subject, statement)
-    elif isinstance(subject, ast.While):
-        made = rewrites.repeated(subject, function)
-    elif isinstance(subject, ast.For):
-        made = rewrites.counted(subject, function)
-    elif code == "VX104" and isinstance(subject, ast.Subscript):
-        made = rewrites.bounded_slice(subject, around(chain, subject), statement)
-    elif code == "VX105" and isinstance(subject, ast.Subscript):
-        made = rewrites.masked(subject, around(chain, subject), statement)
-    elif code == "VX113":
-        made = rewrites.assignment(statement)
-    elif code == "VX109" and isinstance(subject, ast.Call) and _has_twin(subject):
-        return f"jnp.{_called(subject)} computes the same inside of the program", None
-    size = SIZE_ARGUMENT.get(api, "size")
-    if made is not None and not alone(question.place.site.file, made):
-        made = None
-    return _WORDS[code].format(api=api, size=size), made
 
 
 # In jax.numpy too, but for the host: they read or write files and text.
@@ -328,33 +369,6 @@ def _has_twin(call: ast.Call) -> bool:
     called = _called(call)
     numpy = isinstance(of, ast.Name) and of.id in ("np", "numpy", "onp")
     return numpy and called not in _ON_THE_HOST and hasattr(jnp, called)
-
-
-def around(chain: Sequence[ast.AST], node: ast.AST) -> Sequence[ast.AST]:
-    """The nodes around one of a chain."""
-    return chain[list(chain).index(node) + 1 :]
-
-
-def alone(file: str, rewrite: Rewrite) -> bool:
-    """Whether the lines hold what is replaced and nothing else.
-
-    An ``elif`` is a statement of its own in the syntax tree, and not one in the source.
-    """
-    lines = linecache.getlines(file)[rewrite.first_line - 1 : rewrite.last_line]
-    if not lines or lines[0].split(maxsplit=1)[0] == "elif" or any(";" in line for line in lines):
-        return False
-    given, new = lines[0], rewrite.text
-    return given[: len(given) - len(given.lstrip())] == new[: len(new) - len(new.lstrip())]
-
-
-def following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
-    """The statements after one in its block."""
-    parent = chain[list(chain).index(node) + 1] if node is not chain[-1] else None
-    for field in ("body", "orelse", "finalbody"):
-        block = getattr(parent, field, None)
-        if isinstance(block, list) and node in block:
-            return block[block.index(node) + 1 :]
-    return ()
 
 
 _WORDS = {
@@ -382,4 +396,29 @@ _WORDS = {
     "VX114": "jax.debug.print prints from inside of the program; or return the value and print it "
     "outside",
     "VX115": "look it up outside of the step, or index an array",
+}
+
+_TORCH_ROW = (
+    "PyTorch reads a single index as a number. x.index_select(0, i.reshape(1))[0] keeps it a tensor"
+)
+
+_TORCH_WORDS = {
+    "VX101": "compute both sides and choose with torch.where, or trace both with torch.cond",
+    "VX102": "a loop to a fixed bound whose later turns torch.where discards, or torch.while_loop",
+    "VX103": "a loop to a fixed bound whose later turns torch.where discards",
+    "VX104": "keep the whole axis and mask what is outside of the slice: "
+    "torch.where(torch.arange(len(x)) < n, x, 0), the condition with x's number of axes",
+    "VX105": "keep the shape: torch.where(mask, x, 0), and divide by mask.sum() for a mean",
+    "VX106": "keep the shape with a mask in place of the indices, or torch.nonzero_static(x, "
+    "size=bound), or num_classes= for one_hot",
+    "VX107": "make the shape a bound that always suffices and mask the rest, or pass the number "
+    "as a Python argument: one program for each value",
+    "VX108": "keep it a tensor: x.to(...) and functions of torch instead of int, float, math and "
+    ".item(); or return it from the step and convert it outside",
+    "VX109": "use torch instead of NumPy and lists inside of the step, or move the conversion out "
+    "of it",
+    "VX110": "check outside of the step, or with torch._assert_async",
+    "VX111": "torch.stack the entries and index that, or compute all and choose with torch.where",
+    "VX112": "pass a Python value: one program for each",
+    "VX114": "return the value, and print it outside of the step",
 }

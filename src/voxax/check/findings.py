@@ -140,24 +140,6 @@ CODES = {row[0]: Code(*row) for row in _TABLE}
 
 
 @dataclasses.dataclass(frozen=True)
-class Rewrite:
-    """Source lines that may replace others. Lines count from 1, both ends included.
-
-    Attributes:
-      first_line, last_line: what is replaced.
-      text: the new lines.
-      imports: statements that they need.
-      pads: in place of a slice they have the whole, with zeros for what is not in the slice.
-    """
-
-    first_line: int
-    last_line: int
-    text: str
-    imports: tuple[str, ...] = ()
-    pads: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class Finding:
     """Something that keeps a function from being one good static program.
 
@@ -168,7 +150,8 @@ class Finding:
       depends_on: what the value was computed from, nearest first, arguments last.
       arguments: the arguments that the value depends on.
       fix: what to write instead, in words and code.
-      rewrite: the same as an edit of the source, where it is mechanical.
+      suggestion: the statement to write instead, in the names of the source; empty where its
+        syntax does not tell.
       module: the submodule that it is in; empty for the whole.
       callers: the user's calls that lead there, innermost first.
       ignored: the reason given in the source for ignoring it; None when it counts.
@@ -180,7 +163,7 @@ class Finding:
     depends_on: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     fix: str = ""
-    rewrite: Rewrite | None = None
+    suggestion: str = ""
     module: str = ""
     callers: tuple[Site, ...] = ()
     ignored: str | None = None

@@ -112,9 +112,8 @@ def _finding_lines(finding: Finding) -> Iterator[tuple[str, str]]:
     yield f"  why: {finding.why}", ""
     if finding.fix:
         yield f"  instead: {finding.fix}", ""
-    if finding.rewrite is not None:
-        for line in finding.rewrite.text.splitlines():
-            yield f"    + {line.rstrip()}", "green"
+    for line in finding.suggestion.splitlines():
+        yield f"    {line}", "green"
 
 
 _LEVELS = {"error": "error", "warning": "warning", "note": "note"}
@@ -141,7 +140,6 @@ def _report_json(report: Report) -> dict[str, Any]:
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    rewrite = finding.rewrite
     return {
         "code": finding.code,
         "severity": finding.severity,
@@ -153,13 +151,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "arguments": list(finding.arguments),
         "why": finding.why,
         "fix": finding.fix,
-        "rewrite": rewrite
-        and {
-            "first_line": rewrite.first_line,
-            "last_line": rewrite.last_line,
-            "text": rewrite.text,
-            "imports": list(rewrite.imports),
-        },
+        "suggestion": finding.suggestion,
         "module": finding.module,
         "callers": [_site_json(caller) for caller in finding.callers],
         "ignored": finding.ignored,

@@ -13,6 +13,7 @@ import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by no
 
 from voxax.check import programs, torch_where
 from voxax.check import recording as limits
+from voxax.check.classify import classify_torch
 from voxax.check.findings import Finding, Verdict, with_ignores, worst
 from voxax.check.jax_check import by_module, unique
 from voxax.check.recording import Question, record_all
@@ -29,7 +30,6 @@ from voxax.check.source import (
 from voxax.check.static_report import Report
 from voxax.check.subject import Arguments, take_apart
 from voxax.check.torch_watch import Operation, TorchSubject, Watched, exported, one_pass
-from voxax.check.torch_words import classify
 
 LARGE_CONSTANT = 1 << 20  # bytes
 
@@ -133,7 +133,7 @@ def _faults(
                 break
     by_number = [q for q in questions if q.arguments and q.arguments <= numbers]
     held = frozenset().union(*(q.arguments or () for q in by_number))
-    found = [_per_value(classify(q), q.arguments or frozenset()) for q in by_number]
+    found = [_per_value(classify_torch(q), q.arguments or frozenset()) for q in by_number]
     unseen = (hidden | frozenset(first.watch.escaped)) - held
     for name in sorted(unseen):
         different = _differs(subject, arguments, name, own)
@@ -143,7 +143,7 @@ def _faults(
             found.append(_per_value(Finding("VX201", where, "", (), (name,)), frozenset({name})))
     if held or hidden:
         first, questions, incomplete = search(held | hidden)
-    found += [classify(q) for q in questions if not (q.arguments and q.arguments <= numbers)]
+    found += [classify_torch(q) for q in questions if not (q.arguments and q.arguments <= numbers)]
     if first.error is not None and isinstance(first.error[0], Exception):
         found += _own_mistake(first, site)
     return first, held, found, incomplete

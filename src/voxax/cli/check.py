@@ -28,14 +28,12 @@ def check(
     verify: bool = False,
     format: Literal["text", "json", "sarif", "github"] = "text",
     fail_on: Literal["error", "warning", "note"] = "error",
-    fix: bool = False,
-    write: bool = False,
 ) -> int:
     """Check that a function, a flax.nnx module or a PyTorch module compiles to one static program.
 
     Exit status: 0 when it does, 1 when there are findings of the severity --fail-on or worse or
     when --verify contradicts the verdict, 2 when it cannot be checked: the file, its import or an
-    input fails, 3 when the checker itself does. After --fix --write: of what is left.
+    input fails, 3 when the checker itself does.
 
     Args:
         target: what to check, as FILE.py:NAME. The file is imported.
@@ -47,16 +45,9 @@ def check(
         verify: really compile, for five inputs of equal shape, and count the programs.
         format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
         fail_on: the least severity for which the exit status is 1.
-        fix: show as a diff what can be mended mechanically; only what gives the same outputs on
-            random inputs.
-        write: with --fix, change the file.
     """
     from voxax.check import check_static, static_report
 
-    if write and not fix:
-        raise InputError("--write goes with --fix, and writes what that shows")
-    if fix and format != "text":
-        raise InputError(f"--fix shows a diff, which --format {format} has no place for")
     # What the file prints must not stand in the middle of a report for machines.
     machine = format != "text"
     with contextlib.redirect_stdout(sys.stderr) if machine else contextlib.nullcontext():
@@ -79,13 +70,6 @@ def check(
             "github": static_report.as_github,
         }
         print(writers[format]([report]))
-    if fix:
-        try:
-            report = _mend(report, target, found, examples[0], write)
-        except InputError:
-            raise
-        except Exception as error:
-            return _failed(error)
     return int(report.fails(fail_on))
 
 
@@ -94,33 +78,6 @@ def _failed(error: Exception) -> int:
     print("voxax: this is a mistake of the checker; please report it", file=sys.stderr)
     return 3
 
-
-def _mend(report: Any, target: str, found: Any, inputs: Any, write: bool) -> Any:
-    """Show what can be mended, and write it if asked; the report that counts afterwards."""
-    from voxax.check.fix import mend
-    from voxax.check.source import relative
-
-    path, _, name = target.rpartition(":")
-    done = mend(report, path, name, found, inputs)
-    print()
-    print(done.diff(), end="")
-    for finding, reason in done.refused:
-        print(f"{relative(finding.file)}:{finding.line}: {finding.code} is not mended: {reason}")
-    for finding, note in done.notes:
-        print(f"{relative(finding.file)}:{finding.line}: {finding.code} is mended; {note}")
-    for finding in done.left:
-        print(f"{relative(finding.file)}:{finding.line}: {finding.code} has no mechanical rewrite")
-    if done.report is None:
-        print("nothing to mend")
-        return report
-    count = len(done.kept)
-    print(f"mended {count}, equal on {done.trials} inputs; then: {done.report.verdict}")
-    if not write:
-        print("nothing is written; --fix --write does")
-        return report
-    done.write()
-    print(f"written to {path}")
-    return done.report
 
 
 def _target(found: Any) -> Any:

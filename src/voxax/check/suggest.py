@@ -1,0 +1,466 @@
+"""Suggest what to write in place of a faulty statement, in the names of its source.
+
+A suggestion is text to read: nothing edits the source or runs it. There is none where the new
+statement might compute something else, such as a condition whose operands guard each other, or
+zeros in place of a slice in a mean.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import linecache
+from collections.abc import Sequence
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+_MODULES = {"jnp": ("jnp", "jax.numpy"), "torch": ("torch",)}
+# Reductions that a mask can take part in.
+_MASKED = {
+    "jnp": ("sum", "mean", "prod", "any", "all", "std", "var"),
+    "torch": ("sum", "any"),
+}
+# Calls in a condition that guard another operand, or that ask Python.
+_GUARDS = ("isinstance", "issubclass", "hasattr", "callable", "len", "any", "all")
+_IN_PLACE = {ast.Add: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power"}
+
+
+def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, library: str) -> str:
+    """Return the statement that may replace the faulty one; empty where there is none.
+
+    Args:
+      code: the finding's.
+      chain: the syntax nodes around the place, innermost first.
+      subject: the node that the finding is about.
+      library: ``jnp`` or ``torch``, the name that functions are called by.
+    """
+    statement = first_of(chain, ast.stmt)
+    function = first_of(chain, FUNCTIONS) or (chain[-1] if chain else ast.Module([], []))
+    if not isinstance(statement, ast.stmt):
+        return ""
+    if isinstance(subject, ast.If):
+        return _branch(subject, _following(chain, subject), function, library)
+    if isinstance(subject, ast.IfExp):
+        return _choice(subject, statement, library)
+    if isinstance(subject, ast.For):
+        return _counted(subject, function, library)
+    if isinstance(subject, ast.While):
+        return _repeated(subject, function) if library == "jnp" else ""
+    if isinstance(subject, ast.Subscript) and code in ("VX104", "VX105"):
+        make = _bounded_slice if code == "VX104" else _masked
+        return make(subject, _around(chain, subject), statement, library)
+    return _assignment(statement) if code == "VX113" else ""
+
+
+def suggested_later(
+    number: ast.Assign, chain: Sequence[ast.AST], cut: ast.AST | None, library: str
+) -> str:
+    """Suggest both statements where a number is assigned to a name, and bounds a slice later.
+
+    Args:
+      number: the statement that assigns the number.
+      chain: the syntax nodes around its use, innermost first.
+      cut: the slice.
+      library: as for :func:`suggested`.
+    """
+    later = suggested("VX104", chain, cut, library)
+    if not later or len(number.targets) != 1 or not isinstance(number.targets[0], ast.Name):
+        return ""
+    return f"{number.targets[0].id} = {_integer(number.value, library)}\n{later}"
+
+
+def replaceable(file: str, statement: ast.AST | None) -> bool:
+    """Whether a statement has its lines to itself.
+
+    An ``elif`` is a statement of its own in the syntax tree, and not one in the source.
+    """
+    if not isinstance(statement, ast.stmt):
+        return False
+    lines = linecache.getlines(file)[statement.lineno - 1 : statement.end_lineno]
+    if not lines or any(";" in line for line in lines):
+        return False
+    before = lines[0].encode()[: statement.col_offset].decode()
+    return not before.strip() and lines[0].split(maxsplit=1)[0] != "elif"
+
+
+def first_of(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
+    """Return the innermost node of some kinds."""
+    return next((node for node in chain if isinstance(node, kinds)), None)
+
+
+def _around(chain: Sequence[ast.AST], node: ast.AST) -> Sequence[ast.AST]:
+    return chain[list(chain).index(node) + 1 :]
+
+
+def _following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
+    """Return the statements after one in its block."""
+    parent = next(iter(_around(chain, node)), None)
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(parent, field, None)
+        if isinstance(block, list) and node in block:
+            return block[block.index(node) + 1 :]
+    return ()
+
+
+def _grouped(node: ast.expr) -> str:
+    """Return the node as text that may stand beside any operator."""
+    atom = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return ast.unparse(node) if atom else f"({ast.unparse(node)})"
+
+
+class _Replacement(ast.NodeTransformer):
+    def __init__(self, old: ast.AST, new: ast.expr) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self.new if node is self.old else self.generic_visit(node)
+
+
+def _within(statement: ast.stmt, node: ast.expr, text: str) -> str:
+    """Return the statement with one expression replaced; empty for one that has a body."""
+    if hasattr(statement, "body"):
+        return ""
+    copies: dict[int, ast.AST] = {}
+    copied = copy.deepcopy(statement, copies)
+    new = ast.parse(text, mode="eval").body
+    return ast.unparse(_Replacement(copies[id(node)], new).visit(copied))
+
+
+def stored(statements: Sequence[ast.AST]) -> list[str]:
+    """Return the names that statements assign, in order."""
+    walked = (node for statement in statements for node in ast.walk(statement))
+    names = (n.id for n in walked if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    return list(dict.fromkeys(names))
+
+
+def _defined_before(function: ast.AST, line: int) -> set[str]:
+    """Return a function's names before a line: its parameters and what it assigned."""
+    names: set[str] = set()
+    if isinstance(function, FUNCTIONS):
+        arguments = function.args
+        names |= {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.lineno < line:
+            names.add(node.id)
+    return names
+
+
+def _only_assigns(statements: Sequence[ast.stmt]) -> bool:
+    """Whether all that statements do is to assign names."""
+
+    def names(target: ast.expr) -> bool:
+        parts = target.elts if isinstance(target, ast.Tuple) else [target]
+        return all(isinstance(part, ast.Name) for part in parts)
+
+    return all(
+        (isinstance(s, ast.Assign) and all(map(names, s.targets)))
+        or (isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name))
+        or isinstance(s, ast.Pass)
+        for s in statements
+    )
+
+
+def _block(statements: Sequence[ast.stmt]) -> str:
+    text = "\n".join(ast.unparse(s) for s in statements if not isinstance(s, ast.Pass))
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def _assigned_value(statement: ast.stmt) -> str:
+    """Return what a single assignment computes; empty for another statement."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        return ast.unparse(statement.value)
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        before = ast.Name(statement.target.id, ast.Load())
+        return ast.unparse(ast.BinOp(before, statement.op, statement.value))
+    return ""
+
+
+def _choose(library: str, test: str, one: str, two: str) -> str:
+    if library == "torch":
+        return f"torch.where({test}, {one}, {two})"
+    return f"jax.lax.cond({test}, lambda: {one}, lambda: {two})"
+
+
+def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, library: str) -> str:
+    """Suggest ``jax.lax.cond`` or ``torch.where``; the latter computes both sides."""
+    test = _condition(node.test, library)
+    if not test:
+        return ""
+    other = node.orelse
+    one = node.body[0] if len(node.body) == 1 else None
+    if not other and isinstance(one, ast.Return):
+        other = list(following[:1])
+    two = other[0] if len(other) == 1 else None
+    if isinstance(one, ast.Return) and isinstance(two, ast.Return) and one.value and two.value:
+        sides = ast.unparse(one.value), ast.unparse(two.value)
+        return f"return {_choose(library, test, *sides)}"
+    if not (_only_assigns(node.body) and _only_assigns(node.orelse)):
+        return ""
+    names = stored([*node.body, *node.orelse])
+    before = _defined_before(function, node.lineno)
+    if not set(names) <= before | (set(stored(node.body)) & set(stored(node.orelse))):
+        return ""
+    if len(names) == 1 and len(node.body) == 1 and len(node.orelse) <= 1:
+        sides = [_assigned_value(s[0]) if s else names[0] for s in (node.body, node.orelse)]
+        if all(sides):
+            return f"{names[0]} = {_choose(library, test, sides[0], sides[1])}"
+    if library == "torch" or not set(names) <= before:
+        return ""
+    given = ", ".join(names)
+    return (
+        f"def taken({given}):\n{_block(node.body)}    return {given}\n"
+        f"def skipped({given}):\n{_block(node.orelse)}    return {given}\n"
+        f"{given} = jax.lax.cond({test}, taken, skipped, {given})"
+    )
+
+
+def _choice(node: ast.IfExp, statement: ast.stmt, library: str) -> str:
+    test = _condition(node.test, library)
+    if not test:
+        return ""
+    text = _choose(library, test, ast.unparse(node.body), ast.unparse(node.orelse))
+    return _within(statement, node, text)
+
+
+def _condition(node: ast.expr, library: str) -> str:
+    """Return a Python condition as one that arrays understand.
+
+    ``and`` and ``or`` become functions that evaluate both operands, so there is none (empty) where
+    one operand may be a guard of the other: ``mask is not None and mask.any()``.
+    """
+    for part in ast.walk(node):
+        if isinstance(part, ast.NamedExpr | ast.Is | ast.IsNot | ast.In | ast.NotIn):
+            return ""
+        called = part.func if isinstance(part, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in _GUARDS:
+            return ""
+    return ast.unparse(_logic(node, library))
+
+
+def _logic(node: ast.expr, library: str) -> ast.expr:
+    """Replace what is a condition itself: ``a or b`` as an argument chooses a value."""
+
+    def call(name: str, *arguments: ast.expr) -> ast.expr:
+        return ast.Call(
+            ast.Attribute(ast.Name(library, ast.Load()), name, ast.Load()), list(arguments), []
+        )
+
+    def joined(name: str, parts: Sequence[ast.expr]) -> ast.expr:
+        result = parts[0]
+        for part in parts[1:]:
+            result = call(name, result, part)
+        return result
+
+    if isinstance(node, ast.BoolOp):
+        name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
+        return joined(name, [_logic(value, library) for value in node.values])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return call("logical_not", _logic(node.operand, library))
+    if isinstance(node, ast.Compare) and len(node.ops) > 1:
+        operands = [node.left, *node.comparators]
+        pairs = zip(operands, node.ops, operands[1:], strict=False)
+        return joined("logical_and", [ast.Compare(a, [op], [b]) for a, op, b in pairs])
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return node
+    plain = node.func.id == "bool" and len(node.args) == 1
+    return _logic(node.args[0], library) if plain else node
+
+
+class _Conversions(ast.NodeTransformer):
+    """Replaces ``int(x)`` and ``x.item()`` by conversions that keep an array."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        called = node.func
+        if isinstance(called, ast.Name) and called.id == "int" and len(node.args) == 1:
+            inner = node.args[0]
+        elif isinstance(called, ast.Attribute) and called.attr == "item" and not node.args:
+            inner = called.value
+        else:
+            return node
+        return ast.parse(_as_integer(ast.unparse(inner), self.library), mode="eval").body
+
+
+def _as_integer(text: str, library: str) -> str:
+    if library == "torch":
+        return f"torch.as_tensor({text}).to(torch.int64)"
+    return f"jnp.asarray({text}).astype(jnp.int32)"
+
+
+def _integer(node: ast.expr, library: str) -> str:
+    """Return an integer expression without conversions to Python's numbers."""
+    converted = _Conversions(library).visit(copy.deepcopy(node))
+    text = ast.unparse(converted)
+    plain = ast.unparse(node) == text
+    return _as_integer(text, library) if library == "torch" and plain else text
+
+
+def _counted(node: ast.For, function: ast.AST, library: str) -> str:
+    """Suggest ``jax.lax.fori_loop``, or a loop to a bound that ``torch.where`` cuts short."""
+    call = node.iter
+    if not isinstance(call, ast.Call) or node.orelse or not isinstance(node.target, ast.Name):
+        return ""
+    if not (isinstance(call.func, ast.Name) and call.func.id == "range"):
+        return ""
+    if not 1 <= len(call.args) <= (2 if library == "jnp" else 1) or not _only_assigns(node.body):
+        return ""
+    before = _defined_before(function, node.lineno)
+    carried = [name for name in stored(node.body) if name in before]
+    if not carried:
+        return ""
+    if library == "torch":
+        return _bounded_loop(node, call.args[0], carried)
+    start = _integer(call.args[0], library) if len(call.args) == 2 else "0"
+    state, packed, given, unpack = _carry(carried)
+    return (
+        f"def body({node.target.id}, {given}):\n{unpack}{_block(node.body)}    return {packed}\n"
+        f"{state} = jax.lax.fori_loop({start}, {_integer(call.args[-1], library)}, body, {packed})"
+    )
+
+
+def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str:
+    """Suggest a loop to ``bound``, which the user has to choose: the most turns there may be."""
+    index = node.target.id if isinstance(node.target, ast.Name) else "_"
+    index = "turn" if index == "_" else index
+    keep = "".join(f"    {name}_before = {name}\n" for name in carried)
+    choose = "".join(
+        f"    {name} = torch.where({index} < turns, {name}, {name}_before)\n" for name in carried
+    )
+    return (
+        f"turns = {_integer(count, 'torch')}\n"
+        f"for {index} in range(bound):  # bound: the most turns that there may be\n"
+        f"{keep}{_block(node.body)}{choose}".rstrip()
+    )
+
+
+def _repeated(node: ast.While, function: ast.AST) -> str:
+    """Suggest ``jax.lax.while_loop``."""
+    test = _condition(node.test, "jnp")
+    before = _defined_before(function, node.lineno)
+    carried = [name for name in stored(node.body) if name in before]
+    if not test or node.orelse or not carried or not _only_assigns(node.body):
+        return ""
+    state, packed, given, unpack = _carry(carried)
+    return (
+        f"def unfinished({given}):\n{unpack}    return {test}\n"
+        f"def body({given}):\n{unpack}{_block(node.body)}    return {packed}\n"
+        f"{state} = jax.lax.while_loop(unfinished, body, {packed})"
+    )
+
+
+def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
+    """Return a loop's state as targets, as a value, as a parameter, and the line that unpacks."""
+    state = ", ".join(names)
+    if len(names) == 1:
+        return state, state, state, ""
+    return state, f"({state})", "state", f"    {state} = state\n"
+
+
+def _bounded_slice(
+    node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
+) -> str:
+    """Suggest ``x[a:b]`` at full length, with zeros outside of the slice.
+
+    Only where it is returned or summed: in a mean or a maximum the zeros would count.
+    """
+    cut = node.slice
+    if not isinstance(cut, ast.Slice) or cut.step is not None:
+        return ""
+    returned = bool(parents) and isinstance(parents[0], ast.Return)
+    if not returned and _reduction_of(node, parents, library)[1] != "sum":
+        return ""
+    of = _grouped(node.value)
+    rows = f"jnp.arange({of}.shape[0])"
+    if library == "torch":
+        rows = f"torch.arange({of}.shape[0], device={of}.device)"
+    bounds = ((cut.lower, ">="), (cut.upper, "<"))
+    mask = " & ".join(
+        f"({rows} {compare} {_from_start(bound, of, library)})"
+        for bound, compare in bounds
+        if bound is not None
+    )
+    if library == "torch":
+        text = f"torch.where(({mask}).reshape(-1, *[1] * ({of}.ndim - 1)), {of}, 0)"
+    else:
+        axes = f"tuple(range(1, {of}.ndim))"
+        text = f"jnp.where(jnp.expand_dims({mask}, {axes}), {of}, jnp.zeros_like({of}))"
+    return _within(statement, node, text)
+
+
+def _from_start(bound: ast.expr, of: str, library: str) -> str:
+    """Return a bound that counts from the start: in Python, negative ones count from the end."""
+    at = _integer(bound, library)
+    if isinstance(bound, ast.Constant) and isinstance(bound.value, int):
+        return at
+    return f"({at}) + (({at}) < 0) * {of}.shape[0]"
+
+
+def _masked(
+    node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
+) -> str:
+    """Suggest ``x.sum(where=mask)``, or ``torch.where(mask, x, 0).sum()``."""
+    outer, name = _reduction_of(node, parents, library)
+    if outer is None or isinstance(node.slice, ast.Tuple | ast.Slice | ast.List | ast.NamedExpr):
+        return ""
+    array, mask = _grouped(node.value), _grouped(node.slice)
+    if not _has_shape_of(node.slice, node.value):
+        # The mask may be of the rows alone: it is aligned on the left, and broadcasting is not.
+        if library == "torch":
+            mask = f"{mask}.reshape({mask}.shape + (1,) * ({array}.ndim - {mask}.ndim))"
+        else:
+            mask = f"jnp.expand_dims({mask}, tuple(range({mask}.ndim, {array}.ndim)))"
+    if library == "torch":
+        return _within(statement, node, f"torch.where({mask}, {array}, 0)")
+    if outer.args:
+        return _within(statement, outer, f"{ast.unparse(outer.func)}({array}, where={mask})")
+    return _within(statement, outer, f"{array}.{name}(where={mask})")
+
+
+def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
+    """Whether a mask is ``array > 0`` and the like."""
+    return (
+        isinstance(mask, ast.Compare)
+        and ast.dump(mask.left) == ast.dump(array)
+        and all(isinstance(other, ast.Constant) for other in mask.comparators)
+    )
+
+
+def _reduction_of(
+    node: ast.Subscript, parents: Sequence[ast.AST], library: str
+) -> tuple[ast.Call | None, str]:
+    """Return the call that reduces all of a subscript, and its name."""
+    for outer in parents[:2]:
+        if not isinstance(outer, ast.Call) or outer.keywords:
+            continue
+        name = outer.func
+        if not isinstance(name, ast.Attribute) or name.attr not in _MASKED[library]:
+            continue
+        if name.value is node and not outer.args:
+            return outer, name.attr
+        if outer.args == [node] and ast.unparse(name.value) in _MODULES[library]:
+            return outer, name.attr
+    return None, ""
+
+
+def _assignment(statement: ast.stmt) -> str:
+    """Suggest ``x = x.at[i].set(v)`` for ``x[i] = v``."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target, method, value = statement.targets[0], "set", ast.unparse(statement.value)
+    elif isinstance(statement, ast.AugAssign):
+        target, method = statement.target, _IN_PLACE.get(type(statement.op))
+        value = ast.unparse(statement.value)
+        if isinstance(statement.op, ast.Sub):
+            method, value = "add", f"-({value})"
+    else:
+        return ""
+    if method is None or not isinstance(target, ast.Subscript):
+        return ""
+    array = ast.unparse(target.value)
+    if not isinstance(target.value, ast.Name | ast.Attribute | ast.Subscript):
+        return ""  # no target of an assignment
+    # Inside of a subscript: a tuple of slices alone would get parentheses, which is no Python.
+    index = ast.unparse(ast.Subscript(ast.Name("_"), target.slice, ast.Load()))[2:-1]
+    return f"{array} = {array}.at[{index}].{method}({value})"
