@@ -79,7 +79,6 @@ def _failed(error: Exception) -> int:
     return 3
 
 
-
 def _target(found: Any) -> Any:
     """A class of PyTorch modules that needs no arguments stands for such a module."""
     torch = sys.modules.get("torch")
