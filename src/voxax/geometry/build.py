@@ -159,53 +159,32 @@ def _attached_map(
     # Only levels of this very plan are known; an equal index in another plan means other voxels.
     if out_geometry not in (None, geometry) and out_geometry.attached is not attached:
         return None
-    if isinstance(attached, ShardMaps):
-        return _map_of_shard(attached, geometry, spec, out_geometry)
     out_level = None if out_geometry is None else out_geometry.level
-    for record, arrays in zip(attached.records, attached.views, strict=True):
-        views = dict(zip(record.views, arrays, strict=True))
+    for index, record in enumerate(attached.records):
+        views = dict(zip(record.views, attached.views[index], strict=True))
         if record.in_level == geometry.level and record.spec == spec:
-            if out_level is None or out_level == record.out_level:
-                bare = geometry.bare()
-                same = record.out_level == record.in_level
-                out = bare if same else _level(attached, record.out_level, out_geometry)
-                if out is None or capacity not in (None, out.capacity):
-                    continue
-                return KernelMap(bare, out, spec, views)
+            if out_level not in (None, record.out_level):
+                continue
+            source = out = geometry.bare()
+            if record.out_level != record.in_level:
+                out = attached.levels[record.out_level - 1] if record.out_level else None
+                out = out if out_geometry is None else out_geometry.bare()
+            if out is None:
+                continue
+            if isinstance(attached, ShardMaps):
+                source, halo = attached.sources[index], attached.halos[index]
+                return KernelMap(source, out, spec, views, halo=halo)
+            if capacity in (None, out.capacity):
+                return KernelMap(source, out, spec, views)
         elif (
             out_geometry is not None
+            and not isinstance(attached, ShardMaps)
             and record.spec.relation == spec.adjoint().relation
             and record.in_level == out_level
             and record.out_level == geometry.level
         ):
             return KernelMap(out_geometry.bare(), geometry.bare(), record.spec, views).transpose()
     return None
-
-
-def _map_of_shard(
-    attached: ShardMaps,
-    geometry: VoxelGeometry,
-    spec: KernelSpec,
-    out_geometry: VoxelGeometry | None,
-) -> KernelMap | None:
-    for index, record in enumerate(attached.records):
-        if record.in_level != geometry.level or record.spec != spec:
-            continue
-        if out_geometry is not None and out_geometry.level != record.out_level:
-            continue
-        same = record.out_level == record.in_level and out_geometry is None
-        out = geometry.bare() if same else _level(attached, record.out_level, out_geometry)
-        views = dict(zip(record.views, attached.views[index], strict=True))
-        return KernelMap(attached.sources[index], out, spec, views, halo=attached.halos[index])
-    return None
-
-
-def _level(
-    attached: AttachedMaps, level: int, out_geometry: VoxelGeometry | None
-) -> VoxelGeometry | None:
-    if out_geometry is not None:
-        return out_geometry.bare()
-    return attached.levels[level - 1] if level > 0 else None
 
 
 def result_geometry(
