@@ -62,7 +62,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)  # of those that the marks leave
 def pytest_collection_modifyitems(config, items):
-    """With ``VOXAX_TEST_EVERY=n``, every n-th of each test's cases, and one of fewer than n.
+    """Keep every n-th of each test's cases, with ``VOXAX_TEST_EVERY=n``; one of fewer than n.
 
     ``VOXAX_TEST_TURN=k`` says which: n values of k in a row take every case.
     """

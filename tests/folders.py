@@ -48,7 +48,7 @@ def mesh(path, positions, **columns):
 
 
 def scannet(folder, rng, scenes, points=800):
-    """Rooms of a floor (2), walls (1) and something that does not count (13)."""
+    """Write rooms: floor (2), walls (1) and a class that does not count (13)."""
     for name in scenes:
         own = folder / "scans" / name
         own.mkdir(parents=True)

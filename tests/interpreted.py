@@ -1,4 +1,4 @@
-"""How tests ask for Pallas' TPU interpreter: the one that simulates memories and copies.
+"""Select Pallas' TPU interpreter that simulates memories and copies.
 
 Slower than ``interpret=True`` by far, which is plain JAX: for tiny cases. Memory that nothing has
 written is NaN, a copy has happened only where somebody waited for it, a read outside of an array

@@ -160,7 +160,7 @@ class Warp:
             "%ctaid.x": np.full(LANES, block, np.uint64),
             "__dynamic_shmem__0": np.zeros(LANES, np.uint64),
         }
-        # Copies that were asked for, and groups of them that nobody has waited for.
+        # Copies that were started, and groups of them that were not awaited yet.
         self.asked: list[tuple[int, np.ndarray]] = []
         self.groups: list[list[tuple[int, np.ndarray]]] = []
 

@@ -108,7 +108,7 @@ def nameless(torch: bool) -> list[str]:
 
 
 def entries(text: str) -> dict[str, str]:
-    """What the section Args says of each argument."""
+    """Return the text of each argument in the section Args."""
     section = re.search(r"^Args:\n((?:[ ]+.*\n|\n)*)", inspect.cleandoc(text) + "\n", re.MULTILINE)
     if section is None:
         return {}
@@ -189,7 +189,7 @@ def test_the_public_names_are_found():
 
 
 def imported_in_docs_and_examples() -> dict[str, str]:
-    """Where each name of voxax is imported that a user is shown."""
+    """Return each name of voxax that users are shown, with the page that imports it."""
     block = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     sources = [(page, match) for page in pages for match in block.findall(page.read_text())]
@@ -205,7 +205,7 @@ def imported_in_docs_and_examples() -> dict[str, str]:
 
 
 def test_what_users_are_shown_is_public():
-    """So that the tests below hold it to have a docstring, and the API page has it."""
+    """Check that names on pages are public, so that the tests below and the API page have them."""
     known = {id(value) for value in public(False).values()}
     shown = {n: p for n, p in imported_in_docs_and_examples().items() if ".torch" not in n}
     assert len(shown) > 60
@@ -219,7 +219,7 @@ def test_what_users_are_shown_is_public():
 
 
 def test_every_package_that_hands_on_is_on_the_page():
-    """But for the floors whose names come with `voxax`, and the command line."""
+    """Check all packages but those whose names come with `voxax`, and the command line."""
     inner = {"algorithms", "cli", "coords", "geometry", "products", "tuning", "_native"}
     inner |= {"algorithms.*", "nn"}
     source = ROOT / "src" / "voxax"

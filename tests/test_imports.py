@@ -237,7 +237,7 @@ def test_cycles_are_found():
 
 
 def needs_optional(name: str) -> bool:
-    """Whether it is an optional package, or a module of voxax that imports one when it loads."""
+    """Return whether a name is an optional package, or a module that imports one when it loads."""
     if within(name, OPTIONAL):
         return True
     path = MODULES.get(name)

@@ -20,7 +20,7 @@ PAGES = [
     ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# Whoever links to another site adds it here, after having looked at it.
+# Add a host here before you link to it, after having looked at it.
 HOSTS = {
     "flax.readthedocs.io",
     "google-grain.readthedocs.io",
@@ -44,7 +44,7 @@ API = re.compile(r"^::: (?P<name>\S+)", re.M)
 
 
 def prose(text):
-    """Without code, whose brackets are no links."""
+    """Return the text without code, whose brackets are not links."""
     return INLINE.sub("``", FENCE.sub("", text))
 
 
@@ -79,7 +79,7 @@ def links(page):
 
 
 def trouble(page, target, picture, words):
-    """What is wrong with a link, or None."""
+    """Return what is wrong with a link, or None."""
     parts = urlsplit(target)
     if parts.scheme:
         if parts.scheme != "https" or parts.netloc not in HOSTS:
@@ -232,7 +232,7 @@ SELECTIONS = sorted(
 @pytest.mark.slow
 @pytest.mark.parametrize("words", SELECTIONS, ids=" ".join)
 def test_pytest_commands_select_tests(words):
-    """What the pages say to run of the tests is there."""
+    """Check that the pages' pytest commands select tests."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *words]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-500:]

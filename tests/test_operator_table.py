@@ -23,7 +23,7 @@ def rows(text):
 
 
 def trouble(name, ours, *others):
-    """What is wrong with a row, or None."""
+    """Return what is wrong with a row, or None."""
     if not all(others):
         return f"{name}: an empty cell"
     if LACKING.match(ours):

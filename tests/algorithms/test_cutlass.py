@@ -1,4 +1,4 @@
-"""Where ``cutlass_implicit_gemm`` runs, and why not elsewhere; its package need not be here."""
+"""Test where ``cutlass_implicit_gemm`` runs and why it refuses; needs no CUTLASS."""
 
 import dataclasses
 import importlib.metadata
@@ -15,7 +15,7 @@ H100 = CHIPS["cuda"].info
 
 @pytest.fixture
 def installed(monkeypatch):
-    """As if this version of the package were installed; None: none."""
+    """Pretend that this version of the package is installed; None: none."""
 
     def pretend(version):
         def found(name):
@@ -71,7 +71,7 @@ def test_every_tile_and_slice_is_a_candidate(installed):
 
 
 def test_few_rows_are_cut_into_slices():
-    """As nobody has measured: where there are fewer tiles than cores."""
+    """Check the default without measurements, with fewer tiles than cores."""
     few = problem_of("forward")
     many = dataclasses.replace(few, out_capacity=10**6)
     assert dict(CUTLASS.heuristic(few, H100))["split_k_slices"] == 8

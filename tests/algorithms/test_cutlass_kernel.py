@@ -38,7 +38,7 @@ def chosen(tile, slices):
 
 @pytest.fixture(scope="module")
 def folder():
-    """Where the DSL leaves the PTX of what it compiles, which it does for Hopper."""
+    """Return the folder in which the DSL writes PTX, which it does for Hopper."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         # Read once, when the DSL is imported.
         patch.setenv("CUTE_DSL_ARCH", "sm_90a")
@@ -173,7 +173,7 @@ def test_groups(product, interpreted, rng):
     ],
 )
 def test_a_product_lowers_for_hopper(product, dtype, tile, kept):
-    """To what tensor cores run, with copies that nobody waits for at once."""
+    """Check that products use tensor cores, with copies that are awaited later."""
     problem = problem_of(product, dtype=dtype, channels=(64, 128))
     lowered = lowered_kernel(CHIP, problem, chosen(tile, 1), CUTLASS.apply)
     (call,) = custom_calls(lowered)

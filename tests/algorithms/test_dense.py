@@ -1,4 +1,4 @@
-"""What every form of every algorithm must do: the dense numbers, gradients, inert padding.
+"""Check every form of every algorithm: the dense numbers, gradients, inert padding.
 
 By default each test runs for some forms, with ``-m slow`` for all. A form that is added to
 ``conformance/forms.py`` runs all of it without a line of test code.
@@ -76,7 +76,7 @@ def test_forward_is_dense_on_random_voxels(kernel, stride, algorithm):
 @pytest.mark.parametrize("algorithm", INTERPRETED)
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
 def test_forward_is_dense_interpreted(kernel, stride, algorithm):
-    """Without 5 x 5 x 5 taps, which the interpreter's compiler takes minutes for."""
+    """Leave out 5 x 5 x 5 taps, which take the interpreter's compiler minutes."""
     check_forward(WORKLOADS["random_cube"](), kernel, stride, algorithm, TOLERANCE)
 
 
@@ -154,7 +154,7 @@ def test_depthwise_is_one_group_per_channel(kernel, stride, algorithm):
 @every_form("pair_lists_4")
 @pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (3, 1)])
 def test_transposed_is_the_dense_adjoint(kernel, stride, algorithm):
-    """From the coarse voxels back onto a skip's."""
+    """Map coarse voxels back onto those of a skip connection."""
     skip = make_voxels(WORKLOADS["random_cube"]())
     down = spatially_sparse_conv(skip, make_weight(kernel, 3), kernel, stride)
     weight = make_weight(kernel, 3, 4, 2)
@@ -188,7 +188,7 @@ def same_values_and_gradients(sparse, dense, *arguments, tolerance=1e-5):
 @every_form("im2col", "pair_lists_1024")
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 1), (2, 2), (3, 2)])
 def test_gradients_are_dense(kernel, stride, algorithm):
-    """With respect to features, weight and bias."""
+    """Compare gradients of features, weight and bias."""
     voxels, weight = make_voxels(WORKLOADS["random_cube"]()), make_weight(kernel, 3)
     bias = jnp.arange(4.0)
     out = spatially_sparse_conv(voxels, weight, kernel, stride)

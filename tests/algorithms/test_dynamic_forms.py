@@ -51,7 +51,7 @@ def test_products(form, relation):
 )
 @pytest.mark.parametrize("entries", [1 << 24, 100])
 def test_native_products(relation, entries, monkeypatch):
-    """With the whole map at once, and with a few rows of it at a time."""
+    """Compare the whole map at once with a few rows at a time."""
     monkeypatch.setattr(cpu, "_ENTRIES", entries)
     check("grouped", native.parameters(fwd_block_size=8, gemm_block_size=8), relation)
 

@@ -168,7 +168,7 @@ def test_capacities_of_one_and_of_none(form, shape, kind):
 
 @pytest.mark.parametrize("block", [1, 7, 10, 11, PAIR_ROOM])
 def test_pair_lists_in_blocks_of_any_size(block):
-    """Exactly full ones among them, one longer, and one as long as the room that is left."""
+    """Check lists that are exactly full, one longer, and as long as the space that is left."""
     form = explicit("any", formulations.pair_list_parameters(block))
     check(form, "dense", (13, 10, 5), presences=(1.0, 0.4))
 

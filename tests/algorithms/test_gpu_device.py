@@ -1,4 +1,4 @@
-"""Where a GPU is: its results against explicit_gemm's there and against loops in float64.
+"""Compare results of a GPU with explicit_gemm there and with loops in float64.
 
     VOXAX_TEST_PLATFORM=cuda,cpu pytest -n 0 -m gpu
 
@@ -140,7 +140,7 @@ def test_layers_are_the_reference(case):
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ["implicit_gemm", "cutlass_implicit_gemm"])
 def test_a_layer_with_its_map_runs_in_one_program(algorithm):
-    """And gives the same bits twice; the host sees nothing before the end."""
+    """Check that two runs agree bit by bit, with no call to the host before the end."""
     facts = describe(the_gpu())
     problem = problem_and_operands(
         vx.kernel_map(make_voxels(random_cube(9)), 3), "forward", "dense", "bfloat16", 32
@@ -176,7 +176,7 @@ def shard_losses(mesh, w, voxels):
 
 
 def shards_and_weight(number):
-    """The same scene with other features for each shard."""
+    """Return the scene with other features for each shard."""
     rng = np.random.default_rng(0)
     scene = make_voxels(random_cube(300), 16, capacity=320)
     shards = [

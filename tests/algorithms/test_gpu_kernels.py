@@ -40,7 +40,7 @@ def tiles(rows, in_block, out_block, splits=1, wgrad=False):
 
 
 def problem_and_operands(kmap, product, c_in, c_out, dtype, precision="highest"):
-    """With NaN in padding rows."""
+    """Put NaN into padding rows."""
     rng = np.random.default_rng(0)
 
     def rows(geometry, channels):
@@ -114,7 +114,7 @@ def test_products_are_those_of_explicit_gemm(product, options, dtype, channels, 
 
 
 def test_few_rows_are_cut_into_slices():
-    """As nobody has measured: also, where there are fewer programs than cores take."""
+    """Check the default without measurements, also with fewer programs than cores."""
     h100 = CHIPS["cuda"].info
     few = problem_of("forward")
     many = dataclasses.replace(few, out_capacity=10**6)

@@ -33,7 +33,7 @@ def problem_of(product, kmap, channels, dtype):
 
 
 def operands(kmap, product, channels, dtype):
-    """With NaN in padding rows."""
+    """Put NaN into padding rows."""
     rng = np.random.default_rng(0)
 
     def rows(geometry):

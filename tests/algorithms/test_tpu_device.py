@@ -1,4 +1,4 @@
-"""Where a TPU is: its results against the interpreter's on the host, and against explicit_gemm.
+"""Compare results of a TPU with the interpreter on the host, and with explicit_gemm.
 
     VOXAX_TEST_PLATFORM=tpu,cpu pytest -n 0 -m tpu_device
 
@@ -98,7 +98,7 @@ def test_the_device_agrees_with_the_interpreter(relation, product, kind, dtype, 
 
 
 def test_the_comparison_itself_runs(monkeypatch):
-    """With the host in the place of the device; on a small map."""
+    """Run the comparison with the host in place of the device, on a small map."""
     host = jax.devices("cpu")[0]
     monkeypatch.setitem(RELATIONS, "strided", {"kernel_size": 1})
     chip = HardwareInfo(

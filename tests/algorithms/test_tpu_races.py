@@ -1,4 +1,4 @@
-"""Which guard catches which fault of a kernel that brings windows by itself.
+"""Check which guard catches which fault of a kernel that copies its windows.
 
 The guards: ``interpret=True``, and the interpreter that simulates memories and copies
 (``interpreted.simulated``), by a wrong result, by NaN, by what it raises and by the races it finds.
@@ -106,7 +106,7 @@ def sums_of_windows(x, starts, fault, interpret=False):
 
 
 def signs(run, capsys):
-    """What a guard shows: any of ``raises``, ``race``, ``NaN``, ``wrong``."""
+    """Return what a guard reports: any of ``raises``, ``race``, ``NaN``, ``wrong``."""
     x = np.random.default_rng(0).normal(size=(ROWS, LANES)).astype(np.float32)
     expected = np.stack([x[begin : begin + WINDOW].sum(0) for begin in STARTS])
     capsys.readouterr()

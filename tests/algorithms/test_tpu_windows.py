@@ -55,7 +55,7 @@ def problem_of(product, kmap, c_in, c_out, dtype, precision="highest", platform=
 
 
 def operands(kmap, product, c_in, c_out, dtype):
-    """With NaN in padding rows."""
+    """Put NaN into padding rows."""
     rng = np.random.default_rng(0)
 
     def rows(geometry, channels):
@@ -128,13 +128,13 @@ def test_products_are_those_of_explicit_gemm(cloud, options, dtype, blocks, chan
 
 
 def test_the_short_windows_are_exceeded():
-    """What the case above is about."""
+    """Check that runs in the case above are longer than the windows."""
     kmap = vx.kernel_map(make_voxels(slabs(), capacity=640), 2, 2)
     assert np.asarray(kmap.view("windows"))[1].max() > 3 * 32
 
 
 def shuffled_map(rng):
-    """Each tile needs nearly every window; only so many visits have room."""
+    """Return a map whose tiles need nearly every window, with too few visits for all."""
     axis = np.arange(16)
     grid = np.stack(np.meshgrid(axis[:1], axis, axis, axis, indexing="ij"), -1).reshape(-1, 4)
     kmap = vx.kernel_map(make_voxels(grid.astype(np.int32)), 1)
@@ -215,7 +215,7 @@ def test_integers_of_8_bits_are_summed_exactly(product, x64):
 
 
 def test_stripes_have_as_many_visits():
-    """Where one half of the tiles is visited many times, stripes are not halves of the tiles."""
+    """Check that stripes are cut by visits: half of the tiles may have most of them."""
     windows = np.zeros((2, 40, 1), np.int32)
     windows[1] = np.where(np.arange(40) < 20, 16, 16 * 9)[:, None]
     blocks = tpu.Blocks(16, 128, 128, 4)

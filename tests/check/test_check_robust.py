@@ -1,4 +1,4 @@
-"""What a target, its file or its arguments may do to the checker."""
+"""Check that no target, file or argument breaks the checker."""
 
 import dataclasses
 import functools

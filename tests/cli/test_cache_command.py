@@ -160,7 +160,7 @@ def test_import_of_something_else(text, capsys, folder, tmp_path):
 def test_clear(capsys, folder, monkeypatch):
     cache = fill(folder, "gpu-b", x=entry())
     (folder / "notes.txt").write_text("mine")
-    assert run(capsys, "clear")[0] == 2  # nobody to ask
+    assert run(capsys, "clear")[0] == 2  # no terminal to ask
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda prompt: "n")
     assert run(capsys, "clear")[0] == 0

@@ -9,7 +9,7 @@ from voxax.nn.modules import SpatiallySparseConv
 
 
 def layer():
-    """What `--model` finds here."""
+    """Return the model that `--model` names in this file."""
     return SpatiallySparseConv(3, 2, 1)
 
 

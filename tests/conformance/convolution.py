@@ -25,14 +25,14 @@ class Kernel:
         self.shape, self.transposed = shape, transposed
 
     def at(self, ndim):
-        """The same for ``ndim`` axes: ``(size, stride, dilation, shape)``."""
+        """Return the kernel for ``ndim`` axes: ``(size, stride, dilation, shape)``."""
         cut = [
             v if isinstance(v, int) else v[:ndim] for v in (self.size, self.stride, self.dilation)
         ]
         return (*cut, self.shape(ndim) if callable(self.shape) else self.shape)
 
     def arguments(self, ndim):
-        """As ``spatially_sparse_conv`` takes them."""
+        """Return the arguments of ``spatially_sparse_conv``."""
         size, stride, dilation, shape = self.at(ndim)
         return {
             "kernel_size": size,
@@ -43,7 +43,7 @@ class Kernel:
         }
 
     def relation(self, ndim):
-        """As the oracle takes them."""
+        """Return the arguments of the oracle."""
         size, stride, dilation, shape = self.at(ndim)
         return {
             "offsets": make_offsets(ndim, size, stride, shape),
@@ -142,7 +142,7 @@ def generative(name, kernel, spatial_shape=None, start_stride=1, **options):
 
 
 def relabelled(voxels, stride):
-    """The same coordinates, counted on a coarser lattice."""
+    """Return the coordinates on a coarser lattice."""
     if stride == 1:
         return voxels
     return vx.Voxels.from_coords(

@@ -1,4 +1,4 @@
-"""What the suite knows of an operator."""
+"""Define what the suite knows of an operator."""
 
 import dataclasses
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Operator:
 
     @property
     def weighted(self) -> bool:
-        """Whether it has weights."""
+        """Return whether the operator has weights."""
         return any(
             np.issubdtype(np.asarray(value).dtype, np.floating)
             for value in self.params(np.random.default_rng(0), self.dims[0], self.channels).values()

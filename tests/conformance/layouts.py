@@ -1,4 +1,4 @@
-"""Where the voxels of a case lie. All layouts share their static shapes, and so their programs."""
+"""Lay out the voxels of a case. All layouts share static shapes, and so programs."""
 
 import numpy as np
 

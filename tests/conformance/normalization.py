@@ -46,7 +46,7 @@ def affine_params(rng, ndim, channels):
 
 
 def norm(name, function, loop, params=affine_params):
-    """With and without affine parameters."""
+    """Return variants with and without affine parameters."""
 
     def run(voxels, params):
         return function(voxels, **params)

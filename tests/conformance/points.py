@@ -27,7 +27,7 @@ ORIGIN = (1.0, -2.0, 0.5, 0.0)
 
 
 def cloud_params(rng, ndim, channels):
-    """Which voxel a point is near, how far from its corner, and how many scenes further on."""
+    """Return the voxel near a point, the distance to its corner, and the scene's offset."""
     rows = POINTS + PADDING
     return {
         "near": rng.integers(0, 1000, rows, dtype=np.int32),
@@ -69,7 +69,7 @@ def placed(voxels):
 
 
 def loop_cloud(sites, params, wrap=False):
-    """The same points for the loops, and the lattice."""
+    """Return the points for the loops, and the lattice."""
     size, origin = VOXEL_SIZE[: sites.ndim], ORIGIN[: sites.ndim]
     corners, _ = rows_of(sites, 1 + sites.ndim)
     cloud = []

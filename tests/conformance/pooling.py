@@ -16,7 +16,7 @@ POOLS = {"sum": F.sum_pool, "mean": F.mean_pool, "max": F.max_pool, "min": F.min
 
 
 def arguments(kernel, ndim):
-    """As the pooling functions take them."""
+    """Return the arguments of the pooling functions."""
     given = kernel.arguments(ndim)
     del given["transposed"]
     return given

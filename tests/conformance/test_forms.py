@@ -52,7 +52,7 @@ def test_no_eager_program_is_used_for_another_form():
 
 
 def variant(parameters):
-    """What an algorithm branches on: the parameters' names, and those that are names themselves."""
+    """Return what an algorithm branches on: names of parameters, and values that are names."""
     return tuple((name, value if isinstance(value, str) else None) for name, value in parameters)
 
 

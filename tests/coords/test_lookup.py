@@ -44,7 +44,7 @@ GRIDS = {
 
 @pytest.fixture(params=["library", "numpy"])
 def on_host(request, monkeypatch):
-    """What runs on the host: the native library where it is there, or NumPy."""
+    """Return the host's search: the native library if it is present, or NumPy."""
     if request.param == "numpy":
         monkeypatch.setattr(native_host, "available", lambda: False)
     elif not native_host.available():

@@ -48,7 +48,7 @@ def few_lanes(monkeypatch):
 
 @pytest.fixture
 def by_tiles(monkeypatch):
-    """What ``find_neighbors`` does on a TPU."""
+    """Run the search that ``find_neighbors`` uses on a TPU."""
 
     def find(rows, centers, valid, offsets):
         monkeypatch.setattr(jax.lax, "platform_dependent", lambda *a, tpu, default: tpu(*a))

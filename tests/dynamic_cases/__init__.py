@@ -29,7 +29,7 @@ def cast(values, dtype):
 
 
 def widened(values):
-    """The same numbers for the definition: float64, in NumPy."""
+    """Return the arguments for the definition: float64, in NumPy."""
     return {
         name: np.asarray(value, np.float64) if is_float(value) else value
         for name, value in values.items()

@@ -34,7 +34,7 @@ def coords(v):
 
 
 def by_rows(part, rows):
-    """With zeros in the rows behind."""
+    """Pad with rows of zeros."""
     y = np.zeros((rows, part.shape[1]))
     y[: len(part)] = part
     return y

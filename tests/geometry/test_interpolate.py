@@ -232,7 +232,7 @@ def test_padding_is_inert(interpolation, normalize, rng):
 
 
 def test_normalized_weights_that_vanish():
-    """Where all that exists has weight zero the result is zero, and nothing blows up near by."""
+    """Check that existing voxels of weight zero give zero, and finite values near by."""
     voxels = make([[0, 1, 1]], [[1.0]])
     far = jnp.asarray([[0.5], [0.5 + 1e-6], [0.5 + 1e-3], [1.0]]) * jnp.ones((1, 2))
 

@@ -119,7 +119,7 @@ def test_no_tracer_leaks(voxels):
 
 
 def test_shards_without_jit_leave_nothing_of_theirs(voxels):
-    """There each operation is run at once, and returns a value that no one outside can use."""
+    """Check `shard_map` without `jit`, which runs each operation at once; its values stay inside."""
     mesh = jax.make_mesh((1,), ("d",))
     spec = jax.sharding.PartitionSpec()
 
@@ -188,7 +188,7 @@ sys.stdout.buffer.write(pickle.dumps((planned.coords, planned.geometry.attached.
 
 
 def test_a_worker_attaches_without_a_device(voxels):
-    """And gets the very arrays that are built here."""
+    """Check that a worker returns the very arrays that are built here."""
     plan = vx.Plan.record(unet, voxels)
     source = str(Path(vx.__file__).parents[1])
     result = subprocess.run(
@@ -217,7 +217,7 @@ def test_numpy_leaves_go_into_jit(voxels):
 
 
 def test_a_map_given_by_hand_keeps_the_geometry(voxels):
-    """Also when both come in as arguments of one jitted function, as different arrays."""
+    """Check geometries that enter one jitted function as different arrays."""
     kmap = vx.kernel_map(voxels, 3)
     with builds(0):
         out = jax.jit(lambda v, m: conv(v, WEIGHT, kernel_map=m) + v)(voxels, kmap)

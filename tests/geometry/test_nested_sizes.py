@@ -1,4 +1,4 @@
-"""Which taps a size has, against the rule written out."""
+"""Compare the taps of a size with the rule written out."""
 
 import itertools
 

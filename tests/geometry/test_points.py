@@ -91,7 +91,7 @@ def test_replace_features_clears_padding(rng):
 
 
 def test_layers_take_points_as_they_take_voxels(rng):
-    """The same rows in another order, whatever the padding holds."""
+    """Permute the rows, with any values in the padding."""
     coords = np.full((16, 2), vx.PAD, np.int32)
     coords[:12] = np.stack([np.arange(12) // 6, np.arange(12)], axis=1)
     features = np.zeros((16, 4), np.float32)

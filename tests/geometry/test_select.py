@@ -107,7 +107,7 @@ def test_scores_that_are_no_numbers_come_last():
 
 
 def test_wide_scores():
-    """Those of 64 bits, whose order 32 bits do not tell."""
+    """Use scores of 64 bits, whose order 32 bits do not show."""
     with jax.enable_x64(True):
         for dtype in (np.int64, np.float64):
             scores = (2**40 + np.arange(CAPACITY)).astype(dtype)

@@ -49,7 +49,7 @@ def test_overflow(join, count):
 
 @pytest.mark.parametrize("join", JOINS)
 def test_one_geometry_stays(join):
-    """Also inside a trace, so that kernel maps are shared on."""
+    """Check identity inside a trace too, so that kernel maps stay shared."""
 
     @jax.jit
     def run(v):

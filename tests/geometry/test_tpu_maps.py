@@ -60,7 +60,7 @@ SORTS = {submanifold: 0, strided: 1, transposed: 1, onto_given: 0}
 
 
 def sorts_of(topology, build, shape=(ROWS, 4)):
-    """Of the kernels in Pallas and of XLA's own."""
+    """Count sorts in Pallas kernels and XLA's own."""
     program = compile_for(topology, build, jax.ShapeDtypeStruct(shape, "int32")).as_text()
     kernels = re.findall(rf"%\S*{tile_sort.NAME}\S* = ", program)
     return len(kernels), len(re.findall(r"= [^=]* sort\(", program))
@@ -78,7 +78,7 @@ def test_maps_sort_no_more_than_their_new_voxels(relation, topology):
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_rows_of_several_blocks_are_sorted_and_merged(topology):
-    """Of two scenes at once, and where integers have 64 bits."""
+    """Check two scenes at once, and 64-bit integers."""
     with jax.enable_x64(True):
         sorts = sorts_of(topology, jax.vmap(vx.coords.sort_rows), (2, 140_000, 4))
     assert sorts == (3, 0)

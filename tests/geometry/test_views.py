@@ -26,7 +26,7 @@ def pairs_by_loop(neighbors):
 
 
 def unlisted(pairs, starts):
-    """The same form from the two views; checks what lies behind the last pair."""
+    """Bring both views to one form; check the entries behind the last pair."""
     pairs, starts = np.asarray(pairs), np.asarray(starts)
     assert pairs.dtype == starts.dtype == np.int32
     assert (pairs[:, starts[-1] :] == -1).all()
@@ -47,7 +47,7 @@ def random_table(rng, rows, taps, inputs, present):
 
 @pytest.mark.parametrize("present", [0.0, 0.3, 1.0])
 def test_lists_hold_every_pair_once(present, rng):
-    """Also where none is there, and where all are: the room behind the last pair remains."""
+    """Check maps with no pair and with all pairs: the entries behind the last remain."""
     for _ in range(3):
         table = random_table(rng, 40, 9, 40, present)
         pairs, starts = list_pairs(table)
@@ -97,7 +97,7 @@ def test_the_lists_of_maps_ascend_on_both_sides(name, voxels):
 @pytest.mark.parametrize("first", ["neighbors", "pairs"])
 @pytest.mark.parametrize("name", ["submanifold", "overlapping", "generative"])
 def test_the_transposed_maps_lists_are_swapped(name, first, voxels):
-    """Whether the lists are there before the map is transposed or not."""
+    """Check lists that are built before or after the map is transposed."""
     kmap = vx.kernel_map(voxels, **MAPS[name])
     if first == "pairs":
         kmap = vx.KernelMap(

@@ -1,4 +1,4 @@
-"""What is said of chips, from runtimes recorded elsewhere and from this machine."""
+"""Check facts about chips, from recorded runtimes and from this machine."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Which tensors go to which layer: names, order, and what is said when they do not fit."""
+"""Check which tensors go to which layer: names, order, and errors."""
 
 import copy
 import pickle
@@ -85,7 +85,7 @@ def test_every_array_of_minkunet_makes_the_round_trip(rng, dump):
 
 
 def test_a_name_for_a_part_of_the_model():
-    """As a model that PyTorch wrapped: all its names begin with ``module``."""
+    """Prefix all names with ``module``, as a wrapped PyTorch model does."""
     first, second = ConvNormAct(2, 4, rngs=nnx.Rngs(0)), ConvNormAct(2, 4, rngs=nnx.Rngs(1))
     state = to_spconv(first, names={"": "module", "norm": "other.bn"})
     assert list(state)[:2] == ["module.conv.weight", "other.bn.weight"]

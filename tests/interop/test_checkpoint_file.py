@@ -51,7 +51,7 @@ def test_tensors_of_every_dtype(torch, tmp_path):
 
 
 class Runs:
-    """What a malicious file holds."""
+    """Execute code when unpickled, as a malicious file does."""
 
     def __reduce__(self):
         return os.mkdir, ("made-by-the-file",)

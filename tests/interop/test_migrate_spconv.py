@@ -58,7 +58,7 @@ def test_the_page_carries_a_network_over(torch, tmp_path, monkeypatch):
 
 
 def test_outputs_without_generative_are_fewer(torch):
-    """What the page says of a strided layer's reach."""
+    """Check the page's figures on the outputs of a strided layer."""
     import spconv.pytorch as spconv
 
     site = torch.tensor([[0, 5, 5, 5]], dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""The same weights in spconv itself: outputs on CPU, where it is installed."""
+"""Compare outputs with spconv's on a CPU for the same weights, if it is installed."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ PEERS = Path(__file__).resolve().parents[2] / "benchmarks" / "peers"
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """With two, spconv 2.3.8 gets a few rows wrong on CPU, others in every run."""
+    """Use one thread: with two, spconv 2.3.8 gets some rows wrong on a CPU."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -89,7 +89,7 @@ def test_dilated(scene):
 )  # fmt: skip
 @torch.no_grad()
 def test_strided_and_its_inverse(scene, size, padding, kernel_shape):
-    """Also at a grid of odd shape, whose last plane spconv leaves out."""
+    """Check a grid of odd shape, whose last plane spconv leaves out."""
     peer = spconv.SparseConv3d(C_IN, C_OUT, size, 2, padding=padding, indice_key="down")
     inverse = spconv.SparseInverseConv3d(C_OUT, C_IN, size, indice_key="down")
     options = {"kernel_shape": kernel_shape}

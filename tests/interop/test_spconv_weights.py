@@ -131,7 +131,7 @@ def test_axes_of_the_peer_in_another_order(rng):
 
 
 def test_axes_in_a_cycle(rng):
-    """Where an order and its inverse differ: the model's axes 0, 1, 2 are the peer's 1, 2, 0."""
+    """Check an order that is not its inverse: the model's axes 0, 1, 2 are the peer's 1, 2, 0."""
     voxels, weight = grid_voxels(rng), draw(rng, C_OUT, 5, 1, 3, C_IN)
     layer = SubMConv3d(C_IN, C_OUT, (1, 3, 5), use_bias=False)
     loaded(layer, weight, axes=(1, 2, 0))
@@ -235,7 +235,7 @@ def test_submanifold_kernels_off_the_centre(offsets, options, places, fix, axes)
 
 
 def test_custom_offsets_about_the_centre(rng):
-    """The same layer as with kernel_size=3, dilation=2."""
+    """Compare with the layer of kernel_size=3, dilation=2."""
     voxels, weight = grid_voxels(rng), draw(rng, C_OUT, 3, 3, 3, C_IN)
     offsets = spconv_offsets(3, 2, 2)[::-1]
     layer = SubMConv3d(C_IN, C_OUT, kernel_shape=offsets, use_bias=False)

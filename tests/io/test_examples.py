@@ -1,4 +1,4 @@
-"""From a cloud to voxels, features and labels."""
+"""Check the way from a cloud to voxels, features and labels."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Which scenes steps take, whoever takes them, and pipelines over them."""
+"""Check the scenes of each step, for any number of processes, and pipelines over them."""
 
 import pickle
 

@@ -114,7 +114,7 @@ def counting_compilations():
 @pytest.mark.lax_promotion  # optax promotes step counts
 @pytest.mark.slow
 def test_training_on_sweeps_that_span_a_factor_of_four():
-    """As many programs as buckets are touched, and at most a quarter padding at every level."""
+    """Check one program for each bucket, and at most a quarter padding at every level."""
     drafts = list(sweeps_that_span_a_factor_of_four())
     counts = [int(v.count) for v in drafts]
     assert max(counts) > 4 * min(counts)

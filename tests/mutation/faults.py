@@ -122,7 +122,7 @@ def _(original):
     from voxax.coords import box_offsets
 
     def wrong(size, stride):
-        """As many taps as a cross, but the first ones of the box."""
+        """Return as many taps as a cross, but the first ones of the box."""
         return box_offsets(size, stride)[: sum(size) - len(size) + 1]
 
     return wrong

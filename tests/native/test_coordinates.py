@@ -105,7 +105,7 @@ def without_library(monkeypatch):
 @pytest.mark.parametrize("ndim", [1, 2, 3, 4])
 @pytest.mark.parametrize("far", [6, LIMIT - 2, 2**31 - 40])
 def test_lookups_are_those_of_numpy(ndim, far, rng, monkeypatch):
-    """Also from centers so far out that 32 bits would wrap around, of either width."""
+    """Check centers so far out that 32 bits would wrap around, of either width."""
     rows = draw(rng, 800, 1 + ndim, -6, 6, "none")
     rows[::3, 1:] += (far - 6) * rng.choice([-1, 1], (len(rows[::3]), 1)).astype(np.int32)
     rows = np.unique(rows, axis=0)

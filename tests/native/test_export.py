@@ -38,7 +38,7 @@ def make_arguments(rng):
 
 
 def through_bytes(exported):
-    """As another process gets it. JAX needs flatbuffers for that, and does not install it."""
+    """Return the program as another process reads it. JAX needs flatbuffers for that."""
     if importlib.util.find_spec("flatbuffers") is None:
         return exported
     return jax.export.deserialize(exported.serialize())

@@ -194,7 +194,7 @@ def test_depthwise_gradients_that_no_cache_holds(simd, rng):
 @native
 @pytest.mark.parametrize("channels", [256, 257])
 def test_a_result_that_no_cache_holds(simd, channels, rng):
-    """Of whole vectors it is written past the caches; 48 MB are more than most have."""
+    """Check results of whole vectors, written past the caches: 48 MB exceed most caches."""
     rows = 48_000
     table = random_table(rng, rows, rows, 2, 0.5)
     problem = make_problem("forward", table, rows, channels, channels, kind="depthwise")

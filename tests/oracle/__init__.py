@@ -1,4 +1,4 @@
-"""What the tests compare with: plain loops, dictionaries, float64, dense grids. No voxax inside.
+"""References for the tests: plain loops, dictionaries, float64, dense grids; no voxax inside.
 
 ``rows`` works on NumPy coordinate rows, ``dense`` on densified grids. The reference
 implementation of every operator works on *sites*: a dictionary from ``(batch, *coordinate)``

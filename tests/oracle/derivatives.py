@@ -52,7 +52,7 @@ def check_derivatives(operator, values, rng, rtol=1e-5, others=()):
 
 
 def _parted(values):
-    """Without and with derivatives, as arrays."""
+    """Return the values without and with derivatives, as arrays."""
     held = {
         key: jnp.asarray(value)
         for key, value in values.items()

@@ -57,7 +57,7 @@ def start(processes, folder, *options, function="work"):
 
 
 def finish(job):
-    """What each process printed."""
+    """Return the output of each process."""
     try:
         ends = [process.communicate(timeout=240) for process in job]
     finally:
@@ -90,7 +90,7 @@ def test_loss_curve(processes, single, tmp_path):
 
 @pytest.mark.parametrize("restarted", [2, 1])
 def test_a_killed_process_is_noticed_and_the_job_goes_on(restarted, single, tmp_path):
-    """Also on half the devices."""
+    """Check that the job continues, also on half the devices."""
     job = start(2, tmp_path, jobs.STEPS, 10)
     try:
         job[1].wait(timeout=240)

@@ -52,7 +52,7 @@ def layers(voxels, weight):
 
 
 def other_layers(voxels, weight):
-    """What else runs on shards, and what takes the whole scene's statistics."""
+    """Check other layers on shards, and layers that use statistics of the whole scene."""
     blocks = F.space_to_channel(voxels, 2)
     x = F.channel_to_space(blocks, 2, voxels)
     x = F.depthwise_conv(x, weight[:, :, 0])
@@ -143,7 +143,7 @@ def test_every_layer(network, name, shards, order):
 
 
 def ring(halo, shards, arrays):
-    """What ``Halo.extend`` does, for all shards together and in NumPy."""
+    """Do what ``Halo.extend`` does for all shards together, in NumPy."""
     for shard in range(shards):
         own = jax.tree.map(lambda x, s=shard: x[s], halo)
         parts = [arrays[shard]]

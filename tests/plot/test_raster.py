@@ -1,4 +1,4 @@
-"""Which point a pixel shows."""
+"""Check which point a pixel shows."""
 
 import numpy as np
 

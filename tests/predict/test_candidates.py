@@ -47,7 +47,7 @@ def make_problem(product="forward", kind="dense", stride=1, rows=3000):
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kind", ["dense", "depthwise"])
 def test_steps_are_those_of_the_kernels_grid(kind, stride, product):
-    """As the window kernels compute them where they run."""
+    """Compare with the number of steps that the window kernels compute."""
     problem = make_problem(product, kind, stride)
     body = tpu if kind == "dense" else depthwise
     columns = columns_of(problem.spec, problem.num_offsets)
@@ -108,7 +108,7 @@ def test_window_kernels_count_with_their_steps_and_defaults_with_both_cores(monk
         steps = candidates.steps(problem, parameters, windows)
         rows = dict(parameters)["window_rows"]
         assert times.pop(("implicit_gemm", rows)) == pytest.approx(1000 * steps / CLOCK)
-    # Nobody knows how an XLA kernel is shared by the cores: evenly at best.
+    # It is not known how cores share an XLA kernel: evenly at best.
     assert times == {("explicit_gemm", None): pytest.approx(50_000 / CLOCK / 2)}
 
 

@@ -184,7 +184,7 @@ def test_device_whose_memory_is_unknown(voxels, monkeypatch):
 
 
 def test_compiler_that_refuses(voxels, monkeypatch):
-    """As the TPU compiler does, for more than the chip has."""
+    """Raise the TPU compiler's error for more memory than the chip has."""
     words = (
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
         "hbm. Used 21.25G of 15.75G hbm. Exceeded hbm capacity by 5.50G."

@@ -1,4 +1,4 @@
-"""Each convolution with its work, its floor and its time."""
+"""Check each convolution's work, lower bound and time."""
 
 import dataclasses
 

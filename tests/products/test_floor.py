@@ -1,4 +1,4 @@
-"""What a product has to do, counted by hand, and the time that takes at best."""
+"""Compare the work and the lower bound of a product with counts by hand."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""How `vx.tune` and `vx.explain` print."""
+"""Check the printed reports of `vx.tune` and `vx.explain`."""
 
 import dataclasses
 

@@ -34,7 +34,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_auto_is_measured_on_the_callers_sizes(wrap):
-    """Also where the sizes are a constant of a jitted function."""
+    """Check sizes that are a constant of a jitted function."""
     x, w, size = case()
     # No others: which is the fastest is no matter here, and programs take long to compile.
     with record_choices() as choices:

@@ -121,7 +121,7 @@ def test_maps_outside_of_loops_are_the_real_ones(name):
 
 
 def test_each_product_has_its_own_map():
-    """Also where a compiled function is called in a loop first, and on another map then."""
+    """Check a compiled function that is called in a loop first, and on another map later."""
     inner = jax.jit(loss)
     other = voxels().replace_features(voxels().features)
     other = vx.Voxels.from_coords(

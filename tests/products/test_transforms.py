@@ -116,7 +116,7 @@ def primitives_of(function, *args):
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
 def test_both_gradients_of_a_depthwise_layer_are_one_equation(kernel, stride):
-    """And of one operand alone just that product."""
+    """Check that a gradient of one operand runs only that product."""
     x, w, kmap = problem("depthwise", stride, kernel)
 
     def loss(x, w):
@@ -137,7 +137,7 @@ def custom_calls(function, *args):
 
 @pytest.mark.skipif(_native.unavailable() is not None, reason="no native kernels here")
 def test_a_gradient_that_nobody_uses_is_not_computed():
-    """Also not within a loop or a program inside, and not where only one algorithm is native."""
+    """Check loops, nested programs, and requests of which only one is native."""
     x, w, kmap = problem("depthwise", kernel=3)
 
     def gradients(x, w, **algorithms):

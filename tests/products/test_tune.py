@@ -60,7 +60,7 @@ IM2COL = "explicit_gemm(formulation=im2col)"
 
 
 def test_concrete_arguments_are_measured_on_their_own_maps(quick):
-    """And the compiled function uses what was found, without measuring."""
+    """Check that the compiled function uses the result without measuring."""
 
     def step(w, v):
         return jax.value_and_grad(loss)(w, v)
@@ -125,7 +125,7 @@ def test_products_in_loops_on_a_map_that_is_closed_over(name, quick):
 
 
 def test_the_real_map_has_the_last_word(quick):
-    """What an untuned run found on a recorded occupancy is not taken for the caller's map."""
+    """Check that a result for a recorded occupancy is not used for the caller's map."""
     abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (weight(), voxels()))
     vx.tune(loss, *abstract)
     (row,) = vx.tune(loss, weight(), voxels())
@@ -190,7 +190,7 @@ def test_modules_and_training_steps(quick):
 
 
 def test_maps_that_the_function_makes_itself(quick):
-    """Strided levels, whose maps are nobody's argument."""
+    """Check strided levels, whose maps are not arguments of the function."""
 
     def fn(v, w):
         down = spatially_sparse_conv(v, w[:8], 2, 2, capacity=48)

@@ -1,4 +1,4 @@
-"""What hypothesis draws. Every drawing has the same static shapes, and so shares programs."""
+"""Strategies of hypothesis. All drawings have the same static shapes, and so share programs."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -35,6 +35,6 @@ def voxels_at(rows, features=None, capacity=CAPACITY, batch_size=BATCH_SIZE):
 
 
 def equal(a, b):
-    """The same voxels and the same bits."""
+    """Check that voxels and bits agree."""
     np.testing.assert_array_equal(a.valid_coords(), b.valid_coords())
     np.testing.assert_array_equal(a.valid_features(), b.valid_features())

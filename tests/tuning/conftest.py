@@ -1,4 +1,4 @@
-"""What is admitted and measured is tested on algorithms that every machine has."""
+"""Restrict tests of requests and measurements to algorithms that every machine has."""
 
 import pytest
 

@@ -50,7 +50,7 @@ def start_anew(monkeypatch, folder):
 
 
 def cache():
-    """Of this device, in the present folder."""
+    """Return the cache of this device in the current folder."""
     return cache_for(device_name(hardware_of("cpu")[0]))
 
 

@@ -1,4 +1,4 @@
-"""Which algorithm each product of a layer is lowered with; nothing is compiled or run."""
+"""Return the algorithm that each product of a layer is lowered with, without compiling."""
 
 import functools
 

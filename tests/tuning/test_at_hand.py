@@ -121,14 +121,14 @@ def test_only_the_last_ones_are_remembered():
 
 @functools.cache
 def planned():
-    """With the map attached: on the host, in NumPy."""
+    """Return voxels with the map attached, on the host in NumPy."""
     layer = functools.partial(spatially_sparse_conv, weight=dense_weight())
     return vx.plan(layer, jax.tree.map(np.asarray, small_voxels()))
 
 
 @pytest.mark.parametrize("how", ["eager", "closed over", "planned on the host", "argument"])
 def test_a_layer_is_measured_on_the_callers_map_where_there_is_one(how, monkeypatch, tmp_path):
-    """Of a map that is an argument of the compiled function, only the level is known."""
+    """Check a map that is an argument of a compiled function: only its level is known."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tuning_measure, "_spent", 0.0)

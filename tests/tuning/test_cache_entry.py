@@ -1,4 +1,4 @@
-"""What an entry refuses, and how entries merge."""
+"""Check what an entry refuses, and how entries merge."""
 
 import dataclasses
 import json

@@ -34,7 +34,7 @@ def write(cache, raw):
 
 
 def set_aside(cache):
-    """Which kinds of files were set aside."""
+    """Return the kinds of files that were set aside."""
     names = [path.name.removeprefix(f"{cache.path.name}.") for path in cache.path.parent.iterdir()]
     return sorted(name for name in names if not name.endswith((".lock", ".json")))
 
@@ -79,7 +79,7 @@ def test_not_ours(kind, name, cache, caplog):
     cache.put("key", entry())
     assert cache.flush()
     assert cache.get("key") == entry()
-    # Nobody's data is destroyed.
+    # No data of others is destroyed.
     assert set_aside(cache) == [f"{kind}-1"]
     assert cache.path.with_name(f"{cache.path.name}.{kind}-1").read_bytes() == raw
     assert TuningCache(cache.path.parent, DEVICE).get("key") == entry()

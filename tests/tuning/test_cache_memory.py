@@ -34,7 +34,7 @@ def cache(folder):
 
 
 def fresh(cache):
-    """What another process would see."""
+    """Return the cache as another process would see it."""
     return dict(TuningCache(cache.path.parent, DEVICE).items())
 
 
@@ -297,7 +297,7 @@ def test_shipped_files_are_well_formed():
         found = tuning_cache.read_file(path, path.stem)
         assert (found.problem, found.reason) == (None, ""), path
         assert json.loads(path.read_text())["device"] == path.stem
-        # Nobody has measured on a TPU.
+        # Nothing was measured on a TPU.
         assert all(e.predicted == path.stem.startswith("tpu-") for e in found.store.values())
         for (key, _), known in found.store.items():
             kind = next((word for word in key.split() if word in ("grouped", "depthwise")), "dense")

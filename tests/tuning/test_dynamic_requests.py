@@ -18,7 +18,7 @@ VARIABLES = [f"VOXAX_DYNAMIC_CONV_{way}_ALGO_MODE" for way in ("FWD", "BWD")]
 
 
 class Foreign(enum.Enum):
-    """As another library would spell it."""
+    """Spell the name as another library does."""
 
     TILED = "tiled"
 
@@ -61,7 +61,7 @@ def test_members_are_the_registered_names():
 
 @pytest.mark.parametrize(("request_", "expected"), FORMS.values(), ids=FORMS.keys())
 def test_arguments(request_, expected):
-    """And overlays admit what the same argument would."""
+    """Check that overlays admit what the argument would."""
     assert set(dynamic(method=request_)) <= expected
     with vx.algorithms(dynamic_forward=request_, dynamic_backward=request_):
         for product in ("forward", "dgrad", "wgrad"):

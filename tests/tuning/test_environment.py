@@ -1,4 +1,4 @@
-"""What the environment asks for, and when it is read."""
+"""Check the requests of the environment, and when it is read."""
 
 import logging
 import threading
@@ -68,7 +68,7 @@ def test_depthwise_variables(setenv, value, expected):
 
 
 def test_names_from_warpconvnet(setenv):
-    """The same values under the other prefix admit the same."""
+    """Check that values under the other prefix admit the same."""
     setenv("WARPCONVNET", FWD="implicit_gemm", BWD="[explicit_gemm,cutlass_implicit_gemm]")
     assert conv() == (IMPLICIT, EXPLICIT, EXPLICIT)
     setenv("WARPCONVNET", DEPTHWISE_CONV_FWD="implicit_gemm", DEPTHWISE_CONV_BWD="explicit")
@@ -193,7 +193,7 @@ def test_reload_reaches_the_eager_programs():
 
 
 def test_reload_on_jax_0_10_0(monkeypatch):
-    """Where a context has no global value, the caches are emptied."""
+    """Check that caches are cleared if a context has no global value."""
     from voxax import _compat
 
     cleared = []

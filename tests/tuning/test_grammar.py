@@ -1,4 +1,4 @@
-"""What is no request: each message says where it was written, what is wrong, and what is known."""
+"""Check errors of requests: each states the place, the fault and the known names."""
 
 import enum
 

@@ -1,4 +1,4 @@
-"""What the guard lets pass, and what it stops, with the reason it gives."""
+"""Check what the guard admits and what it refuses, with its reason."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -128,7 +128,7 @@ def test_integers_are_exact(dtype):
 
 @pytest.mark.parametrize("precision", ["default", "high", "tensorfloat32", "bfloat16"])
 def test_reduced_precision_has_the_tolerance_of_its_products(precision):
-    """What ten bits of a factor lose passes where the caller asked for it, and only there."""
+    """Check that a loss of ten-bit factors passes only if the caller asked for it."""
     reference = values()
     rounded = reference * (1 + 2**-9 * np.random.default_rng(1).uniform(-1, 1, (200, 8)))
     rounded = rounded.astype(np.float32)

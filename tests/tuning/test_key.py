@@ -76,7 +76,7 @@ def test_equal_problems_have_equal_keys(change):
 
 
 def test_a_density_says_more_than_a_level():
-    """Of a map that was counted, its level says nothing more."""
+    """Check that the level of a counted map is not part of the key."""
     fine, coarse = (make_problem(density=4.0, level=level) for level in ((1, 1, 1), (4, 4, 4)))
     assert key_of(fine) == key_of(coarse)
 
@@ -140,7 +140,7 @@ def test_another_jaxlib_knows_nothing(tmp_path, monkeypatch):
 
 
 def test_traced_and_counted_maps_have_keys_of_their_own(monkeypatch):
-    """What a layer asks about: its density where the map is at hand, its level where not."""
+    """Check a layer's problem: its density if the map is concrete, otherwise its level."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", "cached")
     voxels, weight = small_voxels(), dense_weight()
     layer = functools.partial(spatially_sparse_conv, weight=weight)

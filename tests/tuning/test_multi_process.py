@@ -43,7 +43,7 @@ def measure(problem, candidates, reference, sample, budget):
 
 tuner.measure = measure
 if mode == "cached":
-    # Two machines, each with what it measured itself: nobody measures now.
+    # Two machines, each with what it measured itself: no process measures now.
     def get(self, key):
         space = tuner.space_of(*asked[-1])
         return entry(*figures(space.candidates))

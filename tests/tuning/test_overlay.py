@@ -16,7 +16,7 @@ EXPLICIT, IMPLICIT = "explicit_gemm", "implicit_gemm"
 
 @pytest.fixture(autouse=True)
 def _explicit_by_default(monkeypatch):
-    """So that every choice here is known."""
+    """Fix the choices, so that every choice here is known."""
     for stem in ("FWD", "BWD", "DEPTHWISE_CONV_FWD", "DEPTHWISE_CONV_BWD"):
         monkeypatch.setenv(f"VOXAX_{stem}_ALGO_MODE", "explicit")
     for stem in ("DGRAD", "WGRAD"):

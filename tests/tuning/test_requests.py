@@ -26,7 +26,7 @@ ANY = {EXPLICIT, IMPLICIT}
 
 
 class Foreign(enum.Enum):
-    """As another library would spell it."""
+    """Spell the name as another library does."""
 
     IMPLICIT_GEMM = "implicit_gemm"
 

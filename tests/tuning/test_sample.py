@@ -1,4 +1,4 @@
-"""What problems are measured on."""
+"""Check the data on which problems are measured."""
 
 import jax
 import jax.numpy as jnp

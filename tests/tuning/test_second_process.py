@@ -1,4 +1,4 @@
-"""What one process measured, the next one knows; and a cache that is removed is made anew."""
+"""Check that the next process reads the measurements, and that a removed cache is rebuilt."""
 
 import json
 import logging

@@ -61,7 +61,7 @@ def ask(topic, *arguments, first=0, **options):
 
 ask("slow", seconds)
 meet()
-# Whoever comes first: no order is imposed.
+# Any process may be first: no order is imposed.
 said["race"] = agree("race", decide("race", f"by {process}"))
 long = "ü€ text\\n" * 20_000
 said["long"] = agree("a/b " + "ö" * 5000, decide("long", long)) == long

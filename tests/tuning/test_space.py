@@ -1,4 +1,4 @@
-"""Which candidates a problem has: the request's, that run here, on the views that came along."""
+"""Check the candidates of a problem: those of the request that run here, with their views."""
 
 import itertools
 

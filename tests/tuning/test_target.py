@@ -1,11 +1,11 @@
-"""Programs for hardware that is not here."""
+"""Check programs for hardware that is not present."""
 
 from voxax.hardware import HardwareInfo
 from voxax.tuning import hardware_of, target_platform, targeting
 
 
 def test_a_target_is_seen_inside_and_nowhere_else():
-    """What was asked before or inside is not what is found later: facts are cached."""
+    """Check nested targets: facts that are cached belong to one target."""
     here = hardware_of("cpu")
     for kind in ("one", "another"):
         other = HardwareInfo(platform="cpu", device_kind=kind)

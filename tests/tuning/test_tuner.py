@@ -1,4 +1,4 @@
-"""What the tuner chooses: each row of its table, requests, time, and who decides."""
+"""Check the tuner's choices: each row of its table, requests, time, several processes."""
 
 import concurrent.futures
 import contextlib
@@ -290,7 +290,7 @@ def test_tune_measures_what_is_unknown_or_asked_for_anew(timer):
 
 @pytest.mark.parametrize("mode", ["on", "cached"])
 def test_another_processs_decision_is_taken(mode, monkeypatch, timer):
-    """Also where only caches are read: processes on other machines have others."""
+    """Check processes that only read caches, which may differ between machines."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", mode)
     topics = []
 

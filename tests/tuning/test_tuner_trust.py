@@ -1,4 +1,4 @@
-"""What never wins: broken algorithms, measured or shipped or predicted."""
+"""Check that broken algorithms never win, whether measured, shipped or predicted."""
 
 import dataclasses
 
@@ -99,7 +99,7 @@ def test_a_shipped_choice_is_checked_first(mode, monkeypatch, timer, caplog):
 
 
 def test_what_was_predicted_is_taken_where_nothing_can_be_measured(monkeypatch, timer, caplog):
-    """Checked first, and without a time: nobody measured one."""
+    """Checked first, and without a time, since none was measured."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", "cached")
     broken = {"broken": "returned zeros only"}
     monkeypatch.setattr(tuner, "check", lambda p, c, *_: broken.get(c.algorithm.name))

@@ -1,4 +1,4 @@
-"""Also a constant is traced, when jnp computes it inside of the step."""
+"""Trace a constant that jnp computes inside the step."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""What every dynamic operator does: exact, in one program, differentiable twice, for every chip."""
+"""Check every dynamic operator: exact, one program, differentiable twice, on every chip."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ CONTAINED = {
 
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch):
-    """Of queries among points, the last one with padding."""
+    """Return neighbors of queries among points, the last one with padding."""
     monkeypatch.setattr(neighbor_conv, "_BLOCK", 1000)
 
 
@@ -68,7 +68,7 @@ def test_half_precision(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if name not in CONTAINED])
 def test_derivatives(name):
-    """Of every float array, to order two; one program for all values."""
+    """Check derivatives of every float array to order two; one program for all values."""
     (first, run, _), (second, *_) = draws(name)
     with jax.enable_x64(True):
         rng = np.random.default_rng(2)
@@ -78,7 +78,7 @@ def test_derivatives(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_lowers(name):
-    """Also for accelerators that are not there; of sizes that are traced where there are any."""
+    """Lower for accelerators that are not present, with traced sizes if there are any."""
     values, run, _ = draws(name, 1)[0]
     traced = jax.jit(slopes(run)).trace(cast(values, jnp.float32))
     for platform in ("tpu", "cuda"):

@@ -352,7 +352,7 @@ def test_kernels_are_mixed_at_the_precision_of_the_products():
 
 
 def test_soft_sizes_are_interpolated_wide():
-    """Of half precision: rounded once per size and once at the end, also their gradient."""
+    """Check half precision: rounded once per size and once at the end, also in gradients."""
     x, w, _ = case((6, 7), (3, 3), (1, 1), "bfloat16")
     size = jnp.full((2, 6, 7), 2.3)
     y = dynamic_conv(x, w, size=size)

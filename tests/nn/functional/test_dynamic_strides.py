@@ -170,7 +170,7 @@ def test_focal_at_its_limits(rng):
     weight, voxels = make_weight(3, 2), make_voxels(rows)
     importance = rng.uniform(0, 1, (voxels.capacity, 9)).astype(np.float32)
 
-    # Threshold 1 is the submanifold convolution, and garbage in the padding is nobody's.
+    # Threshold 1 is the submanifold convolution, and garbage in the padding has no influence.
     poisoned = jnp.where(voxels.valid[:, None], importance, jnp.nan)
     still = {"threshold": 1.0, "gate": False, "capacity": voxels.capacity}
     same, want = jax.jit(

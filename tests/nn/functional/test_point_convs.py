@@ -19,7 +19,7 @@ MAIN = ("continuous", "kernel_point_deformable", "point")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAIN)
 def test_slopes_are_finite(name, rng):
-    """To order two, also where a query lies on a point or is alone, and with garbage in padding."""
+    """Check order two, also for a query on a point or alone, and with garbage in padding."""
     values, run, _ = CASES[name](rng)
     values = cast(values, jnp.float32)
     held = {key: value for key, value in values.items() if is_float(value)}

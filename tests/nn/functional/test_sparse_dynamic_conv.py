@@ -181,7 +181,7 @@ def test_dilation_and_size_together():
 
 @pytest.mark.parametrize("size", [2, *(slow_unless(False, s) for s in (1, 3, 4, 5))])
 def test_one_size_is_that_kernel(size):
-    """Of all voxels, as a number: the fixed kernel of that size."""
+    """Check one size for all voxels: the fixed kernel of that size."""
     case = Case(kernel_size=5)
     reach = np.asarray([reaching(offset) for offset in case.offsets])
     inner = case.weight[np.flatnonzero(reach <= size)]

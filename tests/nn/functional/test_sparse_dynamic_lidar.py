@@ -11,7 +11,7 @@ from voxax.nn.functional import sparse_dynamic_conv, spatially_sparse_conv
 
 
 def valid_pairs(coords, size):
-    """How many inputs each output has within its size, with a set instead of a map."""
+    """Count the inputs of each output within its size, with a set instead of a map."""
     there = set(map(tuple, coords.tolist()))
     low, high = -((size - 1) // 2), size // 2
     return sum(

@@ -34,7 +34,7 @@ def voxels(rng):
 
 @pytest.fixture
 def built():
-    """How many maps were built since the test began, as a list of one."""
+    """Return the number of maps built since the test began, as a list of one."""
     number = [0]
 
     def listen(event, **_):
@@ -50,7 +50,7 @@ def residual_block():
 
 
 def random_block():
-    """With running averages and a random stream."""
+    """Build a block with running averages and a random stream."""
     rngs = nnx.Rngs(0)
     conv = SpatiallySparseConv(CHANNELS, CHANNELS, (1, 3), ndim=2, use_bias=False, rngs=rngs)
     return Sequential(conv, BatchNorm(CHANNELS), ReLU(), Dropout(0.5, rngs=rngs), ReLU())

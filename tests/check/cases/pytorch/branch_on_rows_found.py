@@ -1,4 +1,4 @@
-"""How many rows are found decides."""
+"""Branch on the number of rows that are found."""
 
 import torch
 

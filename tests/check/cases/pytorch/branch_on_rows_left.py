@@ -1,4 +1,4 @@
-"""How many rows are left decides."""
+"""Branch on the number of rows that are left."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What the source ignores."""
+"""Hold findings that the source ignores."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Which layer runs depends on a value."""
+"""Select a layer by a value."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Whether a normalisation runs, which writes to its buffers, depends on a value."""
+"""Run a normalization, which writes to its buffers, depending on a value."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""To the CPU and back."""
+"""Move a tensor to the CPU and back."""
 
 import torch
 
