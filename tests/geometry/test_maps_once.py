@@ -119,7 +119,7 @@ def test_no_tracer_leaks(voxels):
 
 
 def test_shards_without_jit_leave_nothing_of_theirs(voxels):
-    """Check `shard_map` without `jit`, which runs each operation at once; its values stay inside."""
+    """Check `shard_map` without `jit`, which runs each operation at once, with values of its own."""
     mesh = jax.make_mesh((1,), ("d",))
     spec = jax.sharding.PartitionSpec()
 
