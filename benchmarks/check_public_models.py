@@ -273,7 +273,7 @@ def equinox_attention() -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one module gave."""
+    """Result of checking one module."""
 
     name: str
     library: str

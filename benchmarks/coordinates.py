@@ -1,4 +1,4 @@
-"""What do coordinates cost on CPU? Voxels, kernel maps and plans, native and without.
+"""Time coordinates on a CPU: voxels, kernel maps and plans, with native kernels and without.
 
     python benchmarks/coordinates.py [--data FOLDER] [--rounds 7] [--only SCAN]
 

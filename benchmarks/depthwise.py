@@ -1,4 +1,4 @@
-"""How far are native depthwise layers from what the memory allows?
+"""Compare native depthwise layers with the lower bound set by memory.
 
     python benchmarks/depthwise.py [--data FOLDER] [--rounds 11]
 

@@ -1,4 +1,4 @@
-"""What the first call of a network costs with the tuner, and what it buys.
+"""Time the first call of a network with the tuner, and the calls after it.
 
     python benchmarks/first_call.py [--data FOLDER]
 

@@ -1,4 +1,4 @@
-"""How much do shards of one scene exchange, and does it matter?
+"""Count what shards of one scene exchange, and its share of a training step.
 
     python benchmarks/halo.py --data FOLDER
 
@@ -112,7 +112,7 @@ def single(folder: str, dtype: str, target: str) -> None:
 
 
 def split(folder: str, dtype: str, target: str, shards: int, order: str) -> dict[str, Any]:
-    """How far several devices are off what :func:`single` found."""
+    """Return the difference of several devices from the result of :func:`single`."""
     import jax
 
     from voxax.parallel import DataParallelTrainer, SceneSplit, join_shards

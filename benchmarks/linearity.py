@@ -83,7 +83,7 @@ def one(size: int, rounds: int) -> dict[str, Any]:
 
 
 def _median_seconds(run: Callable[[], Any], rounds: int) -> float:
-    """Of ``rounds`` runs, or as many as fit into a tenth of a second where these are more."""
+    """Return the median of ``rounds`` runs, or of more if they fit into a tenth of a second."""
     import jax
 
     seconds, begin = [], time.perf_counter()

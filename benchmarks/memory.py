@@ -1,4 +1,4 @@
-"""How much memory do forward and backward of a layer take beyond their inputs and outputs?
+"""Measure memory of a layer's forward and backward beyond inputs and outputs.
 
     python benchmarks/memory.py
 

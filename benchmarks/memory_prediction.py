@@ -1,4 +1,4 @@
-"""How well `vx.fits` predicts the peak memory of a process on a CPU.
+"""Compare predictions of `vx.fits` with the peak memory of a process on a CPU.
 
     python benchmarks/memory_prediction.py [--sizes 6]
 

@@ -1,4 +1,4 @@
-"""How far are the native CPU kernels from the machine's limit, and from XLA's best?
+"""Compare the native CPU kernels with the machine's limit and XLA's best.
 
     python benchmarks/native.py [--data FOLDER] [--rounds 15]
 

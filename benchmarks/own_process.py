@@ -27,7 +27,7 @@ million voxels then took 2.2 times as long, a copy of 128 MB 6 times (2 cores of
 
 
 def in_own_process(module: str, function: str, *arguments: Any, **environment: str) -> Any:
-    """What ``module.function(*arguments)`` of this folder returns; both go through JSON.
+    """Return ``module.function(*arguments)`` of this folder; arguments and result pass as JSON.
 
     Runs on the CPU, with ``environment`` added to this process's.
 

@@ -63,7 +63,7 @@ def load(
 
 
 def _measured(cloud: PointCloud) -> dict[str, np.ndarray]:
-    """What the scanner says of each return, brought to about 0..1."""
+    """Return the scanner's attributes of each return, scaled to about 0..1."""
     number, total = cloud.attributes["return_number"], cloud.attributes["number_of_returns"]
     return {
         "intensity": (np.log1p(cloud.attributes["intensity"]) / 8).astype(np.float32),

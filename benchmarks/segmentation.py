@@ -1,4 +1,4 @@
-"""What the segmentation benchmarks share: two networks, one scan, equal seconds of training.
+"""Shared by the segmentation benchmarks: two networks, one scan, equal seconds of training.
 
 A scan is cut into a training and a test part. Every contender gets the same augmented
 crops of the training part, the same features, class weights and optimiser, and the same

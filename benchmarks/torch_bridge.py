@@ -1,4 +1,4 @@
-"""What does calling voxax from PyTorch cost over calling it from JAX?
+"""Compare calling voxax from PyTorch with calling it from JAX.
 
     python benchmarks/torch_bridge.py [--rounds 15] [--channels 64] [--rows 60000]
 

@@ -84,12 +84,12 @@ def sections() -> dict[str, tuple[str, ...]]:
 
 
 def peers(stem: str = "peers") -> dict[str, Any]:
-    """What was measured against other libraries; ``OLDER``: on older processors."""
+    """Return the measurements against other libraries; ``OLDER``: on older processors."""
     return json.loads((RESULTS / f"{stem}.json").read_text())
 
 
 def peers_table(stem: str = "peers") -> str:
-    """How many times as fast as others voxax was: a row for each group of cases."""
+    """Return the table of speeds relative to others: a row for each group of cases."""
     results = peers(stem)["results"]
     lines = ["| | forward | forward and backward |", "|---|---:|---:|"]
     for words, operation, channels in GROUPS:

@@ -127,7 +127,7 @@ def _until(found, seconds: float, what: str):
 
 
 def drawn(page: Page, color: tuple[int, int, int]) -> bool:
-    """Whether more than a few pixels have the colour."""
+    """Return whether more than a few pixels have the color."""
     return int((np.abs(page.pixels().astype(int) - color).max(axis=2) < 12).sum()) > 30
 
 

@@ -88,7 +88,7 @@ def _layer(row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _error(w: jax.Array, voxels: vx.Voxels) -> float:
-    """Of the forward pass, by explicit_gemm in float32; over the largest entry."""
+    """Return the error against explicit_gemm in float32, over the largest entry."""
     out = spatially_sparse_conv(voxels, w, 3).features
     wide = voxels.replace_features(voxels.features.astype(jnp.float32))
     right = spatially_sparse_conv(

@@ -74,7 +74,7 @@ def lowered_kernel(chip: Any, problem: Any, parameters: Any, apply: Any = None) 
 
 
 def compiled(chip: str, module: bytes, warps: int, stages: int, folder: Path) -> Any:
-    """What Triton makes of a module in MLIR's bytecode."""
+    """Compile a module in MLIR's bytecode with Triton."""
     import triton
     from triton.backends.compiler import GPUTarget
 

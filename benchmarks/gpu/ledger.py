@@ -11,7 +11,7 @@ from benchmarks.gpu.rows import Row
 
 
 class Ledger:
-    """What was measured on one machine.
+    """Results of one machine.
 
     Args:
       path: of the JSON file.
@@ -30,7 +30,7 @@ class Ledger:
             self.known = known
 
     def has(self, row: Row) -> bool:
-        """Whether it was measured: what failed, or was absent, is tried again."""
+        """Return whether a row was measured; rows that failed or were absent are tried again."""
         values = self.known["rows"].get(str(row), {})
         return "seconds" in values or "matrix" in values
 

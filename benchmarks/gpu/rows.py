@@ -1,4 +1,4 @@
-"""What is measured on a GPU: one row is one library on one operation."""
+"""Rows that are measured on a GPU: one library on one operation each."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def _rest(clouds: tuple[str, ...], dtypes: tuple[str, ...]):
 
 
 def selected(rows: list[Row], only: str) -> list[Row]:
-    """Those whose names have all words of ``only``, each once."""
+    """Return the rows whose names have all words of ``only``, each once."""
     words = set(only.split())
     return [row for row in dict.fromkeys(rows) if words <= set(str(row).split())]

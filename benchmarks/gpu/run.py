@@ -146,7 +146,7 @@ def _auto(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _cache(options: argparse.Namespace) -> Path:
-    """Where the rows' processes keep what they tuned: beside the results, so a run that was stopped
+    """Return the cache of the rows' processes: beside the results, so a run that was stopped
     goes on with it."""
     return options.out / "gpu_cache"
 
@@ -221,7 +221,7 @@ class _Process:
         self._absent = self._answer().get("failed")
 
     def ask(self, row: rows.Row) -> dict[str, Any]:
-        """What the row gave, or a note why nothing."""
+        """Return the row's result, or a note why there is none."""
         if self._absent:
             return {"note": f"absent: {self._absent}"}
         assert self._process.stdin is not None

@@ -1,4 +1,4 @@
-"""How long a call takes: in a row with others, and alone."""
+"""Time a call: in a row with others, and alone."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def contestants(case: Case, arrays: dict[str, np.ndarray]) -> Makers:
 
 
 def _single(contestant: Contestant) -> Contestant:
-    """The same on one thread, where it is right."""
+    """Run on one thread, where results are right."""
 
     def run() -> Any:
         with one_thread():

@@ -97,7 +97,7 @@ def _layer(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
 
 
 def _map(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
-    """From sorted coordinates the map alone. From shuffled ones also the sorting."""
+    """Build the map alone from sorted coordinates; sort shuffled ones first."""
     coords = jnp.asarray(arrays["coords"])
     ones = jnp.ones((len(coords), 1))
 

@@ -1,4 +1,4 @@
-"""What is measured: the named workloads, the operations on them, and which of both by default."""
+"""Cases: the named workloads, the operations on them, and the default selection."""
 
 from __future__ import annotations
 

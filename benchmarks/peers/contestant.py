@@ -1,4 +1,4 @@
-"""What a library hands in for a case."""
+"""Entry of a library for one case."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ SGEMM_SHAPE = (4096, 512, 512)
 
 
 def sgemm_operands() -> tuple[np.ndarray, np.ndarray]:
-    """Of the dense product whose rate is the lower bound's."""
+    """Return the operands of the dense product whose rate sets the lower bound."""
     m, k, n = SGEMM_SHAPE
     return np.ones((m, k), np.float32), np.ones((k, n), np.float32)

@@ -13,7 +13,7 @@ TORCH = "torch==2.13.0"
 
 
 class Package(NamedTuple):
-    """What a peer installs, and the import that shows that it works."""
+    """Package of a peer, and the import that shows that it works."""
 
     requirement: str
     modules: str

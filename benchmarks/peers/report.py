@@ -43,7 +43,7 @@ class Report:
         absent: dict[str, str],
         anew: bool = False,
     ) -> Report:
-        """What ``folder`` has, to be added to; empty where it has nothing, or with ``anew``.
+        """Load the results in ``folder`` to add to; empty if it has none, or with ``anew``.
 
         Raises:
           OtherResults: it is of another machine, other threads, versions or code, or of other
@@ -144,7 +144,7 @@ def fastest_peer(result: dict[str, Any]) -> tuple[str, float] | None:
 
 
 def line(case: Case, result: dict[str, Any]) -> str:
-    """What the driver prints while it runs."""
+    """Return the line that the driver prints for a result."""
     lower_bound = (
         f" lower bound {1e3 * result['lower_bound']:.2f}" if "lower_bound" in result else ""
     )
@@ -154,7 +154,7 @@ def line(case: Case, result: dict[str, Any]) -> str:
 
 
 def device() -> str:
-    """As the other benchmarks name it, with the generation where the name hides it."""
+    """Return the device's name as in other benchmarks, with the generation if the name hides it."""
     from voxax.hardware import describe
 
     info = describe()

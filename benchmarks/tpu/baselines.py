@@ -1,4 +1,4 @@
-"""What the window kernels are compared with: XLA's own gather, and a kernel that copies rows.
+"""Baselines of the window kernels: XLA's own gather, and a kernel that copies rows.
 
 Each is a function for ``voxax.predict``: it returns what to compile, for a submanifold 3x3x3
 layer.

@@ -37,7 +37,7 @@ def make() -> Any:
 
 
 def slim(entry: Entry) -> Entry:
-    """What is read of a predicted entry."""
+    """Fields that are read of a predicted entry."""
     priced = [
         dataclasses.replace(m, seconds=float(f"{m.seconds:.4g}"))
         for m in entry.measured

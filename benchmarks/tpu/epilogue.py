@@ -1,4 +1,4 @@
-"""What a layer's epilogue costs behind the window kernel, left to XLA.
+"""Predict the cost of a layer's epilogue behind the window kernel, left to XLA.
 
     python benchmarks/tpu/epilogue.py
 
@@ -31,7 +31,7 @@ EPILOGUES = ("none", "bias", "batch norm, residual, ReLU")
 
 
 def layer(chip: str, epilogue: str) -> tuple[Any, ...]:
-    """What to compile."""
+    """Return the program to compile."""
     run, x, w, views = program.product(chip, rows=ROWS, channels=CHANNELS)
 
     def whole(x: Any, w: Any, views: Any, scale: Any, shift: Any, residual: Any) -> Any:

@@ -95,7 +95,7 @@ IDEAS = {
 
 
 def variant(chip: str, idea: str, rows: int) -> tuple[Any, ...]:
-    """What to compile, for ``voxax.predict``."""
+    """Return the program to compile for ``voxax.predict``."""
     chosen = IDEAS[idea]
     problem = program.make_problem("forward", chosen.dtype, CHANNELS, rows)
     stripes = program.facts(TOPOLOGIES[chip]).cores or 1
@@ -208,7 +208,7 @@ def _make_native(exchange: Any) -> None:
 
 
 def visits(idea: Idea, table: np.ndarray) -> int:
-    """Of all tiles: each as often as its longest window needs."""
+    """Return the visits of all tiles: each as often as its longest window needs."""
     rows, taps = table.shape
     spec = program.make_problem("forward", "bfloat16").spec
     tiles = -(-rows // idea.tile)

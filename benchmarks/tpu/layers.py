@@ -1,4 +1,4 @@
-"""What would one layer take on TPUs, as window kernel, by XLA's gather, by copies of rows?
+"""Predict one layer on TPUs: window kernel, XLA's gather, copies of rows.
 
     python benchmarks/tpu/layers.py --data FOLDER
 
@@ -66,7 +66,7 @@ def predicted(program: CompiledProgram, method: str, table: np.ndarray) -> dict[
 
 
 def lower_bounds(program: CompiledProgram, table: np.ndarray) -> tuple[float, float]:
-    """Of forward, and of training."""
+    """Return the lower bounds of forward and of training."""
     chip, rows = program.chip, len(table)
     operations = 2 * int((table >= 0).sum()) * CHANNELS**2 / (chip.peak * chip.cores)
     moved = 2 * (2 * rows * CHANNELS + 27 * CHANNELS**2) / (chip.bandwidth * chip.cores)

@@ -1,4 +1,4 @@
-"""What would kernel maps take on TPUs, by comparing tiles and by binary search?
+"""Predict kernel maps on TPUs, by comparing tiles and by binary search.
 
     python benchmarks/tpu/maps.py --data FOLDER
 
@@ -40,7 +40,7 @@ RELATIONS = {"3x3x3 submanifold": (3, 1, (-1, 0, 1)), "2x2x2, stride 2": (2, 2, 
 
 
 def search(kernel_size: int, stride: int, rows: int, centers: int, ordered: bool) -> Any:
-    """What to compile: the table of neighbours, ``int32[centers, K]``."""
+    """Return the program to compile: the table of neighbors, ``int32[centers, K]``."""
     import jax
     import jax.numpy as jnp
 

@@ -41,7 +41,7 @@ def planned(capacity: int) -> Any:
     from voxax.tuning.occupancy import recorded
 
     def levels(voxels: Any) -> Any:
-        """Those of a MinkUNet, and nothing else."""
+        """Return the maps of a MinkUNet, and nothing else."""
         for _ in range(LEVELS):
             voxels = spatially_sparse_conv(voxels, jnp.ones((8, 1, 1)), 2, 2)
         return voxels
@@ -62,7 +62,7 @@ def planned(capacity: int) -> Any:
 def step(
     capacity: int, algorithm: str | None = "implicit_gemm", blocks: int = 2, width: float = 1.0
 ) -> tuple[Any, ...]:
-    """What to compile; ``blocks`` residual blocks a stage, 2 in MinkUNet18."""
+    """Return the program to compile; ``blocks`` residual blocks a stage, 2 in MinkUNet18."""
     import dataclasses
 
     import jax

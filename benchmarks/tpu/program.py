@@ -26,7 +26,7 @@ facts = functools.cache(describe)  # a process of its own each time
 
 @functools.cache
 def digest(name="windows"):
-    """Of the window kernels, the maps too, or the baselines, and the versions that compile them."""
+    """Return a digest of the window kernels, maps or baselines, and of the compiler's versions."""
     folder = Path(tpu.__file__).parent
     kernels = (folder / "tpu.py", folder / "tpu_kernel.py", Path(windows.__file__))
     files = {
@@ -58,7 +58,7 @@ def compile_product(topology, problem, parameters):
 
 
 def product(chip, product="forward", dtype="bfloat16", window=0, **options):
-    """What to compile for ``voxax.predict``: the window kernels in their blocks for a chip."""
+    """Return the program for ``voxax.predict``: the window kernels in their blocks for a chip."""
     problem = make_problem(product, dtype, **options)
     return operands(problem, tpu.space(problem, facts(BY_CHIP[chip]))[window])
 

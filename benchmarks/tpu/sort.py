@@ -1,4 +1,4 @@
-"""What would sorting coordinates take on TPUs, by tiles and by XLA's own sort?
+"""Predict sorting coordinates on TPUs, by tiles and by XLA's own sort.
 
     python benchmarks/tpu/sort.py
 
@@ -37,7 +37,7 @@ PLACE_BITS, LANE_BITS = 10, 7
 
 
 def program(rows: int, way: str) -> Any:
-    """What to compile."""
+    """Return the program to compile."""
     import jax
     import jax.numpy as jnp
 

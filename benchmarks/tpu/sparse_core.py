@@ -1,4 +1,4 @@
-"""How fast would SparseCores have to gather, to beat the window kernels?
+"""Calculate how fast SparseCores have to gather to be faster than the window kernels.
 
     python benchmarks/tpu/sparse_core.py --data FOLDER
 
@@ -37,7 +37,7 @@ PRODUCTS = ("forward", "wgrad")
 
 
 def product(chip, product="forward", dtype="bfloat16", block=0, **options):
-    """What to compile for ``voxax.predict``: with one of the sizes of blocks for a chip."""
+    """Return the program for ``voxax.predict``, with one of the sizes of blocks for a chip."""
     problem = make_problem(product, dtype, **options)
     return operands(problem, sparse_core.space(problem, facts(BY_CHIP[chip]))[block])
 

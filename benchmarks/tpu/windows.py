@@ -1,4 +1,4 @@
-"""How long are the windows of real scans, and what does selecting rows from them cost?
+"""Measure the windows of real scans, and the cost of selecting rows from them.
 
     python benchmarks/tpu/windows.py --data FOLDER
 

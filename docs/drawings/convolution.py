@@ -35,7 +35,7 @@ def anisotropic() -> list[Panel]:
 
 
 def sizes() -> list[Panel]:
-    """Which offsets a kernel of each size covers."""
+    """Draw the offsets that a kernel of each size covers."""
     box = ((-1, 3), (-1, 3))
     return [
         *(
@@ -58,7 +58,7 @@ def shapes() -> list[Panel]:
 
 
 def groups() -> list[Panel]:
-    """Which input channel (right) reaches which output channel (up)."""
+    """Draw the input channels (right) that reach each output channel (up)."""
     inputs, outputs = np.divmod(np.arange(16), 4)
     panels = []
     for title, number in (("groups=1", 1), ("groups=2", 2), ("depthwise", 4)):

@@ -101,7 +101,7 @@ def dilated() -> list[Panel]:
 
 
 def levels() -> list[Panel]:
-    """To a coarser lattice and back."""
+    """Draw the way to a coarser lattice and back."""
     voxels = voxels_at()
     coarse = vx.coarsen(voxels, 2, reduction="mean", **FIT)
     return [

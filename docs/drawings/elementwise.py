@@ -32,7 +32,7 @@ def added() -> list[Panel]:
 
 
 def dropped() -> list[Panel]:
-    """What is dropped together."""
+    """Draw what is dropped together."""
     coords = np.array([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)], np.int32)
     voxels = vx.Voxels.from_coords(coords, np.ones((6, 4), np.float32), 2, capacity=6)
     panels = []

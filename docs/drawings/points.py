@@ -73,7 +73,7 @@ def splat() -> list[Panel]:
 
 
 def encoders() -> list[Panel]:
-    """What an encoder sees of each point: its offset from the mean of its voxel, or pillar."""
+    """Draw an encoder's input of each point: its offset from the mean of its voxel or pillar."""
     panels = []
     for title, axes in (("VoxelFeatureEncoder", (0, 1)), ("PillarEncoder", (0,))):
         means, inverse = vx.voxelize(

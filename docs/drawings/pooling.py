@@ -21,7 +21,7 @@ SMALL = ((0, 0), (0, 1), (1, 1), (2, 2), (3, 2), (3, 3))
 
 
 def reductions() -> list[Panel]:
-    """What each pooling makes of one window."""
+    """Draw the result of each pooling for one window."""
     voxels = voxels_at()
     panels = [shown("input", voxels, highlight=[(2, 2), (3, 2), (3, 3)])]
     for pool in (max_pool, min_pool, mean_pool, sum_pool):

@@ -1,4 +1,4 @@
-"""What a panel shows, as plain arrays on the lattice of stride 1: checks live here.
+"""Content of a panel, as plain arrays on the lattice of stride 1, with its checks.
 
 NumPy only. One-dimensional sites become a row of cells.
 """

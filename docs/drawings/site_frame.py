@@ -1,4 +1,4 @@
-"""Where each panel of a picture stands, and how it is drawn there."""
+"""Layout of a picture's panels, and how each is drawn."""
 
 from collections.abc import Sequence
 

@@ -42,7 +42,7 @@ def generative() -> list[Panel]:
 
 
 def generative_strided() -> list[Panel]:
-    """What changes with generative=True and with spatial_shape."""
+    """Draw the effect of generative=True and of spatial_shape."""
     voxels = voxels_at([(0, 1), (1, 2), (3, 0)])
     panels = [shown("input", voxels)]
     for title, options in (

@@ -119,7 +119,7 @@ def test_no_tracer_leaks(voxels):
 
 
 def test_shards_without_jit_leave_nothing_of_theirs(voxels):
-    """Check `shard_map` without `jit`, which runs each operation at once, with values of its own."""
+    """Check `shard_map` without `jit`, which runs each operation at once, with its own values."""
     mesh = jax.make_mesh((1,), ("d",))
     spec = jax.sharding.PartitionSpec()
 
