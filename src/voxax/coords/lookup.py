@@ -90,7 +90,7 @@ def find_neighbors(
       centers: ``int32[M, 1 + D]``, batch index first, any order.
       valid: ``bool[M]``; invalid centers find nothing.
       offsets: static ``int[K, D]`` in lexicographic order.
-      ordered: valid centers are in canonical order too. What is found does not depend on it;
+      ordered: valid centers are in canonical order too. The result does not depend on it;
         TPUs then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).
 
     Returns:
@@ -197,7 +197,7 @@ def _merge_neighbors(
     ordered: bool = False,
 ) -> tuple[jax.Array]:
     """Neighbors by the native kernel, which walks all columns of taps through both lists."""
-    del ordered  # it looks itself
+    del ordered  # the native kernel tests the order itself
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
     taps = jnp.asarray(offsets, jnp.int32)
     return (library_call("voxax_find_neighbors", shape, sorted_coords, centers, valid, taps),)

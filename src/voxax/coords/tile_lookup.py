@@ -19,9 +19,9 @@ from voxax.coords.lattice import PAD
 from voxax.coords.ordering import rows_less
 
 TILE = 128
-"""Rows of one tile, of centers and of what is searched: the lanes of a vector register."""
+"""Rows of one tile, of centers and of searched rows: the lanes of a vector register."""
 WINDOW = 2 * TILE
-"""Rows that a tile is compared with at a time: on real scans all that it needs, mostly."""
+"""Rows that a tile is compared with at a time; on real scans usually all that it needs."""
 VISITS = 128
 """Visits of a window by a tile that go together: the lanes again."""
 
@@ -119,7 +119,7 @@ def find_numbers(columns: jax.Array, number: int) -> jax.Array:
     def of_column(block: jax.Array) -> jax.Array:
         most = jnp.max(block, axis=(1, 2))
         least = jnp.min(jnp.where(block < 0, jnp.iinfo(jnp.int32).max, block), axis=(1, 2))
-        # Blocks that may hold numbers of the tile, and whatever lies between them.
+        # Blocks that may hold numbers of the tile, and all blocks between them.
         meets = (least[None] < begin + TILE) & (most[None] >= begin)
         which = jnp.arange(len(block), dtype=jnp.int32)[None]
         first = jnp.min(jnp.where(meets, which, len(block)), axis=1)

@@ -111,7 +111,7 @@ def _placed_by_scatter(
       rows: ``int32[N, W]``, sorted.
       place: ``int32[N]``, of distinct rows, ascending; -1 for others.
       order: ``int32[N]``, where each sorted row was.
-      rank: ``int32[N]``, what the inverse says of it.
+      rank: ``int32[N]``, its value in the inverse.
       capacity: static.
     """
     out = jnp.full((capacity, rows.shape[1]), PAD, jnp.int32)

@@ -129,7 +129,7 @@ def kernel_map_of(
             raise InputError(
                 f"one shard of a scene split over {geometry.split_over!r} has no map of {spec} at "
                 f"stride {geometry.stride}: neighbors on other shards could not be found here. "
-                "Record the split with the very function that is called (SceneSplit.record)"
+                "Record the split with the function that is called (SceneSplit.record)"
             )
         return _build(geometry, spec, out_geometry, capacity) if found is None else found
 
@@ -156,7 +156,7 @@ def _attached_map(
     With ``capacity`` only a map whose outputs have exactly that many rows. A shard's maps have the
     capacities of their split, whatever ``capacity`` is.
     """
-    # Only levels of this very plan are known; an equal index in another plan means other voxels.
+    # Only levels of this plan are known; an equal index in another plan means other voxels.
     if out_geometry not in (None, geometry) and out_geometry.attached is not attached:
         return None
     out_level = None if out_geometry is None else out_geometry.level

@@ -49,7 +49,7 @@ def dilate(
         :func:`voxax.nn.functional.spatially_sparse_conv`; a tap at ``offset`` reaches
         ``site - offset * dilation``.
       capacity: static rows; None buckets eagerly, and takes (number of taps) times the input's
-        capacity under ``jax.jit``, which always suffices and is mostly far too much.
+        capacity under ``jax.jit``, which always suffices and is usually far too much.
 
     Returns:
       Voxels with the old features, zero at the new sites.
@@ -74,9 +74,9 @@ def add_sites(
     Args:
       voxels: the voxels; all are kept.
       offsets: static, K tuples of D integers.
-      keep: ``bool[voxels.capacity, K]``; what it says of padding rows does not matter.
+      keep: ``bool[voxels.capacity, K]``; its values in padding rows are ignored.
       capacity: static rows; None buckets eagerly, and takes K + 1 times the input's capacity under
-        ``jax.jit``, which always suffices and is mostly far too much.
+        ``jax.jit``, which always suffices and is usually far too much.
 
     Returns:
       Voxels with the old features, zero at the new sites.

@@ -63,7 +63,7 @@ def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array
     if not _compat.is_traced(coords):
         check_coord_values(np.asarray(coords), batch_size)
     if _compat.is_traced(coords):
-        # What 32 bits cannot hold must not wrap around into the range.
+        # Values beyond 32 bits must not wrap around into the range.
         info = jnp.iinfo(coords.dtype)
         low, high = max(int(info.min), -int(PAD)), min(int(info.max), int(PAD) - 1)
         padding = coords == int(PAD) if int(info.max) >= int(PAD) else False

@@ -113,8 +113,8 @@ def splat(
     """Scatter point features onto voxels that exist: the adjoint of :func:`devoxelize`.
 
     Each point adds its features to the voxel that contains it (``nearest``), or to the
-    ``2**D`` voxels around it with the weights of multilinear interpolation. What falls on
-    voxels that do not exist is lost.
+    ``2**D`` voxels around it with the weights of multilinear interpolation. Features
+    that fall on voxels that do not exist are lost.
 
     Args:
       positions: ``float[N, D]``, or a :class:`voxax.Points`.

@@ -20,7 +20,7 @@ from voxax.geometry.points import Points
 SearchMethod = Literal["auto", "all", "cells"]
 SEARCH_METHODS = ("auto", "all", "cells")
 
-# Rows of queries at a time: what the distances to all points may take, and the most with cells.
+# Limits of one block of queries: distances to all points, and rows with cells.
 _DISTANCES = 1 << 22
 _QUERIES = 1024
 # Candidates of each query at a time, and the points from which on cells are worth sorting for.
@@ -124,7 +124,7 @@ def knn_search(
         by cells. Without it each query is compared with all points.
 
     Returns:
-      Neighbors; ``found`` counts all candidates, so ``num_dropped`` says nothing here.
+      Neighbors; ``found`` counts all candidates, so ``num_dropped`` has no meaning here.
 
     Raises:
       InputError: other axes or batch sizes, ``k`` below 1.
@@ -253,12 +253,12 @@ def _among_cells(
             number = turn * _CANDIDATES + jnp.arange(_CANDIDATES, dtype=jnp.int32)[None]
             number = jnp.broadcast_to(number, (positions.shape[0], _CANDIDATES))
             which = jnp.sum(number[..., None] >= upto[:, None], axis=-1, dtype=jnp.int32)
-            there = which < upto.shape[1]
+            exists = which < upto.shape[1]
             which = jnp.minimum(which, upto.shape[1] - 1)
             begin, skip = (jnp.take_along_axis(a, which, axis=1) for a in (first, start))
             row = order.at[begin + number - skip].get(mode="clip")
             apart = _squares(source.at[row].get(mode="clip"), positions[:, None])
-            near = there & (apart <= radius**2)
+            near = exists & (apart <= radius**2)
             found = found + jnp.sum(near, axis=1, dtype=jnp.int32)
             distance = jnp.concatenate([distance, jnp.where(near, apart, jnp.inf)], axis=1)
             rows = jnp.concatenate([rows, jnp.where(near, row, number_of_rows)], axis=1)

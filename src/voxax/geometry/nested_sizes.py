@@ -60,7 +60,7 @@ def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
 def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
     """``clip((size - r_k) / tau + 1, 0, 1)``, with r_k the size that reaches tap k.
 
-    The ramp that gives sizes a gradient: a tap is there fully once the size reaches it, and fades
+    The ramp gives sizes a gradient: a tap has weight 1 once the size reaches it, and fades
     over ``tau`` sizes below. For a centered odd kernel this is the usual
     ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)``, stated in sizes so that even ones have
     their place. With ``tau <= 1`` it equals :func:`hard_mask` at whole sizes.
@@ -104,7 +104,7 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
 
     Args:
       offsets: static, ``int[K, D]``.
-      largest: the last size asked about; None is the smallest that has every tap.
+      largest: the last size; None is the smallest that has every tap.
 
     Returns:
       ``int[largest + 1]``, by size from 0 (which has none).

@@ -106,7 +106,7 @@ def new_geometry(
       found: the new rows.
       sources: the geometries that they come from.
       stride, batch_size: of the new geometry; None takes the first source's.
-      level_capacities: for later strided layers; only what is sure to hold the new voxels.
+      level_capacities: for later strided layers; only those that surely hold the new voxels.
       lost: ``int32[]``, rows lost on the way to ``found``.
 
     Raises:
@@ -128,7 +128,7 @@ def new_geometry(
     }
     new = found.num_dropped if lost is None else found.num_dropped + lost
     nothing_new = not _compat.is_traced(new) and int(new) == 0
-    # The very array is kept where nothing was lost here: it tells a shared loss from a second one.
+    # The array itself is kept where nothing was lost here: its identity marks a shared loss.
     if stride not in drops:
         drops[stride] = new
     elif not nothing_new:

@@ -23,7 +23,7 @@ def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
 
     Args:
       voxels: the voxels.
-      mask: ``bool[voxels.capacity]``; what it says of padding rows does not matter.
+      mask: ``bool[voxels.capacity]``; its values in padding rows are ignored.
       capacity: static rows; None buckets the number kept eagerly, takes the input's capacity
         under ``jax.jit``.
 
@@ -47,7 +47,7 @@ def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -
     Args:
       voxels: the voxels.
       scores: real ``[voxels.capacity]``. Of equal ones the earlier row wins, NaN comes last;
-        what they say of padding rows does not matter. Gradients flow through the features of
+        scores of padding rows are ignored. Gradients flow through the features of
         the voxels that are kept, none through the scores.
       k: static, at least 1.
       capacity: static rows; None buckets the number kept eagerly, takes

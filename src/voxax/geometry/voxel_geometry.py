@@ -47,7 +47,7 @@ class Memo:
         """The value under ``key``, built at the trace level of ``arrays`` if it is new.
 
         Args:
-          key: what is asked for.
+          key: names the value.
           arrays: every array that ``build`` reads (a pytree). Where they live at different
             trace levels the result belongs to the innermost one and is not remembered.
           build: makes the value.

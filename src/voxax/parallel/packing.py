@@ -59,7 +59,7 @@ class Packing:
     def waiting(self) -> float:
         """Share of the slowest shard's voxels that the mean shard lacks, from 0 to 1.
 
-        What devices wait for each other if time grows with voxels and padding is skipped.
+        The time that devices wait if time grows with voxels and padding is skipped.
         """
         largest = max(self.loads)
         return 0.0 if largest == 0 else 1.0 - sum(self.loads) / (largest * len(self.loads))
@@ -128,7 +128,7 @@ def shard_scenes(
 
     Args:
       scenes: concrete voxels of one stride, one scene each, of equal channels and dtype. Voxel
-        size and origin are taken from the first; plans attached to them are left behind.
+        size and origin are taken from the first; plans attached to them are dropped.
       packing: of these scenes, see :func:`pack_scenes`.
       labels: for each scene ``int[rows]`` of at least its voxels, negative where unknown.
       plan: fitted; its kernel maps are attached to each shard, all with the same capacities.

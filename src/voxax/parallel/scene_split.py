@@ -289,7 +289,7 @@ class SceneSplit:
         planned in one process.
 
         Args:
-          voxels: concrete voxels, one scene or a batch; plans attached to them are left behind.
+          voxels: concrete voxels, one scene or a batch; plans attached to them are dropped.
           labels: ``int[rows]``, negative where unknown.
 
         Returns:
