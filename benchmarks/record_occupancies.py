@@ -120,7 +120,7 @@ def indoor() -> np.ndarray:
     positions = []
     for seed, place in enumerate(((0.0, 0.2, 0.0), (-2.4, -0.6, 0.0))):
         moved = solids.take(np.arange(len(solids)))
-        moved.centre[:] -= place
+        moved.center[:] -= place
         scene = simulator.StreetScene(moved, None)
         sweep = simulator.simulate_sweep(seed, sensor=sensor, scene=scene)
         positions.append(sweep.positions + place)

@@ -62,8 +62,8 @@ def scannet(folder, rng, scenes, points=800):
     return folder
 
 
-def labelled(folder, rng, names, points=800):
-    """Scans of one kind or another, labelled 2 (ground) and 6 (building) inside."""
+def labeled(folder, rng, names, points=800):
+    """Scans of one kind or another, labeled 2 (ground) and 6 (building) inside."""
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -73,8 +73,8 @@ def test_scannet_says_what_is_missing(tmp_path, rng):
         found.train[0]()
 
 
-def test_labelled_files(tmp_path, rng):
-    folders.labelled(tmp_path, rng, ["train/a.npz", "train/b.ply", "val/c.npz"], points=40)
+def test_labeled_files(tmp_path, rng):
+    folders.labeled(tmp_path, rng, ["train/a.npz", "train/b.ply", "val/c.npz"], points=40)
     (tmp_path / "train" / "notes.txt").write_text("no scan")
     found = dataset("files", tmp_path, ["train/*"], ["val/*.npz"], {6: "building", 2: "ground"})
     assert found.class_names == ("building", "ground")
@@ -100,8 +100,8 @@ def test_labels_beside_a_scan(tmp_path, rng):
         bare.train[0]()
 
 
-def test_labelled_files_say_what_is_missing(tmp_path, rng):
-    folders.labelled(tmp_path, rng, ["a.npz"], points=5)
+def test_labeled_files_say_what_is_missing(tmp_path, rng):
+    folders.labeled(tmp_path, rng, ["a.npz"], points=5)
     with pytest.raises(InputError, match="classes is missing"):
         dataset("files", tmp_path, ["a*"], ["b*"])
     with pytest.raises(FileFormatError, match=r"no file .* fits 'b\*'.*\.las"):

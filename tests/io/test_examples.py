@@ -12,18 +12,18 @@ from voxax.io.examples import GEOMETRIC_FEATURES, Preparation, majority
 from voxax.io.point_cloud import PointCloud
 
 
-def cloud(count=400, seed=0, shift=(0.0, 0.0, 0.0), labelled=True) -> PointCloud:
+def cloud(count=400, seed=0, shift=(0.0, 0.0, 0.0), labeled=True) -> PointCloud:
     rng = np.random.default_rng(seed)
     # Halves of a 1/64: exact in float32, and never on a voxel's face.
     positions = (rng.integers(0, 256, (count, 3)) + 0.5) / 64 + np.array(shift)
-    labels = rng.integers(-1, 3, count) if labelled else None
+    labels = rng.integers(-1, 3, count) if labeled else None
     return PointCloud(positions, {"intensity": rng.random(count)}, labels)
 
 
 def test_majority():
     inverse = np.array([0, 0, 0, 1, 1, 2, 2, 3])
     labels = np.array([2, 2, 1, 0, 1, -1, 1, -1])
-    # A majority, a tie (smallest), an unlabelled point that does not vote, no vote, no point.
+    # A majority, a tie (smallest), an unlabeled point that does not vote, no vote, no point.
     assert majority(labels, inverse, 5).tolist() == [2, 0, 1, -1, -1]
     assert majority(labels, inverse, 5).dtype == np.int32
 
@@ -83,7 +83,7 @@ def test_national_grid_coordinates_keep_their_voxels():
 
 
 def test_without_labels_and_without_points():
-    example = Preparation(0.5)(cloud(labelled=False))
+    example = Preparation(0.5)(cloud(labeled=False))
     assert example.point_labels is None
     assert (example.labels == -1).all()
     empty = Preparation(0.5)(cloud(0))

@@ -55,7 +55,7 @@ def test_window_narrower_than_the_roof_loses_the_building():
 
 
 def test_national_grid_coordinates_do_not_matter():
-    # Whole metres, so that grid cells stay where they were.
+    # Whole meters, so that grid cells stay where they were.
     positions, _ = with_building(terrain())
     shift = np.array([84_000.0, 447_000.0, -3.0])
     np.testing.assert_allclose(

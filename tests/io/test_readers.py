@@ -49,9 +49,7 @@ def test_cloud_converts_and_selects():
     assert cloud.with_labels([9, 9, 9, 9]).labels.tolist() == [9] * 4
     assert cloud.with_labels(None).labels is None
     assert cloud.labels.tolist() == [3, 2, 1, 0]
-    assert repr(cloud) == (
-        "PointCloud(4 points, labelled, {ring int64[4], rgb uint8[4, 3]} (here))"
-    )
+    assert repr(cloud) == ("PointCloud(4 points, labeled, {ring int64[4], rgb uint8[4, 3]} (here))")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +185,7 @@ def test_ply_mesh_is_sampled(tmp_path, polygons, text):
     plyfile.PlyData(elements, text=text).write(str(tmp_path / "mesh.ply"))
     cloud = read(tmp_path / "mesh.ply", points=1000)
     check_square(cloud, 1000)
-    # The colour follows x, from vertex to vertex.
+    # The color follows x, from vertex to vertex.
     np.testing.assert_allclose(
         cloud.attributes["rgb"][:, 0], cloud.positions[:, 0] * 100, atol=0.51
     )
@@ -671,7 +669,7 @@ def test_import_loads_no_decoder():
     assert result.stdout.strip() == "[]"
 
 
-# --- colours and classes -----------------------------------------------------------------
+# --- colors and classes -----------------------------------------------------------------
 
 
 def test_colours_of_every_scale():
@@ -712,7 +710,7 @@ POINTS = {
     "nc/semantickitti_00_000000.bin": 123_389,
     "nc/nuscenes_n015_lidar_top.pcd.bin": 34_688,
 }
-# Metres (feet for Autzen), to the digits of the table that came with the scans.
+# Meters (feet for Autzen), to the digits of the table that came with the scans.
 EXTENTS = {
     "lidar_hdl32e_target.ply": (42.4, 83.6, 13.8),
     "lidar_os0_128.npz": (209.7, 66.5, 24.1),

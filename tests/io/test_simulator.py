@@ -24,10 +24,11 @@ from voxax.io.simulator.solids import (
     CYLINDER,
     ELLIPSOID,
     PERSON,
+    UNIT_SHAPES,
     VEHICLE,
     entry,
     facing,
-    intersect,
+    to_local,
 )
 from voxax.io.simulator.sweep import nearest_hits
 
@@ -37,10 +38,10 @@ GROUND_ONLY = Terrain(
 
 
 def solids(*rows, penetration=0.0) -> Solids:
-    """Rows of (shape, centre, half, yaw in degrees, label)."""
+    """Rows of (shape, center, half, yaw in degrees, label)."""
     return Solids(
         shape=np.array([row[0] for row in rows], np.int8),
-        centre=np.array([row[1] for row in rows], np.float64).reshape(-1, 3),
+        center=np.array([row[1] for row in rows], np.float64).reshape(-1, 3),
         half=np.array([row[2] for row in rows], np.float64).reshape(-1, 3),
         yaw=np.deg2rad(np.array([row[3] for row in rows], np.float64)),
         label=np.array([row[4] for row in rows], np.int32),
@@ -54,9 +55,21 @@ def unit(vector):
     return vector / np.linalg.norm(vector)
 
 
-def distance_to(shape, centre, half, yaw, origin, towards):
+def intersect(solids, origin, direction):
+    """Entry and exit distances of ray ``i`` through primitive ``i``, each ``[n]``."""
+    near, far = np.full(len(solids), np.inf), np.full(len(solids), -np.inf)
+    half = solids.half.T
+    start = to_local(origin - solids.center.T, solids.yaw) / half
+    heading = to_local(direction, solids.yaw) / half
+    for shape, unit_shape in UNIT_SHAPES.items():
+        rows = np.flatnonzero(solids.shape == shape)
+        near[rows], far[rows] = unit_shape(start[:, rows], heading[:, rows])
+    return near, far
+
+
+def distance_to(shape, center, half, yaw, origin, towards):
     """Distance from `origin` along the ray that points in the direction `towards`."""
-    one = solids((shape, centre, half, yaw, 1))
+    one = solids((shape, center, half, yaw, 1))
     start, heading = np.array(origin, np.float64)[:, None], unit(towards)[:, None]
     return entry(intersect(one, start, heading))[0]
 
@@ -70,7 +83,7 @@ RECTANGLE = ((10.0, 0.0, 0.0), (2.0, 1.0, 0.5))
 
 
 @pytest.mark.parametrize(
-    ("shape", "centre", "half", "yaw", "origin", "towards", "expected"),
+    ("shape", "center", "half", "yaw", "origin", "towards", "expected"),
     [
         # Straight at a face, an edge-on turn, a quarter turn, and from above.
         (BOX, *RECTANGLE, 0, (0, 0, 0), (1, 0, 0), 8.0),
@@ -84,7 +97,7 @@ RECTANGLE = ((10.0, 0.0, 0.0), (2.0, 1.0, 0.5))
         (BOX, *RECTANGLE, 0, (0, 0, 0), (-1, 0, 0), np.inf),
         (BOX, *RECTANGLE, 0, (10, 0, 0), (1, 0, 0), np.inf),
         (BOX, (3, 3, 0), (1, 1, 1), 0, (0, 0, 0), (1, 1, 0), 2 * np.sqrt(2)),
-        # The side of a cylinder, off-centre (3-4-5), grazing, missing, its cap, over its top.
+        # The side of a cylinder, off-center (3-4-5), grazing, missing, its cap, over its top.
         (CYLINDER, (10, 0, 0), (2, 2, 5), 0, (0, 0, 0), (1, 0, 0), 8.0),
         (CYLINDER, (10, 0, 0), (5, 5, 5), 0, (0, 3, 0), (1, 0, 0), 6.0),
         (CYLINDER, (10, 0, 0), (2, 2, 5), 0, (0, 2 - ONE_STEP, 0), (1, 0, 0), 10.0),
@@ -95,7 +108,7 @@ RECTANGLE = ((10.0, 0.0, 0.0), (2.0, 1.0, 0.5))
         (CYLINDER, (10, 0, -8), (2, 2, 5), 0, (0, 0, 0), (10, 0, -3), np.hypot(10, 3)),
         # Oval, and turned by a quarter.
         (CYLINDER, (10, 0, 0), (3, 1, 5), 90, (0, 0, 0), (1, 0, 0), 9.0),
-        # A ball off-centre, an ellipsoid along each axis, turned, grazing, missing, within.
+        # A ball off-center, an ellipsoid along each axis, turned, grazing, missing, within.
         (ELLIPSOID, (10, 0, 0), (5, 5, 5), 0, (0, 0, 4), (1, 0, 0), 7.0),
         (ELLIPSOID, (10, 0, 0), (3, 2, 1), 0, (0, 0, 0), (1, 0, 0), 7.0),
         (ELLIPSOID, (0, 10, 0), (3, 2, 1), 0, (0, 0, 0), (0, 1, 0), 8.0),
@@ -106,8 +119,8 @@ RECTANGLE = ((10.0, 0.0, 0.0), (2.0, 1.0, 0.5))
         (ELLIPSOID, (10, 0, 0), (3, 2, 1), 0, (10, 0, 0), (1, 0, 0), np.inf),
     ],
 )
-def test_known_distances(shape, centre, half, yaw, origin, towards, expected):
-    found = distance_to(shape, centre, half, yaw, origin, towards)
+def test_known_distances(shape, center, half, yaw, origin, towards, expected):
+    found = distance_to(shape, center, half, yaw, origin, towards)
     # Grazing rays lose half of the digits to the square root.
     assert found == pytest.approx(expected, abs=1e-4 if expected == 10.0 else 1e-9)
 
@@ -117,7 +130,7 @@ def test_entries_lie_on_the_surface(shape, rng):
     n = 500
     many = Solids(
         shape=np.full(n, shape, np.int8),
-        centre=rng.normal(0.0, 3.0, (n, 3)),
+        center=rng.normal(0.0, 3.0, (n, 3)),
         half=rng.uniform(0.2, 2.0, (n, 3)),
         yaw=rng.uniform(-np.pi, np.pi, n),
         label=np.zeros(n, np.int32),
@@ -125,13 +138,13 @@ def test_entries_lie_on_the_surface(shape, rng):
         penetration=np.zeros(n),
     )
     origin = rng.normal(0.0, 1.0, (3, n)) + np.array([[15.0], [0.0], [0.0]])
-    aim = many.centre.T + rng.normal(0.0, 0.5, (3, n)) - origin
+    aim = many.center.T + rng.normal(0.0, 0.5, (3, n)) - origin
     direction = aim / np.linalg.norm(aim, axis=0)
     near, far = intersect(many, origin, direction)
     hit = near <= far
     assert 0.5 < hit.mean() < 1.0
     for t in (near, far):
-        point = (origin + t * direction).T[hit] - many.centre[hit]
+        point = (origin + t * direction).T[hit] - many.center[hit]
         c, s = np.cos(many.yaw[hit]), np.sin(many.yaw[hit])
         local = np.stack(
             [c * point[:, 0] + s * point[:, 1], c * point[:, 1] - s * point[:, 0], point[:, 2]]
@@ -333,7 +346,7 @@ def test_scenes_have_many_small_objects_near():
     """A head is the only small ellipsoid of a person, a post the only cylinder of a pole."""
     for seed in range(5):
         s = street_scene(seed).solids
-        near = np.hypot(s.centre[:, 0], s.centre[:, 1]) < 30.5
+        near = np.hypot(s.center[:, 0], s.center[:, 1]) < 30.5
         heads = near & (s.label == PERSON) & (s.shape == ELLIPSOID) & (s.half[:, 0] == 0.1)
         posts = near & (s.label == 3) & (s.shape == CYLINDER)
         assert np.count_nonzero(heads) >= 25
@@ -387,7 +400,7 @@ def test_solids_of_a_scene_are_consistent():
         s = scene.solids
         n = len(s)
         assert n > 300, seed
-        assert s.centre.shape == s.half.shape == (n, 3)
+        assert s.center.shape == s.half.shape == (n, 3)
         assert (s.half > 0).all()
         assert ((s.reflectivity >= 0) & (s.reflectivity <= 1)).all()
         # Only leaves let rays in.

@@ -125,7 +125,7 @@ def test_tree_round_trips(trained):
     jax.tree.map(np.testing.assert_array_equal, restored.tree(), tree)
     example = scene(50)
     np.testing.assert_array_equal(restored.logits(example.voxels), trained.logits(example.voxels))
-    # The optimiser's state came along too: the next step is the same.
+    # The optimizer's state came along too: the next step is the same.
     loss, _, _ = restored.step(example.voxels, example.labels)
     twin = trainer(seed=8)
     twin.load_tree(tree)

@@ -134,7 +134,7 @@ def test_float64_is_not_rounded_silently():
 
 
 def test_writing_into_operands_and_results():
-    """The optimiser writes into weights as soon as the step is over; results can be written to."""
+    """The optimizer writes into weights as soon as the step is over; results can be written to."""
     x, w, _, views, text = operands("dense")
     first = operators.forward(x, w, views, text)
     kept = first.clone()

@@ -47,7 +47,7 @@ def test_training_converges_like_jax():
     trainer = Trainer(model, optax.sgd(0.05, momentum=0.9))
     jax_voxels = voxels.to_jax()
     theirs = [float(trainer.step(jax_voxels, labels.numpy().astype(np.int32))[0]) for _ in ours]
-    # The same numbers at first; later, rounding has grown, and both have learnt the sweep.
+    # The same numbers at first; later, rounding has grown, and both have learned the sweep.
     np.testing.assert_allclose(ours[:5], theirs[:5], rtol=1e-3)
     assert ours[-1] < 0.5 * ours[0]
     np.testing.assert_allclose(ours[-1], theirs[-1], rtol=0.1)

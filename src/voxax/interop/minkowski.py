@@ -3,7 +3,7 @@
 Read off the sources of MinkowskiEngine 0.5.4 (``kernel_region.hpp``, ``MinkowskiConvolution.py``);
 it was not run. A box kernel counts its taps with the first axis fastest. An odd size reaches
 ``-(k // 2)`` to ``k // 2``, an even one ``0`` to ``k - 1``, whatever the stride. A cross begins
-with its centre; each axis follows, first the positive offsets, then the negative ones. Nothing is
+with its center; each axis follows, first the positive offsets, then the negative ones. Nothing is
 flipped, and a transposed convolution uses tap k for the same offset as the convolution that it
 undoes. Batch norm and linear layers are PyTorch's, in inner modules ``bn`` and ``linear``.
 """

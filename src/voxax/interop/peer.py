@@ -116,7 +116,7 @@ def _walk(node: Any, path: tuple[str, ...], seen: set[int]) -> Iterator[LayerWei
             raise InputError(
                 f"{'.'.join((*path, name))!r} is a {type(child).__name__} of "
                 f"{type(node).__name__}, which has no counterpart to convert to: only "
-                "convolutions, Linear and normalisations do. Convert those parts of the model "
+                "convolutions, Linear and normalizations do. Convert those parts of the model "
                 "one by one, and this by hand"
             )
         if isinstance(child, nnx.Pytree):
@@ -308,7 +308,7 @@ def paddings(padding: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def ranges_by_parity(size: Sequence[int]) -> list[range]:
-    """Return the taps along each axis: centred where a size is odd, from 0 where it is even."""
+    """Return the taps along each axis: centered where a size is odd, from 0 where it is even."""
     return [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
 
 

@@ -42,7 +42,7 @@ def from_spconv(
     Args:
       state_dict: arrays or PyTorch tensors by name, or the path of a file that holds them
         (:func:`read_checkpoint`).
-      model: of convolutions, linear layers and normalisations; changed in place.
+      model: of convolutions, linear layers and normalizations; changed in place.
       names: which tensors belong to which layer. None: the peer's module has the layer's path
         in ``model``. A dict from paths (of layers, or of what contains them) to the peer's
         names, or a function from one to the other. ``"order"``: the layers in their order of

@@ -2,7 +2,7 @@
 
 Read off the sources of TorchSparse 2.1.0 (``sparsemapping_cuda.cu``, ``nn/modules/conv.py``); it
 was not run. Which axis of a kernel is counted fastest depends on the number of its taps: the first
-where that is odd, the last where it is even. At stride 1 an odd kernel is centred, and one with an
+where that is odd, the last where it is even. At stride 1 an odd kernel is centered, and one with an
 even number of taps reaches 0 to k-1 along every axis; strided kernels begin at ``-padding``.
 Nothing is flipped, and a transposed convolution uses tap k for the same offset as the convolution
 that it undoes. Maps are built without dilation. Batch norm is PyTorch's.

@@ -26,7 +26,7 @@ SENSOR = (0.0, 0.0, 0.0)
 
 
 def compose(transforms: Sequence[Transform]) -> Transform:
-    """One transform that applies `transforms` in order, with one generator.
+    """Return one transform that applies `transforms` in order, with one generator.
 
     It can be pickled where they can, so worker processes can have it.
     """
@@ -197,7 +197,7 @@ def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.
 
 
 def _turned(cloud: PointCloud, matrix: np.ndarray, center: ArrayLike) -> PointCloud:
-    """Positions through an orthogonal matrix around `center`, and normals through it."""
+    """Return the cloud after an orthogonal matrix around `center`; normals turn with it."""
     middle = _center(center)
     attributes = dict(cloud.attributes)
     normals = attributes.get("normals")

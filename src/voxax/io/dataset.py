@@ -1,4 +1,4 @@
-"""Folders of labelled scans, in the layouts that data sets come in.
+"""Folders of labeled scans, in the layouts that data sets come in.
 
 A data set is two lists of tasks: each reads one scan when it is called, in the data set's classes.
 Tasks hold paths only, so that worker processes take them, and scans are in memory one at a time.
@@ -24,7 +24,7 @@ import numpy as np
 
 from voxax.errors import FileFormatError, InputError
 from voxax.io.decoding import existing_file
-from voxax.io.formats import LABEL_READERS, read, readable_extensions
+from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensions
 from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES, to_common_classes
 from voxax.io.ply import read_ply_vertices
 from voxax.io.point_cloud import PointCloud
@@ -75,7 +75,7 @@ def dataset(
     if kind not in FORMATS:
         raise InputError(f"format {kind!r} is unknown: give {', '.join(FORMATS)}")
     if not folder.is_dir():
-        raise FileFormatError(f"there is no folder {folder}, which was to hold the scans")
+        raise FileFormatError(f"no folder {folder}: it should hold the scans")
     if kind == "semantic_kitti":
         train = TRAIN if train is None else train
         validation = VALIDATION if validation is None else validation
@@ -89,7 +89,7 @@ def dataset(
                 "classes is missing: give the ids in the files that count, and their names, such "
                 'as {2 = "ground", 6 = "building"}'
             )
-        find, names = partial(labelled_files, ids=tuple(classes)), tuple(classes.values())
+        find, names = partial(labeled_files, ids=tuple(classes)), tuple(classes.values())
     elif classes is not None:
         raise InputError(f"classes is for format 'files': those of {kind} are fixed")
     elif kind == "semantic_kitti":
@@ -107,8 +107,8 @@ def dataset(
 
 
 @dataclass(frozen=True)
-class LabelledFile:
-    """Task: one scan, whose labels become places among `ids`, and -1 where they are none of them.
+class LabeledFile:
+    """Task that reads one scan; labels become places among `ids`, and -1 for other labels.
 
     Without a file of labels the scan itself has them.
     """
@@ -131,10 +131,8 @@ class LabelledFile:
         return self.points
 
 
-def labelled_files(
-    folder: Path, patterns: Sequence[str], ids: tuple[int, ...]
-) -> list[LabelledFile]:
-    """The scans that fit the patterns, by name within each; no scan twice.
+def labeled_files(folder: Path, patterns: Sequence[str], ids: tuple[int, ...]) -> list[LabeledFile]:
+    """Return the scans that fit the patterns, by name within each; no scan twice.
 
     Labels in a file beside a scan, of the same name but for its end, come before its own.
 
@@ -142,7 +140,7 @@ def labelled_files(
         FileFormatError: no scan fits a pattern.
         InputError: a pattern is empty or absolute.
     """
-    found: dict[Path, LabelledFile] = {}
+    found: dict[Path, LabeledFile] = {}
     for pattern in patterns:
         try:
             fitting = sorted(folder.glob(pattern))
@@ -158,22 +156,16 @@ def labelled_files(
             )
         for scan in scans:
             labels = _beside(scan)
-            found[scan] = LabelledFile(str(scan), None if labels is None else str(labels), ids)
+            found[scan] = LabeledFile(str(scan), None if labels is None else str(labels), ids)
     return list(found.values())
 
 
 def fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
-    """Each id's place in `ids`, int32 [N]; -1 for an id that is not there."""
+    """Return each id's place in `ids`, int32 [N]; -1 for an id that is not among them."""
     order = np.argsort(ids)
     known = np.asarray(ids)[order]
     place = np.minimum(np.searchsorted(known, raw), len(known) - 1)
     return np.where(known[place] == raw, order[place], -1).astype(np.int32)
-
-
-def _stem(path: Path) -> str:
-    """The name without its known end, of which ``.pcd.bin`` is one."""
-    ends = [end for end in readable_extensions() if path.name.lower().endswith(end)]
-    return path.name[: -len(max(ends, key=len))]
 
 
 def _is_scan(path: Path) -> bool:
@@ -182,7 +174,7 @@ def _is_scan(path: Path) -> bool:
 
 def _beside(scan: Path) -> Path | None:
     for end in LABEL_READERS:
-        path = scan.with_name(_stem(scan) + end)
+        path = scan.with_name(scan.name[: -len(extension_of(scan))] + end)
         if path != scan and path.is_file():
             return path
     return None
@@ -194,7 +186,7 @@ VALIDATION = ("08",)
 
 @dataclass(frozen=True)
 class SemanticKittiScan:
-    """Task: one sweep, in the 19 common classes."""
+    """Task that reads one sweep, in the 19 common classes."""
 
     points: str
     labels: str
@@ -211,7 +203,7 @@ class SemanticKittiScan:
 
 
 def semantic_kitti_scans(folder: Path, sequences: Sequence[str]) -> list[SemanticKittiScan]:
-    """The sweeps of some sequences, in order of time.
+    """Return the sweeps of some sequences, in order of time.
 
     Raises:
         FileFormatError: a sequence, its sweeps or the labels of one are missing.
@@ -270,22 +262,22 @@ MESH, LABELS = "_vh_clean_2.ply", "_vh_clean_2.labels.ply"
 
 @dataclass(frozen=True)
 class ScanNetScene:
-    """Task: the vertices of one scene, in the 20 classes; others are unknown, -1."""
+    """Task that reads the vertices of one scene, in the 20 classes; others are unknown, -1."""
 
     mesh: str
     labels: str
 
     def __call__(self) -> PointCloud:
         cloud = read_ply_vertices(existing_file(self.mesh))
-        labelled = read_ply_vertices(existing_file(self.labels))
-        if labelled.labels is None:
+        labeled = read_ply_vertices(existing_file(self.labels))
+        if labeled.labels is None:
             raise FileFormatError(f"the vertices of {self.labels} have no property label")
-        if len(labelled) != len(cloud):
+        if len(labeled) != len(cloud):
             raise FileFormatError(
-                f"{self.labels} has {len(labelled)} vertices, {self.mesh} has {len(cloud)}: they "
+                f"{self.labels} has {len(labeled)} vertices, {self.mesh} has {len(cloud)}: they "
                 "are of different meshes"
             )
-        labels = fold(labelled.labels, tuple(SCANNET_CLASSES))
+        labels = fold(labeled.labels, tuple(SCANNET_CLASSES))
         finite = np.isfinite(cloud.positions).all(axis=1)
         return replace(cloud, labels=labels).select(finite)
 
@@ -294,7 +286,7 @@ class ScanNetScene:
 
 
 def scannet_scenes(folder: Path, scenes: Sequence[str]) -> list[ScanNetScene]:
-    """Scenes by name, such as ``scene0000_00``.
+    """Return scenes by name, such as ``scene0000_00``.
 
     Raises:
         FileFormatError: a scene, or one of its two files, is missing.

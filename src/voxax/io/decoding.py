@@ -15,10 +15,10 @@ class MissingFileError(FileFormatError, FileNotFoundError):
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
-    """`path` as a Path with ``~`` expanded, known to be a file with bytes in it.
+    """Return `path` with ``~`` expanded, after checking that it is a file with content.
 
     Raises:
-        MissingFileError: nothing is there.
+        MissingFileError: it does not exist.
         FileFormatError: it is a folder, or holds 0 bytes.
     """
     found = Path(path).expanduser()
@@ -32,7 +32,7 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
 
 
 def record_count(path: Path, record: int, kind: str, hint: str = "") -> int:
-    """How many whole records of `record` bytes the file holds.
+    """Return the number of whole records of `record` bytes in the file.
 
     Raises:
         FileFormatError: a part of a record is left over.
@@ -49,7 +49,7 @@ def record_count(path: Path, record: int, kind: str, hint: str = "") -> int:
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turns whatever a decoder raises on a broken file into one kind of error.
+    """Turn any error of a decoder on a broken file into one kind of error.
 
     Raises:
         FileFormatError: with the path and the cause. Running out of memory, having no

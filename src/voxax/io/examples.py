@@ -1,4 +1,4 @@
-"""From a point cloud to what a network eats: voxels, features, labels, a plan's maps."""
+"""Prepare point clouds for a network: voxels, features, labels, and the maps of a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Example:
     Attributes:
       voxels: planned voxels, with features ``float32[capacity, C]``.
       labels: ``int32[capacity]``, the most frequent class of each voxel; -1 where padding,
-        unlabelled, or not labels at all.
+        unlabeled, or not labels at all.
       inverse: ``int32[N]``, each point's row.
       point_labels: ``int32[N]`` or None.
     """
@@ -37,12 +37,12 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """How clouds become examples; picklable, so workers can have it.
+    """Turn clouds into examples; picklable, for worker processes.
 
     Attributes:
-      voxel_size: edge length in metres.
+      voxel_size: edge length in meters.
       attributes: point attributes used as features beside the geometric ones. Unsigned integers
-        (colours, intensities of some formats) are scaled to 0..1, all others taken as they are.
+        (colors, intensities of some formats) are scaled to 0..1, all others taken as they are.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
       plan: attached when given.
       min_capacity: rows of an example at least, so that scenes of similar size share one
@@ -58,7 +58,7 @@ class Preparation:
 
     @property
     def num_channels(self) -> int:
-        """Channels of the features that the clouds get."""
+        """Number of channels of an example's features."""
         return len(GEOMETRIC_FEATURES) + sum(map(_width, self.attributes))
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> Example:
@@ -96,7 +96,7 @@ def _width(name: str) -> int:
 
 
 def _columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
-    """An attribute as ``float32[N]`` columns."""
+    """Return an attribute as ``float32[N]`` columns."""
     where = cloud.source or "the cloud"
     if name not in cloud.attributes:
         raise InputError(
@@ -116,15 +116,15 @@ def _columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
 
 
 def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
-    """The most frequent label ``>= 0`` of each row; the smallest on a tie, -1 without any.
+    """Return the most frequent label ``>= 0`` of each row; the smallest on a tie, -1 without any.
 
     Args:
-      labels: ``int[N]``, negative means unlabelled.
+      labels: ``int[N]``, negative means unlabeled.
       inverse: ``int[N]``, row of each label.
       rows: number of rows.
 
     Raises:
-      InputError: two lengths.
+      InputError: the lengths differ.
     """
     if labels.shape != inverse.shape:
         raise InputError(

@@ -5,7 +5,7 @@ Labels may lie in a file of their own beside the scan, with one label per point.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from voxax.io.point_cloud import PointCloud, as_labels
 LabelReader = Callable[[Path], tuple[np.ndarray, dict[str, np.ndarray]]]
 
 
-def read_npy_labels(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _read_npy_labels(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read whole numbers [N] saved by ``numpy.save``.
 
     Raises:
@@ -33,105 +33,30 @@ def read_npy_labels(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         return as_labels(np.lib.format.read_array(stream, allow_pickle=False)), {}
 
 
+# By the end of a file's name, with the dot and in lower case.
+READERS: dict[str, Callable[[Path], PointCloud]] = {
+    ".pcd.bin": read_nuscenes,
+    ".bin": read_kitti,
+    ".pcd": read_pcd,
+    ".las": read_las,
+    ".laz": read_las,
+    ".npz": read_npz,
+}
+# Files that may hold a mesh, whose surface is sampled.
+MESH_READERS: dict[str, Callable[[Path, int, int], PointCloud]] = {
+    ".ply": read_ply,
+    **dict.fromkeys((".obj", ".stl", ".off", ".glb"), read_mesh),
+}
 LABEL_READERS: dict[str, LabelReader] = {
     ".label": read_packed_labels,
-    ".npy": read_npy_labels,
+    ".npy": _read_npy_labels,
     ".npz": read_npz_labels,
 }
 
 
-def read_labels(path: str | os.PathLike[str]) -> np.ndarray:
-    """Read the labels of a scan.
-
-    Args:
-        path: a SemanticKITTI ``.label`` (raw ids, without the object numbers), a
-            ``.npy`` or a ``.npz``.
-
-    Returns:
-        int32 [N].
-
-    Raises:
-        FileFormatError: missing, of another kind, or broken.
-    """
-    return read_labels_and_attributes(path)[0]
-
-
-def read_labels_and_attributes(
-    path: str | os.PathLike[str],
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Like :func:`read_labels`, with what else the file says of each point, by name.
-
-    Raises:
-        FileFormatError: missing, of another kind, or broken.
-    """
-    found = existing_file(path)
-    reader = LABEL_READERS.get(found.suffix.lower())
-    if reader is None:
-        raise FileFormatError(
-            f"cannot read labels from {found}: its name ends in {found.suffix or 'nothing'}, "
-            f"labels come from {', '.join(LABEL_READERS)}"
-        )
-    return reader(found)
-
-
-@dataclass(frozen=True)
-class Format:
-    """One kind of file.
-
-    Args:
-        name: for people.
-        extensions: with the dot, lower case.
-        reader: takes the path and, where `surface` is set, ``points`` and ``seed``.
-        surface: it may hold a mesh, whose surface is sampled.
-    """
-
-    name: str
-    extensions: tuple[str, ...]
-    reader: Callable[..., PointCloud]
-    surface: bool = False
-
-
-FORMATS = (
-    Format("nuScenes sweep", (".pcd.bin",), read_nuscenes),
-    Format("KITTI or SemanticKITTI sweep", (".bin",), read_kitti),
-    Format("PLY points or mesh", (".ply",), read_ply, surface=True),
-    Format("PCD points", (".pcd",), read_pcd),
-    Format("LAS points", (".las", ".laz"), read_las),
-    Format("NumPy archive", (".npz",), read_npz),
-    Format("mesh", (".obj", ".stl", ".off", ".glb"), read_mesh, surface=True),
-)
-
-
 def readable_extensions() -> tuple[str, ...]:
-    """The ends of file names that :func:`voxax.io.read` knows, sorted."""
-    return tuple(sorted(extension for kind in FORMATS for extension in kind.extensions))
-
-
-def format_of(path: Path) -> Format:
-    """The format of a file, by the longest known end of its name.
-
-    Raises:
-        FileFormatError: no known extension fits; the message lists them.
-    """
-    name = path.name.lower()
-    fitting = [
-        (len(extension), kind)
-        for kind in FORMATS
-        for extension in kind.extensions
-        if name.endswith(extension)
-    ]
-    if fitting:
-        # The longest one decides: a nuScenes sweep, .pcd.bin, also ends in .bin.
-        return max(fitting, key=lambda pair: pair[0])[1]
-    suffix = path.suffix.lower()
-    if suffix in LABEL_READERS:
-        raise FileFormatError(
-            f"{path} holds labels, not points: read the scan and pass this as labels="
-        )
-    raise FileFormatError(
-        f"cannot tell the format of {path}: its name ends in {suffix or 'nothing'}, "
-        f"known are {', '.join(readable_extensions())}"
-    )
+    """Return the ends of file names that :func:`voxax.io.read` knows, sorted."""
+    return tuple(sorted((*READERS, *MESH_READERS)))
 
 
 def read(
@@ -151,7 +76,7 @@ def read(
     - ``.npz``: ``xyz``, and optionally ``origin``, ``label`` and others
     - ``.obj``, ``.stl``, ``.off``, ``.glb``: meshes
 
-    Rows whose position is not finite hold no measurement (organised clouds of depth
+    Rows whose position is not finite hold no measurement (organized clouds of depth
     cameras have many) and are dropped, with their attributes and labels.
 
     Args:
@@ -172,8 +97,11 @@ def read(
         MissingExtraError: the library for this format is not installed.
     """
     found = existing_file(path)
-    kind = format_of(found)
-    cloud = kind.reader(found, points=points, seed=seed) if kind.surface else kind.reader(found)
+    extension = extension_of(found)
+    if extension in MESH_READERS:
+        cloud = MESH_READERS[extension](found, points, seed)
+    else:
+        cloud = READERS[extension](found)
     finite = np.isfinite(cloud.positions).all(axis=1)
     left = int(finite.sum())
     if left == 0:
@@ -199,3 +127,57 @@ def _counted(rows: int, left: int) -> str:
     if rows == left:
         return f"{rows} points"
     return f"{rows} rows ({left} points with a finite position)"
+
+
+def extension_of(path: Path) -> str:
+    """Return the longest known end of a file's name: a nuScenes sweep also ends in ``.bin``.
+
+    Raises:
+        FileFormatError: no known extension fits; the message lists them.
+    """
+    fitting = [end for end in readable_extensions() if path.name.lower().endswith(end)]
+    if fitting:
+        return max(fitting, key=len)
+    suffix = path.suffix.lower()
+    if suffix in LABEL_READERS:
+        raise FileFormatError(
+            f"{path} holds labels, not points: read the scan and pass this as labels="
+        )
+    raise FileFormatError(
+        f"cannot tell the format of {path}: its name ends in {suffix or 'nothing'}, "
+        f"known are {', '.join(readable_extensions())}"
+    )
+
+
+def read_labels(path: str | os.PathLike[str]) -> np.ndarray:
+    """Read the labels of a scan.
+
+    Args:
+        path: a SemanticKITTI ``.label`` (raw ids, without the object numbers), a
+            ``.npy`` or a ``.npz``.
+
+    Returns:
+        int32 [N].
+
+    Raises:
+        FileFormatError: missing, of another kind, or broken.
+    """
+    return read_labels_and_attributes(path)[0]
+
+
+def read_labels_and_attributes(
+    path: str | os.PathLike[str],
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Read labels as :func:`read_labels`, and the other attributes of each point by name.
+
+    Raises:
+        FileFormatError: missing, of another kind, or broken.
+    """
+    found = existing_file(path)
+    reader = LABEL_READERS.get(found.suffix.lower())
+    if reader is None:
+        raise FileFormatError(
+            f"cannot read labels from {found}: its name ends in {found.suffix or 'nothing'}, "
+            f"labels come from {', '.join(LABEL_READERS)}"
+        )
+    return reader(found)

@@ -10,7 +10,7 @@ from voxax.errors import InputError
 def height_above_ground(
     positions: np.ndarray, *, cell: float = 1.0, window: float = 20.0
 ) -> np.ndarray:
-    """Height of every point above an estimated ground surface.
+    """Return the height of every point above an estimated ground surface.
 
     The lowest point of each grid cell, opened morphologically (minimum, then maximum,
     over a square window), follows terrain but passes under anything narrower than the
@@ -52,7 +52,7 @@ def height_above_ground(
 
 
 def _sliding(grid: np.ndarray, reach: int, combine: np.ufunc, fill: float) -> np.ndarray:
-    """``combine`` over a square of ``2 * reach + 1`` cells, one axis after the other."""
+    """Apply ``combine`` over a square of ``2 * reach + 1`` cells, one axis after the other."""
     width = 2 * reach + 1
     for _ in range(2):
         grid = np.pad(grid, [(reach, reach), (0, 0)], constant_values=fill)

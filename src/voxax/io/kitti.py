@@ -27,7 +27,7 @@ NO_RING = -1
 
 
 def read_kitti(path: Path) -> PointCloud:
-    """Read a KITTI or SemanticKITTI ``.bin``: float32 x, y, z (metres) and intensity.
+    """Read a KITTI or SemanticKITTI ``.bin``: float32 x, y, z (meters) and intensity.
 
     Raises:
         FileFormatError: the size is not a multiple of the 16-byte record.
@@ -44,7 +44,7 @@ def read_kitti(path: Path) -> PointCloud:
 
 
 def read_nuscenes(path: Path) -> PointCloud:
-    """Read a nuScenes ``.pcd.bin``: float32 x, y, z (metres), intensity and ring.
+    """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring.
 
     The ring becomes int32, -1 where the file holds no number.
 

@@ -63,7 +63,7 @@ def read_las(path: Path) -> PointCloud:
 
 
 def _check_length(path: Path, header: Any) -> None:
-    """Compares the header with the file before memory is set aside for the points."""
+    """Compare the header with the file before memory is allocated for the points."""
     if header.are_points_compressed:
         return
     there = max(0, path.stat().st_size - int(header.offset_to_point_data))

@@ -95,7 +95,7 @@ def sample_surface(
 def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Split polygons into triangles around their first corner.
 
-    Exact for convex polygons, which is what scanners and modellers write.
+    Exact for convex polygons, which is what scanners and modelers write.
 
     Args:
         polygons: integer arrays [corners], each with its own number of corners, or one
@@ -123,7 +123,7 @@ def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 def read_mesh(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCloud:
     """Read a mesh and draw `points` points evenly from its surface.
 
-    Colours of vertices become ``rgb``; materials and textures are not read. The parts
+    Colors of vertices become ``rgb``; materials and textures are not read. The parts
     of a GLB scene are placed as the scene says. The axes are the file's: glTF puts y up.
 
     Raises:

@@ -20,9 +20,9 @@ PADDING_PREFIX = "#$"
 def read_pcd(path: Path) -> PointCloud:
     """Read a PCD file: ascii, binary or binary_compressed.
 
-    Packed colours are unpacked into ``rgb`` (uint8 [N, 3]); a column with a count of k
+    Packed colors are unpacked into ``rgb`` (uint8 [N, 3]); a column with a count of k
     becomes an attribute [N, k]. Every row of the file is here, also those of an
-    organised cloud without a measurement (NaN): :func:`voxax.io.read` drops them.
+    organized cloud without a measurement (NaN): :func:`voxax.io.read` drops them.
 
     Raises:
         FileFormatError: the file is broken or cut short.
@@ -54,7 +54,7 @@ def read_pcd(path: Path) -> PointCloud:
 
 
 def _unpacked(packed: np.ndarray) -> dict[str, np.ndarray]:
-    """The bytes 0xAARRGGBB of each value, which PCL stores in the bits of a float32."""
+    """Return the bytes of 0xAARRGGBB, which PCL stores in the bits of a float32."""
     bits = np.ascontiguousarray(packed).view(np.uint32)
     shifts = {"red": 16, "green": 8, "blue": 0}
     return {name: ((bits >> shift) & 0xFF).astype(np.uint8) for name, shift in shifts.items()}

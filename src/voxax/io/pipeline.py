@@ -49,7 +49,7 @@ class Pipeline(Generic[Item, Result]):
             )
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Examples of ``items``, in order; at most ``prefetch`` are under way."""
+        """Yield the examples of ``items``, in order; at most ``prefetch`` are under way."""
         if self._pool is None:
             yield from map(self._make, items)
             return
@@ -84,9 +84,9 @@ class Pipeline(Generic[Item, Result]):
 
 
 def ignore_interrupts() -> None:
-    """What a worker begins with.
+    """Set up a worker process.
 
-    Ctrl-C reaches the whole process group; only the parent decides what it means.
+    Ctrl-C reaches the whole process group; the parent alone handles it.
     """
     import signal
 
@@ -119,7 +119,7 @@ class GrainPipeline(Generic[Item, Result]):
         self._make, self._workers, self._prefetch = make, workers, prefetch
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Examples of ``items``, in order; those that are no sequence are listed first."""
+        """Yield the examples of ``items``, in order; an iterable becomes a list first."""
         grain = _grain()
         source = items if isinstance(items, Sequence) else list(items)
         if len(source) == 0:
@@ -143,7 +143,7 @@ class GrainPipeline(Generic[Item, Result]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Passes end their own workers."""
+        """Do nothing: each pass ends its own workers."""
 
 
 def _start(worker: int, workers: int) -> None:
@@ -152,7 +152,7 @@ def _start(worker: int, workers: int) -> None:
 
 
 def _accept_flags() -> None:
-    """Grain reads flags of absl, which refuses as long as no program has parsed them."""
+    """Mark the flags of absl as parsed: grain reads them, and absl refuses before."""
     flags = importlib.import_module("absl.flags").FLAGS
     if not flags.is_parsed():
         flags.mark_as_parsed()  # with their defaults

@@ -48,7 +48,7 @@ def read_ply(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCl
 
 
 def read_ply_vertices(path: Path) -> PointCloud:
-    """The vertices of a PLY file, with their columns, whether it has faces or not.
+    """Read the vertices of a PLY file, with their columns, and no faces.
 
     Raises:
         FileFormatError: the file is broken, or has no positions.
@@ -126,7 +126,7 @@ def _vertices(plyfile: ModuleType, data: Any, path: Path) -> PointCloud:
 
 
 def _load(plyfile: ModuleType, path: Path) -> Any:
-    """The content, memory-mapped where binary; what is kept of it must be copied."""
+    """Return the content, memory-mapped where binary; copy what is kept."""
     with path.open("rb") as stream:
         header = stream.read(HEADER_BYTES).partition(b"end_header")[0]
     if re.search(rb"[\r\n]format\s+ascii", header):

@@ -20,10 +20,10 @@ class PointCloud:
     """Points, what was measured at each, and optionally a class for each.
 
     Positions are float64 because airborne scans use national grids, whose
-    coordinates (millions of metres) leave float32 half a metre of precision.
+    coordinates (millions of meters) leave float32 half a meter of precision.
 
     Args:
-        positions: float64 [N, 3], in the units of the file (metres unless the file
+        positions: float64 [N, 3], in the units of the file (meters unless the file
             says otherwise). N may be 0.
         attributes: named arrays [N] or [N, k], e.g. ``intensity``, ``rgb`` (uint8
             [N, 3]), ``ring``, ``time``, ``normals``.
@@ -68,11 +68,11 @@ class PointCloud:
         attributes = ", ".join(
             f"{name} {values.dtype}{list(values.shape)}" for name, values in self.attributes.items()
         )
-        labelled = "no labels" if self.labels is None else "labelled"
-        return f"PointCloud({len(self)} points, {labelled}, {{{attributes}}}{self._origin()})"
+        labeled = "no labels" if self.labels is None else "labeled"
+        return f"PointCloud({len(self)} points, {labeled}, {{{attributes}}}{self._origin()})"
 
     def select(self, mask_or_index: Any) -> "PointCloud":
-        """The chosen points, with their attributes and labels.
+        """Return the chosen points, with their attributes and labels.
 
         Args:
             mask_or_index: bool [N], integers [M] (each in -N..N-1; order and repeats
@@ -91,7 +91,7 @@ class PointCloud:
         )
 
     def with_labels(self, labels: ArrayLike | None) -> "PointCloud":
-        """The same points with other labels, integers [N], or with none.
+        """Return the points with other labels, integers [N], or with none.
 
         Raises:
             InputError: the count differs from the number of points, or the values are
@@ -138,7 +138,7 @@ class PointCloud:
 
 
 def as_labels(values: ArrayLike) -> np.ndarray:
-    """`values` as int32 [N].
+    """Return `values` as int32 [N].
 
     Floats are accepted where they are whole numbers: several formats store every
     column as float32.
@@ -178,7 +178,7 @@ CLOUDCOMPARE_PREFIX = "scalar_"
 
 
 def cloud_from_columns(columns: Mapping[str, np.ndarray], source: str) -> PointCloud:
-    """Sort named columns into positions, colours, normals, labels and the rest.
+    """Sort named columns into positions, colors, normals, labels and the rest.
 
     Names are matched without regard to case and without CloudCompare's ``scalar_``.
     ``x y z`` become the positions, ``red green blue`` the attribute ``rgb`` (uint8
@@ -219,11 +219,11 @@ def cloud_from_columns(columns: Mapping[str, np.ndarray], source: str) -> PointC
 
 
 def to_uint8(colors: np.ndarray) -> np.ndarray:
-    """Colours of any usual scale as uint8 of the same shape.
+    """Return colors of any usual scale as uint8 of the same shape.
 
     Floats up to 1 are scaled by 255. Wider integers above 255 lose their low byte;
     where no value is above 255 they are taken as they are, because many scanners
-    write 8-bit colours into the 16-bit fields of LAS.
+    write 8-bit colors into the 16-bit fields of LAS.
     """
     if colors.dtype == np.uint8:
         return colors
@@ -236,7 +236,7 @@ def to_uint8(colors: np.ndarray) -> np.ndarray:
 
 
 def _native(values: np.ndarray) -> np.ndarray:
-    """A contiguous copy in this machine's byte order, free of the file's buffer."""
+    """Return a contiguous copy in this machine's byte order, free of the file's buffer."""
     return np.array(values, dtype=values.dtype.newbyteorder("="), order="C")
 
 

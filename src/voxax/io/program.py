@@ -1,6 +1,6 @@
 """Whole programs in files: a network with its weights, and its algorithms chosen.
 
-:func:`export_program` traces a model for one kind of device, which need not be here, and writes
+:func:`export_program` traces a model for one kind of device, which may be absent, and writes
 StableHLO (``jax.export``) beside the weights; :func:`load_program` runs it where JAX is, with
 neither the model's code nor flax nor a tuning cache.
 """
@@ -38,7 +38,7 @@ _WRITTEN = (1980, 1, 1, 0, 0, 0)
 
 
 class Result(NamedTuple):
-    """What a program returns.
+    """The output of a program.
 
     Attributes:
       coords: ``int32[M, 1 + D]`` of the model's output voxels, padding removed.
@@ -54,13 +54,13 @@ class Result(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program of a file, ready to run.
+    """A program that was loaded from a file, ready to run.
 
     Attributes:
-      about: what the file says of it: platform, device, capacity, channels, ndim, dtype,
+      about: the description in the file: platform, device, capacity, channels, ndim, dtype,
         batch_size, the versions that wrote it, and the algorithms that it holds.
       call: ``(weights, coords, features) -> arrays``, as exported.
-      weights: what the model held.
+      weights: the state of the model.
     """
 
     about: dict[str, Any]
@@ -133,7 +133,7 @@ def export_program(
 
     Args:
       model: a flax.nnx module, or a function of voxels alone.
-      path: of the file, replaced if it is there.
+      path: of the file; an existing one is replaced.
       capacity: rows that the program takes at most, at every level.
       channels: of the input.
       platform: ``cpu``, ``cuda`` or ``tpu``.
@@ -145,7 +145,7 @@ def export_program(
       algorithm: pins convolutions, see :func:`voxax.algorithms`.
 
     Returns:
-      What the file says of itself.
+      The description in the file, :attr:`Program.about`.
 
     Raises:
       InputError: no such platform or topology, or the model does not return voxels.
@@ -218,11 +218,11 @@ def export_program(
 
 
 def load_program(path: str | Path) -> Program:
-    """A program that :func:`export_program` wrote.
+    """Load a program that :func:`export_program` wrote.
 
     Raises:
       FileFormatError: no such file, or another format.
-      InputError: the program is for a platform that this process has not.
+      InputError: the program is for a platform that this process does not have.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
     try:
@@ -245,7 +245,7 @@ def load_program(path: str | Path) -> Program:
         ) from error
     with np.load(BytesIO(stored)) as arrays:
         weights = [arrays[f"w{i}"] for i in range(len(arrays.files))]
-    # NumPy's files know no bfloat16: their dtypes are kept beside.
+    # NumPy's files have no bfloat16: the dtypes are stored separately.
     weights = [w.view(jnp.dtype(d)) for w, d in zip(weights, about["weight_dtypes"], strict=True)]
     with _needing_flatbuffers():
         exported = jax.export.deserialize(bytearray(program))

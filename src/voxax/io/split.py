@@ -1,4 +1,4 @@
-"""Cutting one labelled scan into parts for training and for testing."""
+"""Divide one labeled scan into parts for training and for testing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from voxax.errors import InputError
 def split_blocks(
     positions: np.ndarray, size: float = 10.0, buffer: float = 1.0, offset: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Alternating square blocks of the plan, like a chessboard.
+    """Split into alternating square blocks of the plan, like a chessboard.
 
     Args:
       positions: ``float[N, 3]``.
       size: edge of a block, in the positions' unit.
       buffer: points closer than this to a block's edge belong to neither part, so that
-        no test point has a training neighbour within ``2 * buffer``.
-      offset: 0 or 1, which colour is for training.
+        no test point has a training neighbor within ``2 * buffer``.
+      offset: 0 or 1, which color is for training.
 
     Returns:
       ``(train bool[N], test bool[N])``.
@@ -41,7 +41,7 @@ def split_blocks(
 def split_sectors(
     positions: np.ndarray, sectors: int = 12, buffer: float = 1.0, offset: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Alternating azimuth sectors around the sensor at the origin.
+    """Split into alternating azimuth sectors around the sensor at the origin.
 
     Args:
       positions: ``float[N, 3]``.

@@ -1,4 +1,4 @@
-"""Which scenes each training step takes, and which of them are this process's to read."""
+"""Scenes of each training step, and the part of them that one process reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEEDS_APART = 1_000_003
 
 @dataclass(frozen=True, eq=False)
 class Steps(Sequence[Made], Generic[Made]):
-    """What ``make`` makes of each step's scenes: a sequence, whose items follow from their place.
+    """A sequence of steps: item i is the result of ``make`` for the scenes of step i.
 
     Scenes come all in one random order, then all in another. With several processes each takes its
     part of every step, so it reads only these scenes; together they take what one process alone
@@ -79,7 +79,7 @@ class Steps(Sequence[Made], Generic[Made]):
         return self.make([self.scenes[i] for i in chosen], seeds)
 
     def share(self, step: int) -> tuple[list[int], list[int]]:
-        """``(indices of scenes, their seeds)`` that this process takes in a step."""
+        """Return ``(indices of scenes, their seeds)`` that this process takes in a step."""
         first = step * self.batch_size
         places = range(first + self.process, first + self.batch_size, self.processes)
         chosen = [_scene(len(self.scenes), self.seed, place) for place in places]

@@ -36,10 +36,10 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 
 def load_description(folder: str | Path) -> dict[str, Any]:
-    """The JSON description of a checkpoint.
+    """Return the JSON description of a checkpoint.
 
     Raises:
-      FileFormatError: no checkpoint there, or an unreadable one.
+      FileFormatError: no checkpoint in the folder, or an unreadable one.
     """
     path = Path(folder) / _DESCRIPTION
     if not path.exists():
@@ -56,7 +56,7 @@ def load_description(folder: str | Path) -> dict[str, Any]:
 
 
 def load_arrays(folder: str | Path, like: Any) -> Any:
-    """The newest complete step's arrays, in the structure of ``like``.
+    """Return the newest complete step's arrays, in the structure of ``like``.
 
     Raises:
       FileFormatError: no complete step, or one of another structure.

@@ -10,7 +10,7 @@ from voxax.errors import InputError
 
 
 def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int) -> np.ndarray:
-    """``int64[num_classes, num_classes]``, rows are truth.
+    """Return the confusion matrix, ``int64[num_classes, num_classes]``; rows are truth.
 
     Args:
       truth: ``int[N]``; entries below 0 are left out. None has no entries.
@@ -18,7 +18,7 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
       num_classes: of both.
 
     Raises:
-      InputError: two lengths.
+      InputError: the lengths differ.
     """
     if truth is None:
         return np.zeros((num_classes, num_classes), np.int64)
@@ -32,7 +32,7 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
 
 
 def iou_by_class(matrix: np.ndarray) -> np.ndarray:
-    """``float64[num_classes]``: intersection over union; NaN for classes not in the truth.
+    """Return ``float64[num_classes]``: intersection over union; NaN for classes not in the truth.
 
     Args:
       matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
@@ -48,7 +48,7 @@ def iou_by_class(matrix: np.ndarray) -> np.ndarray:
 
 
 def mean_iou(matrix: np.ndarray) -> float:
-    """Mean over the classes present in the truth; 0 without any.
+    """Return the mean over the classes present in the truth; 0 without any.
 
     Arguments and errors as in :func:`iou_by_class`.
     """
@@ -57,7 +57,7 @@ def mean_iou(matrix: np.ndarray) -> float:
 
 
 def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | None]:
-    """IoU by class name; None for classes not in the truth.
+    """Return IoU by class name; None for classes not in the truth.
 
     Args:
       matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.

@@ -18,7 +18,7 @@ from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySpars
 
 
 class ConvNormAct(nnx.Module):
-    """Convolution without bias, batch normalisation, ReLU."""
+    """Convolution without bias, batch normalization, ReLU."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class MinkUNet(nnx.Module):
         self.head = Linear(stages.head, out_channels, rngs=rngs, **dtypes)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Logits ``[capacity, out_channels]`` on the input's voxels."""
+        """Return logits ``[capacity, out_channels]`` on the input's voxels."""
         with jax.named_scope("stem"):
             voxels = self.stem_second(self.stem(voxels))
         skips = []
@@ -139,15 +139,15 @@ class MinkUNet(nnx.Module):
 
 
 def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """One residual block a stage. Options as in :class:`MinkUNet`."""
+    """Return a MinkUNet with one residual block a stage. Options as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[14], **options)
 
 
 def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """Two residual blocks a stage. Options as in :class:`MinkUNet`."""
+    """Return a MinkUNet with two residual blocks a stage. Options as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[18], **options)
 
 
 def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """2, 3, 4, 6 blocks down and 2 a stage up. Options as in :class:`MinkUNet`."""
+    """Return a MinkUNet with 2, 3, 4, 6 blocks down, 2 up. Options as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)

@@ -21,11 +21,11 @@ def masked_cross_entropy(
     class_weights: jax.Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> jax.Array:
-    """Mean softmax cross entropy over rows with ``labels >= 0``; 0 if there is none.
+    """Return the mean softmax cross entropy over rows with ``labels >= 0``; 0 if there is none.
 
     Args:
       logits: ``[N, classes]``.
-      labels: ``int32[N]``; negative rows (padding, unlabelled) do not count.
+      labels: ``int32[N]``; negative rows (padding, unlabeled) do not count.
       class_weights: ``float32[classes]`` or None.
       axis_name: also the mean over this mapped axis, each of whose places counts by its rows.
 
@@ -51,7 +51,7 @@ def masked_cross_entropy(
 
 
 class Trainer:
-    """A module, its optimiser state, and the jitted steps on them.
+    """A module, its optimizer state, and the jitted steps on them.
 
     The module is kept split (parameters, other state): ``nnx.split`` and ``merge`` inside
     one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
@@ -111,7 +111,7 @@ class Trainer:
         self._evaluate = self._jit(evaluate, 2, (True, False))
 
     def _jit(self, program: Callable[..., Any], kept: int, by_shard: tuple[bool, ...]) -> Any:
-        """``program`` compiled; its first ``kept`` arguments are what the trainer keeps.
+        """Compile ``program``; its first ``kept`` arguments are the state of the trainer.
 
         ``by_shard`` tells which results are of a shard of rows, for trainers with several.
         """
@@ -119,7 +119,7 @@ class Trainer:
         return jax.jit(program)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """One update. Returns ``(loss, predicted classes [capacity], rows dropped)``."""
+        """Make one update; return ``(loss, predicted classes [capacity], rows dropped)``."""
         self.params, self.state, self.optimizer_state, loss, prediction, dropped = self._train(
             self.params, self.state, self.optimizer_state, voxels, labels
         )
@@ -127,7 +127,7 @@ class Trainer:
         return loss, prediction, dropped
 
     def logits(self, voxels: Voxels) -> np.ndarray:
-        """``float32[capacity, classes]`` in evaluation mode, on the host.
+        """Return ``float32[capacity, classes]`` in evaluation mode, on the host.
 
         Raises:
           CapacityError: rows were lost at some level.
@@ -147,11 +147,11 @@ class Trainer:
         self._train(*arguments)
 
     def model(self) -> nnx.Module:
-        """The module with the current parameters, in training mode; a copy."""
+        """Return the module with the current parameters, in training mode; a copy."""
         return nnx.merge(self._train_graph, self.params, self.state, copy=True)
 
     def tree(self) -> dict[str, Any]:
-        """Everything a checkpoint needs, as plain nested containers of arrays."""
+        """Return everything a checkpoint needs, as plain nested containers of arrays."""
         return {
             "params": nnx.to_pure_dict(self.params),
             "state": nnx.to_pure_dict(self.state),
@@ -160,7 +160,7 @@ class Trainer:
         }
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore what :meth:`tree` gave."""
+        """Restore the result of :meth:`tree`."""
         nnx.replace_by_pure_dict(self.params, tree["params"])
         nnx.replace_by_pure_dict(self.state, tree["state"])
         structure = jax.tree.structure(self.optimizer_state)

@@ -1,4 +1,4 @@
-"""A network that sees each voxel alone: the baseline that neighbourhoods must beat."""
+"""A network that sees each voxel alone: the baseline that neighborhoods must beat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential
 
 
 class VoxelMLP(nnx.Module):
-    """Linear, batch normalisation, ReLU, ``depth`` times, then a linear head.
+    """Linear, batch normalization, ReLU, ``depth`` times, then a linear head.
 
     Args:
       in_channels, out_channels: input features and classes.

@@ -1,8 +1,8 @@
 """Tensors to JAX arrays and back through DLPack, and calls of compiled programs on them.
 
-What was measured on CPU (torch 2.13, JAX 0.10.2): PyTorch allocates at multiples of 64 bytes, as
+Measured on CPU (torch 2.13, JAX 0.10.2): PyTorch allocates at multiples of 64 bytes, as
 JAX wants, so a whole tensor is shared, not copied. A slice that begins elsewhere, and memory that
-came from NumPy, are copied by JAX without a word; results are shared always.
+came from NumPy, are copied by JAX silently; results are shared always.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
@@ -37,7 +37,7 @@ def check_tensor(tensor: torch.Tensor, what: str) -> None:
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
-    """The same memory as a JAX array, where it begins at a multiple of 64 bytes; else a copy.
+    """Return a JAX array on the same memory if it begins at a multiple of 64 bytes, else a copy.
 
     float64 stays float64 only with ``jax_enable_x64``; the operators here switch it on for the
     time of their call.
@@ -59,22 +59,22 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 
 def to_torch(array: jax.Array) -> torch.Tensor:
-    """The same memory as a tensor; waits until it has been computed.
+    """Return a tensor on the same memory; waits until it has been computed.
 
     Args:
       array: ``[...]``, of any shape and dtype that PyTorch has.
 
     Raises:
-      RuntimeError: what fails in the computation of ``array``.
+      RuntimeError: the computation of ``array`` failed.
     """
     return torch.from_dlpack(jax.block_until_ready(array))
 
 
 def call(program: Callable[..., Any], *tensors: torch.Tensor, **static: Any) -> torch.Tensor:
-    """``program(*arrays, **static)``: one array, as a tensor.
+    """Return ``program(*arrays, **static)``, one array, as a tensor.
 
     Waits for the result. PyTorch may write into the operands as soon as this returns, as an
-    optimiser does, and JAX computes in the background.
+    optimizer does, and JAX computes in the background.
     """
     wide = any(tensor.dtype is torch.float64 for tensor in tensors)
     with jax.enable_x64(True) if wide else contextlib.nullcontext():

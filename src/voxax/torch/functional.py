@@ -93,7 +93,7 @@ def conv_by_text(
     out_voxels: Voxels | None,
     capacity: int | None,
 ) -> Voxels:
-    """The same with the relation and the requests as texts, as modules keep them."""
+    """Convolve with the relation and the requests as texts, as modules keep them."""
     target = None if out_voxels is None else out_voxels.geometry
     check_tensor(voxels.features, "features")
     check_tensor(weight, "weight")
@@ -120,7 +120,7 @@ def convolve(
     level: tuple[int, ...],
     options: str = _PLAIN,
 ) -> torch.Tensor:
-    """``y[m] = sum_k features[neighbors[m, k]] @ weight[k]``, differentiable to any order."""
+    """Return ``y[m] = sum_k features[neighbors[m, k]] @ weight[k]``; any order of gradients."""
     dtype = torch.promote_types(features.dtype, weight.dtype)
     kind = weight_kind(weight)
     shape = tuple(weight.shape)
@@ -134,7 +134,7 @@ def convolve(
 
 
 def weight_kind(weight: torch.Tensor) -> Literal["dense", "grouped", "depthwise"]:
-    """By the number of axes."""
+    """Return the kind of a weight, from its number of axes."""
     kinds: dict[int, Literal["dense", "grouped", "depthwise"]]
     kinds = {2: "depthwise", 3: "dense", 4: "grouped"}
     if weight.dim() not in kinds:
@@ -226,7 +226,7 @@ def min_pool(
 
 
 def global_pool(voxels: Voxels, reduction: Literal["mean", "sum", "max"] = "mean") -> torch.Tensor:
-    """One row per scene, ``[batch_size, C]``; an empty scene gives zeros.
+    """Return one row per scene, ``[batch_size, C]``; an empty scene gives zeros.
 
     Raises:
       InputError: an unknown reduction.

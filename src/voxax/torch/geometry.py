@@ -29,7 +29,7 @@ def is_planning() -> bool:
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Layers called inside build their maps, and return zeros."""
+    """Let the layers that are called inside build their maps, and return zeros."""
     global _PLANNING
     before, _PLANNING = _PLANNING, True
     try:
@@ -42,7 +42,7 @@ Level = tuple[int, ...]
 
 
 class KernelMap:
-    """Which input row feeds which output row through which tap.
+    """A relation: the input row that each output row reads through each tap.
 
     Attributes:
       spec: the relation, as text.
@@ -60,14 +60,14 @@ class KernelMap:
         return self.views["neighbors"]
 
     def view(self, name: str) -> torch.Tensor:
-        """An array by its name in :mod:`voxax.geometry.views`, built on first use."""
+        """Return an array by its name in :mod:`voxax.geometry.views`, built on first use."""
         if name not in self.views:
             args = (self.spec, self.same, self.in_rows)
             self.views[name] = map_view(self.neighbors, name, *args)
         return self.views[name]
 
     def transpose(self) -> KernelMap:
-        """The adjoint's map: outputs and inputs change places."""
+        """Return the adjoint's map: outputs and inputs change places."""
         views = {
             "neighbors": self.view("transposed_neighbors"),
             "transposed_neighbors": self.neighbors,
@@ -101,7 +101,7 @@ class Link:
 
 
 class VoxelGeometry:
-    """Which voxels exist: canonical order, no duplicates, static capacity.
+    """The voxels that exist, in canonical order without duplicates, with a static capacity.
 
     Attributes:
       coords: ``int32[capacity, 1 + D]``: batch index, then lattice coordinates; padding rows
@@ -133,7 +133,7 @@ class VoxelGeometry:
 
     @property
     def valid(self) -> torch.Tensor:
-        """``bool[capacity]``: which rows are voxels."""
+        """``bool[capacity]``: True for rows that are voxels."""
         return self.coords[:, 0] != int(PAD)
 
     @property
@@ -142,7 +142,7 @@ class VoxelGeometry:
         return self.valid.sum()
 
     def same_as(self, other: VoxelGeometry) -> bool:
-        """Whether both hold the same voxels: identical tensors, or proven equal eagerly."""
+        """Return True if both hold the same voxels: identical tensors, or proven equal eagerly."""
         if self is other or self.coords is other.coords:
             return True
         alike = self.stride == other.stride and self.batch_size == other.batch_size
@@ -153,7 +153,7 @@ class VoxelGeometry:
     def relate(
         self, spec: str, target: VoxelGeometry | None = None, capacity: int | None = None
     ) -> tuple[KernelMap, VoxelGeometry]:
-        """The map of a spec from here, and the voxels it leads to; built on first use.
+        """Return the map of a spec from here, and the voxels it leads to; built on first use.
 
         Args:
           spec: the relation, as text.

@@ -20,7 +20,7 @@ from voxax.torch.voxels import Voxels, cat
 
 
 class ConvNormAct(nn.Module):
-    """Convolution without bias, batch normalisation, ReLU."""
+    """Convolution without bias, batch normalization, ReLU."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class MinkUNet(nn.Module):
         self.head = Linear(stages.head, out_channels, dtype=options.get("dtype"))
 
     def forward(self, voxels: Voxels) -> Voxels:
-        """Logits ``[capacity, out_channels]`` on the input's voxels."""
+        """Return logits ``[capacity, out_channels]`` on the input's voxels."""
         voxels = self.stem_second(self.stem(voxels))
         skips = []
         for down, blocks in zip(self.down, self.down_blocks, strict=True):
@@ -116,15 +116,15 @@ class MinkUNet(nn.Module):
 
 
 def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """One residual block a stage. Options as in :class:`MinkUNet`."""
+    """Return :func:`voxax.models.MinkUNet14` of PyTorch modules."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[14], **options)
 
 
 def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """Two residual blocks a stage. Options as in :class:`MinkUNet`."""
+    """Return :func:`voxax.models.MinkUNet18` of PyTorch modules."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[18], **options)
 
 
 def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """2, 3, 4, 6 blocks down and 2 a stage up. Options as in :class:`MinkUNet`."""
+    """Return :func:`voxax.models.MinkUNet34` of PyTorch modules."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)

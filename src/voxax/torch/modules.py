@@ -1,4 +1,4 @@
-"""PyTorch modules: convolutions, linear layers, normalisation and pooling."""
+"""PyTorch modules: convolutions, linear layers, normalization and pooling."""
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
 # PyTorch is an extra, which is absent where types are checked.
@@ -22,11 +22,13 @@ from voxax.tuning import Request
 
 
 class _Convolution(nn.Module):
-    """What dense and depthwise convolutions share."""
+    """Base of dense and depthwise convolutions."""
 
     NDIM: ClassVar[int | None] = None
     weight: nn.Parameter
     bias: nn.Parameter | None
+    spec: str
+    options: str
 
     def __init__(self, in_channels: int, ndim: int | None, capacity: int | None) -> None:
         super().__init__()
@@ -226,7 +228,7 @@ class SparseConvTranspose3d(SparseConvTranspose):
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over the voxels that exist; padding rows have no influence.
+    """Batch normalization over the voxels that exist; padding rows have no influence.
 
     In training the running averages take the biased variance, as those of
     :class:`voxax.nn.modules.BatchNorm`; PyTorch's own take the unbiased one. A batch without voxels
@@ -306,7 +308,7 @@ class Linear(nn.Linear):
         super().__init__(in_channels, out_channels, bias, dtype=dtype)
 
     def reset_parameters(self) -> None:
-        """Normal with variance ``2 / in_channels``, and no bias, as in JAX."""
+        """Draw normal weights with variance ``2 / in_channels``, and no bias, as in JAX."""
         nn.init.normal_(self.weight, std=math.sqrt(2 / self.in_features))
         if self.bias is not None:
             nn.init.zeros_(self.bias)

@@ -31,7 +31,7 @@ from voxax.torch.static_text import read_layer, read_spec
 
 
 def _geometry(coords: jax.Array, stride: tuple[int, ...]) -> VoxelGeometry:
-    """Rows in canonical order. ``batch_size`` has no part in a map."""
+    """Return the voxel set of rows in canonical order; maps do not depend on ``batch_size``."""
     count = jnp.sum(coords[:, 0] != jnp.iinfo(jnp.int32).max, dtype=jnp.int32)
     return VoxelGeometry(coords, count, {}, None, stride, 1)
 
@@ -56,7 +56,7 @@ def _neighbors_program(text: str, same: bool) -> Any:
     schema="(Tensor source, Tensor out, str spec, bool same) -> Tensor",
 )
 def neighbors(source: torch.Tensor, out: torch.Tensor, spec: str, same: bool) -> torch.Tensor:
-    """``int32[out_capacity, K]`` from the coordinates of both sides; ``same``: they are one."""
+    """Return ``int32[out_capacity, K]`` from the coordinates of both sides, equal if ``same``."""
     return call(_neighbors_program(spec, same), source, out)
 
 
@@ -85,7 +85,7 @@ def _outputs_program(text: str) -> Any:
     schema="(Tensor coords, str spec, SymInt capacity) -> Tensor",
 )
 def output_coords(coords: torch.Tensor, spec: str, capacity: int) -> torch.Tensor:
-    """``int32[capacity, 1 + D]``: the voxels that a strided or generative spec leads to.
+    """Return ``int32[capacity, 1 + D]``: the voxels that a strided or generative spec leads to.
 
     Raises:
       CapacityError: there are more, also inside a compiled program.
@@ -101,7 +101,7 @@ def _output_coords_shape(coords: torch.Tensor, spec: str, capacity: int) -> torc
 
 
 def output_bucket(coords: torch.Tensor, spec: str) -> int:
-    """The bucketed number of output voxels. Depends on data: not inside a compiled program."""
+    """Return the bucketed number of output voxels, which depends on data: not in compiled code."""
     rows = coords.shape[0] * (read_spec(spec).num_offsets if read_spec(spec).generative else 1)
     _, count, _ = _outputs_program(spec)(to_jax(coords), capacity=rows)
     return bucket_capacity(int(count))
@@ -132,7 +132,7 @@ def _view_program(text: str, name: str, same: bool) -> Any:
 def map_view(
     neighbors: torch.Tensor, name: str, spec: str, same: bool, in_rows: int
 ) -> torch.Tensor:
-    """An array that is derived from the table; see ``voxax.geometry.views``."""
+    """Return an array that is derived from the table; see ``voxax.geometry.views``."""
     return call(_view_program(spec, name, same), neighbors, in_rows=in_rows)
 
 
@@ -150,7 +150,7 @@ def _map_view_shape(
     if name in SIDE_OF_SORTED:
         return neighbors.new_empty((taps + 1, rows if name == "sorted_neighbors" else in_rows))
     side = rows if name == "windows" else in_rows
-    # The spec's own number: that of the table may be a symbol.
+    # The spec's own number of taps: that of the table may be a symbol.
     columns = len(columns_of(read_spec(spec), read_spec(spec).num_offsets))
     return neighbors.new_empty((2, (side + WINDOW_TILE - 1) // WINDOW_TILE, columns))
 
@@ -161,7 +161,7 @@ def _map_view_shape(
     schema="(Tensor features, Tensor neighbors, bool largest) -> Tensor",
 )
 def window_extremes(features: torch.Tensor, neighbors: torch.Tensor, largest: bool) -> torch.Tensor:
-    """``int32[M, C]``: the input row of each window's largest or smallest value, or -1."""
+    """Return ``int32[M, C]``: the input row of each window's largest or smallest value, or -1."""
     return call(extreme_rows, features, neighbors, largest=largest)
 
 
@@ -218,7 +218,7 @@ def _wgrad_program(text: str) -> Any:
 def forward(
     features: torch.Tensor, weight: torch.Tensor, views: Tensors, layer: str
 ) -> torch.Tensor:
-    """``y [M, C_out]`` of ``features [N, C_in]``; ``views``: as the layer's text names them."""
+    """Return ``y [M, C_out]`` of ``features [N, C_in]``; the layer's text names ``views``."""
     return call(_forward_program(layer), features, weight, *views)
 
 
@@ -230,7 +230,7 @@ def forward(
 def dgrad(
     grad: torch.Tensor, weight: torch.Tensor, views: Tensors, layer: str, rows: int
 ) -> torch.Tensor:
-    """``dx [rows, C_in]`` of ``grad [M, C_out]``."""
+    """Return ``dx [rows, C_in]`` of ``grad [M, C_out]``."""
     return call(_dgrad_program(layer), grad, weight, *views, rows=rows)
 
 
@@ -240,7 +240,7 @@ def dgrad(
     schema="(Tensor features, Tensor grad, Tensor[] views, str layer) -> Tensor",
 )
 def wgrad(features: torch.Tensor, grad: torch.Tensor, views: Tensors, layer: str) -> torch.Tensor:
-    """``dw``, in the weight's shape."""
+    """Return ``dw``, in the weight's shape."""
     return call(_wgrad_program(layer), features, grad, *views)
 
 

@@ -31,7 +31,7 @@ _TYPICAL_ROWS = 65536
 
 @dataclasses.dataclass(frozen=True)
 class LayerText:
-    """What the three products of a layer have in common.
+    """The static side of the three products of a layer, as a text describes it.
 
     Attributes:
       spec: the relation.
@@ -52,7 +52,7 @@ class LayerText:
     requests: tuple[tuple[str, Any], ...]
 
     def kernel_map(self, in_rows: int, out_rows: int, views: Sequence[jax.Array]) -> KernelMap:
-        """The map that holds ``views``. Of its voxels it knows the number only."""
+        """Return the map that holds ``views``; its voxels have a number of rows only."""
         source = _stand_in(in_rows, self.level)
         out = source if self.same else _stand_in(out_rows, self.level)
         return KernelMap(source, out, self.spec, dict(zip(self.views, views, strict=True)))
@@ -85,7 +85,7 @@ def spec_text(
     kernel_shape: KernelShape,
     spatial_shape: int | Sequence[int] | None,
 ) -> str:
-    """A :class:`voxax.KernelSpec`, checked. Arguments and errors as there."""
+    """Return the text of a :class:`voxax.KernelSpec`, checked. Arguments and errors as there."""
     spec = KernelSpec.make(
         ndim,
         kernel_size,
@@ -100,18 +100,18 @@ def spec_text(
 
 
 def text_of_spec(spec: KernelSpec) -> str:
-    """The text that :func:`read_spec` reads."""
+    """Return the text that :func:`read_spec` reads."""
     return json.dumps(dataclasses.asdict(spec), separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=4096)
 def read_spec(text: str) -> KernelSpec:
-    """The spec in a text."""
+    """Return the spec in a text."""
     return KernelSpec(**{name: _tuples(value) for name, value in json.loads(text).items()})
 
 
 class Facts(NamedTuple):
-    """What callers ask of a spec that they hold as text."""
+    """Properties of the KernelSpec in a text."""
 
     ndim: int
     transposed: bool
@@ -122,7 +122,7 @@ class Facts(NamedTuple):
 
 @torch.compiler.assume_constant_result
 def relation_facts(spec: str) -> Facts:
-    """Of the spec in a text."""
+    """Return properties of the KernelSpec serialized in ``spec``."""
     found = read_spec(spec)
     return Facts(
         found.ndim, found.transposed, found.generative, found.keeps_coords, found.num_offsets
@@ -131,7 +131,7 @@ def relation_facts(spec: str) -> Facts:
 
 @torch.compiler.assume_constant_result
 def output_level(spec: str, stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Total stride of the output for an input of that total stride.
+    """Return the total stride of the output for an input of that total stride.
 
     Raises:
       InputError: a transposed relation that leads to a finer lattice than the original voxels.
@@ -141,13 +141,13 @@ def output_level(spec: str, stride: tuple[int, ...]) -> tuple[int, ...]:
 
 @torch.compiler.assume_constant_result
 def adjoint_text(spec: str) -> str:
-    """The relation read in the other direction, without how outputs are found."""
+    """Return the text of the adjoint relation, without how outputs are found."""
     return text_of_spec(read_spec(spec).adjoint().relation)
 
 
 @torch.compiler.assume_constant_result
 def request_text(kind: WeightKind, precision: str | None, **requests: Any) -> str:
-    """Algorithm requests in one spelling.
+    """Return the text of algorithm requests, in one spelling.
 
     Raises:
       AlgorithmError: one that is not understood.
@@ -166,7 +166,7 @@ def layer_text(
     weight_shape: tuple[int, ...],
     dtype: str,
 ) -> str:
-    """The text that :func:`read_layer` reads, with the views that its products want.
+    """Return the text that :func:`read_layer` reads, with the views that its products read.
 
     Args:
       spec, options: texts.
@@ -219,7 +219,7 @@ def _layer_text(
 
 @functools.lru_cache(maxsize=4096)
 def read_layer(text: str) -> LayerText:
-    """The layer in a text."""
+    """Return the layer in a text."""
     found = json.loads(text)
     spec = KernelSpec(**{name: _tuples(value) for name, value in found["spec"].items()})
     return LayerText(
@@ -236,7 +236,7 @@ def read_layer(text: str) -> LayerText:
 
 @torch.compiler.assume_constant_result
 def view_names(text: str) -> tuple[str, ...]:
-    """The map's arrays that a layer's operators take, in order."""
+    """Return the names of the map's arrays that a layer's operators take, in order."""
     return read_layer(text).views
 
 

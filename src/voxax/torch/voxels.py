@@ -23,7 +23,7 @@ from voxax.torch.geometry import KernelMap, Link, VoxelGeometry, recording
 
 
 class Voxels:
-    """A sparse tensor: one feature row per voxel. What :class:`voxax.Voxels` is, of tensors.
+    """A sparse tensor: one feature row per voxel; :class:`voxax.Voxels` of tensors.
 
     Attributes:
       geometry: which voxels exist.
@@ -50,7 +50,7 @@ class Voxels:
         capacity: int | None = None,
         stride: int | Sequence[int] = 1,
     ) -> Voxels:
-        """Voxels from integer coordinates in any order; features of duplicates are averaged.
+        """Make voxels from integer coordinates in any order; features of duplicates are averaged.
 
         Args:
           coords: ``int[N, 1 + D]``: batch index, then D coordinates, negative allowed.
@@ -72,7 +72,7 @@ class Voxels:
 
     @staticmethod
     def from_jax(voxels: vx.Voxels) -> Voxels:
-        """The same memory as tensors; features take no part in differentiation by JAX."""
+        """Return tensors on the same memory; features take no part in differentiation by JAX."""
         voxels.raise_if_overflowed()
         geometry = voxels.geometry
         coords = to_torch(jnp.asarray(geometry.coords))
@@ -81,7 +81,7 @@ class Voxels:
         return Voxels(made, features, voxels.voxel_size, voxels.origin)
 
     def to_jax(self) -> vx.Voxels:
-        """The same memory as JAX arrays; features take no part in autograd."""
+        """Return JAX arrays on the same memory; features take no part in autograd."""
         coords = to_jax(self.coords)
         count = jnp.sum(coords[:, 0] != int(PAD), dtype=jnp.int32)
         drops: dict[tuple[int, ...], jax.Array] = {self.stride: jnp.zeros((), jnp.int32)}
@@ -120,7 +120,7 @@ class Voxels:
 
     @property
     def valid(self) -> torch.Tensor:
-        """``bool[capacity]``: which rows are voxels."""
+        """``bool[capacity]``: True for rows that are voxels."""
         return self.geometry.valid
 
     def valid_coords(self) -> torch.Tensor:
@@ -132,11 +132,11 @@ class Voxels:
         return self.features[self.valid]
 
     def on(self, geometry: VoxelGeometry, features: torch.Tensor) -> Voxels:
-        """Other voxels and features with this voxel size and origin."""
+        """Return other voxels and features with this voxel size and origin."""
         return Voxels(geometry, features, self.voxel_size, self.origin)
 
     def replace_features(self, features: torch.Tensor) -> Voxels:
-        """The same voxels with other features ``[capacity, C']``; padding rows are zeroed.
+        """Return the voxels with other features ``[capacity, C']``; padding rows are zeroed.
 
         Raises:
           InputError: ``features`` has another number of rows than the capacity.
@@ -185,7 +185,7 @@ def cat(voxels: Sequence[Voxels]) -> Voxels:
 def voxelize(
     positions: torch.Tensor | np.ndarray, features: torch.Tensor, voxel_size: Any, **options: Any
 ) -> Voxels:
-    """Points to voxels; features in one voxel are averaged, and gradients flow back to them.
+    """Turn points into voxels; features in one voxel are averaged, with gradients.
 
     Args:
       positions: ``float[N, D]``.
@@ -199,7 +199,7 @@ def voxelize(
     """
     check_tensor(features, "features")
     if refused := {"reduction", "return_inverse"} & set(options):
-        raise InputError(f"{refused.pop()}= is not for the PyTorch door, which takes the mean")
+        raise InputError(f"{refused.pop()}= is not supported by voxax.torch, which takes the mean")
     points = jnp.asarray(np.asarray(positions))
     if features.shape[0] != points.shape[0]:
         raise InputError(f"{features.shape[0]} rows of features, {points.shape[0]} positions")
@@ -222,7 +222,7 @@ def _cleared(features: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 
 
 def _scattered(made: vx.Voxels, inverse: torch.Tensor, features: torch.Tensor) -> Voxels:
-    """Means of the rows that share a voxel, summed in at least float32."""
+    """Return means of the rows that share a voxel, summed in at least float32."""
     wide = torch.promote_types(features.dtype, torch.float32)
     kept = inverse >= 0
     rows = inverse[kept].long()
@@ -303,7 +303,7 @@ torch.serialization.add_safe_globals([Voxels, VoxelGeometry, Link, KernelMap])
 
 
 def plan(model: Callable[[Voxels], Any], voxels: Voxels) -> Voxels:
-    """The same voxels with every kernel map that ``model(voxels)`` will ask for attached.
+    """Return the voxels with every kernel map that ``model(voxels)`` will ask for attached.
 
     Strided levels get capacities of their own, bucketed from the number of their voxels. The model
     runs once, without its products; neither its statistics nor the random state change.

@@ -1,4 +1,4 @@
-"""Labelled LiDAR sweeps of random streets, by ray casting: training data without a download.
+"""Labeled LiDAR sweeps of random streets, by ray casting: training data without a download.
 
 ``simulate_sweep(seed)`` draws a street (:func:`street_scene`) and returns what a spinning
 sensor in its middle measures. Everything follows from the seed. One core needs about 0.15 s
@@ -13,12 +13,12 @@ What is in a street
     (diameter 8 / 16 / 25 cm and height 1.0 / 3.0 / 7.9 m at the 10th / 50th / 90th
     percentile); trees, bushes and hedges; adults (1.7 m) and children, alone and in groups.
     Within 30 m of the sensor are about 36 persons (31 to 45) and 38 poles (30 to 48), many
-    more than in most recorded sweeps, so that these two classes can be learnt from few sweeps.
+    more than in most recorded sweeps, so that these two classes can be learned from few sweeps.
     Trunks are vegetation; kerbs, carriageway and pavement are ground; garden walls and porch
     columns are building.
 
 How hard it is
-    Measured on seeds 0 to 19. Share of the points per class, in per cent:
+    Measured on seeds 0 to 19. Share of the points per class, in percent:
 
     ========  ======  ========  =======  ====  ==========  ======
     sensor    ground  building  vehicle  pole  vegetation  person
@@ -48,7 +48,7 @@ How hard it is
     - Intensity says little: the best guess from it alone has 58 % of the points right where
       "ground" for all has 54 %, and 25 % where classes weigh the same (chance is 17 %).
 
-Not modelled
+Not modeled
     Motion during a revolution, several returns per ray, beam width (points that hang between
     two objects), reflections and glass, weather, interiors, and clutter outside the six classes.
 """

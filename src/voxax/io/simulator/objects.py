@@ -22,12 +22,12 @@ ROOT = 0.3
 
 
 def paint(rng: np.random.Generator, mean: float) -> float:
-    """A reflectivity around ``mean``, spread so widely that classes overlap."""
+    """Draw a reflectivity around ``mean``; the range is so wide that classes overlap."""
     return float(np.clip(mean + rng.normal(0.0, 0.15), 0.04, 0.95))
 
 
 def vehicle_size(rng: np.random.Generator) -> tuple[str, float, float, float]:
-    """A kind (``car``, ``van`` or ``truck``) and its length, width and height, metres."""
+    """Draw a kind (``car``, ``van`` or ``truck``) and its length, width and height, meters."""
     kind = str(rng.choice(["car", "van", "truck"], p=[0.72, 0.18, 0.10]))
     low, high = {
         "car": ([3.5, 1.60, 1.38], [4.9, 1.92, 1.72]),
@@ -44,7 +44,7 @@ def add_vehicle(
     pose: Pose,
     size: tuple[str, float, float, float],
 ) -> None:
-    """A vehicle that heads along the pose's x axis; ``size`` as from :func:`vehicle_size`."""
+    """Add a vehicle that heads along the pose's x axis; ``size`` as from :func:`vehicle_size`."""
     kind, length, width, height = size
     body, glass = paint(rng, 0.4), paint(rng, 0.25)
 
@@ -61,7 +61,7 @@ def add_vehicle(
         middle = 0.5 * (waist + height)
         box(-0.5, 0.47, clear, waist, 1.0, body)
         box(0.47, 0.5, clear + 0.1, waist - 0.12, 0.9, body)
-        # Two storeys, the upper one shorter, stand for sloping screens.
+        # Two stories, the upper one shorter, stand for sloping screens.
         box(rear, front, waist, middle, 0.9, glass)
         box(rear + 0.06, front - 0.09, middle, height, 0.82, body)
         wheel, axles = rng.uniform(0.29, 0.35), (-0.31, 0.31)
@@ -91,7 +91,7 @@ def _post(out: SolidBuilder, pose: Pose, radius: float, height: float, shade: fl
 
 
 def add_pole(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
-    """A lamp, sign, traffic light, utility pole or bollard; arms point along the x axis."""
+    """Add a lamp, sign, traffic light, utility pole or bollard; arms point along the x axis."""
     kind = rng.choice(
         ["lamp", "sign", "light", "utility", "bollard"], p=[0.26, 0.30, 0.12, 0.10, 0.22]
     )
@@ -127,7 +127,7 @@ def add_pole(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
 
 
 def add_person(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
-    """A standing or walking adult or child, who faces along the pose's x axis."""
+    """Add a standing or walking adult or child that faces along the pose's x axis."""
     tall = rng.uniform(1.05, 1.45) if rng.random() < 0.18 else rng.normal(1.72, 0.1)
     build = rng.uniform(0.85, 1.2) * tall / 1.72
     cloth, trousers = paint(rng, 0.38), paint(rng, 0.33)
@@ -171,7 +171,7 @@ def _clump(
 
 
 def add_tree(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
-    """A broad-leaved tree, a young one, or a conifer: a trunk and clumps of leaves."""
+    """Add a broad-leaved tree, a young one, or a conifer: a trunk and clumps of leaves."""
     kind = rng.choice(["broad", "young", "conifer"], p=[0.6, 0.22, 0.18])
     leaf, bark = paint(rng, 0.38), paint(rng, 0.32)
     if kind == "young":
@@ -199,7 +199,7 @@ def add_tree(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
 
 
 def add_bush(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
-    """One to three low clumps."""
+    """Add a bush of one to three low clumps."""
     leaf, size = paint(rng, 0.36), rng.uniform(0.35, 0.95)
     for _ in range(int(rng.integers(1, 4))):
         x, y = rng.normal(0.0, 0.5 * size, 2)
@@ -210,7 +210,7 @@ def add_bush(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
 def add_hedge(
     out: SolidBuilder, rng: np.random.Generator, pose: Pose, length: float, height: float
 ) -> None:
-    """A clipped hedge along the pose's x axis, in blocks of slightly different size."""
+    """Add a clipped hedge along the pose's x axis, in blocks of slightly different size."""
     leaf, thick, depth = paint(rng, 0.36), rng.uniform(0.25, 0.6), rng.uniform(0.04, 0.15)
     blocks = max(1, round(length / 1.6))
     run = length / blocks
@@ -232,14 +232,14 @@ def add_building(
     size: tuple[float, float, float],
     room: float,
 ) -> None:
-    """A house whose front faces along -y of the pose.
+    """Add a house whose front faces along -y of the pose.
 
     Args:
       out: receives the primitives.
       rng: draws the details.
-      pose: of the centre of the footprint.
-      size: width, depth and height, metres.
-      room: free metres before the front, which protrusions may use.
+      pose: of the center of the footprint.
+      size: width, depth and height, meters.
+      room: free meters before the front, which protrusions may use.
     """
     width, depth, height = size
     wall = paint(rng, 0.36)
@@ -278,6 +278,6 @@ def add_building(
 def add_wall(
     out: SolidBuilder, rng: np.random.Generator, pose: Pose, length: float, height: float
 ) -> None:
-    """A garden wall along the pose's x axis."""
+    """Add a garden wall along the pose's x axis."""
     half = (0.5 * length, rng.uniform(0.08, 0.2), 0.5 * (height + ROOT))
     out.add(BOX, pose, (0.0, 0.0, half[2] - ROOT), half, BUILDING, paint(rng, 0.36))

@@ -1,8 +1,8 @@
-"""Labelled convex primitives: boxes, vertical cylinders and ellipsoids, and where rays meet them.
+"""Labeled convex primitives: boxes, vertical cylinders and ellipsoids, and where rays meet them.
 
 Every primitive is a unit shape, stretched, turned about z and moved. Rays are taken
 into the primitive's own frame instead, where three small functions do the geometry.
-The direction is not normalised again there, so ray parameters stay metres of the
+The direction is not normalized again there, so ray parameters stay meters of the
 original ray. Vectors have their components on the first axis, ``[3, n]``, so that each
 component is contiguous; all arrays are float64.
 """
@@ -28,20 +28,20 @@ class Solids:
 
     Attributes:
       shape: ``int8[n]``, index into :data:`SHAPE_NAMES`.
-      centre: ``float64[n, 3]``, metres.
-      half: ``float64[n, 3]``, half extents along the primitive's own axes, metres:
+      center: ``float64[n, 3]``, meters.
+      half: ``float64[n, 3]``, half extents along the primitive's own axes, meters:
         half sides of a box, the two radii and half height of a cylinder, the semi-axes
         of an ellipsoid.
       yaw: ``float64[n]``, rotation about z, radians.
       label: ``int32[n]``, index into :data:`CLASS_NAMES`.
       reflectivity: ``float64[n]``, 0 to 1.
-      penetration: ``float64[n]``, mean depth in metres that a ray enters before it is
+      penetration: ``float64[n]``, mean depth in meters that a ray enters before it is
         returned; 0 is an opaque surface. A ray that would go deeper than the primitive is
         thick passes through.
     """
 
     shape: np.ndarray
-    centre: np.ndarray
+    center: np.ndarray
     half: np.ndarray
     yaw: np.ndarray
     label: np.ndarray
@@ -52,12 +52,12 @@ class Solids:
         return len(self.label)
 
     def take(self, rows: np.ndarray) -> Solids:
-        """The primitives at ``rows`` (integer indices ``[m]`` or a mask ``bool[n]``)."""
+        """Return the primitives at ``rows`` (integer indices ``[m]`` or a mask ``bool[n]``)."""
         return Solids(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 class Pose(NamedTuple):
-    """Where an object stands: metres, and radians about z."""
+    """Place of an object: meters, and radians about z."""
 
     x: float
     y: float
@@ -66,7 +66,7 @@ class Pose(NamedTuple):
 
 
 class SolidBuilder:
-    """Collects primitives, object by object; :meth:`build` returns them as arrays."""
+    """Collect primitives, object by object; :meth:`build` returns them as arrays."""
 
     def __init__(self) -> None:
         self._rows: list[tuple] = []
@@ -88,11 +88,11 @@ class SolidBuilder:
         Args:
           shape: index into :data:`SHAPE_NAMES`.
           pose: of the object.
-          offset: centre of the primitive in the object's frame, metres.
-          half: half extents, metres.
+          offset: center of the primitive in the object's frame, meters.
+          half: half extents, meters.
           label: index into :data:`CLASS_NAMES`.
           reflectivity: 0 to 1.
-          penetration: mean depth of a return inside the primitive, metres.
+          penetration: mean depth of a return inside the primitive, meters.
           turn: yaw of the primitive within the object, radians.
         """
         c, s = np.cos(pose.yaw), np.sin(pose.yaw)
@@ -102,11 +102,11 @@ class SolidBuilder:
         self._rows.append((shape, label, *numbers))
 
     def build(self) -> Solids:
-        """All primitives so far, in the order they were added."""
+        """Return all primitives so far, in the order they were added."""
         table = np.array(self._rows, np.float64).reshape(-1, 11)
         return Solids(
             shape=table[:, 0].astype(np.int8),
-            centre=table[:, 2:5].copy(),
+            center=table[:, 2:5].copy(),
             half=table[:, 5:8].copy(),
             yaw=table[:, 8].copy(),
             label=table[:, 1].astype(np.int32),
@@ -122,14 +122,14 @@ TINY = 1e-12
 
 
 def unit_box(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Entry and exit of rays ``[3, n]`` through the cube ``[-1, 1]^3``.
+    """Return the entry and exit of rays ``[3, n]`` through the cube ``[-1, 1]^3``.
 
     Returns ``(near, far)``, each ``[n]``; a ray misses where ``near > far``.
     """
     inverse = 1.0 / np.where(np.abs(direction) < TINY, TINY, direction)
-    to_centre = -origin * inverse
+    to_center = -origin * inverse
     reach = np.abs(inverse)
-    near, far = to_centre - reach, to_centre + reach
+    near, far = to_center - reach, to_center + reach
     return (
         np.maximum(np.maximum(near[0], near[1]), near[2]),
         np.minimum(np.minimum(far[0], far[1]), far[2]),
@@ -137,7 +137,7 @@ def unit_box(origin: np.ndarray, direction: np.ndarray) -> Interval:
 
 
 def _round_interval(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
-    """Where ``a t^2 + 2 b t + c <= 0``, for ``a >= 0``."""
+    """Return the interval where ``a t^2 + 2 b t + c <= 0``, for ``a >= 0``."""
     flat = a < TINY * TINY
     a = np.where(flat, 1.0, a)
     disc = b * b - a * c
@@ -149,19 +149,19 @@ def _round_interval(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
 
 
 def unit_cylinder(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Like :func:`unit_box`, for ``x^2 + y^2 <= 1, |z| <= 1`` with its caps."""
+    """Do as :func:`unit_box` for ``x^2 + y^2 <= 1, |z| <= 1`` with its caps."""
     near, far = _round_interval(
         direction[0] ** 2 + direction[1] ** 2,
         origin[0] * direction[0] + origin[1] * direction[1],
         origin[0] ** 2 + origin[1] ** 2 - 1.0,
     )
     inverse = 1.0 / np.where(np.abs(direction[2]) < TINY, TINY, direction[2])
-    to_centre, reach = -origin[2] * inverse, np.abs(inverse)
-    return np.maximum(near, to_centre - reach), np.minimum(far, to_centre + reach)
+    to_center, reach = -origin[2] * inverse, np.abs(inverse)
+    return np.maximum(near, to_center - reach), np.minimum(far, to_center + reach)
 
 
 def unit_sphere(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Like :func:`unit_box`, for the unit ball."""
+    """Do as :func:`unit_box` for the unit ball."""
     return _round_interval(
         np.einsum("ij,ij->j", direction, direction),
         np.einsum("ij,ij->j", origin, direction),
@@ -184,7 +184,7 @@ def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 
 def entry(interval: Interval) -> np.ndarray:
-    """Distance ``[n]`` at which a ray enters, from its ``(near, far)``; inf for none.
+    """Return the distance ``[n]`` at which a ray enters, from its ``(near, far)``; inf for none.
 
     A ray that starts inside a primitive does not see it: sensors stand outside.
     """
@@ -192,34 +192,13 @@ def entry(interval: Interval) -> np.ndarray:
     return np.where((near <= far) & (near > 0.0), near, np.inf)
 
 
-def intersect(solids: Solids, origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Entry and exit of ray ``i`` through primitive ``i``.
-
-    Args:
-      solids: ``n`` primitives of any shapes.
-      origin: ``[3, n]``, metres.
-      direction: ``[3, n]``, unit vectors.
-
-    Returns:
-      ``(near, far)``, each ``[n]``, metres; a ray misses where ``near > far``.
-    """
-    near, far = np.full(len(solids), np.inf), np.full(len(solids), -np.inf)
-    half = solids.half.T
-    start = to_local(origin - solids.centre.T, solids.yaw) / half
-    heading = to_local(direction, solids.yaw) / half
-    for shape, unit_shape in UNIT_SHAPES.items():
-        rows = np.flatnonzero(solids.shape == shape)
-        near[rows], far[rows] = unit_shape(start[:, rows], heading[:, rows])
-    return near, far
-
-
 def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Absolute cosine ``[n]`` between ray ``i`` and the surface normal of primitive ``i``.
+    """Return ``[n]``: absolute cosines between ray ``i`` and the normal of primitive ``i``.
 
     ``point``, ``direction``: ``[3, n]``, a point on the surface and the ray's unit direction.
     """
     half = solids.half.T
-    local = to_local(point - solids.centre.T, solids.yaw) / half
+    local = to_local(point - solids.center.T, solids.yaw) / half
     size = np.abs(local)
     normal = local.copy()
     side = np.arange(3)[:, None]

@@ -25,10 +25,10 @@ from voxax.io.simulator.solids import Pose, SolidBuilder, Solids
 
 # Samples along the part of a ray where it can meet the ground, then halvings of the
 # first gap that has a crossing. A ray that skims 40 m out has such a part of about 13 m,
-# so the samples are 1 m apart there, and the halvings end at a millimetre.
+# so the samples are 1 m apart there, and the halvings end at a millimeter.
 SAMPLES = 12
 HALVINGS = 10
-# A kerb is a steep ramp, this wide in metres, so that the surface has no jumps.
+# A kerb is a steep ramp, this wide in meters, so that the surface has no jumps.
 KERB_RAMP = 0.06
 
 Coordinate = np.ndarray | float
@@ -40,11 +40,11 @@ class Street:
 
     Attributes:
       heading: direction of the street at ``u = 0``, radians.
-      start: ``u`` of the world origin, metres.
-      offset: ``v`` of the centre line at ``u = 0``, with the world origin at ``v = 0``, metres.
+      start: ``u`` of the world origin, meters.
+      offset: ``v`` of the center line at ``u = 0``, with the world origin at ``v = 0``, meters.
       curvature: 1/m.
-      half_width: of the carriageway, metres.
-      pavement: width of each pavement, metres.
+      half_width: of the carriageway, meters.
+      pavement: width of each pavement, meters.
     """
 
     heading: float
@@ -55,7 +55,7 @@ class Street:
     pavement: float
 
     def locate(self, x: Coordinate, y: Coordinate) -> tuple[np.ndarray, np.ndarray]:
-        """``(along, across)`` in metres of world positions; across is positive on the left."""
+        """Return ``(along, across)`` in meters; across is positive on the left of the street."""
         c, s = np.cos(self.heading), np.sin(self.heading)
         u, v = c * x + s * y + self.start, c * y - s * x
         slope = self.curvature * u
@@ -63,9 +63,9 @@ class Street:
         return u, across
 
     def place(self, along: float, across: float) -> tuple[float, float, float]:
-        """World ``(x, y, heading)`` of a place on the street; inverse of :meth:`locate`.
+        """Return world ``(x, y, heading)`` of a place on the street; inverse of :meth:`locate`.
 
-        Exact on the centre line, and within a few per cent of ``across`` off it.
+        Exact on the center line, and within a few percent of ``across`` off it.
         """
         slope = self.curvature * along
         norm = np.sqrt(1.0 + slope * slope)
@@ -80,11 +80,11 @@ class Terrain:
     """Ground height ``z(x, y)``, zero at the origin if that is on a carriageway.
 
     Attributes:
-      slope: ``float64[2]``, rise per metre along x and y.
+      slope: ``float64[2]``, rise per meter along x and y.
       waves: ``float64[k, 4]``, rows of (wave number x, wave number y in rad/m, phase in
-        radians, amplitude in metres).
+        radians, amplitude in meters).
       streets: carriageways, lower than the rest by ``kerb``.
-      kerb: metres.
+      kerb: meters.
       shade: ``float64[2]``, reflectivity of carriageway and of the rest.
     """
 
@@ -95,14 +95,14 @@ class Terrain:
     shade: np.ndarray
 
     def outside(self, x: Coordinate, y: Coordinate) -> np.ndarray:
-        """Metres from the nearest carriageway's edge, negative on it; inf without streets."""
+        """Meters from the nearest carriageway's edge, negative on it; inf without streets."""
         beyond = np.full(np.broadcast(x, y).shape, np.inf)
         for street in self.streets:
             beyond = np.minimum(beyond, np.abs(street.locate(x, y)[1]) - street.half_width)
         return beyond
 
     def _raised(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """0 on carriageways, 1 beyond the kerb."""
+        """Return 0 on carriageways, 1 beyond the kerb."""
         return np.clip(self.outside(x, y) / KERB_RAMP, 0.0, 1.0)
 
     def _relief(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -113,7 +113,7 @@ class Terrain:
         return z
 
     def height(self, x: Coordinate, y: Coordinate) -> np.ndarray:
-        """Ground height in metres at world positions of any one shape."""
+        """Ground height in meters at world positions of any one shape."""
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
         return self.slope[0] * x + self.slope[1] * y + self._relief(x, y)
 
@@ -124,15 +124,15 @@ class Terrain:
         return self.shade[0] + raised * (self.shade[1] - self.shade[0]) + patches
 
     def intersect(self, origin: np.ndarray, direction: np.ndarray, limit: np.ndarray) -> np.ndarray:
-        """First distance at which rays meet the ground.
+        """Return the first distance at which rays meet the ground.
 
         Args:
-          origin: ``float64[3]``, metres, higher above the tilted plane than any relief.
+          origin: ``float64[3]``, meters, higher above the tilted plane than any relief.
           direction: ``float64[3, n]``, unit vectors.
-          limit: ``float64[n]``, metres; the search stops there.
+          limit: ``float64[n]``, meters; the search stops there.
 
         Returns:
-          ``float64[n]``, metres, inf where there is none before the limit.
+          ``float64[n]``, meters, inf where there is none before the limit.
         """
         # The relief lies between two planes: only the part of a ray between them matters.
         swing = np.abs(self.waves[:, 3]).sum()
@@ -170,7 +170,7 @@ class Terrain:
         return distance
 
     def facing(self, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        """Absolute cosine ``[n]`` between rays and the ground's normal at ``point`` ``[3, n]``."""
+        """Return ``[n]``: absolute cosines between rays and the ground's normal at ``point``."""
         step = 0.02
         x, y = point[0], point[1]
         here = self.height(x, y)
@@ -180,28 +180,28 @@ class Terrain:
         return cosine / np.sqrt(1.0 + gx * gx + gy * gy)
 
 
-# Half length of the built-up part of each street, metres.
+# Half length of the built-up part of each street, meters.
 REACH = 92.0
 # Small objects keep this far from the sensor, and "near" ones come no farther than this.
 CLEAR, NEAR = 3.0, 30.0
 
 
 class Occupied:
-    """Rectangles on the ground that are taken."""
+    """Rectangles of the ground that are occupied."""
 
     def __init__(self) -> None:
         self._count = 0
         self._rows = np.zeros((256, 6))
 
     def add(self, x: float, y: float, half_length: float, half_width: float, yaw: float) -> None:
-        """Take a rectangle, metres and radians."""
+        """Take a rectangle, meters and radians."""
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
         self._rows[self._count] = (x, y, half_length, half_width, np.cos(yaw), np.sin(yaw))
         self._count += 1
 
     def is_free(self, x: float, y: float, radius: float) -> bool:
-        """Whether a disc touches no rectangle."""
+        """Return True if a disc touches no rectangle."""
         rows = self._rows[: self._count]
         dx, dy = x - rows[:, 0], y - rows[:, 1]
         along = np.abs(rows[:, 4] * dx + rows[:, 5] * dy) - rows[:, 2]
@@ -210,7 +210,7 @@ class Occupied:
 
 
 class Layout:
-    """Furnishes the streets of a terrain; :attr:`solids` collects the primitives."""
+    """Furnish the streets of a terrain; :attr:`solids` collects the primitives."""
 
     def __init__(self, rng: np.random.Generator, terrain: Terrain) -> None:
         self.rng = rng
@@ -224,7 +224,7 @@ class Layout:
     def _is_off_road(
         self, index: int, x: float, y: float, yaw: float, hx: float, hy: float
     ) -> bool:
-        """Whether a rectangle keeps off all carriageways, and the other streets' pavements."""
+        """Return True if a rectangle is off all carriageways and the other streets' pavements."""
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
         c, s = np.cos(yaw), np.sin(yaw)
         px, py = x + c * u - s * v, y + s * u + c * v
@@ -235,7 +235,7 @@ class Layout:
         return True
 
     def build_up(self, index: int) -> None:
-        """Rows of houses with gaps and gardens, or a park, on both sides of street ``index``."""
+        """Place houses with gaps and gardens, or a park, on both sides of street ``index``."""
         rng = self.rng
         for side in (-1.0, 1.0):
             setback = rng.choice([0.0, rng.uniform(1.0, 3.0), rng.uniform(3.0, 7.0)])
@@ -269,7 +269,7 @@ class Layout:
             self._garden(index, side, along, width, room)
 
     def _garden(self, index: int, side: float, along: float, width: float, room: float) -> None:
-        """A strip behind the pavement: a border along it, trees and bushes behind."""
+        """Place a strip behind the pavement: a border along it, trees and bushes behind."""
         rng, street = self.rng, self.terrain.streets[index]
         edge = street.half_width + street.pavement + 0.5
         border = rng.choice(["hedge", "wall", "open"], p=[0.45, 0.25, 0.30])
@@ -287,7 +287,7 @@ class Layout:
                 self._stand(plant, x, y, rng.uniform(-np.pi, np.pi), 0.5)
 
     def _stand(self, add, x: float, y: float, yaw: float, radius: float) -> bool:
-        """Place an object if its disc is free; says whether it did."""
+        """Place an object if its disc is free; return True if it did."""
         if np.hypot(x, y) < CLEAR or not self.taken.is_free(x, y, radius):
             return False
         add(self.solids, self.rng, self._pose(x, y, yaw))
@@ -295,19 +295,19 @@ class Layout:
         return True
 
     def _put_vehicle(self, index: int, along: float, across: float, wobble: float) -> float:
-        """Place a vehicle if there is room for it; returns its length."""
+        """Place a vehicle if it fits; return its length."""
         rng, street = self.rng, self.terrain.streets[index]
         size = vehicle_size(rng)
         _, length, width, _ = size
         x, y, yaw = street.place(along, across)
         yaw += rng.normal(0.0, wobble)
         parked = abs(across) > street.half_width - 2.0
-        # Traffic keeps to the right; who parks may face either way.
+        # Traffic keeps to the right; parked vehicles may face either way.
         if (parked and rng.random() < 0.5) or (not parked and across > 0.0):
             yaw += np.pi
         c, s = length * np.cos(yaw), length * np.sin(yaw)
         discs = [(x + t * c, y + t * s) for t in (-0.35, 0.0, 0.35)]
-        # The sensor's own vehicle needs room too.
+        # The sensor's own vehicle needs space too.
         free = all(self.taken.is_free(*d, 0.5 * width) and np.hypot(*d) > 4.5 for d in discs)
         if free and not self._in_crossing(index, x, y, 0.5 * length):
             add_vehicle(self.solids, rng, self._pose(x, y, yaw), size)
@@ -319,7 +319,7 @@ class Layout:
         return any(abs(s.locate(x, y)[1]) < s.half_width + margin for s in others)
 
     def park(self, index: int) -> None:
-        """Parked vehicles along the kerbs of street ``index``."""
+        """Place parked vehicles along the kerbs of street ``index``."""
         rng, street = self.rng, self.terrain.streets[index]
         for side in (-1.0, 1.0):
             share = rng.choice([0.2, 0.5, 0.8])
@@ -332,7 +332,7 @@ class Layout:
                     along += rng.uniform(4.0, 9.0)
 
     def drive(self, index: int) -> None:
-        """Moving vehicles in both lanes of street ``index``."""
+        """Place moving vehicles in both lanes of street ``index``."""
         rng = self.rng
         for side in (-1.0, 1.0):
             along = -REACH + rng.uniform(0.0, 20.0)
@@ -341,7 +341,7 @@ class Layout:
                 along += rng.uniform(8.0, 32.0)
 
     def _pavement(self, reach: float, edge: float) -> tuple[Street, float, float]:
-        """A street and a place on one of its pavements, ``edge`` metres off the kerb at least."""
+        """Draw a street and a place on its pavements, at least ``edge`` meters off the kerb."""
         rng = self.rng
         street = self.terrain.streets[rng.integers(len(self.terrain.streets))]
         along = street.start + rng.uniform(-reach, reach)
@@ -349,7 +349,7 @@ class Layout:
         return street, along, across * rng.choice([-1.0, 1.0])
 
     def furnish(self) -> None:
-        """Poles near the kerbs, and trees in rows, more of them close to the sensor."""
+        """Place poles near the kerbs, and trees in rows, more of them close to the sensor."""
         rng = self.rng
         near, far = int(rng.integers(24, 41)), int(rng.integers(12, 25))
         for wanted, reach in ((near, NEAR), (far, 70.0)):
@@ -374,7 +374,7 @@ class Layout:
                 self._stand(add_tree, x, y, rng.uniform(-np.pi, np.pi), 0.6)
 
     def populate(self) -> None:
-        """Persons, alone and in groups, on pavements and crossing, most of them near."""
+        """Place persons, alone and in groups, on pavements and crossing, most of them near."""
         rng = self.rng
         near, far = int(rng.integers(28, 43)), int(rng.integers(4, 14))
         for wanted, reach in ((near, NEAR), (far, 60.0)):
@@ -397,10 +397,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class StreetScene:
-    """What a sensor at the origin, on a carriageway, looks at.
+    """The surroundings of a sensor at the origin, on a carriageway.
 
     Attributes:
-      solids: labelled primitives.
+      solids: labeled primitives.
       terrain: the ground, or None for none.
     """
 
@@ -409,7 +409,7 @@ class StreetScene:
 
 
 def check_seed(seed: int) -> int:
-    """The seed as a plain int.
+    """Return the seed as a plain int.
 
     Raises:
       InputError: if it is not an integer of at least 0.
@@ -464,10 +464,10 @@ def _terrain(rng: np.random.Generator, streets: tuple[Street, ...]) -> Terrain:
 
 
 def street_scene(seed: int) -> StreetScene:
-    """A street of about 180 m with what stands and moves on it, the sensor in its middle.
+    """Draw a street of about 180 m with its objects, the sensor in its middle.
 
     The same seed gives the same scene. The origin lies on the carriageway below the
-    sensor; z points up; all lengths are metres.
+    sensor; z points up; all lengths are meters.
 
     Raises:
       InputError: for a seed that is not an integer of at least 0.

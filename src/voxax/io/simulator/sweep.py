@@ -46,11 +46,11 @@ class Sensor:
       name: goes into the ``source`` of a sweep.
       elevations: beam elevation angles in degrees, ascending; ring 0 is the lowest.
       azimuth_steps: firings per revolution.
-      height: above the ground, metres.
-      max_range: metres; nothing is returned from beyond.
-      range_noise: standard deviation of the range, metres.
+      height: above the ground, meters.
+      max_range: meters; nothing is returned from beyond.
+      range_noise: standard deviation of the range, meters.
       dropout: probability that a ray returns nothing, for a close and frontal surface.
-      min_range: metres; nothing is returned from before.
+      min_range: meters; nothing is returned from before.
 
     Raises:
       InputError: for a field outside its range.
@@ -88,7 +88,7 @@ class Sensor:
         return len(self.elevations)
 
     def rays(self, rng: np.random.Generator) -> RayGrid:
-        """Rays of one revolution; the start azimuth and each ring's offset are random.
+        """Return the rays of one revolution; the start azimuth and each ring's offset are random.
 
         Rings that fire at slightly different azimuths, as real ones do, keep a thin pole
         from falling between the same two columns of every ring.
@@ -104,9 +104,9 @@ class Sensor:
         return RayGrid(direction.reshape(3, -1), elevation, self.azimuth_steps, phase, 0.5)
 
     def dropout_probability(self, distance: np.ndarray, cosine: np.ndarray) -> np.ndarray:
-        """Chance ``[n]`` that a return is lost: more for far and for grazed surfaces.
+        """Return ``[n]``: the probability that a return is lost, more for far and grazed surfaces.
 
-        ``distance``: ``float64[n]``, metres. ``cosine``: ``float64[n]`` between ray and normal.
+        ``distance``: ``float64[n]``, meters. ``cosine``: ``float64[n]`` between ray and normal.
         """
         far = 0.3 * np.square(distance / self.max_range)
         grazed = 0.6 * np.exp(-cosine / 0.04)
@@ -142,7 +142,7 @@ SENSORS: dict[str, Sensor] = {
 
 
 def get_sensor(sensor: str | Sensor) -> Sensor:
-    """The sensor of that name, or the sensor itself.
+    """Return the sensor of that name, or the sensor itself.
 
     Raises:
       InputError: for an unknown name; the message lists the known ones.
@@ -161,7 +161,7 @@ CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
 
 
 class Windows(NamedTuple):
-    """Which part of the ray grid may meet each primitive; all ``int64[n]``.
+    """Part of the ray grid that may meet each primitive; all ``int64[n]``.
 
     Attributes:
       solid: row of the primitive.
@@ -179,22 +179,22 @@ class Windows(NamedTuple):
 
 
 def windows(solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float) -> Windows:
-    """Windows of all primitives that are within range and not between two rings.
+    """Return windows of all primitives that are within range and not between two rings.
 
-    ``origin``: ``float64[3]``; ``max_range``: metres.
+    ``origin``: ``float64[3]``; ``max_range``: meters.
     """
-    centre = solids.centre - origin
+    center = solids.center - origin
     half = solids.half
-    start = -to_local(centre.T, solids.yaw)
+    start = -to_local(center.T, solids.yaw)
     beyond = np.maximum(np.abs(start[:2]) - half.T[:2], 0.0)
     nearest = np.hypot(beyond[0], beyond[1])
-    farthest = np.hypot(centre[:, 0], centre[:, 1]) + np.hypot(half[:, 0], half[:, 1])
+    farthest = np.hypot(center[:, 0], center[:, 1]) + np.hypot(half[:, 0], half[:, 1])
 
     # Columns: a convex outline that does not hold the origin spans less than a half turn.
     c, s = np.cos(solids.yaw)[:, None], np.sin(solids.yaw)[:, None]
     dx, dy = half[:, :1] * CORNERS[:, 0], half[:, 1:2] * CORNERS[:, 1]
-    corner_x, corner_y = centre[:, :1] + c * dx - s * dy, centre[:, 1:2] + s * dx + c * dy
-    middle = np.arctan2(centre[:, 1], centre[:, 0])
+    corner_x, corner_y = center[:, :1] + c * dx - s * dy, center[:, 1:2] + s * dx + c * dy
+    middle = np.arctan2(center[:, 1], center[:, 0])
     turn = np.arctan2(corner_y, corner_x) - middle[:, None]
     turn = (turn + np.pi) % (2.0 * np.pi) - np.pi
     pitch = 2.0 * np.pi / grid.steps
@@ -206,7 +206,7 @@ def windows(solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float)
 
     # Rings: the top is seen highest from the nearest place if above the sensor, else from
     # the farthest; the bottom the other way round.
-    bottom, top = centre[:, 2] - half[:, 2], centre[:, 2] + half[:, 2]
+    bottom, top = center[:, 2] - half[:, 2], center[:, 2] + half[:, 2]
     highest = np.arctan2(top, np.where(top > 0.0, nearest, farthest))
     lowest = np.arctan2(bottom, np.where(bottom < 0.0, nearest, farthest))
     ring = np.searchsorted(grid.elevation, lowest - 1e-9, side="left")
@@ -216,7 +216,7 @@ def windows(solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float)
 
 
 def _pairs(view: Windows, grid: RayGrid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """``(solid, ray)`` indices, each ``int64[m]`` with ``m <= PAIRS``."""
+    """Yield ``(solid, ray)`` indices, each ``int64[m]`` with ``m <= PAIRS``."""
     counts = view.rings * view.steps
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
@@ -240,17 +240,17 @@ def nearest_hits(
     max_range: float,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Nearest hit of every ray of the grid.
+    """Return the nearest hit of every ray of the grid.
 
     Args:
       solids: the primitives.
-      origin: ``float64[3]``, where all rays start, metres.
+      origin: ``float64[3]``, where all rays start, meters.
       grid: the rays.
-      max_range: metres.
+      max_range: meters.
       rng: decides how deep rays enter porous primitives.
 
     Returns:
-      ``(distance, solid)``: ``float64[rays]`` in metres, inf for no hit, and ``int64[rays]``,
+      ``(distance, solid)``: ``float64[rays]`` in meters, inf for no hit, and ``int64[rays]``,
       the row of the primitive, -1 for no hit.
     """
     distance = np.full(grid.direction.shape[1], np.inf)
@@ -262,7 +262,7 @@ def nearest_hits(
         some = solids.take(rows)
         # Rays share their origin, so it is taken into each primitive's frame only once, and
         # turning and scaling a direction takes six numbers per primitive.
-        start = to_local((origin - some.centre).T, some.yaw) / some.half.T
+        start = to_local((origin - some.center).T, some.yaw) / some.half.T
         c, s = np.cos(some.yaw), np.sin(some.yaw)
         scale = 1.0 / some.half.T
         xx, xy, yx, yy = c * scale[0], s * scale[0], -s * scale[1], c * scale[1]
@@ -296,7 +296,7 @@ def _reflect(
     solid: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Label ``int32[n]``, reflectivity and cosine (``float64[n]``) of hits ``[3, n]``.
+    """Return label ``int32[n]``, reflectivity and cosine (``float64[n]``) of hits ``[3, n]``.
 
     ``solid``: ``int64[n]``, the primitive that was hit, -1 for the ground.
     """
@@ -320,7 +320,7 @@ def _reflect(
 def simulate_sweep(
     seed: int, *, sensor: str | Sensor = "lidar32", scene: StreetScene | None = None
 ) -> PointCloud:
-    """A labelled LiDAR sweep of a random street.
+    """Simulate a labeled LiDAR sweep of a random street.
 
     Args:
       seed: of the scene and of the sensor's noise; the same seed gives the same points.
@@ -328,7 +328,7 @@ def simulate_sweep(
       scene: what to look at; by default ``street_scene(seed)``.
 
     Returns:
-      A point cloud ordered by ring, then azimuth. Positions are ``float64[N, 3]`` in metres,
+      A point cloud ordered by ring, then azimuth. Positions are ``float64[N, 3]`` in meters,
       with the origin on the ground below the sensor and z up. Labels are ``int32[N]``, indices
       into ``CLASS_NAMES``. Attributes: ``intensity`` ``float32[N]``, 0 to 1, calibrated for
       range, and ``ring`` ``int32[N]``, 0 for the lowest beam.
