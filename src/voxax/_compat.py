@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 import types
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -498,8 +497,6 @@ class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
         self.index = index
         self.value = value
         self.label: str | None = None
-        if trace.born is not None:
-            trace.born.append(weakref.ref(self))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         # Arrays of JAX are immutable. To go on, this tracer becomes what the user meant.
@@ -528,8 +525,6 @@ class ExampleTrace(core.Trace):
         self.operations = 0
         self.limit: int | None = None
         self.end: float | None = None  # of time.monotonic()
-        # Weak references to all tracers, for whoever wants to know which of them live on.
-        self.born: list[weakref.ref[Any]] | None = None
 
     def argument(self, value: Any, label: str) -> ExampleTracer:
         """A tracer for an input whose example is ``value``."""
@@ -835,15 +830,34 @@ def aval_of(value: Any) -> Any:
 
 
 def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
-    """Where an equation or :class:`Node` was traced: (code, instruction) of each frame.
+    """Return the frames in which an equation, tracer or :class:`Node` was traced, innermost first.
 
-    Innermost first, JAX's own frames too.
+    Each is (code, instruction); JAX's own frames are among them.
     """
-    source = getattr(recorded, "source_info", None) or getattr(recorded, "source", None)
-    traceback = getattr(source, "traceback", None)
-    if traceback is None:
-        return []
-    return list(zip(*traceback.raw_frames(), strict=True))
+    sources = (getattr(recorded, name, None) for name in ("source_info", "source", "_line_info"))
+    traceback = next((s.traceback for s in sources if hasattr(s, "traceback")), None)
+    return [] if traceback is None else list(zip(*traceback.raw_frames(), strict=True))
+
+
+def leaked_tracers(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[Any, str]]:
+    """Return tracers that something holds after tracing, by ``jax.checking_leaks``.
+
+    Each comes with what JAX says about its holder. Tracers that only the computation of others
+    holds are left out.
+    """
+    leaked, text = [], ""
+    try:
+        with jax.checking_leaks(), config.traceback_filtering("off"), fresh_trace():
+            jax.make_jaxpr(function)(*values)
+    except Exception as error:
+        text, traceback = str(error), error.__traceback__
+        while traceback is not None:  # JAX's function that raises knows the tracers
+            leaked = traceback.tb_frame.f_locals.get("leaked_tracers", leaked)
+            traceback = traceback.tb_next
+    holders = [*text.split("\n\n")[1:], *[""] * len(leaked)]
+    parents = [getattr(tracer, "parent", None) for tracer in leaked]
+    used = {id(operand) for parent in parents for operand in getattr(parent, "in_tracers", ())}
+    return [(t, h) for t, h in zip(leaked, holders, strict=False) if id(t) not in used]
 
 
 def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:

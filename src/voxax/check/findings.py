@@ -14,7 +14,7 @@ import re
 import tokenize
 from collections.abc import Sequence
 
-from voxax.check.source import Site, excerpt, statement_lines
+from voxax.check.source import Place, Site, excerpt, statement_lines
 
 
 class Verdict(enum.StrEnum):
@@ -168,6 +168,20 @@ class Finding:
     callers: tuple[Site, ...] = ()
     ignored: str | None = None
 
+    @classmethod
+    def at(
+        cls,
+        where: Place | Site,
+        code: str,
+        message: str,
+        fix: str,
+        module: str = "",
+        arguments: tuple[str, ...] = (),
+    ) -> Finding:
+        """Make a finding at a place of a program, or at a site."""
+        site, callers = (where.site, where.callers) if isinstance(where, Place) else (where, ())
+        return cls(code, site, message, (), arguments, fix, module=module, callers=callers)
+
     @property
     def about(self) -> Code:
         """What is known about its code."""
@@ -217,7 +231,7 @@ def with_ignores(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _reason(finding: Finding) -> str | None:
-    comments = _comments(finding.file, tuple(linecache.getlines(finding.file)))
+    comments = _comments(tuple(linecache.getlines(finding.file)))
     first, last = statement_lines(finding.site)
     for line in (first - 1, *range(first, last + 1)):
         for codes, reason, alone in comments.get(line, ()):
@@ -227,10 +241,7 @@ def _reason(finding: Finding) -> str | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _comments(
-    file: str, lines: tuple[str, ...]
-) -> dict[int, list[tuple[frozenset[str], str, bool]]]:
-    del file
+def _comments(lines: tuple[str, ...]) -> dict[int, list[tuple[frozenset[str], str, bool]]]:
     found: dict[int, list[tuple[frozenset[str], str, bool]]] = {}
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO("".join(lines)).readline))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-import weakref
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,8 +12,7 @@ import numpy as np
 from voxax import _compat
 from voxax.check.findings import Finding
 from voxax.check.source import Place, Site, place, place_of
-from voxax.check.subject import Arguments, Subject, module_of_scope
-from voxax.check.voxel_checks import followed, run_by_example
+from voxax.check.subject import module_of_scope
 
 LARGE_CONSTANT = 1 << 20  # bytes
 
@@ -47,16 +44,7 @@ def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
             continue
         if made[0] == "VX306" and (where is None or not _implicit(equation, where, jaxpr, own)):
             continue
-        found.append(
-            Finding(
-                made[0],
-                where.site if where else definition,
-                made[1],
-                fix=made[2],
-                module=module_of_scope(scope),
-                callers=where.callers if where else (),
-            )
-        )
+        found.append(Finding.at(where or definition, *made, module_of_scope(scope)))
     return found
 
 
@@ -138,14 +126,13 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
                 continue
             seen.add(id(value))
             found.append(
-                Finding(
+                Finding.at(
+                    where or definition,
                     "VX304",
-                    where.site if where else definition,
                     f"a captured array of {_bytes(value) / 2**20:.1f} MiB, "
                     f"{value.dtype.name}{list(value.shape)}, is a constant of the program",
-                    fix="make it an argument of the compiled function",
-                    module=module_of_scope(scope),
-                    callers=where.callers if where else (),
+                    "make it an argument of the compiled function",
+                    module_of_scope(scope),
                 )
             )
     return found
@@ -165,83 +152,32 @@ def _bytes(value: Any) -> int:
 def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
     """Places where a 64-bit dtype was asked for, and 32 bits came."""
     return [
-        Finding(
+        Finding.at(
+            where,
             "VX305",
-            where.site,
             text,
-            fix="ask for the 32-bit dtype, or enable 64 bits: jax.config.update('jax_enable_x64', "
+            "ask for the 32-bit dtype, or enable 64 bits: jax.config.update('jax_enable_x64', "
             "True)",
-            callers=where.callers,
         )
         for where, text in places
     ]
 
 
-def leaked(
-    subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
-) -> tuple[list[Finding], str]:
-    """Values of the trace that something still holds when the function has returned.
-
-    Returns:
-      ``(findings, why nothing was looked at)``; the reason is empty where all was.
-    """
-    try:
-        alive = _alive(subject, arguments, held)
-    except _compat.TraceLimit as limit:
-        return [], f"leaks: {limit}"
-    if not alive:
-        return [], ""
-    below = {
-        id(_compat.base_tracer(value))
-        for tracer in alive
-        if tracer.node is not None
-        for value in tracer.node.inputs
-    }
+def leaked(function: Callable[..., Any], values: Sequence[Any], own: str | None) -> list[Finding]:
+    """Find values of the trace that something still holds when the function has returned."""
     found = []
-    for tracer in alive:
-        if id(tracer) in below:
+    for tracer, text in _compat.leaked_tracers(function, values):
+        where = place(_compat.frames_of(tracer), own)
+        if where is None:  # an argument
             continue
-        where = tracer.node and place(_compat.frames_of(tracer.node), own)
-        if where is None:
-            continue
+        name = re.search(r"is referred to by (\w[\w.]*)\.(\w+)$", text.rstrip())
+        holder = f", by the global `{name[2]}` of {name[1]}" if name else ""
         found.append(
-            Finding(
+            Finding.at(
+                where,
                 "VX301",
-                where.site,
-                f"the value computed here is kept after the function has returned{_holder(tracer)}",
-                fix="return it, and keep what the compiled function returned",
-                callers=where.callers,
+                f"the value computed here is kept after the function has returned{holder}",
+                "return it, and keep what the compiled function returned",
             )
         )
-    del alive
-    return found, ""
-
-
-def _alive(subject: Subject, arguments: Arguments, held: frozenset[str]) -> list[Any]:
-    born: list[weakref.ref[Any]] = []
-    trace = _compat.ExampleTrace()
-    trace.limit = 200_000
-    trace.born = born
-    values = followed(arguments, held, trace)
-    inputs = {id(v) for v in values}
-    try:
-        run_by_example(subject, arguments.fill(values), trace)
-    except Exception:
-        return []
-    del values
-    gc.collect()
-    return [t for ref in born if (t := ref()) is not None and id(t) not in inputs]
-
-
-def _holder(tracer: Any) -> str:
-    """Who holds it, where that can be said in a few words."""
-    for holder in gc.get_referrers(tracer):
-        if isinstance(holder, dict):
-            for name, module in list(sys.modules.items()):
-                if getattr(module, "__dict__", None) is holder:
-                    keys = [k for k, v in holder.items() if v is tracer]
-                    return f", by the global `{keys[0]}` of {name}" if keys else ""
-            keys = [k for k, v in holder.items() if v is tracer and isinstance(k, str)]
-            if keys:
-                return f", under the name `{keys[0]}`"
-    return ""
+    return found

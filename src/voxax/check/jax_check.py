@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -53,47 +54,78 @@ def check(
 ) -> Report:
     """See :func:`voxax.check.check_static`."""
     subject = subject_of(target)
-    own = library_of(definition(target).file)
+    site = definition(target)
+    own = library_of(site.file)
     arguments = take_apart(subject.function, subject.inputs(inputs), target)
     whole = trace(subject, arguments, own)
     first, held, found, incomplete = _faults(subject, arguments, whole, own)
-    found += _unhashable(arguments, definition(target))
+    found += _unhashable(arguments, site)
     usable = whole if not held else trace(subject, arguments, own, held)
     closed = usable.program
-    if closed is None:
-        closed = replay(subject, arguments, held, first)
-    else:
-        found += programs.unrepeatable(closed, trace(subject, arguments, own, held).program, own)
+    function, values = staged(subject, arguments, held)
     if closed is not None:
-        found += hazards.hazards(closed, definition(target), own)
+        found += programs.unrepeatable(closed, trace(subject, arguments, own, held).program, own)
+        found += hazards.leaked(function, values, own)
+    else:
+        with contextlib.suppress(Exception), _replaying(first):
+            closed = jax.make_jaxpr(function)(*values)
+        if first.error is None:
+            with _replaying(first):
+                found += hazards.leaked(function, values, own)
+    if closed is not None:
+        found += hazards.hazards(closed, site, own)
         found += where_gradient.unsafe(closed, own)
-        found += voxel_checks.repeated(closed, definition(target), own)
+        found += voxel_checks.repeated(closed, site, own)
     found += hazards.truncated(usable.truncations)
-    if first.error is None:
-        leaked, unseen = hazards.leaked(subject, arguments, held, own)
-        found += leaked
-        incomplete = "; ".join(filter(None, (incomplete, unseen)))
     more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
-    found += programs.differences(arguments, more, definition(target), held)
+    found += programs.differences(arguments, more, site, held)
     if first.error is None and voxel_checks.has_voxels(arguments):
-        examples = [arguments, *more]
-        found += voxel_checks.wasted(subject, examples, held, definition(target), own)
-    findings = with_ignores(unique(found))
+        found += voxel_checks.wasted(subject, [arguments, *more], held, site, own)
+    return report_of(subject, [arguments, *more], held, found, incomplete, "jax")
+
+
+def report_of(
+    subject: Subject,
+    examples: Sequence[Arguments],
+    held: frozenset[str],
+    found: Sequence[Finding],
+    incomplete: str,
+    framework: str,
+) -> Report:
+    """Make the report of what was found.
+
+    Args:
+      subject: what was checked.
+      examples: its arguments, of each set of examples.
+      held: names of Python numbers that must be static.
+      found: findings in any order; each place and code counts once.
+      incomplete: why the search for findings ended early.
+      framework: ``jax`` or ``torch``.
+    """
+    seen: dict[tuple[Any, ...], Finding] = {}
+    for finding in found:
+        seen.setdefault((finding.code, finding.file, finding.line, finding.column), finding)
+    findings = with_ignores(sorted(seen.values(), key=lambda f: (f.site, f.code)))
     verdict = worst([f.verdict for f in findings])
-    if verdict is Verdict.STATIC and any(leaf.kind == "static" for leaf in arguments.leaves):
+    static = {leaf.name for leaf in examples[0].leaves if leaf.kind == "static"}
+    if verdict is Verdict.STATIC and static:
         verdict = Verdict.PER_VALUE
+
+    def of_module(path: str) -> Verdict:
+        inside = (f for f in findings if (f.module + ".").startswith(path + "."))
+        return worst([f.verdict for f in inside])
+
     return Report(
         name=subject.name,
         verdict=verdict,
         findings=tuple(findings),
-        modules=by_module(subject, findings),
-        static_arguments=tuple(
-            sorted(held | {leaf.name for leaf in arguments.leaves if leaf.kind == "static"})
-        ),
-        programs=programs.programs([arguments, *more], held),
+        modules={path: of_module(path) for path in subject.module_names},
+        static_arguments=tuple(sorted(held | static)),
+        programs=programs.programs(examples, held),
         incomplete=incomplete,
         subject=subject,
-        arguments=arguments,
+        arguments=examples[0],
+        framework=framework,
     )
 
 
@@ -144,22 +176,17 @@ def trace(
     return Traced(closed, None, tuple(places), tuple(asked))
 
 
-def replay(
-    subject: Subject, arguments: Arguments, held: frozenset[str], recording: Recording
-) -> Any:
-    """The program of the way that the examples take through a function that is not static."""
+@contextlib.contextmanager
+def _replaying(recording: Recording) -> Iterator[None]:
+    """Answer questions for values with those of a pass: the program goes the examples' way."""
     answers = iter(recording.answers)
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
         del kind, tracer, context
         return next(answers)
 
-    function, values = staged(subject, arguments, held)
     with jax.disable_jit(), _compat.fresh_trace(), _compat.answering(handler):
-        try:
-            return jax.make_jaxpr(function)(*values)
-        except Exception:  # what cannot be traced has findings of its own
-            return None
+        yield
 
 
 def _faults(
@@ -173,7 +200,7 @@ def _faults(
     """
     unheard = [where for _, where in whole.asked if swallowed(where)]
     if whole.error is None and not unheard:
-        return Recording({}, []), frozenset(), [], ""
+        return Recording(), frozenset(), [], ""
     first, questions, incomplete = record_all(
         subject.function, arguments, frozenset(), own, subject.module_of
     )
@@ -188,7 +215,7 @@ def _faults(
     error = whole.error
     last = whole.asked
     if held:
-        found += [_per_value(classify(q), q.arguments or frozenset(), arguments) for q in by_number]
+        found += [_per_value(classify(q), q.arguments or frozenset()) for q in by_number]
         again = trace(subject, arguments, own, held)
         error, last = again.error, again.asked
         if error is None:
@@ -201,7 +228,7 @@ def _faults(
     where = error[1]
     if not _is_known(where, known) and last and last[-1][1] is where:
         # Python has the value in a plain run: the index of a compiled loop.
-        found.append(classify(Question(last[-1][0], last[-1][1], "", None, (), "", (), "loop")))
+        found.append(classify(Question(*last[-1], None, (), "", (), "loop")))
     elif not _is_known(where, known):
         found.append(_untraceable(subject, arguments, error[0], where, own, known))
     elif first.error is not None and isinstance(first.error[0], Exception):
@@ -243,10 +270,9 @@ def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
     return found
 
 
-def _per_value(finding: Finding, names: frozenset[str], arguments: Arguments) -> Finding:
+def _per_value(finding: Finding, names: frozenset[str]) -> Finding:
     listed = ", ".join(f"`{name}`" for name in sorted(names))
     quoted = ", ".join(repr(name.split("[")[0].split(".")[0]) for name in sorted(names))
-    del arguments
     return dataclasses.replace(
         finding,
         code="VX201",
@@ -281,36 +307,13 @@ def _untraceable(
         if "disable_jit" not in str(plain) and not _is_known(there, known):
             code, error, where = "VX191", plain, there
     text = str(error).strip().splitlines() or [""]
-    site = where.site if where is not None else definition(subject.target)
     fix = (
         "see the message; it is JAX's own"
         if code == "VX190"
         else "give example inputs that the function accepts"
     )
-    return Finding(
-        code,
-        site,
-        f"{type(error).__name__}: {text[0]}",
-        fix=fix,
-        callers=where.callers if where else (),
-    )
-
-
-def unique(findings: Sequence[Finding]) -> list[Finding]:
-    """Each place and code once, by place."""
-    seen: dict[tuple[Any, ...], Finding] = {}
-    for finding in findings:
-        seen.setdefault((finding.code, finding.file, finding.line, finding.column), finding)
-    return sorted(seen.values(), key=lambda f: (f.site, f.code))
-
-
-def by_module(subject: Subject, findings: Sequence[Finding]) -> dict[str, Verdict]:
-    """The verdict of each submodule."""
-
-    def inside(path: str) -> list[Verdict]:
-        return [f.verdict for f in findings if (f.module + ".").startswith(path + ".")]
-
-    return {path: worst(inside(path)) for path in subject.module_names}
+    message = f"{type(error).__name__}: {text[0]}"
+    return Finding.at(where or definition(subject.target), code, message, fix)
 
 
 def refuse(inputs: Sequence[Any]) -> None:

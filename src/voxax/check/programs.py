@@ -123,13 +123,12 @@ def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
 
 
 def _unrepeatable(where: Place) -> Finding:
-    return Finding(
+    return Finding.at(
+        where,
         "VX205",
-        where.site,
         "traced twice, this line gives two different programs: a value that Python "
         "computes (a random number, the time, a counter) is frozen into each",
-        fix="pass the value as an argument; for random numbers, a jax.random key",
-        callers=where.callers,
+        "pass the value as an argument; for random numbers, a jax.random key",
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax._compat import ExampleTrace, ExampleTracer
-from voxax.check.source import Place, Site, assigned_name, live_frames, place, raised_frames
+from voxax.check.source import Place, Site, line_name, live_frames, place, raised_frames
 from voxax.check.subject import Arguments
 
 # A function that asks for this many values, or records this many operations, runs away.
@@ -33,38 +34,67 @@ class Question:
     Attributes:
       kind: as for ``_compat.answering``.
       place: where.
-      context: what JAX says about it.
       arguments: names of the arguments that the value depends on; None when unknown.
       chain: the steps from the arguments to the value, nearest first.
       module: the submodule in which it happened.
       shape, dtype: of the value.
-      value: the example's, where it is a number.
     """
 
     kind: str
     place: Place
-    context: str
     arguments: frozenset[str] | None
     chain: tuple[str, ...]
     module: str
     shape: tuple[int, ...]
     dtype: str
-    value: Any = None
+
+
+# What tells one question from another: site, kind and the library's function that asked.
+Key = tuple[Site, str, str | None]
 
 
 @dataclasses.dataclass
 class Recording:
-    """What one pass found.
+    """The questions and answers of one pass.
 
     Attributes:
+      turned: keys of the branches whose first answer is turned.
       questions: in order, each place and kind once.
       answers: every value that was given, in order.
       error: what ended the pass early, with its place.
     """
 
-    questions: dict[tuple[Site, str, str | None], Question]
-    answers: list[Any]
+    turned: frozenset[Key] = frozenset()
+    questions: dict[Key, Question] = dataclasses.field(default_factory=dict)
+    answers: list[Any] = dataclasses.field(default_factory=list)
     error: tuple[BaseException, Place | None] | None = None
+    _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
+
+    def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
+        """Note a question, and return its answer.
+
+        Args:
+          kind: of the question.
+          where: its place.
+          value: the true answer.
+          question: makes the record of it, asked once for each key.
+
+        Raises:
+          RanAway: too many questions.
+        """
+        key = (where.site, kind, where.api)
+        array = isinstance(value, np.ndarray)
+        times = self._asked[key] = self._asked.get(key, 0) + 1
+        if kind == "bool" and times == 1 and key in self.turned:
+            value = ~value.astype(bool) if array else not value
+        if key not in self.questions:
+            self.questions[key] = question()
+        if kind == "bool" and times > MOST_TURNS:  # a loop that the examples never leave
+            value = np.zeros_like(value) if array else False
+        self.answers.append(value)
+        if len(self.answers) > MOST_QUESTIONS:
+            raise RanAway(f"more than {MOST_QUESTIONS} questions for values in one pass")
+        return value
 
 
 class RanAway(BaseException):
@@ -141,14 +171,11 @@ def _record(
     module_of: Callable[[Any], str],
     end: float,
 ) -> Recording:
-    recording = Recording({}, [])
-    trace = ExampleTrace()
-    trace.limit = MOST_OPERATIONS
-    trace.end = end
-    pending = set(turned)
-    asked: dict[Any, int] = {}
+    recording = Recording(turned)
+    trace = new_trace(end)
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
+        del context
         frame = sys._getframe(1)
         if kind in ("array", "bool") and _within(frame, "expand_bool_indices"):
             kind = "mask"
@@ -156,33 +183,14 @@ def _record(
         value = np.asarray(_concrete(tracer))
         if where is None:
             return value
-        key = (where.site, kind, where.api)
-        if kind == "bool" and key in pending:
-            pending.discard(key)
-            value = ~value.astype(bool)
-        if key not in recording.questions:
-            recording.questions[key] = _question(kind, where, context, tracer, module_of(frame))
-        asked[key] = asked.get(key, 0) + 1
-        if kind == "bool" and asked[key] > MOST_TURNS:  # a loop that the examples never leave
-            value = np.zeros_like(value)
-        recording.answers.append(value)
-        if len(recording.answers) > MOST_QUESTIONS:
-            raise RanAway(f"more than {MOST_QUESTIONS} questions for values in one pass")
         if time.monotonic() > end:
             raise RanAway(TOO_LONG)
-        return value
+        return recording.answer(
+            kind, where, value, lambda: _question(kind, where, tracer, module_of(frame))
+        )
 
-    traced = set(arguments.traced(held))
-    values = [
-        trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
-        for i, leaf in enumerate(arguments.leaves)
-    ]
-    with (
-        jax.disable_jit(),
-        _compat.fresh_trace(),
-        _compat.answering(handler),
-        trace.active(),
-    ):
+    values = followed(arguments, held, trace)
+    with by_example(trace, handler):
         try:
             function(*arguments.fill(values))
         except (RanAway, _compat.TraceLimit) as error:
@@ -190,6 +198,29 @@ def _record(
         except Exception as error:
             recording.error = (error, place(raised_frames(error), own))
     return recording
+
+
+def new_trace(end: float) -> ExampleTrace:
+    """Make a trace that ends with ``TraceLimit`` after too many operations, or at a time."""
+    trace = ExampleTrace()
+    trace.limit, trace.end = MOST_OPERATIONS, end
+    return trace
+
+
+def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) -> list[Any]:
+    """Return the values of arguments; those not in ``held`` are tracers of ``trace``."""
+    traced = set(arguments.traced(held))
+    return [
+        trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
+        for i, leaf in enumerate(arguments.leaves)
+    ]
+
+
+@contextlib.contextmanager
+def by_example(trace: ExampleTrace, handler: _compat.Handler) -> Iterator[None]:
+    """Trace operations; Python code that asks for a tracer's value gets the handler's answer."""
+    with jax.disable_jit(), _compat.fresh_trace(), _compat.answering(handler), trace.active():
+        yield
 
 
 def _concrete(tracer: Any) -> Any:
@@ -208,11 +239,11 @@ def _within(frame: Any, function: str, depth: int = 8) -> bool:
     return False
 
 
-def _question(kind: str, where: Place, context: str, tracer: Any, module: str) -> Question:
+def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
     base = _compat.base_tracer(tracer)
     names, chain = (None, ()) if base is None else _ancestry(base)
     aval = tracer.aval
-    return Question(kind, where, context, names, chain, module, tuple(aval.shape), str(aval.dtype))
+    return Question(kind, where, names, chain, module, tuple(aval.shape), str(aval.dtype))
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
@@ -232,11 +263,7 @@ def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, 
         seen.add(id(node))
         where = place(_compat.frames_of(node))
         if where is not None:
-            name = assigned_name(where.site)
-            lines.setdefault(
-                (where.site.file, where.site.line),
-                f"{name} (line {where.site.line})" if name else f"line {where.site.line}",
-            )
+            lines.setdefault((where.site.file, where.site.line), line_name(where.site))
         for value in node.inputs:
             base = _compat.base_tracer(value)
             if base is not None:

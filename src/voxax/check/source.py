@@ -269,16 +269,17 @@ def _with_position(node: ast.AST) -> Iterator[ast.AST]:
             yield from _with_position(child)
 
 
-def assigned_name(site: Site) -> str | None:
-    """The variable to which the expression at a site is assigned."""
+def line_name(site: Site) -> str:
+    """Return ``y (line 3)`` where the expression at a site is assigned to ``y``, or ``line 3``."""
+    line = f"line {site.line}"
     for node in enclosing(site):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            return node.targets[0].id
+            return f"{node.targets[0].id} ({line})"
         if isinstance(node, ast.AugAssign | ast.AnnAssign) and isinstance(node.target, ast.Name):
-            return node.target.id
+            return f"{node.target.id} ({line})"
         if isinstance(node, ast.stmt):
-            return None
-    return None
+            break
+    return line
 
 
 def swallowed(where: Place) -> bool:

@@ -14,8 +14,8 @@ import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by no
 from voxax.check import programs, torch_where
 from voxax.check import recording as limits
 from voxax.check.classify import classify_torch
-from voxax.check.findings import Finding, Verdict, with_ignores, worst
-from voxax.check.jax_check import by_module, unique
+from voxax.check.findings import Finding, Verdict, worst
+from voxax.check.jax_check import report_of
 from voxax.check.recording import Question, record_all
 from voxax.check.source import (
     Frame,
@@ -57,23 +57,7 @@ def check(
             found += torch_where.unsafe(program, ran, own, site)
     more = [take_apart(forward_of(target), other, kind=kind_of) for other in also]
     found += programs.differences(arguments, more, site, held)
-    findings = with_ignores(unique(found))
-    verdict = worst([f.verdict for f in findings])
-    static = {leaf.name for leaf in arguments.leaves if leaf.kind == "static"}
-    if verdict is Verdict.STATIC and static:
-        verdict = Verdict.PER_VALUE
-    return Report(
-        name=subject.name,
-        verdict=verdict,
-        findings=tuple(findings),
-        modules=by_module(subject, findings),
-        static_arguments=tuple(sorted(held | static)),
-        programs=programs.programs([arguments, *more], held),
-        incomplete=incomplete,
-        subject=subject,
-        arguments=arguments,
-        framework="torch",
-    )
+    return report_of(subject, [arguments, *more], held, found, incomplete, "torch")
 
 
 def subject_of(target: Any) -> TorchSubject:
@@ -139,7 +123,7 @@ def _faults(
         different = _differs(subject, arguments, name, own)
         if different is not None:
             held |= {name}
-            where = _use_of(name, subject, site) or different
+            where = _use_of(name, site) or different
             found.append(_per_value(Finding("VX201", where, "", (), (name,)), frozenset({name})))
     if held or hidden:
         first, questions, incomplete = search(held | hidden)
@@ -162,12 +146,11 @@ def _own_mistake(first: Watched, site: Site) -> list[Finding]:
         return []
     text = (str(error).strip().splitlines() or [""])[0]
     return [
-        Finding(
+        Finding.at(
+            where or site,
             "VX191",
-            where.site if where is not None else site,
             f"{type(error).__name__}: {text}",
-            fix="give example inputs that the module accepts",
-            callers=where.callers if where else (),
+            "give example inputs that the module accepts",
         )
     ]
 
@@ -223,7 +206,7 @@ def _first_difference(
     return longer[len(shorter)].frames if len(shorter) != len(longer) else None
 
 
-def _use_of(name: str, subject: TorchSubject, site: Site) -> Site | None:
+def _use_of(name: str, site: Site) -> Site | None:
     """The first line of the function that reads a name to decide something."""
     tree = tree_of(site.file)
     plain = name.split("[")[0].split(".")[0]
@@ -257,9 +240,7 @@ def _hazards(first: Watched, own: str | None) -> list[Finding]:
     def add(code: str, frames: tuple[Frame, ...], text: str, fix: str, module: str = "") -> None:
         where = place(frames, own)
         if where is not None:
-            found.append(
-                Finding(code, where.site, text, fix=fix, module=module, callers=where.callers)
-            )
+            found.append(Finding.at(where, code, text, fix, module))
 
     for name, frames, module in watch.moves:
         add(
@@ -317,13 +298,12 @@ def _unrepeatable(
     if where is None:
         return []
     return [
-        Finding(
+        Finding.at(
+            where,
             "VX205",
-            where.site,
             "run twice, this line computes something else: a value of Python (a random number, "
             "the time, a counter, a list that grows) is frozen into the program",
-            fix="pass the value as an argument, or draw it with torch",
-            callers=where.callers,
+            "pass the value as an argument, or draw it with torch",
         )
     ]
 
@@ -339,12 +319,7 @@ def _constants_only(found: Sequence[Finding]) -> bool:
 
 
 def _refused(error: Exception, own: str | None, site: Site) -> Finding:
-    where = place(raised_frames(error), own)
+    where = place(raised_frames(error), own) or site
     text = (str(error).strip().splitlines() or [""])[0]
-    return Finding(
-        "VX192",
-        where.site if where is not None else site,
-        f"{type(error).__name__}: {text}",
-        fix="see the message; it is PyTorch's own",
-        callers=where.callers if where else (),
-    )
+    fix = "see the message; it is PyTorch's own"
+    return Finding.at(where, "VX192", f"{type(error).__name__}: {text}", fix)

@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportM
 from voxax.check import recording as limits
 from voxax.check import torch_sizes
 from voxax.check.recording import Question, RanAway, Recording
-from voxax.check.source import Frame, Place, assigned_name, live_frames, place, raised_frames
+from voxax.check.source import Frame, Place, line_name, live_frames, place, raised_frames
 from voxax.check.subject import Arguments, Leaf, Subject
 from voxax.check.torch_sizes import symbolic
 
@@ -538,28 +538,16 @@ def one_pass(
     end: float,
 ) -> Watched:
     """One run; see :func:`voxax.check.recording.record_all`."""
-    recording = Watched({}, [])
-    pending = set(turned)
-    asked: dict[Any, int] = {}
+    recording = Watched(turned)
 
     def handler(about: Asked, value: Any) -> Any:
         where = place(about.frames, own)
         if where is None:
             return value
         where = dataclasses.replace(where, api=about.api)
-        key = (where.site, about.kind, where.api)
-        if about.kind == "bool" and key in pending:
-            pending.discard(key)
-            value = not value
-        if key not in recording.questions:
-            recording.questions[key] = _question(about, where, value, module_of(about.frame))
-        asked[key] = asked.get(key, 0) + 1
-        if about.kind == "bool" and asked[key] > limits.MOST_TURNS:
-            value = False  # a loop that the examples never leave
-        recording.answers.append(value)
-        if len(recording.answers) > limits.MOST_QUESTIONS:
-            raise RanAway(f"more than {limits.MOST_QUESTIONS} questions for values in one pass")
-        return value
+        return recording.answer(
+            about.kind, where, value, lambda: _question(about, where, module_of(about.frame))
+        )
 
     def limit(operations: int) -> None:
         if operations > limits.MOST_OPERATIONS:
@@ -601,13 +589,12 @@ def _kept(subject: TorchSubject, watch: Watch, inputs: set[int]) -> tuple[tuple[
     return tuple(dict.fromkeys(found.values()))
 
 
-def _question(about: Asked, where: Place, value: Any, module: str) -> Question:
+def _question(about: Asked, where: Place, module: str) -> Question:
     names, chain = _ancestry(about.origins)
     names |= about.names
     known = frozenset(names) if about.origins or about.names else None
     chain += tuple(f"argument {name}" for name in sorted(names))
-    number = value if isinstance(value, int | float) else None
-    return Question(about.kind, where, "", known, chain, module, about.shape, about.dtype, number)
+    return Question(about.kind, where, known, chain, module, about.shape, about.dtype)
 
 
 def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
@@ -626,11 +613,7 @@ def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
             names.add(current.label)
         where = place(current.frames) if current.frames and len(lines) < 8 else None
         if where is not None:
-            name = assigned_name(where.site)
-            lines.setdefault(
-                (where.site.file, where.site.line),
-                f"{name} (line {where.site.line})" if name else f"line {where.site.line}",
-            )
+            lines.setdefault((where.site.file, where.site.line), line_name(where.site))
         queue.extend(current.inputs)
     return names, tuple(lines.values())
 

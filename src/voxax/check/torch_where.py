@@ -17,40 +17,23 @@ import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by no
 from voxax.check.findings import Finding
 from voxax.check.source import Site, library_of, place, site_of_line
 from voxax.check.torch_watch import Operation
+from voxax.check.where_gradient import (
+    ELEMENTWISE,
+    MOST_INPUTS,
+    SINGULAR,
+    Sign,
+    expression,
+    sign_of,
+)
 
-_ANY, _NOT_NEGATIVE, _POSITIVE = range(3)
-_PROBES = {_ANY: (0.0, 1.0, -1.0, 0.5), _NOT_NEGATIVE: (0.0, 1.0, 0.5), _POSITIVE: (1.0, 0.5)}
-# Inputs of one expression that are tried together, and operators in it.
-_MOST_INPUTS = 3
-_MOST_OPERATORS = 64
-
-# Their slope is infinite or NaN somewhere: only expressions with one of them are tried.
-_SINGULAR = {
-    "sqrt", "rsqrt", "log", "log1p", "log2", "log10", "div", "reciprocal", "pow", "acos", "asin",
-    "atanh", "acosh", "atan2", "xlogy",
-}  # fmt: skip
 _CHOICES = {"where", "masked_fill"}
-_ELEMENTWISE = _CHOICES | _SINGULAR | {
-    "add", "sub", "rsub", "mul", "neg", "abs", "sign", "maximum", "minimum", "exp", "expm1", "tanh",
-    "sin", "cos", "tan", "sigmoid", "square", "clamp", "clamp_min", "clamp_max", "eq", "ne", "lt",
-    "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or",
-    "bitwise_not", "isnan", "isfinite", "isinf", "relu", "erf", "sinh", "cosh", "asinh", "atan",
-    "detach", "clone", "to", "_to_copy", "nan_to_num", "floor", "ceil", "round",
+_ELEMENTWISE = ELEMENTWISE | _CHOICES | {
+    "rsub", "maximum", "minimum", "sigmoid", "clamp_min", "clamp_max", "logical_and", "logical_or",
+    "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "isnan", "isfinite", "isinf",
+    "relu", "detach", "clone", "to", "_to_copy", "nan_to_num",
 }  # fmt: skip
 # They do not change values, and single values have no shape to change.
 _RESHAPES = {"expand", "unsqueeze", "squeeze", "view", "reshape", "alias", "contiguous", "detach_"}
-
-# About signs only.
-_MAKE_POSITIVE = {"exp", "sigmoid", "softmax", "softplus", "cosh", "ones", "ones_like", "rsqrt"}
-_MAKE_NOT_NEGATIVE = {
-    "abs", "relu", "square", "sqrt", "norm", "linalg_vector_norm", "linalg_norm", "var", "std",
-    "argmax", "arange", "zeros", "zeros_like",
-}  # fmt: skip
-_SAME = _RESHAPES | {
-    "sum", "mean", "amax", "amin", "select", "slice", "transpose", "permute", "clone", "to",
-    "_to_copy", "cumsum", "index_select", "t", "flatten", "detach", "getitem", "max", "min",
-}  # fmt: skip
-_OPERANDS = {"mul", "div", "cat", "stack", "minimum", "mm", "matmul", "bmm"}
 
 
 def unsafe(
@@ -71,20 +54,18 @@ def unsafe(
     for node, frames in zip(choices, known, strict=True):
         if not _is_float(node):
             continue
-        inputs, steps = _expression(node)
-        if not 0 < len(inputs) <= _MOST_INPUTS or not {_name(s) for s in steps} & _SINGULAR:
+        inputs, steps = expression(node, _is_followed, _operands)
+        if not 0 < len(inputs) <= MOST_INPUTS or not {_name(s) for s in steps} & SINGULAR:
             continue
         bad = _counterexample(inputs, steps)
         if bad is None:
             continue
-        where = place(frames, own)
         found.append(
-            Finding(
+            Finding.at(
+                place(frames, own) or _noted(node, own) or site,
                 "VX307",
-                where.site if where is not None else _noted(node, own) or site,
                 f"the value is finite and its gradient is NaN where an operand is {bad:g}",
-                fix="make the operand safe first: torch.where(ok, f(torch.where(ok, x, 1.0)), 0.0)",
-                callers=where.callers if where is not None else (),
+                "make the operand safe first: torch.where(ok, f(torch.where(ok, x, 1.0)), 0.0)",
             )
         )
     return found
@@ -107,30 +88,12 @@ def _is_float(node: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
+def _is_followed(node: Any) -> bool:
+    return node.op == "call_function" and _name(node) in _ELEMENTWISE | _RESHAPES
+
+
 def _operands(node: Any) -> list[Any]:
     return [a for a in node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
-
-
-def _expression(choice: Any) -> tuple[list[Any], list[Any]]:
-    """The elementwise operators before a ``where``: their inputs, and themselves in order."""
-    inputs: list[Any] = []
-    steps: list[Any] = []
-    done: set[Any] = set()
-
-    def visit(node: Any) -> None:
-        if node in done:
-            return
-        done.add(node)
-        known = node.op == "call_function" and _name(node) in _ELEMENTWISE | _RESHAPES
-        if not known or len(done) > _MOST_OPERATORS:
-            inputs.append(node)
-            return
-        for operand in _operands(node):
-            visit(operand)
-        steps.append(node)
-
-    visit(choice)
-    return inputs, steps
 
 
 def _counterexample(inputs: Sequence[Any], steps: Sequence[Any]) -> float | None:
@@ -174,40 +137,30 @@ def _evaluate(inputs: Sequence[Any], steps: Sequence[Any], given: Sequence[Any])
 
 
 def _probes(node: Any) -> Sequence[Any]:
-    value = node.meta.get("val")
-    if value.dtype is torch.bool:
+    if node.meta["val"].dtype is torch.bool:
         return (False, True)
-    return _PROBES[_sign(node, 40)]
+    return sign_of(node, _made_by).probes
 
 
-def _sign(node: Any, depth: int) -> int:
-    """What the operators that made a value say about its sign."""
+def _made_by(node: Any) -> Sign | tuple[str, Sequence[Any]]:
     if isinstance(node, int | float):
-        return _POSITIVE if node > 0 else _NOT_NEGATIVE if node == 0 else _ANY
-    if not isinstance(node, torch.fx.Node) or depth == 0 or node.op != "call_function":
-        return _ANY
+        return Sign.POSITIVE if node > 0 else Sign.NOT_NEGATIVE if node == 0 else Sign.ANY
+    if not isinstance(node, torch.fx.Node) or node.op != "call_function":
+        return Sign.ANY
     name, args = _name(node), node.args
-    if name in _MAKE_POSITIVE:
-        return _POSITIVE
-    if name in _MAKE_NOT_NEGATIVE:
-        return _NOT_NEGATIVE
-    if name in _SAME:
-        return _sign(args[0], depth - 1)
+    if name == "mul" and len(args) == 2 and args[0] is args[1]:
+        return "even power", args
+    if name == "pow" and isinstance(args[1], int | float) and args[1] % 2 == 0:
+        return "even power", args
+    if name in ("max", "min"):  # of one operand, along an axis
+        return "first", args
+    if name == "clamp":
+        value, low, high = (*args, *(node.kwargs.get(k) for k in ("min", "max")[len(args) - 1 :]))
+        low, high = -math.inf if low is None else low, math.inf if high is None else high
+        return "clamp", (low, value, high)
     given = [*args, *(v for k, v in node.kwargs.items() if k in ("min", "other"))]
     parts = itertools.chain.from_iterable(a if isinstance(a, list | tuple) else (a,) for a in given)
-    signs = [_sign(part, depth - 1) for part in parts if part is not None]
-    if name == "mul" and len(args) == 2 and args[0] is args[1]:
-        return max(_NOT_NEGATIVE, *signs)
-    if name == "pow" and isinstance(args[1], int | float) and args[1] % 2 == 0:
-        return _NOT_NEGATIVE
-    if name in _OPERANDS:
-        return min(signs, default=_ANY)
-    if name in ("clamp", "clamp_min", "maximum"):
-        return max(signs, default=_ANY)
-    if name == "add":
-        least = min(signs, default=_ANY)
-        return max(signs) if least >= _NOT_NEGATIVE else _ANY
-    return _ANY
+    return name, [part for part in parts if part is not None]
 
 
 def _noted(node: Any, own: str | None) -> Site | None:

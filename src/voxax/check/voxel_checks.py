@@ -18,58 +18,13 @@ import jax
 import numpy as np
 
 from voxax import _compat
-from voxax.check import recording as limits
+from voxax.check import recording
 from voxax.check.findings import Finding
 from voxax.check.source import Place, Site, live_frames, place, place_of
 from voxax.check.subject import Arguments, Subject, module_of_scope
 from voxax.coords import bucket_capacity
 from voxax.geometry.build import recording_maps
 from voxax.geometry.voxel_geometry import VoxelGeometry
-
-
-def followed(arguments: Arguments, held: frozenset[str], trace: _compat.ExampleTrace) -> list[Any]:
-    """Values of the arguments, those that are not in ``held`` as tracers of ``trace``."""
-    traced = set(arguments.traced(held))
-    return [
-        trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
-        for i, leaf in enumerate(arguments.leaves)
-    ]
-
-
-def run_by_example(
-    subject: Subject,
-    given: Any,
-    trace: _compat.ExampleTrace,
-    *contexts: contextlib.AbstractContextManager[Any],
-) -> None:
-    """Calls ``subject(*given)``; Python code that asks for a tracer's value gets the example's.
-
-    Args:
-      subject: the function.
-      given: its arguments, of values that ``trace`` follows.
-      trace: records the operations.
-      contexts: entered around the call.
-
-    Raises:
-      TraceLimit: the trace's limit was reached. Whatever the function raises is raised, too.
-    """
-
-    def handler(kind: str, tracer: Any, context: str) -> Any:
-        del kind, context
-        return _compat.example_of(tracer)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.disable_jit())
-        stack.enter_context(_compat.fresh_trace())
-        stack.enter_context(_compat.answering(handler))
-        for context in contexts:
-            stack.enter_context(context)
-        stack.enter_context(trace.active())
-        try:
-            subject.function(*given)
-        finally:
-            subject.paths = {}
-
 
 # Of the bucket that would do. The next one is up to 1.25 times as large, and clouds vary.
 FACTOR = 2
@@ -160,13 +115,18 @@ def _made(
             where = place(live_frames(sys._getframe(1)), own)
             found[id(out.coords)] = out, where.site if where is not None else None
 
-    trace = _compat.ExampleTrace()
-    trace.limit, trace.end = limits.MOST_OPERATIONS, time.monotonic() + limits.SECONDS
-    values = followed(arguments, held, trace)
+    def handler(kind: str, tracer: Any, context: str) -> Any:
+        del kind, context
+        return _compat.example_of(tracer)
+
+    trace = recording.new_trace(time.monotonic() + recording.SECONDS)
+    values = recording.followed(arguments, held, trace)
     given = {id(v) for v in values}
     # What keeps it from being traced has findings of its own.
-    with contextlib.suppress(Exception, _compat.TraceLimit):
-        run_by_example(subject, arguments.fill(values), trace, recording_maps(recorder))
+    ended = contextlib.suppress(Exception, _compat.TraceLimit)
+    with ended, recording_maps(recorder), recording.by_example(trace, handler):
+        subject.function(*arguments.fill(values))
+    subject.paths = {}
     return [
         ((where, out.stride), where, out, int(np.asarray(_compat.example_of(out.count))))
         for out, where in found.values()
@@ -259,15 +219,14 @@ class _Visitor:
             first = self.built[made]
             line = f", in line {first.site.line}" if first is not None else ""
             self.found.append(
-                Finding(
+                Finding.at(
+                    where or self.site,
                     "VX310",
-                    where.site if where is not None else self.site,
                     f"builds a kernel map that the program has built already{line}",
-                    fix="vx.plan(model, voxels) builds all maps once, before the step. Or hand on "
+                    "vx.plan(model, voxels) builds all maps once, before the step. Or hand on "
                     "the same voxels: those that went through jax.jit or a checkpoint of their own "
                     "have lost their maps",
-                    module=module_of_scope(scope),
-                    callers=where.callers if where is not None else (),
+                    module_of_scope(scope),
                 )
             )
         self.built.setdefault(made, where)

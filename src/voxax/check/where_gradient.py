@@ -17,7 +17,7 @@ import dataclasses
 import enum
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,124 +31,148 @@ from voxax.check.subject import module_of_scope
 
 
 class Sign(enum.IntEnum):
-    """From the least that is known to the most."""
+    """What is known about the sign of a value, from the least to the most."""
 
     ANY = 0
     NOT_NEGATIVE = 1
     POSITIVE = 2
 
+    @property
+    def probes(self) -> tuple[float, ...]:
+        """Values to try."""
+        return {0: (0.0, 1.0, -1.0, 0.5), 1: (0.0, 1.0, 0.5), 2: (1.0, 0.5)}[self]
 
-# Operations followed backwards from a value.
+
+# Inputs of one expression that are tried together, and operations in it.
+MOST_INPUTS = 3
+_MOST_OPERATIONS = 64
+# Operations followed backwards from a value to its sign.
 _DEPTH = 40
 
-_POSITIVE = {"exp", "exp2", "logistic", "cosh", "rsqrt"}
-_NOT_NEGATIVE = {"abs", "square", "sqrt", "iota", "argmax", "argmin", "population_count", "clz"}
-# They move, choose or convert values of their first operand.
-_SAME = {
-    "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy", "transpose", "rev", "slice",
-    "dynamic_slice", "convert_element_type", "stop_gradient", "reduce_sum", "reduce_max",
-    "reduce_min", "reduce_prod", "cumsum", "cummax", "cummin", "cumprod", "psum",
-    "pmax", "pmin", "all_gather", "reduce_precision", "optimization_barrier", "name", "sign",
+# Names of operations, JAX's and PyTorch's. The slope of these is infinite or NaN somewhere: only
+# expressions with one of them are tried.
+SINGULAR = {
+    "sqrt", "rsqrt", "cbrt", "log", "log1p", "log2", "log10", "div", "reciprocal", "pow",
+    "integer_pow", "acos", "asin", "atanh", "acosh", "atan2", "xlogy",
 }  # fmt: skip
-# As much as is known of all their operands.
-_LEAST = {"add_any", "mul", "div", "min", "concatenate", "pad", "dot_general"}
-
-
-def sign(value: Any) -> Sign:
-    """The sign of a value of the program; ``ANY`` where nothing is known."""
-    return _sign(value, _DEPTH, {})
-
-
-def _sign(value: Any, depth: int, known: dict[int, Sign]) -> Sign:
-    # Each value once: followed along every path, a chain of `x = x * x + x` takes 2**depth steps.
-    if id(value) not in known:
-        known[id(value)] = _find(value, depth, known)
-    return known[id(value)]
-
-
-def _find(value: Any, depth: int, known: dict[int, Sign]) -> Sign:
-    if jnp.issubdtype(value.aval.dtype, jnp.bool_):
-        return Sign.NOT_NEGATIVE
-    if jnp.issubdtype(value.aval.dtype, jnp.unsignedinteger):
-        return Sign.NOT_NEGATIVE
-    if value.literal is not None:
-        return _sign_of_constant(value.literal)
-    if depth == 0:
-        return Sign.ANY
-    if value.inside is not None:
-        return _sign(value.inside, depth - 1, known)
-    return Sign.ANY if value.made is None else _sign_of_result(value.made, depth - 1, known)
-
-
-def _sign_of_constant(literal: Any) -> Sign:
-    least = np.min(np.asarray(literal), initial=np.inf)
-    if not least >= 0:  # NaN too
-        return Sign.ANY
-    return Sign.POSITIVE if least > 0 else Sign.NOT_NEGATIVE
-
-
-def _sign_of_result(made: Any, depth: int, known: dict[int, Sign]) -> Sign:
-    name, params, inputs = made.name, made.equation.params, made.inputs
-
-    def of(i: int) -> Sign:
-        return _sign(inputs[i], depth, known)
-
-    if name in _POSITIVE:
-        return Sign.POSITIVE
-    if name in _NOT_NEGATIVE:
-        return Sign.NOT_NEGATIVE
-    if name == "convert_element_type" and not jnp.issubdtype(params["new_dtype"], jnp.inexact):
-        return min(of(0), Sign.NOT_NEGATIVE)  # 0.5 becomes 0
-    if name in _SAME:
-        return of(0)
-    if name == "mul" and inputs[0] is inputs[1]:
-        return Sign.NOT_NEGATIVE
-    if name == "integer_pow":
-        even = params["y"] % 2 == 0
-        return max(of(0), Sign.NOT_NEGATIVE) if even else of(0)
-    if name == "pow":
-        return of(0)
-    if name == "add":
-        return max(of(0), of(1)) if min(of(0), of(1)) > Sign.ANY else Sign.ANY
-    if name == "max":
-        return max(of(0), of(1))
-    if name in _LEAST:
-        return min(of(i) for i in range(len(inputs)))
-    if name == "clamp":  # the least of what is allowed, the value, the most
-        return min(max(of(0), of(1)), of(2))
-    if name == "select_n":
-        return min(of(i) for i in range(1, len(inputs)))
-    if name in ("gather", "dynamic_update_slice"):
-        # Rows out of range may be filled with zeros.
-        return min(of(0), Sign.NOT_NEGATIVE) if name == "gather" else min(of(0), of(1))
-    if name in ("scatter", "scatter-add", "scatter_add", "scatter-max", "scatter-min"):
-        return min(of(0), of(2))
-    return Sign.ANY
-
-
-_PROBES = (0.0, 1.0, -1.0, 0.5)
-_ALLOWED = {
-    Sign.ANY: _PROBES,
-    Sign.NOT_NEGATIVE: (0.0, 1.0, 0.5),
-    Sign.POSITIVE: (1.0, 0.5),
-}
-# Inputs of one expression that are tried together, and operations in it.
-_MOST_INPUTS = 3
-_MOST_OPERATIONS = 64
-
-# Their slope is infinite or NaN somewhere: only expressions with one of them are tried.
-_SINGULAR = {
-    "sqrt", "rsqrt", "cbrt", "log", "log1p", "div", "pow", "integer_pow", "acos", "asin", "atanh",
-    "acosh", "atan2",
+ELEMENTWISE = SINGULAR | {
+    "add", "sub", "mul", "neg", "abs", "sign", "exp", "expm1", "tanh", "sin", "cos", "tan",
+    "square", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "erf", "sinh", "cosh", "asinh", "atan",
+    "floor", "ceil", "round",
 }  # fmt: skip
-_ELEMENTWISE = _SINGULAR | {
-    "add", "sub", "mul", "neg", "abs", "sign", "max", "min", "exp", "expm1", "tanh", "sin", "cos",
-    "tan", "logistic", "square", "select_n", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "and",
-    "or", "not", "is_finite", "convert_element_type", "stop_gradient", "floor", "ceil", "round",
-    "erf", "sinh", "cosh", "asinh", "atan", "copy", "add_any",
+_ELEMENTWISE_JAX = ELEMENTWISE | {
+    "max", "min", "logistic", "select_n", "and", "or", "not", "is_finite", "convert_element_type",
+    "stop_gradient", "copy", "add_any",
 }  # fmt: skip
 # They do not change values, and single values have no shape to change.
 _RESHAPES = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy"}
+
+_RULES_OF_SIGNS = {
+    "positive": {
+        "exp", "exp2", "logistic", "sigmoid", "softmax", "softplus", "cosh", "rsqrt", "ones",
+        "ones_like",
+    },
+    "not negative": {
+        "abs", "relu", "square", "sqrt", "iota", "arange", "argmax", "argmin", "population_count",
+        "clz", "norm", "linalg_vector_norm", "linalg_norm", "var", "std", "zeros", "zeros_like",
+    },
+    # They move, choose, convert or sum values of their first operand.
+    "first": {
+        "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy", "transpose", "rev",
+        "slice", "dynamic_slice", "convert_element_type", "stop_gradient", "reduce_sum",
+        "reduce_max", "reduce_min", "reduce_prod", "cumsum", "cummax", "cummin", "cumprod", "psum",
+        "pmax", "pmin", "all_gather", "reduce_precision", "optimization_barrier", "name", "sign",
+        "pow", "integer_pow", "expand", "unsqueeze", "view", "alias", "contiguous", "detach_",
+        "sum", "mean", "amax", "amin", "select", "permute", "clone", "to", "_to_copy",
+        "index_select", "t", "flatten", "detach", "getitem",
+    },
+    # As much is known as of all their operands.
+    "least": {
+        "add_any", "mul", "div", "min", "minimum", "concatenate", "cat", "stack", "pad",
+        "dot_general", "mm", "matmul", "bmm",
+    },
+    "most": {"max", "maximum", "clamp_min"},
+    "add": {"add"},
+    "clamp": {"clamp"},  # of the least value, the operand, the largest value
+}  # fmt: skip
+_RULE_OF_SIGN = {name: rule for rule, names in _RULES_OF_SIGNS.items() for name in names}
+
+
+def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]]]) -> Sign:
+    """Return what the operations that made a value say about its sign.
+
+    Args:
+      value: of a program.
+      made_by: returns a value's sign where it is known, else the operation that made it (a name of
+        JAX or PyTorch, or ``even power`` and ``rounded``) with its operands.
+    """
+    known: dict[int, Sign] = {}
+
+    def follow(value: Any, depth: int) -> Sign:
+        # Each value once: followed along every path, a chain of `x = x * x + x` takes 2**depth.
+        if id(value) not in known:
+            known[id(value)] = find(value, depth)
+        return known[id(value)]
+
+    def find(value: Any, depth: int) -> Sign:
+        made = made_by(value)
+        if isinstance(made, Sign):
+            return made
+        if depth == 0:
+            return Sign.ANY
+        name, operands = made
+        rule = _RULE_OF_SIGN.get(name, name)
+
+        def of(i: int) -> Sign:
+            return follow(operands[i], depth - 1)
+
+        if rule in ("positive", "not negative"):
+            return Sign.POSITIVE if rule == "positive" else Sign.NOT_NEGATIVE
+        if rule == "first":
+            return of(0)
+        if rule == "even power":
+            return max(of(0), Sign.NOT_NEGATIVE)
+        if rule == "rounded":  # 0.5 becomes 0
+            return min(of(0), Sign.NOT_NEGATIVE)
+        if rule == "clamp":
+            return min(max(of(0), of(1)), of(2))
+        if rule not in ("least", "most", "add"):
+            return Sign.ANY
+        signs = [of(i) for i in range(len(operands))]
+        if rule == "add":
+            return max(signs) if min(signs) > Sign.ANY else Sign.ANY
+        return min(signs) if rule == "least" else max(signs)
+
+    return follow(value, _DEPTH)
+
+
+def expression(
+    root: Any, is_followed: Callable[[Any], bool], operands: Callable[[Any], Sequence[Any]]
+) -> tuple[list[Any], list[Any]]:
+    """Return the elementwise operations before a ``where``: their inputs, and they in order.
+
+    Args:
+      root: what the ``where`` returns.
+      is_followed: whether a value was made by such an operation.
+      operands: returns the values that it was made from.
+    """
+    inputs: list[Any] = []
+    steps: list[Any] = []
+    done: set[int] = set()
+
+    def visit(value: Any) -> None:
+        if id(value) in done:
+            return
+        done.add(id(value))
+        if not is_followed(value) or len(done) > _MOST_OPERATIONS:
+            inputs.append(value)
+            return
+        for operand in operands(value):
+            visit(operand)
+        steps.append(value)
+
+    visit(root)
+    return inputs, steps
 
 
 # Calls whose body is what they compute.
@@ -188,20 +212,20 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
     inputs = [_Value(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
     _follow(closed.jaxpr, inputs, "", None, own, selections)
     for selection in selections:
-        inputs, steps = _expression(selection)
+        values, made = expression(selection.output, _is_followed, _operands)
+        inputs, steps = values, [value.made for value in made]
         if selection.where is None or not _worth_trying(inputs, steps):
             continue
         bad = _counterexample(selection, inputs, steps)
         if bad is None:
             continue
         found.append(
-            Finding(
+            Finding.at(
+                selection.where,
                 "VX307",
-                selection.where.site,
                 f"the value is finite and its gradient is NaN where an operand is {bad:g}",
-                fix="make the operand safe first: jnp.where(ok, f(jnp.where(ok, x, 1.0)), 0.0)",
-                module=module_of_scope(selection.scope),
-                callers=selection.where.callers,
+                "make the operand safe first: jnp.where(ok, f(jnp.where(ok, x, 1.0)), 0.0)",
+                module_of_scope(selection.scope),
             )
         )
     return found
@@ -254,35 +278,19 @@ def _follow(
     return [read(v) for v in jaxpr.outvars]
 
 
-def _expression(selection: _Operation) -> tuple[list[_Value], list[_Operation]]:
-    """The elementwise operations before a ``where``: their inputs, and themselves in order."""
-    inputs: list[_Value] = []
-    steps: list[_Operation] = []
-    done: set[int] = set()
+def _is_followed(value: _Value) -> bool:
+    return value.made is not None and value.made.name in _ELEMENTWISE_JAX | _RESHAPES
 
-    def visit(value: _Value) -> None:
-        if value.literal is not None or id(value) in done:
-            return
-        done.add(id(value))
-        made = value.made
-        known = made is not None and made.name in _ELEMENTWISE | _RESHAPES
-        if made is None or not known or len(done) > _MOST_OPERATIONS:
-            inputs.append(value)
-            return
-        for operand in made.inputs:
-            visit(operand)
-        steps.append(made)
 
-    for operand in selection.inputs:
-        visit(operand)
-    return inputs, [*steps, selection]
+def _operands(value: _Value) -> list[_Value]:
+    return [v for v in value.made.inputs if v.literal is None] if value.made is not None else []
 
 
 def _worth_trying(inputs: Sequence[_Value], steps: Sequence[_Operation]) -> bool:
-    if not inputs or len(inputs) > _MOST_INPUTS:
+    if not inputs or len(inputs) > MOST_INPUTS:
         return False
     floats = any(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in inputs)
-    return floats and any(step.name in _SINGULAR for step in steps)
+    return floats and any(step.name in SINGULAR for step in steps)
 
 
 def _counterexample(
@@ -340,7 +348,38 @@ def _probes(variable: _Value) -> list[Any]:
     dtype = variable.aval.dtype
     if jnp.issubdtype(dtype, jnp.bool_):
         return [jnp.asarray(False), jnp.asarray(True)]
-    return [jnp.asarray(value, dtype) for value in _ALLOWED[sign(variable)]]
+    return [jnp.asarray(value, dtype) for value in sign_of(variable, _made_by).probes]
+
+
+def _made_by(value: _Value) -> Sign | tuple[str, Sequence[_Value]]:
+    dtype = value.aval.dtype
+    if jnp.issubdtype(dtype, jnp.bool_) or jnp.issubdtype(dtype, jnp.unsignedinteger):
+        return Sign.NOT_NEGATIVE
+    if value.literal is not None:
+        least = np.min(np.asarray(value.literal), initial=np.inf)
+        if not least >= 0:  # NaN too
+            return Sign.ANY
+        return Sign.POSITIVE if least > 0 else Sign.NOT_NEGATIVE
+    if value.inside is not None:
+        return "first", [value.inside]
+    if value.made is None:
+        return Sign.ANY
+    name, params, inputs = value.made.name, value.made.equation.params, value.made.inputs
+    if name == "convert_element_type" and not jnp.issubdtype(params["new_dtype"], jnp.inexact):
+        return "rounded", inputs
+    if name == "gather":  # rows out of range may be filled with zeros
+        return "rounded", inputs
+    if name == "mul" and inputs[0] is inputs[1]:
+        return "even power", inputs
+    if name == "integer_pow" and params["y"] % 2 == 0:
+        return "even power", inputs
+    if name == "select_n":
+        return "least", inputs[1:]
+    if name == "dynamic_update_slice":
+        return "least", inputs[:2]
+    if name in ("scatter", "scatter-add", "scatter_add", "scatter-max", "scatter-min"):
+        return "least", [inputs[0], inputs[2]]
+    return name, inputs
 
 
 def _scalar(equation: Any) -> dict[str, Any]:
