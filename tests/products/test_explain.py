@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_survey import conv, loss, voxels, weight
+from test_find_products import conv, loss, voxels, weight
 
 import voxax as vx
 from voxax import _compat
@@ -141,12 +141,14 @@ def test_pairs_are_those_of_the_map(monkeypatch):
     report = vx.explain(jax.grad(loss), weight(), voxels())
     assert [(r.pairs, r.counted) for r in report] == [(pairs, True)] * 2
     for row in report:
-        assert row.floor.operations == 2 * pairs * 3 * 3
-        assert row.floor.seconds == max(row.floor.operations, row.floor.bytes) / 1e9
+        assert row.lower_bound.operations == 2 * pairs * 3 * 3
+        assert (
+            row.lower_bound.seconds == max(row.lower_bound.operations, row.lower_bound.bytes) / 1e9
+        )
         assert row.ratio is None
     assert report.total is None
     assert report.notes[0] == (
-        "floors at float32 1 Gop/s (source: probe) and 1 GB/s (source: probe)"
+        "lower bounds at float32 1 Gop/s (source: probe) and 1 GB/s (source: probe)"
     )
 
 
@@ -156,8 +158,10 @@ def test_rates_of_reduced_precision_are_named(monkeypatch):
     with jax.default_matmul_precision("default"):
         report = vx.explain(loss, weight(), voxels())
     (row,) = report
-    assert row.floor.seconds == row.floor.operations / 4e9
-    assert report.notes[0].startswith("floors at float32 at precision default 4 Gop/s (source")
+    assert row.lower_bound.seconds == row.lower_bound.operations / 4e9
+    assert report.notes[0].startswith(
+        "lower bounds at float32 at precision default 4 Gop/s (source"
+    )
 
 
 @pytest.mark.parametrize("closed_over", [True, False])
@@ -186,7 +190,7 @@ def test_time_and_ratio_of_what_the_cache_knows(monkeypatch):
     )
     report = vx.explain(loss, weight())
     (row,) = report
-    assert row.ratio == pytest.approx(2e-3 / row.floor.seconds)
+    assert row.ratio == pytest.approx(2e-3 / row.lower_bound.seconds)
     assert report.total.seconds == 2e-3
 
 
@@ -206,13 +210,13 @@ def test_a_pinned_choice_has_the_time_that_the_cache_knows():
 def test_unknown_rates_say_how_to_measure_them(monkeypatch):
     rates(monkeypatch)
     report = vx.explain(loss, weight())
-    assert [row.floor.seconds for row in report] == [None]
+    assert [row.lower_bound.seconds for row in report] == [None]
     assert report.notes[0] == (
-        "no floor: unknown is the matrix rate of float32, the memory bandwidth; "
+        "no lower bound: unknown is the matrix rate of float32, the memory bandwidth; "
         "`voxax hardware --probe` measures"
     )
     (note, *_) = vx.explain(loss, weight(), platform="tpu").notes
-    assert note == "no floor: there is no tpu here, its rates are unknown"
+    assert note == "no lower bound: there is no tpu here, its rates are unknown"
 
 
 def test_a_function_without_convolutions_is_an_error():

@@ -67,25 +67,25 @@ def test_table():
     ]
 
 
-FLOOR = LowerBound(10**6, 10**5, 2e-3, "compute")
+BOUND = LowerBound(10**6, 10**5, 2e-3, "compute")
 
 
-def with_floor(floor=FLOOR, counted=True, **more):
-    return dataclasses.replace(row(**more), pairs=100, counted=counted, floor=floor)
+def with_bound(bound=BOUND, counted=True, **more):
+    return dataclasses.replace(row(**more), pairs=100, counted=counted, lower_bound=bound)
 
 
-def test_floor_ratio_and_total():
-    fast = with_floor(dataclasses.replace(FLOOR, seconds=1e-3, bound="memory"), seconds=4e-3)
-    report = Report((with_floor(), fast))
+def test_lower_bound_ratio_and_total():
+    fast = with_bound(dataclasses.replace(BOUND, seconds=1e-3, bound="memory"), seconds=4e-3)
+    report = Report((with_bound(), fast))
     assert [r.ratio for r in report] == pytest.approx([1.5, 4.0])
     assert report.total.products == 2
-    assert (report.total.floor, report.total.seconds) == pytest.approx((3e-3, 7e-3))
+    assert (report.total.lower_bound, report.total.seconds) == pytest.approx((3e-3, 7e-3))
     assert report.total.ratio == pytest.approx(7 / 3)
     lines = str(report).splitlines()
     ends = [" ".join(line.split()).partition("im2col) ")[2] for line in lines[1:3]]
     assert ends == ["2 ms compute 3 ms 1.50 cached", "1 ms memory 4 ms 4.00 cached"]
     assert lines[3].split() == ["total", "3", "ms", "7", "ms", "2.33"]
-    for name in ("floor", "ratio"):
+    for name in ("lower bound", "ratio"):
         end = lines[0].index(name) + len(name)
         assert all(line[:end].rstrip() == line[:end] for line in lines[1:4])
     assert "one map of the problem's bucket" in str(report)
@@ -96,20 +96,20 @@ def test_what_is_unknown_has_no_ratio():
     blank = LowerBound(10**6, 10**5, None, None)
     for unknown_ratio in (
         row(),
-        with_floor(blank),
-        with_floor(source="predicted", seconds=None),
-        with_floor(source="shipped"),
+        with_bound(blank),
+        with_bound(source="predicted", seconds=None),
+        with_bound(source="shipped"),
     ):
         assert unknown_ratio.ratio is None
         assert Report((unknown_ratio,)).total is None
         assert "total" not in str(Report((unknown_ratio,)))
-    report = Report((with_floor(), with_floor(blank)))
+    report = Report((with_bound(), with_bound(blank)))
     assert report.total.products == 1
     assert "total of 1" in str(report)
 
 
 def test_estimated_pairs_are_marked():
-    text = str(Report((with_floor(counted=False),)))
+    text = str(Report((with_bound(counted=False),)))
     assert "~2 ms" in text
     assert "~ pairs were not counted" in text
 

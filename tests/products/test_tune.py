@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from test_survey import conv, loss, sharded, voxels, weight
+from test_find_products import conv, loss, sharded, voxels, weight
 
 import voxax as vx
 from voxax import _compat

@@ -1,13 +1,7 @@
-"""Entering the products from a kernel map: views, precision, requests.
+"""Entering the products: from a kernel map, with a factor for each pair, or from a grid of sizes.
 
-A convolution whose pairs each carry a factor: ``y[m] = sum_k f[m, k] x[neighbors[m, k]] w[k]``.
-
-Linear in three operands, so none of the three bilinear products. But of one tap the factor belongs
-to the output row: ``y = sum_k f[:, k] * (A_k x w[k])`` is a sum of products over maps of one tap,
-each scaled, which brings their differentiation rule and algorithms along. A loop over taps, so one
-program for any number; for derivatives each tap's product is computed again instead of kept.
-
-Entering the products from a grid and the sizes of its kernels.
+Each function resolves the requests and the precision, and binds the forward product with the arrays
+of the map that an algorithm may read.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.algorithms import Product, WeightKind
-from voxax.algorithms.dynamic.grid import output_grid
+from voxax.algorithms.dynamic.grid import output_grid, tile_maximum
 from voxax.algorithms.dynamic.grouped import prefix_of
 from voxax.algorithms.rows import zeros
 from voxax.coords import box_offsets
@@ -39,13 +33,14 @@ from voxax.tuning import (
     autotune_mode,
     hardware_of,
     resolve,
-    sample,
     target_platform,
     views_of,
 )
 from voxax.tuning.entry import density_bucket
+from voxax.tuning.sample import map_key, note_map
 
 _KINDS: dict[int, WeightKind] = {2: "depthwise", 3: "dense", 4: "grouped"}
+_TILE = 16  # positions along each axis
 
 
 def convolve(
@@ -75,33 +70,40 @@ def convolve(
     features, kernel_map = kernel_map.with_halo(features)
     dtype = jnp.promote_types(features.dtype, weight.dtype)
     kind = _KINDS[weight.ndim]
-    requests: tuple[tuple[Product, Resolved], ...] = (
-        ("forward", resolve(fwd_algo, kind=kind, product="forward")),
-        ("dgrad", resolve(dgrad_algo, kind=kind, product="dgrad")),
-        ("wgrad", resolve(wgrad_algo, kind=kind, product="wgrad")),
-    )
+    requests = _requests(kind, fwd_algo, dgrad_algo, wgrad_algo)
     tunes = autotune_mode() != "off"
     layer = Layer(
-        kernel_map.in_capacity,
-        kernel_map.out_capacity,
-        kernel_map.num_offsets,
-        kernel_map.symmetric,
-        (),
-        kind,
-        weight.shape[1] if kind == "grouped" else 1,
-        precision_name(precision),
-        requests,
-        kernel_map.spec,
-        kernel_map.in_geometry.stride,
-        _density(kernel_map) if tunes else None,
+        in_capacity=kernel_map.in_capacity,
+        out_capacity=kernel_map.out_capacity,
+        num_offsets=kernel_map.num_offsets,
+        symmetric=kernel_map.symmetric,
+        view_names=(),
+        kind=kind,
+        groups=weight.shape[1] if kind == "grouped" else 1,
+        precision=precision_name(precision),
+        requests=requests,
+        spec=kernel_map.spec,
+        level=kernel_map.in_geometry.stride,
+        density=_density(kernel_map) if tunes else None,
     )
     names = _view_names(layer, dtype, weight.shape, every=tunes)
     layer = dataclasses.replace(layer, view_names=names)
     views = {name: kernel_map.view(name) for name in names}
     if layer.density is not None:
-        sample.note_map(sample.map_key(layer), views)
+        note_map(map_key(layer), views)
     operands = _compat.vary_alike(features.astype(dtype), weight.astype(dtype), *views.values())
     return forward_p.bind(*operands, layer=layer)
+
+
+def _requests(
+    kind: WeightKind, forward: Request, dgrad: Request, wgrad: Request
+) -> tuple[tuple[Product, Resolved], ...]:
+    """The admitted algorithms of each product."""
+    return (
+        ("forward", resolve(forward, kind=kind, product="forward")),
+        ("dgrad", resolve(dgrad, kind=kind, product="dgrad")),
+        ("wgrad", resolve(wgrad, kind=kind, product="wgrad")),
+    )
 
 
 def _view_names(
@@ -131,10 +133,12 @@ def _density(kernel_map: KernelMap) -> float | None:
     if _compat.is_traced(neighbors) or not getattr(neighbors, "is_fully_addressable", True):
         return None
 
-    def count() -> float:
-        return density_bucket(*map(int, _pairs_and_rows(neighbors)))
+    return kernel_map.memo.get_or_build(("density",), neighbors, lambda: density(neighbors))
 
-    return kernel_map.memo.get_or_build(("density",), neighbors, count)
+
+def density(neighbors: jax.Array) -> float:
+    """Bucketed pairs for each output row that has any, from the concrete table of neighbors."""
+    return density_bucket(*map(int, _pairs_and_rows(neighbors)))
 
 
 @jax.jit
@@ -167,6 +171,11 @@ def convolve_modulated(
 ) -> jax.Array:
     """``y[m] = sum_k factors[m, k] * features[neighbors[m, k]] @ weight[k]``.
 
+    It is linear in three operands, so it is none of the three bilinear products. But the factor of
+    one tap belongs to the output row: ``y = sum_k factors[:, k] * (A_k x w[k])`` is a sum of scaled
+    products over maps of one tap, with their differentiation rule and algorithms. A loop over taps
+    makes one program for any number; for derivatives each tap's product is computed again.
+
     Args:
       features: ``[kernel_map.feature_rows, C_in]``.
       weight: ``[K, C_in, C_out]`` or ``[K, G, C_in/G, C_out/G]``.
@@ -181,9 +190,9 @@ def convolve_modulated(
     features, kernel_map = kernel_map.with_halo(features)
     dtype = jnp.promote_types(features.dtype, weight.dtype)
     wide, neighbors = accumulator(dtype), kernel_map.neighbors
-    # Whatever stands where there is no pair, NaN included, reaches no result and no gradient.
+    # A factor without a pair, NaN included, reaches no result and no gradient.
     scale = jnp.where(neighbors >= 0, factors, jnp.zeros((), factors.dtype)).astype(wide)
-    # Every tap goes by the name of the first: which one it is decides nothing but how full it is.
+    # Every tap takes the offset of the first: the tuner then measures one problem, not K.
     spec = dataclasses.replace(kernel_map.spec, offsets=kernel_map.spec.offsets[:1])
 
     def tap(
@@ -201,14 +210,11 @@ def convolve_modulated(
     return total.astype(dtype)
 
 
-_TILE = 16
-
-
 def sized_spec(
     shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> KernelSpec:
-    """The relation of the largest kernel. Unlike :meth:`KernelSpec.make`, sizes nest whatever the
-    stride is: a size equal to the stride is centred like any other.
+    """The relation of the largest kernel. Unlike in :meth:`KernelSpec.make`, sizes nest for every
+    stride: a size equal to the stride is centered like any other.
 
     Raises:
       InputError: taps or strides beyond 2**28, as there.
@@ -246,26 +252,22 @@ def convolve_sized(
       ``[B, *outputs, C_out]``.
     """
     dtype = jnp.promote_types(x.dtype, weight.dtype)
-    requests: tuple[tuple[Product, Resolved], ...] = (
-        ("forward", resolve(method, kind="dynamic", product="forward")),
-        ("dgrad", resolve(method, kind="dynamic", product="dgrad")),
-        ("wgrad", resolve(method, kind="dynamic", product="wgrad")),
-    )
+    requests = _requests("dynamic", method, method, method)
     grid = x.shape[:-1]
     outputs = output_grid(grid, spec.stride)
     if not (math.prod(grid) and weight.size):
         return jnp.zeros((*outputs, weight.shape[-1]), dtype)
     layer = Layer(
-        math.prod(grid),
-        math.prod(outputs),
-        spec.num_offsets,
-        False,
-        ("sizes",),
-        "dynamic",
-        1,
-        precision_name(precision),
-        requests,
-        spec,
+        in_capacity=math.prod(grid),
+        out_capacity=math.prod(outputs),
+        num_offsets=spec.num_offsets,
+        symmetric=False,
+        view_names=("sizes",),
+        kind="dynamic",
+        groups=1,
+        precision=precision_name(precision),
+        requests=requests,
+        spec=spec,
         grid=grid,
     )
     pinned = any(names == ("specialised",) for _, names in requests)
@@ -276,9 +278,7 @@ def convolve_sized(
     flat = sizes.reshape(-1)
     if layer.density is not None:
         # Known sizes that are reshaped in a trace are no longer known.
-        sample.note_map(
-            sample.map_key(layer), {"sizes": sizes if _compat.is_traced(flat) else flat}
-        )
+        note_map(map_key(layer), {"sizes": sizes if _compat.is_traced(flat) else flat})
     operands = _compat.vary_alike(
         x.reshape(-1, x.shape[-1]).astype(dtype), weight.astype(dtype), flat
     )
@@ -287,33 +287,23 @@ def convolve_sized(
 
 
 def densities(of: Any, sizes: np.ndarray) -> dict[str, float]:
-    """How many taps a layer or problem has with these sizes, and how smooth they are."""
+    """The densities of a layer or problem with these sizes: taps per output, and by tiles."""
     counts, sizes = taps_within(np.asarray(of.spec.offsets)), np.asarray(sizes)
     taps = counts[np.clip(sizes, 0, len(counts) - 1)].reshape(output_grid(of.grid, of.spec.stride))
     return {
         "density": density_bucket(int(taps.sum()), taps.size),
-        "tile_density": density_bucket(int(_by_tiles(taps).sum()), taps.size),
+        "tile_density": density_bucket(int(tile_maximum(taps, _TILE).sum()), taps.size),
     }
 
 
 def _counted(layer: Layer, sizes: np.ndarray, specialise: bool) -> Layer:
-    """The layer with what is known of its sizes."""
+    """The layer with the densities of its sizes, and the histogram to specialise on."""
     layer = dataclasses.replace(layer, **densities(layer, sizes))
     if not specialise or layer.spec is None:
         return layer
     largest = int(reaching_size(np.asarray(layer.spec.offsets)).max())
     at_least = [int((sizes >= size).sum()) for size in range(largest + 1)]
     return dataclasses.replace(layer, prefix=prefix_of([sizes.size, *at_least[1:]], sizes.size))
-
-
-def _by_tiles(taps: np.ndarray) -> np.ndarray:
-    """Every position with the most taps in its tile."""
-    for axis in range(1, taps.ndim):
-        starts = np.arange(0, taps.shape[axis], _TILE)
-        if len(starts):
-            most = np.maximum.reduceat(taps, starts, axis=axis)
-            taps = np.repeat(most, _TILE, axis=axis).take(np.arange(taps.shape[axis]), axis=axis)
-    return taps
 
 
 def largest_size(shape: tuple[int, ...]) -> int:

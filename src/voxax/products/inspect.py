@@ -1,8 +1,5 @@
-"""Finding the products that a function computes.
-
-``vx.explain``: which algorithm each product of a function uses, and why.
-
-``vx.tune``: measure everything that a function needs, before the run.
+"""Finding the products that a function computes, to explain them (``vx.explain``) or to measure
+them before the run (``vx.tune``).
 """
 
 from __future__ import annotations
@@ -20,14 +17,13 @@ from voxax.algorithms import Problem, Product
 from voxax.errors import InputError
 from voxax.geometry.model_step import pure_call
 from voxax.hardware import HardwareInfo, describe, shown
-from voxax.products.convolve import densities
+from voxax.products.convolve import densities, density
 from voxax.products.layer import Layer, problem_of
 from voxax.products.lower_bound import PairCounter, lower_bound_of, matrix_rate
 from voxax.products.primitives import PARTS
 from voxax.products.report import Explained, Report
 from voxax.tuning import Resolved, foresee, hardware_of, unmeasured, with_known_time
 from voxax.tuning import tune as tune_problem
-from voxax.tuning.entry import density_bucket
 from voxax.tuning.request import next_epoch
 
 
@@ -37,7 +33,7 @@ class Call:
 
     Attributes:
       scope: the ``jax.named_scope`` path it was traced under.
-      problem: what it computes.
+      problem: the problem that it poses.
       admitted: the algorithms that its request admits.
       layer: the layer it belongs to.
       views: the arrays of the map that it runs on, by name; None where they were not computed.
@@ -65,9 +61,9 @@ def find_products(
     Args:
       fn: any traceable function.
       arguments: its arguments, or ``jax.ShapeDtypeStruct``s in their place.
-      platform: that the products are to run on.
+      platform: the platform that the products are to run on.
       maps: compute the maps of all products outside of loops, in one program; arguments must be
-        concrete. Of the function only that is computed which the maps depend on. Without maps,
+        concrete. Only the part of the function that the maps depend on is computed. Without maps,
         nothing is computed.
 
     Raises:
@@ -113,7 +109,7 @@ def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.
             indices[place] = [places[id(view)] for view in views]
         return distinct
 
-    # Where a convolution decides about a map, any choice will do; nothing is to be measured.
+    # A convolution that a map depends on may use any algorithm; nothing is to be measured.
     with unmeasured():
         arrays = _compat.only_results(maps)(*leaves)
     return {place: [arrays[i] for i in own] for place, own in indices.items()}
@@ -135,10 +131,10 @@ def _call(
 
 
 def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
-    """Which algorithm and parameters each product of ``fn(*args)`` would use, and why; how long
-    it takes, and how long it would take at best.
+    """Report the algorithm and parameters that each product of ``fn(*args)`` would use, and why;
+    its time, and its time at best.
 
-    Nothing is measured: choices and times come from the request, the user's cache, what was
+    Nothing is measured: choices and times come from the request, the user's cache, the entries
     shipped with voxax, or the default. Nothing is computed but kernel maps, where ``args`` are
     concrete, to count their pairs. For the backward products give a function that computes
     gradients.
@@ -190,7 +186,7 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
         if call.views is None or (call.problem, call.admitted) in done:
             continue
         done.add((call.problem, call.admitted))
-        # What an eager call on the same map will ask for.
+        # The problem that an eager call on the same map will pose.
         dense = _as_met(call.problem, call.views)
         also = () if dense == call.problem else (dense,)
         tune_problem(call.problem, call.admitted, call.views, also=also, anew=anew)
@@ -202,22 +198,15 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
 
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
-    """The problem with what is counted on a concrete map."""
+    """The problem with the densities that are counted on a concrete map."""
     if problem.kind == "dynamic":
         return dataclasses.replace(problem, **densities(problem, np.asarray(views["sizes"])))
-    return dataclasses.replace(problem, density=_density(views))
-
-
-def _density(views: Mapping[str, jax.Array]) -> float | None:
-    """Bucketed pairs per output row that has any, from the map's arrays."""
-    if "neighbors" not in views:
-        return None
-    found = np.asarray(views["neighbors"]) >= 0
-    return density_bucket(int(found.sum()), int(found.any(axis=1).sum()))
+    neighbors = views.get("neighbors")
+    return dataclasses.replace(problem, density=None if neighbors is None else density(neighbors))
 
 
 def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Report:
-    """What is known about ``calls`` now, after ``seconds`` of measuring."""
+    """The report of what is known about ``calls``, after ``seconds`` of measuring."""
     _, device = hardware_of(platform)
     hardware = None if device is None else describe(device)
     counter = PairCounter()
@@ -236,36 +225,36 @@ def _explained(call: Call, hardware: HardwareInfo | None, counter: PairCounter) 
         if call.views is None
         else counter.count(call.views, call.problem)
     )
-    floor = lower_bound_of(call.problem, pairs, hardware)
+    bound = lower_bound_of(call.problem, pairs, hardware)
     choice = with_known_time(foresee(call.problem, call.admitted))
-    return Explained(call.scope, choice, pairs, counted, floor)
+    return Explained(call.scope, choice, pairs, counted, bound)
 
 
 def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | None) -> list[str]:
-    """What the floors stand on, a line each; how to measure what is unknown."""
+    """Notes on the rates behind the lower bounds, and on how to measure unknown ones."""
     if hardware is None:
-        return [f"no floor: there is no {platform} here, its rates are unknown"]
+        return [f"no lower bound: there is no {platform} here, its rates are unknown"]
     bandwidth, rates = hardware.fact("memory_bandwidth"), hardware.fact("peak_rates")
     kinds = {_rate_kind(p): (p.dtype, p.precision) for p in (row.choice.problem for row in rows)}
     known = {kind: rate for kind, key in kinds.items() if (rate := matrix_rate(*key, hardware))}
     notes = []
     if known and bandwidth.known:
         notes.append(
-            f"floors at {shown('peak_rates', tuple(known.items()))} (source: {rates.source}) and "
-            f"{shown('memory_bandwidth', bandwidth.value)} (source: {bandwidth.source})"
+            f"lower bounds at {shown('peak_rates', tuple(known.items()))} (source: {rates.source}) "
+            f"and {shown('memory_bandwidth', bandwidth.value)} (source: {bandwidth.source})"
         )
     missing = [f"the matrix rate of {kind}" for kind in kinds if kind not in known]
     if not bandwidth.known:
         missing.append("the memory bandwidth")
     if missing:
         notes.append(
-            f"no floor: unknown is {', '.join(missing)}; `voxax hardware --probe` measures"
+            f"no lower bound: unknown is {', '.join(missing)}; `voxax hardware --probe` measures"
         )
     return notes
 
 
 def _rate_kind(problem: Problem) -> str:
-    """What the matrix rate depends on, for people."""
+    """The dtype and precision that set the matrix rate, for people."""
     p = problem
     reduced = p.dtype == "float32" and p.precision != "highest"
     return f"{p.dtype} at precision {p.precision}" if reduced else p.dtype

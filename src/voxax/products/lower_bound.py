@@ -2,9 +2,8 @@
 
 The roofline of Williams, Waterman, Patterson, "Roofline: an insightful visual performance model",
 CACM 2009: a product takes at least the time of its arithmetic at the rate of the device's best
-dense matrix product, and at least that of its bytes at the bandwidth of a copy.
-
-How many pairs of an input and an output a product's map has.
+dense matrix product, and at least that of its bytes at the bandwidth of a copy. The arithmetic is
+over the pairs of an input and an output that the product's map has.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ import numpy as np
 from voxax.algorithms import Problem
 from voxax.geometry.dtypes import product_dtype
 from voxax.hardware import HardwareInfo
-from voxax.tuning import sample
 from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
-from voxax.tuning.sample import sizes_of, taps_of
+from voxax.tuning.sample import concrete_map, sizes_of, taps_of
 
 Bound = Literal["compute", "memory"]
 
@@ -30,18 +28,19 @@ _HALVES = ("bfloat16", "float16")
 # Names for products with all digits of float32.
 _FULL = ("highest", "float32")
 _INDEX_BYTES = 4
+_TABLES = ("neighbors", "transposed_neighbors")
 
 
 @dataclasses.dataclass(frozen=True)
 class LowerBound:
-    """What a product has to do, and how fast that could be.
+    """The work of a product, and the least time that it takes.
 
     Attributes:
-      operations: multiplications and additions over the pairs that exist; missing neighbours and
+      operations: multiplications and additions over the pairs that exist; missing neighbors and
         padding count for nothing.
-      bytes: features, gradients, weights, results and the table of neighbours (of a dynamic
+      bytes: features, gradients, weights, results and the table of neighbors (of a dynamic
         product: the sizes), each once and at its full capacity. A product that is mostly padding
-        and skips it, or whose operands are in a cache, may beat a floor that is set by memory.
+        and skips it, or whose operands are in a cache, may beat a bound that is set by memory.
       seconds: the greater of ``operations`` over the matrix rate and ``bytes`` over the
         bandwidth; None unless both are known.
       bound: which of the two gives ``seconds``; None without.
@@ -54,7 +53,7 @@ class LowerBound:
 
 
 def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
-    """The floor of a product over ``pairs`` pairs of the map; ``hardware`` None is unknown."""
+    """The lower bound of a product over ``pairs`` pairs; without hardware, its work alone."""
     p = problem
     channels = (
         p.in_channels if p.kind == "depthwise" else p.in_channels * p.out_channels // p.groups
@@ -112,9 +111,6 @@ def _bytes(p: Problem) -> int:
     return read * element + written * result + table * _INDEX_BYTES
 
 
-_TABLES = ("neighbors", "transposed_neighbors")
-
-
 class PairCounter:
     """Counts the pairs of maps, each map once."""
 
@@ -135,11 +131,10 @@ class PairCounter:
         return self._counted[id(table)][1]
 
     def estimate(self, problem: Problem) -> int:
-        """The pairs of a map like this problem's: one that is at hand, else a recorded scene.
-
-        The same that the tuner would measure on.
+        """The pairs of a map like this problem's, on which the tuner would measure: a concrete one,
+        else that of a recorded scene.
         """
-        views = sample.concrete_map(problem)
+        views = concrete_map(problem)
         if views is not None:
             return self.count(views, problem)
         if problem.kind == "dynamic":

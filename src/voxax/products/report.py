@@ -19,17 +19,17 @@ _WHY = {
 }
 _COLUMNS = (
     *("", "layer", "product", "rows", "taps", "channels", "dtype", "choice"),
-    *("floor", "bound", "time", "ratio", "source"),
+    *("lower bound", "bound by", "time", "ratio", "source"),
 )
-_RIGHT = frozenset({"", "taps", "floor", "time", "ratio"})
-# Times of another machine say nothing about the floors of this one.
+_RIGHT = frozenset({"", "taps", "lower bound", "time", "ratio"})
+# Times of another machine do not compare with the lower bounds of this one.
 _OWN_TIMES = frozenset({"measured", "cached", "pinned"})
 _TIMES = (
     "times, and so ratios, are of one map of the problem's bucket: its rows may differ by a factor "
     "of 2"
 )
-_ESTIMATED = "~ pairs were not counted: those of a map at hand or of a recorded scene"
-# What differentiation and batching write around the name of a scope.
+_ESTIMATED = "~ pairs were not counted: those of a concrete map like it, or of a recorded scene"
+# Differentiation and batching write these around the name of a scope.
 _WRAPPER = re.compile(r"\b(?:transpose|jvp|vmap)\(")
 
 
@@ -44,24 +44,24 @@ class Explained:
         or half of them.
       pairs: of an input and an output that the map has.
       counted: whether ``pairs`` are those of the product's own map; else they are of a map like
-        it that was at hand, or of a recorded scene.
-      floor: what it has to do, and the least time that the hardware allows.
+        it that was concrete, or of a recorded scene.
+      lower_bound: the work, and the least time that the hardware allows it.
     """
 
     scope: str
     choice: Choice
     pairs: int | None = None
     counted: bool = False
-    floor: LowerBound | None = None
+    lower_bound: LowerBound | None = None
 
     @property
     def ratio(self) -> float | None:
-        """Time over floor: 1 is as good as it gets. None where one of them is unknown, and where
-        the time was measured on another machine."""
-        seconds, floor = self.choice.seconds, self.floor
-        if seconds is None or floor is None or not floor.seconds:
+        """Time over lower bound: 1 is as good as it gets. None where one of them is unknown, and
+        where the time was measured on another machine."""
+        seconds, bound = self.choice.seconds, self.lower_bound
+        if seconds is None or bound is None or not bound.seconds:
             return None
-        return seconds / floor.seconds if self.choice.source in _OWN_TIMES else None
+        return seconds / bound.seconds if self.choice.source in _OWN_TIMES else None
 
     @property
     def why(self) -> str:
@@ -107,18 +107,18 @@ class Total:
 
     Attributes:
       products: how many these are.
-      floor: seconds.
+      lower_bound: seconds.
       seconds: measured.
     """
 
     products: int
-    floor: float
+    lower_bound: float
     seconds: float
 
     @property
     def ratio(self) -> float:
-        """``seconds / floor``."""
-        return self.seconds / self.floor
+        """``seconds / lower_bound``."""
+        return self.seconds / self.lower_bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,12 +144,10 @@ class Report:
     @property
     def total(self) -> Total | None:
         """Sums over the products whose ratio is known; None where there is none."""
-        floors = [(r.floor.seconds, r.choice.seconds) for r in self.rows if r.floor and r.ratio]
-        if not floors:
-            return None
-        return Total(
-            len(floors), sum(floor or 0.0 for floor, _ in floors), sum(s or 0.0 for _, s in floors)
-        )
+        known = [row for row in self.rows if row.ratio]
+        bounds = [row.lower_bound.seconds or 0.0 for row in known if row.lower_bound]
+        times = [row.choice.seconds or 0.0 for row in known]
+        return Total(len(known), sum(bounds), sum(times)) if known else None
 
     def __str__(self) -> str:
         return "\n".join(self._table())
@@ -172,8 +170,8 @@ class Report:
             what = "total" if total.products == len(cells) else f"total of {total.products}"
             known = {
                 "layer": what,
-                "floor": _milliseconds(total.floor),
-                "time": _milliseconds(total.seconds),
+                "lower bound": milliseconds(total.lower_bound),
+                "time": milliseconds(total.seconds),
                 "ratio": f"{total.ratio:.2f}",
             }
             cells.append(tuple(known.get(name, "") for name in _COLUMNS))
@@ -190,7 +188,8 @@ class Report:
             yield f"  {source}: {_WHY[source]}"
         if self.seconds:
             yield f"{self.seconds:.1f} s of measuring"
-        if any(row.floor and row.floor.seconds and not row.counted for row in self.rows):
+        bounded = [row for row in self.rows if row.lower_bound and row.lower_bound.seconds]
+        if not all(row.counted for row in bounded):
             yield _ESTIMATED
         if total is not None:
             yield _TIMES
@@ -215,13 +214,13 @@ class Report:
 
 
 def _times(row: Explained) -> tuple[str, str, str, str]:
-    """Floor, bound, time, ratio."""
-    floor, bound = "-", "-"
-    if row.floor is not None and row.floor.seconds is not None:
-        floor, bound = _milliseconds(row.floor.seconds), str(row.floor.bound)
-        floor = floor if row.counted else f"~{floor}"
+    """Lower bound, what sets it, time, ratio."""
+    least, bound = "-", "-"
+    if row.lower_bound is not None and row.lower_bound.seconds is not None:
+        least, bound = milliseconds(row.lower_bound.seconds), str(row.lower_bound.bound)
+        least = least if row.counted else f"~{least}"
     ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-    return floor, bound, _milliseconds(row.choice.seconds), ratio
+    return least, bound, milliseconds(row.choice.seconds), ratio
 
 
 def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
@@ -234,7 +233,7 @@ def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
         ratio = "-" if seconds is None or best is None else f"{seconds / best:.2f}"
         if name == chosen:
             verdict = "chosen" if verdict == "ok" else f"chosen, {verdict}"
-        yield _milliseconds(seconds), ratio, name, verdict
+        yield milliseconds(seconds), ratio, name, verdict
 
 
 def _provenance(row: Explained) -> str:
@@ -277,5 +276,6 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def _milliseconds(seconds: float | None) -> str:
+def milliseconds(seconds: float | None) -> str:
+    """A time for people; a dash for an unknown one."""
     return "-" if seconds is None else f"{1e3 * seconds:.3g} ms"

@@ -1,4 +1,4 @@
-"""What each strategy of a dynamic convolution has to multiply for the sizes at hand."""
+"""The strategies of a dynamic convolution, compared for its actual sizes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms import lookup, names, native
-from voxax.algorithms.dynamic.grid import grid_of
+from voxax.algorithms import Algorithm, Problem, lookup, names, native
+from voxax.algorithms.dynamic.grid import grid_of, tile_maximum
 from voxax.algorithms.dynamic.grouped import BLOCK
 from voxax.errors import InputError
+from voxax.hardware import HardwareInfo
 from voxax.products.inspect import Call, find_products
 from voxax.products.lower_bound import matrix_rate
+from voxax.products.report import milliseconds
 from voxax.tuning import hardware_of
+from voxax.tuning.measure import compiled
 from voxax.tuning.sample import sample_of
-from voxax.tuning.space import refusal
+from voxax.tuning.space import Candidate, refusal
 
 _TILE = 256
 
@@ -53,7 +55,7 @@ class Strategies:
     Attributes:
       rows: one each.
       histogram: positions of each size, from 0.
-      exact: operations over the taps that positions have: what none can go below.
+      exact: operations over the taps that positions have, the least of all strategies.
     """
 
     rows: tuple[Strategy, ...]
@@ -83,21 +85,17 @@ class Strategies:
         yield f"{'strategy':<12}{'GFLOP':>9}{'expected':>12}{'measured':>12}{'compiled':>10}"
         for row in self.rows:
             work = f"{row.name:<12}{row.operations / 1e9:>9.3g}"
-            times = f"{_ms(row.expected):>12}{_ms(row.seconds):>12}"
+            times = f"{milliseconds(row.expected):>12}{milliseconds(row.seconds):>12}"
             made = "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f} s"
             yield f"{work}{times}{made:>10}" + (f"  {row.reason}" if row.reason else "")
         if self.break_even is not None:
             yield f"specialised breaks even after {self.break_even:.0f} calls"
 
 
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:.3g} ms"
-
-
 def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Strategies:
-    """The strategies of the first dynamic convolution in ``fn(*args)``, for its actual sizes.
+    """Compare the strategies of the first dynamic convolution of ``fn(*args)`` for its sizes.
 
-    Beside :func:`voxax.explain`, which says what is chosen.
+    :func:`voxax.explain` says which one is chosen.
 
     Args:
       fn: any traceable function.
@@ -113,10 +111,10 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
 
 
 def strategies_of(call: Call, *, measure: bool = False) -> Strategies:
-    """The strategies of a product that was surveyed with concrete arguments.
+    """Compare the strategies of a product that was found with concrete arguments.
 
     Args:
-      call: from :func:`voxax.products.inspect.survey` with ``maps=True``.
+      call: from :func:`voxax.products.inspect.find_products` with ``maps=True``.
       measure: compile and time each on random operands as well.
 
     Raises:
@@ -140,7 +138,7 @@ def strategies_of(call: Call, *, measure: bool = False) -> Strategies:
     blocks = _blocks(counts, np.sort(sizes)[::-1], BLOCK)
     multiplied = {
         "masked": sizes.size * counts[-1],
-        # The native kernels multiply what there is.
+        # The native kernels multiply only the taps that positions have.
         "grouped": exact if native.refusal(problem) is None else blocks,
         "tiled": _tiles(counts, sizes.reshape(grid.outputs)),
         "selected": int(np.where(uniform, counts[scenes.max(1)], counts[-1]).sum())
@@ -163,7 +161,7 @@ def strategies_of(call: Call, *, measure: bool = False) -> Strategies:
 
 
 def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
-    """Taps over blocks, each with the largest size in it."""
+    """Taps where every block of positions has those of its largest size."""
     starts = np.arange(0, len(ordered), block)
     lengths = np.minimum(block, len(ordered) - starts)
     return int((counts[ordered[starts]] * lengths).sum()) if len(ordered) else 0
@@ -171,28 +169,22 @@ def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
 
 def _tiles(counts: np.ndarray, sizes: np.ndarray) -> int:
     side = max(1, round(_TILE ** (1 / (sizes.ndim - 1))))
-    for axis in range(1, sizes.ndim):
-        starts = np.arange(0, sizes.shape[axis], side)
-        most = np.maximum.reduceat(sizes, starts, axis=axis)
-        sizes = np.repeat(most, side, axis=axis).take(np.arange(sizes.shape[axis]), axis=axis)
-    return int(counts[sizes].sum())
+    return int(counts[tile_maximum(sizes, side)].sum())
 
 
-def _timed(algorithm, problem, hardware, sizes) -> tuple[float, float]:
+def _timed(
+    algorithm: Algorithm, problem: Problem, hardware: HardwareInfo, sizes: jax.Array
+) -> tuple[float, float]:
+    """Seconds of one call, and of compiling its program."""
     sample = sample_of(problem, {"sizes": sizes}, ("sizes",))
-    parameters = algorithm.heuristic(problem, hardware)
-
-    def body(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
-        return algorithm.apply(problem, parameters, a, b, {"sizes": sizes})
-
-    operands = sample.a, sample.b, jnp.asarray(sizes)
     begin = time.perf_counter()
-    program = jax.jit(body).lower(*operands).compile()
+    candidate = Candidate(algorithm, algorithm.heuristic(problem, hardware))
+    program = compiled(problem, candidate, sample)
     made = time.perf_counter() - begin
 
     def once() -> float:
         begin = time.perf_counter()
-        jax.block_until_ready(program(*operands))
+        jax.block_until_ready(program())
         return time.perf_counter() - begin
 
     once()

@@ -185,3 +185,13 @@ def ordered(grid: Grid, w: jax.Array) -> jax.Array:
 def unordered(grid: Grid, w: jax.Array) -> jax.Array:
     """The inverse of :func:`ordered`."""
     return w[np.argsort(grid.order)]
+
+
+def tile_maximum(values: np.ndarray, side: int) -> np.ndarray:
+    """``values[B, *spatial]``, each raised to the greatest in its tile of edge ``side``."""
+    for axis in range(1, values.ndim):
+        length = values.shape[axis]
+        if length:
+            most = np.maximum.reduceat(values, np.arange(0, length, side), axis=axis)
+            values = np.repeat(most, side, axis=axis).take(np.arange(length), axis=axis)
+    return values

@@ -20,9 +20,9 @@ def problem(product="forward", kind="dense", groups=1, dtype="float32", symmetri
     [("forward", False, 40), ("dgrad", False, 100), ("dgrad", True, 40), ("wgrad", False, 40)],
 )
 def test_work(product, symmetric, table):
-    floor = lower_bound_of(problem(product, symmetric=symmetric), 70, INFO)
-    assert floor.operations == 2 * 70 * 6 * 12
-    assert floor.bytes == 4 * (100 * 6 + 40 * 12 + 8 * 6 * 12 + 8 * table)
+    bound = lower_bound_of(problem(product, symmetric=symmetric), 70, INFO)
+    assert bound.operations == 2 * 70 * 6 * 12
+    assert bound.bytes == 4 * (100 * 6 + 40 * 12 + 8 * 6 * 12 + 8 * table)
 
 
 def test_work_of_groups_channels_and_narrow_dtypes():
@@ -49,10 +49,10 @@ def test_the_slower_of_arithmetic_and_memory():
 
 @pytest.mark.parametrize("missing", [{"peak_rates": None}, {"memory_bandwidth": None}])
 def test_unknown_rates(missing):
-    floor = lower_bound_of(problem(), 70, dataclasses.replace(INFO, **missing))
-    assert (floor.seconds, floor.bound) == (None, None)
-    assert floor.operations > 0
-    assert lower_bound_of(problem(), 70, None) == floor
+    bound = lower_bound_of(problem(), 70, dataclasses.replace(INFO, **missing))
+    assert (bound.seconds, bound.bound) == (None, None)
+    assert bound.operations > 0
+    assert lower_bound_of(problem(), 70, None) == bound
     assert lower_bound_of(problem(dtype="float64"), 70, INFO).seconds is None
 
 
