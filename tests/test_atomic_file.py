@@ -12,7 +12,7 @@ def test_writes_bytes_and_text(tmp_path):
     path = tmp_path / "file"
     assert write_atomically(path, b"\xff\n") == path
     assert path.read_bytes() == b"\xff\n"
-    write_atomically(str(path), "ü\n", durable=True)
+    write_atomically(str(path), "ü\n")
     assert path.read_bytes() == "ü\n".encode()
     assert os.listdir(tmp_path) == ["file"]
 

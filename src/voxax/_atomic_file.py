@@ -11,26 +11,24 @@ from typing import BinaryIO
 
 
 def write_atomically(
-    path: str | os.PathLike[str], data: bytes | str, *, private: bool = False, durable: bool = False
+    path: str | os.PathLike[str], data: bytes | str, *, private: bool = False
 ) -> Path:
     """Write ``data`` to ``path`` and return the path; text is written as UTF-8.
 
     Args:
-      path, private, durable: see :func:`replacing`.
+      path, private: see :func:`replacing`.
       data: the whole content.
 
     Raises:
       OSError: the folder does not exist or cannot be written to; an older file is unchanged.
     """
-    with replacing(path, private=private, durable=durable) as file:
+    with replacing(path, private=private) as file:
         file.write(data.encode() if isinstance(data, str) else data)
     return Path(path)
 
 
 @contextlib.contextmanager
-def replacing(
-    path: str | os.PathLike[str], *, private: bool = False, durable: bool = False
-) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file in the folder of ``path``; it takes the name at the end of the block.
 
     After an error in the block, an older file is unchanged and the temporary file is gone.
@@ -38,7 +36,6 @@ def replacing(
     Args:
       path: in an existing folder.
       private: only the owner may read and write the file; otherwise the umask decides.
-      durable: wait until the content is on the disk, so that it survives a power failure.
 
     Raises:
       OSError: the folder does not exist or cannot be written to.
@@ -51,9 +48,6 @@ def replacing(
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -95,7 +95,7 @@ def cache_for(device: str) -> TuningCache:
 def device_name(info: HardwareInfo) -> str:
     """A file-safe name of a kind of device, such as ``cpu-amd-epyc-9r14-2-cores``.
 
-    Of a CPU the cores that the process may use are part: they decide what is fastest.
+    The name of a CPU holds the cores that the process may use, since they decide what is fastest.
     """
     kind = _slug(info.model or info.device_kind)
     platform = _slug(info.platform) or "device"
@@ -145,10 +145,10 @@ class TuningCache:
         self._registered = False
 
     def get(self, key: str) -> Entry | None:
-        """What is known of the problem ``key`` under this jaxlib.
+        """The entry of the problem ``key`` under this jaxlib, or None.
 
-        The user's file has the word, then what was shipped for the device; but what somebody
-        measured before what was predicted.
+        The user's file comes before the entries shipped for the device, but measured times come
+        before predicted ones.
         """
         version = key, jaxlib_version()
         with self._lock:
@@ -195,7 +195,7 @@ class TuningCache:
         )
 
     def flush(self) -> bool:
-        """Save now. Whether everything that was put is on disk."""
+        """Save now; return whether everything that was put is on disk."""
         if os.getpid() != self._process:  # what a fork inherited, its parent saves
             return False
         return self._save() is None
@@ -274,9 +274,8 @@ class TuningCache:
 def shipped(device: str) -> Store:
     """The entries shipped for ``device``, marked so; none for an unknown one.
 
-    Those that were predicted, on no such device, stay marked as that.
-
-    Read once in a process: do not change the result.
+    Predicted entries, made without such a device, stay marked as that. The file is read once in a
+    process: do not change the result.
     """
     if not is_device(device):
         return {}
@@ -291,12 +290,12 @@ def shipped(device: str) -> Store:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
       store: its well-formed entries.
-      stamp: of the file.
-      problem: why nothing was read: ``corrupt`` (no JSON), ``foreign`` (JSON of another format
+      stamp: the state of the file.
+      problem: the reason why nothing was read: ``corrupt`` (no JSON), ``foreign`` (JSON of another format
         or device, too big, or no file at all), ``unreadable``; None if it could be.
       reason: the problem in words, or why entries were left out; empty if all is well.
     """
@@ -368,7 +367,7 @@ def read_bytes(path: Path) -> tuple[bytes, Stamp]:
 def save_file(path: Path, device: str, added: Store) -> Contents:
     """Merge ``added`` into the file, at once for all who read it; creates its folder.
 
-    What is there and is no cache for ``device`` is set aside first, beside the file.
+    A file that is no cache for ``device`` is set aside first, beside the new one.
 
     Raises:
       OSError: nothing was changed.
@@ -404,7 +403,7 @@ def _lock_file(path: Path) -> Path:
 def _save_locked(path: Path, device: str, added: Store) -> Contents:
     _sweep(path)
     found = read_file(path, device)
-    if found.problem == "unreadable":  # nobody knows what would be lost
+    if found.problem == "unreadable":  # it may hold entries that would be lost
         raise OSError(errno.EACCES, found.reason, str(path))
     if found.problem is not None:
         _set_aside(path, found.problem)
@@ -505,7 +504,7 @@ def is_key(key: Any) -> bool:
 
 
 def parse_json(raw: bytes) -> Any:
-    """JSON of untrusted origin; ValueError for whatever is wrong with it."""
+    """JSON of untrusted origin; ValueError for anything that is wrong with it."""
     try:
         return json.loads(raw.decode("utf-8"))
     except RecursionError:
@@ -515,7 +514,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def check_header(values: Any) -> None:
-    """Raises ValueError unless ``values`` is an object of this format."""
+    """Raise ValueError unless ``values`` is an object of this format."""
     if not isinstance(values, dict):
         raise ValueError("not an object")
     if type(values.get("format")) is not int or values["format"] != FORMAT:
@@ -569,7 +568,7 @@ def file_header() -> dict[str, Any]:
 
 
 def dumps(value: Any, indent: int = 0) -> str:
-    """JSON for people: what fits stands on one line."""
+    """JSON for people: a value that fits stands on one line."""
     line = json.dumps(value, allow_nan=False)
     if len(line) + indent <= _LINE or not value or not isinstance(value, dict | list):
         return line

@@ -90,7 +90,7 @@ def sample_map(
       spec: the relation; None for an unknown one of ``num_offsets`` taps.
       level: total stride of the input geometry, one entry per axis; ``()`` means unknown.
       in_capacity, out_capacity: static rows of the two sides of the forward relation.
-      num_offsets: K where there is no spec: a centred box of so many taps, or the taps
+      num_offsets: K where there is no spec: a centered box of so many taps, or the taps
         nearest to the centre.
 
     Raises:

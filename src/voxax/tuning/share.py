@@ -1,4 +1,4 @@
-"""One process of a job decides, the others take its word.
+"""One process of a job decides, and the others take its decision.
 
 The processes of a multi-process JAX job must choose alike, or their compiled programs differ.
 They agree through the key-value store of ``jax.distributed``'s coordinator, and never through a
@@ -25,7 +25,7 @@ SLICE = 2.0
 """Seconds of one wait inside the coordinator's client, where Ctrl-C is not heard."""
 
 _answers: dict[tuple[Any, str], str] = {}
-"""By (job, topic): what this process was told, or decided."""
+"""By (job, topic): the answer that this process was told, or decided."""
 
 
 def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> str:
@@ -47,7 +47,7 @@ def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> s
     them differ.
 
     Args:
-      topic: any text that says completely what is decided; the same in all processes.
+      topic: any text that describes the decision completely, equal in all processes.
       decide: finds the answer, a text; some 100 kB are fine.
       timeout: seconds to wait for another process's answer.
 
