@@ -33,7 +33,7 @@ def request_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """The kernel map a layer's arguments describe, or the given one, checked.
+    """Return the kernel map that a layer's arguments describe, or check the given one.
 
     Raises:
       InputError: ``kernel_map`` together with arguments it already fixes, or a map of
@@ -98,7 +98,10 @@ def warn_if_inputs_unused(spec: KernelSpec) -> None:
 
 
 def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int) -> None:
-    """Weight (or its shape) ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups."""
+    """Raise :class:`InputError` unless the weight (or its shape) fits the map, channels and groups.
+
+    It is ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups.
+    """
     taps = kernel_map.num_offsets
     if groups < 1:
         raise InputError(f"groups={groups} must be at least 1")

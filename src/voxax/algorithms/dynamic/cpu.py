@@ -26,7 +26,7 @@ _ENTRIES = 1 << 24
 
 
 def space(problem: Problem) -> tuple[Parameters, ...]:
-    """As for a kernel map."""
+    """Return the parameters of the native kernels, as for a kernel map."""
     return cpu.space(_mapped(problem, problem.out_rows))
 
 
@@ -70,14 +70,14 @@ def apply(
 
 
 def _mapped(problem: Problem, rows: int) -> Problem:
-    """The same over a kernel map with so many rows."""
+    """Return the problem over a kernel map with ``rows`` rows."""
     if problem.product == "dgrad":
         return dataclasses.replace(problem, kind="dense", in_capacity=rows)
     return dataclasses.replace(problem, kind="dense", out_capacity=rows)
 
 
 def _table(problem: Problem, rows: jax.Array, sizes: jax.Array) -> jax.Array:
-    """``int32[R, K]``: where each tap of these rows is on the other side, -1 where it is not.
+    """Return ``int32[R, K]``, the row on the other side of each tap of these rows, or -1.
 
     Rows are output positions; for dgrad input positions, whose taps are the outputs that read them.
     """
@@ -106,6 +106,6 @@ def _table(problem: Problem, rows: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """``int32[D, 1, K]`` and ``int32[1, K]``, the sizes that reach them; as the weight has them."""
+    """Return taps ``int32[D, 1, K]`` in the weight's order and the sizes that reach them."""
     places = np.argsort(grid.order)
     return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]

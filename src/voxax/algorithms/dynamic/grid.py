@@ -21,7 +21,7 @@ from voxax.hardware import HardwareInfo
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grid:
-    """Where the taps of each output position are, the taps ordered by the size that reaches them.
+    """Places of the taps of each output position, ordered by the size that reaches them.
 
     Attributes:
       inputs, outputs: ``(B, *spatial)``.
@@ -72,7 +72,7 @@ class Grid:
         return x.reshape(math.prod(self.inputs), *x.shape[len(self.inputs) :])
 
     def base(self) -> jax.Array:
-        """``int32[M]``: the row of the padded input at which each output position is centred."""
+        """``int32[M]``: the row of the padded input at which each output position is centered."""
         steps = (1, *self.stride)
         start = _strides(self.padded) @ np.array([0, *self.low])
         index = jnp.full((1,) * len(self.outputs), start, jnp.int32)
@@ -91,12 +91,12 @@ class Grid:
 
 
 def _strides(shape: tuple[int, ...]) -> np.ndarray:
-    """Row-major steps."""
+    """Return row-major steps."""
     return np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
 
 
 def grid_of(problem: Problem) -> Grid:
-    """The grid of a dynamic problem."""
+    """Return the grid of a dynamic problem."""
     if problem.spec is None:
         raise ValueError("a dynamic problem has a spec")
     return _grid(problem.grid, problem.spec)
@@ -125,7 +125,7 @@ def _grid(inputs: tuple[int, ...], spec: KernelSpec) -> Grid:
 
 
 def output_grid(inputs: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """``(B, *spatial)`` of the outputs: positions whose centre lies on the input."""
+    """Return ``(B, *spatial)`` of the outputs: positions whose center lies on the input."""
     return (inputs[0], *(-(-n // s) for n, s in zip(inputs[1:], stride, strict=True)))
 
 
@@ -169,7 +169,7 @@ def box_conv(
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why no strategy can run this problem, or None."""
+    """Return the reason that no strategy can run this problem, or None."""
     if not jnp.issubdtype(jnp.dtype(problem.dtype), jnp.inexact):
         return unsupported_dtype(problem) or "multiplies floating-point features"
     if math.prod(grid_of(problem).padded) >= 2**31 - 1:
@@ -178,7 +178,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def ordered(grid: Grid, w: jax.Array) -> jax.Array:
-    """The weight ``[K, C_in, C_out]`` with its taps by size."""
+    """Return the weight ``[K, C_in, C_out]`` with its taps by size."""
     return w[grid.order]
 
 

@@ -34,13 +34,13 @@ def apply_grouped(
     if native.is_native(parameters):
         return cpu.apply(problem, parameters, a, b, sizes)
     largest = grid_of(problem).largest
-    # Stable, so that neighbours of one size stay neighbours, and results are reproducible.
+    # Stable, so that neighbors of one size stay neighbors, and results are reproducible.
     order = jnp.argsort(-jnp.clip(sizes, 0, largest), stable=True).astype(jnp.int32)
     return patches.run_blocks(problem, a, b, sizes, order, int(dict(parameters)["block"]))
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """The native kernels' parameters where they run, else blocks that are not mostly padding."""
+    """Return the native kernels' parameters where they run, else blocks not mostly of padding."""
     if native.refusal(problem) is None:
         return cpu.space(problem)
     rows = problem.out_capacity
@@ -51,7 +51,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Always with the native kernels; else but for dgrad, which adds to rows.
+    """Prefer it with the native kernels, and elsewhere except for dgrad, which adds to rows.
 
     On 2 cores of an AMD EPYC (AVX2) the kernels took 0.22 to 1.1 of the time of the next best
     strategy, on the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with
@@ -75,7 +75,7 @@ BLOCK = 512
 
 
 def supports_specialised(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Sizes that are known when the program is compiled."""
+    """Return None if sizes are known when the program is compiled, else the reason."""
     if not problem.prefix:
         return "compiles for one histogram of sizes: they are traced here, or it was not asked for"
     return masked.supports(problem, hardware)
@@ -102,7 +102,7 @@ def apply_specialised(
 
 
 def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
-    """Positions of at least each size, rounded up to one of some 16 steps, so programs are few."""
+    """Round positions of at least each size up to one of 16 steps, so that programs are few."""
     step = max(BLOCK, -(-positions // 16))
     return tuple(min(positions, -(-count // step) * step) for count in counts)
 

@@ -38,7 +38,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
-    """Both ways to fetch patches, where slices are few enough."""
+    """Return both ways to fetch patches if slices are few enough, else gathering."""
     return MASKED_FORMS if problem.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
@@ -88,7 +88,7 @@ def apply_tiled(
 
 
 def tile_order(grid: Grid, tile: int) -> jax.Array | None:
-    """``int32[M]``: output positions tile by tile; None where that is their own order.
+    """Return output positions tile by tile, ``int32[M]``; None if that is their own order.
 
     Tiles are boxes with equal sides of about ``tile`` positions. At the grid's borders a block
     runs over into the next tile.

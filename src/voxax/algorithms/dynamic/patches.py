@@ -41,7 +41,7 @@ def run_blocks(
     block: int,
     segments: Callable[[int], Segments] = lambda blocks: ((0, blocks, None),),
 ) -> jax.Array:
-    """Any of the three products; operands as :class:`voxax.algorithms.base.Apply`.
+    """Run any of the three products; operands as :class:`voxax.algorithms.base.Apply`.
 
     Args:
       problem, a, b: the product.
@@ -58,7 +58,7 @@ def run_blocks(
 
 
 class _Rows:
-    """Positions in blocks: where they are centred, and their sizes; 0 behind the last."""
+    """Positions in blocks: where they are centered, and their sizes; 0 behind the last."""
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
@@ -90,12 +90,12 @@ class _Rows:
 
 
 def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Zero where a position has no tap: zero times NaN is NaN."""
+    """Clear ``dy`` where a position has no tap: zero times NaN is NaN."""
     return jnp.where((sizes > 0)[..., None], dy, jnp.zeros((), dy.dtype))
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """``branch(number of taps)(*operands)`` with as few taps as the block's sizes allow."""
+    """Run ``branch(number of taps)`` with as few taps as the sizes of the block allow."""
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]
@@ -103,13 +103,13 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 
 
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
-    """``int32[block, count]``: rows of the padded input; ``absent`` for taps out of the size."""
+    """Return rows of the padded input, ``int32[block, count]``; ``absent`` beyond the size."""
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
     return jnp.where(sizes[:, None] >= jnp.asarray(grid.reach[None, :count]), index, absent)
 
 
 def _source(grid: Grid, x: jax.Array) -> jax.Array:
-    """The padded input's rows, and one of zeros."""
+    """Return the rows of the padded input, and one of zeros."""
     rows = grid.pad(x).reshape(-1, x.shape[1])
     return jnp.concatenate([rows, jnp.zeros((1, x.shape[1]), x.dtype)])
 
@@ -173,7 +173,7 @@ def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments)
 
 
 def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments) -> jax.Array:
-    """Each block adds what it sends to the rows that it would read."""
+    """Add the products of each block to the rows that it would read."""
     gradients, wide = rows.arrange(dy), options(problem, dy.dtype)
     flat = ordered(grid, w).reshape(-1, w.shape[2])
     cells = math.prod(grid.padded)
@@ -203,7 +203,7 @@ def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments)
 def run_slices(
     problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array, block: int
 ) -> jax.Array:
-    """Any product with all taps masked, in tiles of about ``block`` positions."""
+    """Run any product with all taps masked, in tiles of about ``block`` positions."""
     grid = grid_of(problem)
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
     sizes = sizes.reshape(grid.outputs)
@@ -339,7 +339,7 @@ class _Tiles:
 
 
 def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """A box of about ``block`` positions, whole along the last axes where they are short."""
+    """Return a box of about ``block`` positions, whole along short last axes."""
     tile, left = [], max(1, block)
     for extent in reversed(extents):
         tile.append(max(1, min(extent, left)))
@@ -350,7 +350,7 @@ def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
 def gather_dgrad(
     problem: Problem, dy: jax.Array, w: jax.Array, sizes: jax.Array, block: int, skip: bool
 ) -> jax.Array:
-    """``[N, C_in]``; with ``skip``, blocks read no further than the largest size they see."""
+    """Return dX ``[N, C_in]``; with ``skip``, blocks read up to the largest size they see."""
     grid = grid_of(problem)
     rows = math.prod(grid.inputs)
     block = max(1, min(block, rows))
@@ -369,8 +369,8 @@ def gather_dgrad(
 
         return multiply
 
-    def one(centre: jax.Array) -> jax.Array:
-        index = centre[:, None] + jnp.asarray(shifts)[None, :]
+    def one(center: jax.Array) -> jax.Array:
+        index = center[:, None] + jnp.asarray(shifts)[None, :]
         active = seen.at[index].get(mode="promise_in_bounds") >= reach
         index = jnp.where(active, index, source.shape[0] - 1)
         if not skip:
@@ -385,7 +385,7 @@ def gather_dgrad(
 def lattice(
     grid: Grid, dy: jax.Array, sizes: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, np.ndarray]:
-    """Outputs on the lattice of the input, with a margin.
+    """Place outputs on the lattice of the input, with a margin.
 
     Returns:
       Rows of ``dy`` with one of zeros behind them; sizes in the same rows, 0 where there is no

@@ -25,7 +25,7 @@ from voxax.hardware import HardwareInfo
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Boxes of sizes that XLA's convolution takes."""
+    """Return None for boxes of taps, which XLA's convolution takes, else the reason."""
     reason = masked.supports(problem, hardware)
     grid = grid_of(problem)
     if reason is None and grid.counts[-1] != grid.largest ** len(grid.stride):
@@ -78,7 +78,7 @@ def _one_scene(problem: Problem) -> Problem:
 
 
 def _kernel(problem: Problem, grid: Grid, size: int):
-    """The product with the kernel of one size everywhere."""
+    """Return the product with the kernel of one size everywhere."""
     ndim = len(grid.stride)
     taps = np.sort(grid.order[: grid.counts[size]])
     spec = problem.spec
@@ -120,7 +120,7 @@ def _kernel(problem: Problem, grid: Grid, size: int):
 def _by_taps(
     problem: Problem, spec: KernelSpec, taps: np.ndarray, a: jax.Array, b: jax.Array
 ) -> jax.Array:
-    """dgrad or wgrad of a kernel of these taps everywhere, as the masked strategy has it."""
+    """Run dgrad or wgrad of a kernel of these taps everywhere, as the masked strategy does."""
     offsets = tuple(spec.offsets[k] for k in taps)
     spec = dataclasses.replace(spec, offsets=offsets)
     own = dataclasses.replace(problem, num_offsets=len(taps), spec=spec)

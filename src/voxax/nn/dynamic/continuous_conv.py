@@ -21,13 +21,13 @@ Window = Callable[[jax.Array], jax.Array]
 
 
 def poly6(squares: jax.Array) -> jax.Array:
-    """``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
+    """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
 
     Args:
-      squares: ``float[...]``, q of each neighbour.
+      squares: ``float[...]``, q of each neighbor.
 
     Returns:
-      ``float[...]``, 1 at the centre.
+      ``float[...]``, 1 at the center.
 
     Source: Müller et al., "Particle-based fluid simulation for interactive applications", 2003.
     """
@@ -47,10 +47,11 @@ def continuous_conv(
     bias: jax.Array | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
-    """``y(q) = 1/n(q) sum over i of a(|r|^2) W(map(r)) x_i`` with ``r = (p_i - q) / radius``.
+    """Convolve points with a kernel that is a continuous function of the place.
 
-    W is a grid of matrices on the cube ``[-1, 1]^D``, corners on the cube's corners, linearly
-    interpolated; the mapping takes the ball of neighbours onto the cube.
+    ``y(q) = 1/n(q) sum over i of a(|r|^2) W(map(r)) x_i`` with ``r = (p_i - q) / radius``. W is a
+    grid of matrices on the cube ``[-1, 1]^D``, corners on the cube's corners, linearly
+    interpolated; the mapping takes the ball of neighbors onto the cube.
 
     Args:
       points: C channels, D axes, 1 to 3.
@@ -123,7 +124,7 @@ def continuous_conv(
 
 
 def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
-    """The unit ball ``float[..., D]``, D 1 to 3, onto the cube ``[-1, 1]^D``."""
+    """Map the unit ball ``float[..., D]``, D 1 to 3, onto the cube ``[-1, 1]^D``."""
     ndim = places.shape[-1]
     if mapping == "identity" or ndim == 1:
         return places
@@ -145,7 +146,7 @@ def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
 
 
 def _disc_to_square(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Areas keep their ratio: a sector of the disc becomes one of the square's four triangles."""
+    """Map a disc onto a square, sectors onto its four triangles; areas keep their ratio."""
     radius = length(jnp.stack([x, y], axis=-1))
     wide = jnp.abs(y) <= jnp.abs(x)
     first, second = jnp.where(wide, x, y), jnp.where(wide, y, x)
@@ -155,6 +156,6 @@ def _disc_to_square(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a / b``, zero where b is zero."""
+    """Return ``a / b``, zero where b is zero."""
     there = b != 0
     return jnp.where(there, a / jnp.where(there, b, 1), 0)

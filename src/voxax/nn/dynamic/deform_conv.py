@@ -1,4 +1,4 @@
-"""Deformable convolution: taps that each position moves, and weighs, by group of channels."""
+"""Convolve with taps that each position moves and weighs, by group of channels."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def deform_conv(
     scenes = (grid[0] * parts, *grid[1:])
     rows = by_part.reshape(math.prod(scenes), channels // parts).astype(dtype)
     source = jnp.concatenate([rows, jnp.zeros((1, channels // parts), dtype)])
-    centre = centers(outputs, spec.stride)
+    center = centers(outputs, spec.stride)
     places = (scenes[0], *outputs[1:])
     split = (grid[0], parts, *outputs[1:], channels // parts)
     c_out = channels if weight is None else weight.shape[-1]
 
     def add(total: jax.Array, tap: tuple) -> jax.Array:
         step, delta, factor, w = tap
-        place = jnp.asarray(centre) + step.reshape((1,) * len(places) + (-1,))
+        place = jnp.asarray(center) + step.reshape((1,) * len(places) + (-1,))
         values = fetch(source, scenes, place.astype(delta.dtype) + delta, None, dtype)
         if factor is not None:
             values = (values.astype(wide) * factor[..., None]).astype(dtype)
@@ -140,7 +140,7 @@ def deform_conv(
 
 
 def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
-    """The size of the kernel along each axis."""
+    """Return the size of the kernel along each axis."""
     ndim, channels = x.ndim - 2, x.shape[-1]
     if weight is None:
         if kernel_size is None or groups != 1:
@@ -162,7 +162,7 @@ def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
 
 
 def _by_part(offsets, mask, outputs, number, ndim, channels):
-    """Offsets ``[B, *outputs, G, K, D]``, mask ``[B, *outputs, G, K]`` or None, and G."""
+    """Return offsets ``[B, *outputs, G, K, D]``, mask ``[B, *outputs, G, K]`` or None, and G."""
     if offsets.ndim == len(outputs) + 2:
         offsets = offsets[..., None, :, :]
     if mask is not None and mask.ndim == len(outputs) + 1:

@@ -1,4 +1,4 @@
-"""Convolution on a grid whose kernel depends on the position, and on the input."""
+"""Convolve a grid with a kernel that depends on the position and the input."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def dynamic_conv(
     coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Convolve with a kernel size, a spacing, taps or weights of each position's own.
+    """Convolve with a kernel size, dilation, taps or weights that each position chooses.
 
     ``y[u] = sum over k of m_k(u) W_k(u) x<stride u + dilation(u) o_k + offsets_k(u)>``, zero
     outside of the grid. Positions u are those of ``ceil(spatial / stride)``. Size s covers the
@@ -108,17 +108,17 @@ def dynamic_conv(
     taps = check_operands(x, weight, mixture)
     steps = per_axis(stride, ndim, "stride")
     outputs = output_grid(x.shape[:-1], steps)
-    static, spread = split_dilation(dilation, ndim)
+    static, spacing = split_dilation(dilation, ndim)
     spec = sized_spec(taps, steps, static)
     sizes = expand_size(size, outputs, taps)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)
-    is_sampled = any(a is not None for a in (spread, offsets, mask)) or (soft and tau != 1)
+    is_sampled = any(a is not None for a in (spacing, offsets, mask)) or (soft and tau != 1)
 
     def run(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Array:
         if is_sampled:
             _only_masked(method)
             return sampled_conv(
-                x, weight, spec, sizes, spread, offsets, mask, tau=tau, precision=precision
+                x, weight, spec, sizes, spacing, offsets, mask, tau=tau, precision=precision
             )
         options = {"method": method, "precision": precision}
         if method == "bank":
@@ -150,7 +150,7 @@ def bank_error(
     coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> BankError:
-    """What ``method="bank"`` changes: both are computed and compared.
+    """Compute both the bank's result and the exact one, and compare them.
 
     Args:
       x, weight, size, dilation, stride, bank, coarse_from, precision: as for :func:`dynamic_conv`;
@@ -177,7 +177,7 @@ def bank_error(
 def _between(
     x: jax.Array, weight: jax.Array, sizes: jax.Array, spec: KernelSpec, options: dict[str, Any]
 ) -> jax.Array:
-    """Soft sizes with a ramp of one size: linear between the exact results of two sizes."""
+    """Interpolate linearly between the exact results of two sizes: a soft ramp of one size."""
     below = jax.lax.stop_gradient(jnp.floor(sizes))
     part = (sizes - below)[..., None]
     # Beyond what the kernel has, both are alike, and the size has no gradient.
@@ -190,7 +190,7 @@ def _between(
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
-    """Kernels mixed from a bank of weights, for each scene or for each position."""
+    """Convolve with kernels mixed from a bank of weights, for each scene or each position."""
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):
         raise InputError(
@@ -216,7 +216,7 @@ def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> j
 
 
 def flat(weight: jax.Array, taps: tuple[int, ...]) -> jax.Array:
-    """``[*T, C, C_out]`` to ``[K, C, C_out]``."""
+    """Reshape ``[*T, C, C_out]`` to ``[K, C, C_out]``."""
     return weight.reshape(int(np.prod(taps)), *weight.shape[-2:])
 
 
@@ -236,7 +236,7 @@ def _only_masked(method: Request) -> None:
 def split_dilation(
     dilation: jax.Array | int | Sequence[int] | None, ndim: int
 ) -> tuple[tuple[int, ...], jax.Array | None]:
-    """The static dilation by axis, and that of each position, one of which is in use."""
+    """Return the static dilation by axis and that of each position; one of them is in use."""
     if isinstance(dilation, jax.Array | np.ndarray) and dilation.ndim > 1:
         return (1,) * ndim, jnp.asarray(dilation)
     static: Any = 1 if dilation is None else dilation
@@ -244,7 +244,7 @@ def split_dilation(
 
 
 def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -> tuple[int, ...]:
-    """The shape of the largest kernel.
+    """Check the operands and return the shape of the largest kernel.
 
     Raises:
       InputError: shapes or dtypes that do not fit together.
@@ -271,7 +271,7 @@ def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -
 
 
 def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> jax.Array:
-    """``[B, *outputs]`` of integers or floats; the largest where None is given.
+    """Return sizes ``[B, *outputs]``, integers or floats; None is the largest.
 
     Raises:
       InputError: another shape, or sizes that are no numbers.

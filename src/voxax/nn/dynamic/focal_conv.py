@@ -1,4 +1,4 @@
-"""Sparse convolution in which the input decides where its set of voxels grows."""
+"""Convolve voxels onto a set that grows where the input says."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def focal_conv(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Voxels:
-    """Convolve onto the voxels and the neighbours that important voxels ask for.
+    """Convolve onto the voxels and onto those neighbors that important voxels add.
 
-    A voxel whose own importance (that of the kernel's centre) exceeds the threshold adds those of
-    its neighbours ``site + offset[k] * dilation`` whose ``importance[row, k]`` exceeds it too.
+    A voxel whose own importance (that of the kernel's center) exceeds the threshold adds those of
+    its neighbors ``site + offset[k] * dilation`` whose ``importance[row, k]`` exceeds it too.
     Threshold 1 is submanifold convolution, threshold below 0 dilates everywhere.
 
     Args:
       voxels: input, ``C_in`` channels.
       weight: ``[K, C_in, C_out]`` or, with groups, ``[K, G, C_in/G, C_out/G]``.
       importance: ``float[capacity, K]``, mostly the sigmoid of a submanifold convolution with K
-        outputs; taps in lexicographic order, the centre among them.
+        outputs; taps in lexicographic order, the center among them.
       kernel_size, dilation: integers, or one per axis; the stride is 1.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
       threshold: may be traced.
       gate: multiply each voxel's features by its own importance before the convolution: through
-        this the importance of centres learns. Those of other taps decide only, and have no
+        this the importance of centers learns. Those of other taps decide only, and have no
         gradient; the source trains them with a loss of their own.
       capacity: static rows of the result; None buckets eagerly, and takes K + 1 times the input's
         under ``jax.jit``, which always suffices and is mostly far too much.
@@ -73,10 +73,10 @@ def focal_conv(
             f"importance of {importance.dtype}{list(importance.shape)}: expected "
             f"float{list(expected)}, one for each row and tap"
         )
-    centre = spec.offsets.index((0,) * len(spec.stride))
-    own = jnp.where(voxels.valid, importance[:, centre], jnp.zeros((), importance.dtype))
+    center = spec.offsets.index((0,) * len(spec.stride))
+    own = jnp.where(voxels.valid, importance[:, center], jnp.zeros((), importance.dtype))
     hard = jax.lax.stop_gradient(importance)
-    keep = (hard > threshold) & (hard[:, centre : centre + 1] > threshold)
+    keep = (hard > threshold) & (hard[:, center : center + 1] > threshold)
     offsets = tuple(map(tuple, np.asarray(spec.dilated_offsets).tolist()))
     out = add_sites(voxels, offsets, keep, capacity=capacity)
     if gate:

@@ -34,7 +34,7 @@ def grid_spec(
     stride: int | Sequence[int],
     dilation: int | Sequence[int],
 ) -> KernelSpec:
-    """The relation of a kernel on the grid of ``x [B, *spatial, C]``; sizes are centred.
+    """Return the relation of a kernel on the grid of ``x [B, *spatial, C]``; sizes are centered.
 
     Raises:
       InputError: not one to three spatial axes, no floats, kernel arguments that do not fit.
@@ -44,19 +44,12 @@ def grid_spec(
         raise InputError(f"x of shape {x.shape}: expected [B, *spatial, C], 1 to 3 spatial axes")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise InputError(f"x of {x.dtype}: expected floats")
-    shape, steps, spread = (
-        per_axis(value, ndim, name)
-        for value, name in (
-            (kernel_size, "kernel_size"),
-            (stride, "stride"),
-            (dilation, "dilation"),
-        )
-    )
-    return sized_spec(shape, steps, spread)
+    shape = per_axis(kernel_size, ndim, "kernel_size")
+    return sized_spec(shape, per_axis(stride, ndim, "stride"), per_axis(dilation, ndim, "dilation"))
 
 
 def scan_taps(add: Callable[[Any, Any], Any], total: Any, by_tap: Any) -> Any:
-    """``total`` after ``add(total, one entry of by_tap)`` for each tap.
+    """Return ``total`` after ``add(total, one entry of by_tap)`` for each tap.
 
     Args:
       add: what one tap adds.
@@ -82,10 +75,9 @@ def sampled_conv(
     tau: float,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """The general form of :func:`voxax.nn.functional.dynamic_conv`, in ordinary JAX.
+    """Run the general form of :func:`voxax.nn.functional.dynamic_conv` in ordinary JAX.
 
-    One tap after the other, each recomputed in the backward pass, so memory does not grow with
-    their number. Taps that an integer size leaves out are not read. A mask multiplies: where it is
+    Taps that an integer size leaves out are not read. A mask multiplies: where it is
     zero, a NaN in the input stays one.
     """
     outputs = output_grid(x.shape[:-1], spec.stride)
@@ -95,24 +87,22 @@ def sampled_conv(
     wide = accumulator(dtype)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)
     active = soft_mask(sizes, spec.offsets, tau) if soft else hard_mask(sizes, spec.offsets)
-    centre = centers(outputs, spec.stride)
+    center = centers(outputs, spec.stride)
     steps = np.asarray(spec.offsets if dilation is not None else spec.dilated_offsets, np.int32)
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)
     source = jnp.concatenate([rows, jnp.zeros((1, x.shape[-1]), dtype)])
     options = {"precision": precision_name(precision), "preferred_element_type": wide}
 
-    def taps_first(array: jax.Array | None, axis: int) -> jax.Array | None:
-        return None if array is None else jnp.moveaxis(array, axis, 0)
+    lead = (1,) * len(outputs) + (-1,)
 
-    def tap(total: jax.Array, step: tuple) -> tuple[jax.Array, None]:
+    def add(total: jax.Array, step: tuple) -> jax.Array:
         offset, is_active, delta, factor, w = step
-        place: jax.Array = _like(centre, offset)
+        place = jnp.asarray(center, offset.dtype)
         if dilation is None:
-            place = place + offset.reshape((1,) * len(outputs) + (-1,))
+            place = place + offset.reshape(lead)
         else:
-            place = place.astype(dilation.dtype) + dilation * offset.astype(dilation.dtype).reshape(
-                (1,) * len(outputs) + (-1,)
-            )
+            along = offset.astype(dilation.dtype).reshape(lead)
+            place = place.astype(dilation.dtype) + dilation * along
         if delta is not None:
             kind = _wider(place.dtype, delta.dtype)
             place = place.astype(kind) + delta.astype(kind)
@@ -122,22 +112,21 @@ def sampled_conv(
             if part is not None:
                 values = values * part[..., None].astype(dtype)
         product = jnp.matmul(values.reshape(-1, values.shape[-1]), w, **options)
-        return total + product.reshape(total.shape), None
+        return total + product.reshape(total.shape)
 
     scanned = (
         jnp.asarray(steps),
         jnp.moveaxis(active, -1, 0),
-        taps_first(offsets, -2),
-        taps_first(mask, -1),
+        None if offsets is None else jnp.moveaxis(offsets, -2, 0),
+        None if mask is None else jnp.moveaxis(mask, -1, 0),
         weight.astype(dtype),
     )
     total = zeros((*outputs, weight.shape[-1]), wide, rows, weight)
-    total, _ = jax.lax.scan(jax.checkpoint(tap), total, scanned)
-    return total.astype(dtype)
+    return scan_taps(add, total, scanned).astype(dtype)
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """The dtype of a sum of places: a float of the two, the one with more digits.
+    """Return the dtype of a sum of places: a float of the two, the one with more digits.
 
     Not ``jnp.promote_types``: that raises under ``jax.numpy_dtype_promotion("strict")``.
     """
@@ -145,12 +134,8 @@ def _wider(a: Any, b: Any) -> Any:
     return max(floats, key=lambda kind: jnp.finfo(kind).bits) if floats else a
 
 
-def _like(centre: np.ndarray, offset: jax.Array) -> jax.Array:
-    return jnp.asarray(centre, offset.dtype)
-
-
 def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
-    """``int32[1, *outputs, D]``: where on the input each output position is."""
+    """Return ``int32[1, *outputs, D]``, the place of each output position on the input."""
     axes = [np.arange(n) * s for n, s in zip(outputs[1:], stride, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)[None].astype(np.int32)
 
@@ -158,7 +143,7 @@ def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
 def fetch(
     source: jax.Array, grid: tuple[int, ...], place: jax.Array, reads: jax.Array | None, dtype: Any
 ) -> jax.Array:
-    """``[B, *outputs, C]``: the input at ``place [., *outputs, D]``, zero outside of the grid."""
+    """Read ``[B, *outputs, C]`` at ``place [., *outputs, D]``, zero outside of the grid."""
     extents = grid[1:]
     if jnp.issubdtype(place.dtype, jnp.integer):
         return _rows(source, grid, place, reads)
@@ -196,7 +181,7 @@ def _rows(
 
 
 def _checked(dilation, offsets, mask, outputs, taps, ndim):
-    """The same with as many axes as they act on.
+    """Return the three with as many axes as they act on.
 
     Raises:
       InputError: other shapes; names what was expected.

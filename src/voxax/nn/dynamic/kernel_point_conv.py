@@ -1,7 +1,4 @@
-"""Where the points of a kernel point convolution are: spread evenly in a ball.
-
-Convolution of point clouds with a weight at each of a few kernel points, rigid or deformable.
-"""
+"""Convolve point clouds with a weight at each of a few kernel points, rigid or deformable."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from voxax.geometry.points import Points
 from voxax.nn.arguments import check_shape
 from voxax.nn.dynamic.neighbor_conv import (
     Around,
-    block_of,
+    around_queries,
     check_neighbors,
     in_blocks,
     length,
@@ -29,10 +26,10 @@ _STEPS = 2000
 
 
 def kernel_point_positions(number: int, ndim: int = 3, *, radius: float = 1.0) -> np.ndarray:
-    """``float64[number, ndim]``: one point in the centre, the others as far apart as they can.
+    """Return ``float64[number, ndim]``: a point in the center, the others as far apart as possible.
 
     They minimise the sum over pairs of ``1 / distance`` plus the sum of squared norms, and are then
-    scaled so that the mean norm of those not in the centre is ``radius``. The same on every call:
+    scaled so that the mean norm of those not in the center is ``radius``. The same on every call:
     it starts from fixed random places, on the host.
 
     Args:
@@ -47,14 +44,14 @@ def kernel_point_positions(number: int, ndim: int = 3, *, radius: float = 1.0) -
     """
     if number < 1 or not 1 <= ndim <= 4:
         raise InputError(f"{number} kernel points in {ndim} axes: give 1 or more, in 1 to 4 axes")
-    places = np.array(_spread(int(number), int(ndim)))
+    places = np.array(_relaxed(int(number), int(ndim)))
     if number > 1:
         places *= radius / np.linalg.norm(places[1:], axis=1).mean()
     return places
 
 
 @functools.lru_cache(maxsize=32)
-def _spread(number: int, ndim: int) -> np.ndarray:
+def _relaxed(number: int, ndim: int) -> np.ndarray:
     places = np.random.default_rng(number).standard_normal((number, ndim))
     places[0] = 0
     if ndim == 1:
@@ -90,7 +87,9 @@ def kernel_point_conv(
     bias: jax.Array | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
-    """``y(q) = sum over i, k of h(|p_i - q - (kp_k + offset_k(q))|) m_k(q) W_k x_i``.
+    """Convolve points with a weight at each kernel point.
+
+    ``y(q) = sum over i, k of h(|p_i - q - (kp_k + offset_k(q))|) m_k(q) W_k x_i``.
 
     Args:
       points: C channels, D axes.
@@ -111,7 +110,7 @@ def kernel_point_conv(
     Returns:
       The queries with ``C_out`` channels in the promoted dtype of features and weight, accumulated
       in at least float32. Differentiable in every float array and both positions to any order;
-      the slope is zero where a neighbour lies on a kernel point.
+      the slope is zero where a neighbor lies on a kernel point.
 
     Raises:
       InputError: shapes, dtypes or an influence that do not fit.
@@ -163,7 +162,7 @@ def kernel_point_penalty(
     *,
     extent: float | jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """What keeps deformed kernel points near the cloud, and apart from each other.
+    """Return losses that keep deformed kernel points near the cloud and apart from each other.
 
     Args:
       points, neighbors, kernel_points, offsets, queries, extent: as for
@@ -171,7 +170,7 @@ def kernel_point_penalty(
 
     Returns:
       Two scalars, means over the queries: the fitting loss, of each kernel point the squared
-      distance to the nearest neighbour over ``extent``, summed; and the repulsive loss, of all
+      distance to the nearest neighbor over ``extent``, summed; and the repulsive loss, of all
       ordered pairs of kernel points the squared linear influence on each other, summed.
 
     Raises:
@@ -184,10 +183,9 @@ def kernel_point_penalty(
     number = kernel_points.shape[0]
     check_shape("kernel_points", kernel_points, (number, points.ndim))
     check_shape("offsets", offsets, (queries.capacity, number, points.ndim))
-    around_of = block_of(points)
 
     def block(part: tuple) -> jax.Array:
-        around = around_of(part)
+        around = around_queries(points, *part)
         places = around.places
         reach = jnp.asarray(extent, places.dtype)
         nodes = _nodes(kernel_points, around.extra, places.dtype)
@@ -209,6 +207,6 @@ def kernel_point_penalty(
 
 
 def _nodes(kernel_points: jax.Array, offsets: jax.Array | None, dtype) -> jax.Array:
-    """``[m or 1, K, D]``."""
+    """Return the kernel points ``[m or 1, K, D]``, moved by the offsets."""
     nodes = kernel_points.astype(dtype)[None]
     return nodes if offsets is None else nodes + offsets.astype(dtype)

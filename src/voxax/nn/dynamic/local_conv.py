@@ -1,8 +1,8 @@
-"""A kernel for every position and group of channels, given from outside."""
+"""Convolve with a given kernel for every position and group of channels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def local_conv(
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
 ) -> jax.Array:
-    """Weighted sums of each position's neighbourhood, with weights of the position's own.
+    """Sum the neighborhood of each position with weights of its own.
 
     ``y[u, c] = sum over k of kernels[u, k, group of c] * x[stride u + dilation o_k, c]``, zero
     outside of the grid: channels are not mixed. With kernels that a network computes from ``x``
@@ -51,8 +51,9 @@ def local_conv(
     Networks", CVPR 2018.
     """
     spec = grid_spec(x, kernel_size, stride, dilation)
-    shifted = _Shifted(x, spec)
-    outputs, channels, taps = shifted.outputs, x.shape[-1], spec.num_offsets
+    starts, read = _under_taps(x, spec)
+    outputs, channels = output_grid(x.shape[:-1], spec.stride), x.shape[-1]
+    taps = spec.num_offsets
     if kernels.shape == (*outputs, taps):
         kernels = kernels[..., None]
     groups = kernels.shape[-1] if kernels.ndim else 0
@@ -67,50 +68,34 @@ def local_conv(
 
     def add(total: jax.Array, tap: tuple[jax.Array, jax.Array]) -> jax.Array:
         start, kernel = tap
-        values = shifted.at(start).reshape(*outputs, groups, channels // groups).astype(wide)
+        values = read(start).reshape(*outputs, groups, channels // groups).astype(wide)
         return total + values * kernel[..., None].astype(wide)
 
     total = zeros((*outputs, groups, channels // groups), wide, x, kernels)
-    by_tap = (jnp.asarray(shifted.starts), jnp.moveaxis(kernels, -2, 0))
+    by_tap = (jnp.asarray(starts), jnp.moveaxis(kernels, -2, 0))
     return scan_taps(add, total, by_tap).reshape(*outputs, channels).astype(dtype)
 
 
-class _Shifted:
-    """Reads ``x [B, *spatial, C]`` under one tap: zero outside of the grid, padded once.
+def _under_taps(
+    x: jax.Array, spec: KernelSpec
+) -> tuple[np.ndarray, Callable[[jax.Array], jax.Array]]:
+    """Pad ``x [B, *spatial, C]`` once, to read it under one tap at a time.
 
-    Attributes:
-      starts: ``int32[K, D]``, one row a tap, what :meth:`at` takes.
-      outputs: ``(B, *outputs)``.
+    Returns:
+      ``int32[K, D]``, one row a tap, and a function from such a row to ``[B, *outputs, C]``, zero
+      outside of the grid.
     """
-
-    def __init__(self, x: jax.Array, spec: KernelSpec):
-        taps = np.asarray(spec.dilated_offsets)
-        self.outputs = output_grid(x.shape[:-1], spec.stride)
-        self.stride = spec.stride
-        self.extents = [
-            max((n - 1) * s + 1, 0) for n, s in zip(self.outputs[1:], spec.stride, strict=True)
-        ]
-        sides = _margins(x.shape[:-1], spec)
-        self.padded = jnp.pad(x, ((0, 0), *sides, (0, 0)))
-        self.starts = (taps + np.asarray([low for low, _ in sides])).astype(np.int32)
-
-    def at(self, start: jax.Array) -> jax.Array:
-        """``[B, *outputs, C]`` under the tap whose row of ``starts`` is given."""
-        padded = self.padded
-        zero = jnp.zeros((), jnp.int32)
-        corner = [zero, *(start[axis] for axis in range(len(self.extents))), zero]
-        sizes = (padded.shape[0], *self.extents, padded.shape[-1])
-        values = jax.lax.dynamic_slice(padded, corner, sizes)
-        steps = (1, *self.stride, 1)
-        return jax.lax.slice(values, (0,) * values.ndim, values.shape, steps)
-
-
-def _margins(grid: Sequence[int], spec: KernelSpec) -> list[tuple[int, int]]:
-    """Zeros in front of and behind each axis of the grid ``(B, *spatial)``, so that every tap of
-    every output lies inside."""
-    taps = np.asarray(spec.dilated_offsets)
-    outputs = output_grid(tuple(grid), spec.stride)
-    last = (np.asarray(outputs[1:]) - 1) * np.asarray(spec.stride)
+    taps, steps = np.asarray(spec.dilated_offsets), np.asarray(spec.stride)
+    last = (np.asarray(output_grid(x.shape[:-1], spec.stride)[1:]) - 1) * steps
     low = np.maximum(0, -taps.min(axis=0))
-    high = np.maximum(0, last + 1 + taps.max(axis=0) - np.asarray(grid[1:]))
-    return list(zip(low.tolist(), high.tolist(), strict=True))
+    high = np.maximum(0, last + 1 + taps.max(axis=0) - np.asarray(x.shape[1:-1]))
+    padded = jnp.pad(x, ((0, 0), *zip(low.tolist(), high.tolist(), strict=True), (0, 0)))
+    sizes = (x.shape[0], *np.maximum(last + 1, 0).tolist(), x.shape[-1])
+
+    def read(start: jax.Array) -> jax.Array:
+        zero = jnp.zeros((), jnp.int32)
+        corner = [zero, *(start[axis] for axis in range(len(steps))), zero]
+        values = jax.lax.dynamic_slice(padded, corner, sizes)
+        return jax.lax.slice(values, (0,) * values.ndim, values.shape, (1, *spec.stride, 1))
+
+    return (taps + low).astype(np.int32), read

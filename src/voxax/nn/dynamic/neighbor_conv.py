@@ -1,8 +1,8 @@
-"""What convolutions over neighbouring points share: ``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t``.
+"""Convolve over neighboring points: ``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t``.
 
-They differ in the coefficients ``c``, functions of where neighbour j lies from query m. Queries go
-block by block, each computed again in the backward pass, so that the coefficients of only one block
-exist at a time, and the products ``c x W`` of neighbours never do.
+Convolutions over points differ in the coefficients ``c``, functions of the place of neighbor j
+around query m. Queries go block by block, each computed again in the backward pass, so that the
+coefficients of only one block exist at a time, and the products ``c x W`` of neighbors never do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Around(NamedTuple):
     """A block of queries.
 
     Attributes:
-      places: ``float[m, k, D]``, neighbours minus query; zero where there is none.
+      places: ``float[m, k, D]``, neighbors minus query; zero where there is none.
       rows: ``int32[m, k]``, or -1.
       there: ``bool[m, k]``.
       extra: the block's part of what was given by query.
@@ -52,14 +52,14 @@ def neighbor_conv(
     bias: jax.Array | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
-    """Sum neighbours' features with coefficients, then multiply with a weight for each of these.
+    """Sum the features of neighbors with coefficients, then multiply with one weight for each.
 
     Args:
       points: C channels.
       queries: where to; None takes the points.
       neighbors: rows of ``points`` around each query.
       weight: ``[T, C, C_out]``.
-      coefficients: from a block of queries to ``float[m, k, T]``; read only where a neighbour is.
+      coefficients: from a block of queries to ``float[m, k, T]``; read only where a neighbor is.
       extra: a tree of arrays by query ``[M, ...]``, which ``coefficients`` sees a block of.
       bias: ``[C_out]`` or None.
       precision: as for ``dynamic_conv``.
@@ -85,14 +85,14 @@ def neighbor_conv(
     wide = accumulator(dtype)
     options = {"precision": precision_name(precision), "preferred_element_type": wide}
     channels, c_out = weight.shape[1:]
-    # Padding rows may hold anything, and no neighbour is one.
+    # Padding rows may hold anything, and no neighbor is one.
     source = jnp.where(points.valid[:, None], x, jnp.zeros((), x.dtype)).astype(dtype)
     flat = weight.astype(dtype).reshape(taps * channels, c_out)
 
     def block(part: tuple[jax.Array, jax.Array, Any]) -> jax.Array:
-        around = _around(points, *part)
+        around = around_queries(points, *part)
         c = coefficients(around)
-        # In the dtype of the products; what stands where no neighbour is reaches no gradient.
+        # In the dtype of the products; what stands where no neighbor is reaches no gradient.
         c = jnp.where(around.there[..., None], c, jnp.zeros((), c.dtype)).astype(dtype)
         sums = jnp.einsum("mkt,mkc->mtc", c, gather_rows(source, around.rows), **options)
         return jnp.matmul(sums.astype(dtype).reshape(-1, taps * channels), flat, **options)
@@ -110,7 +110,7 @@ def in_blocks(
     positions: jax.Array,
     extra: Any,
 ) -> jax.Array:
-    """``[M, ...]`` of ``run`` on blocks of ``(rows, positions, extra)``, each ``[m, ...]``.
+    """Run a function block by block on ``(rows, positions, extra)``: ``[M, ...]``.
 
     Args:
       run: from a block to ``[m, ...]``.
@@ -134,7 +134,8 @@ def in_blocks(
     return y.reshape(blocks * size, *y.shape[2:])[:number]
 
 
-def _around(points: Points, rows: jax.Array, positions: jax.Array, extra: Any) -> Around:
+def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra: Any) -> Around:
+    """Return what is around a block of queries, for the functions that :func:`in_blocks` runs."""
     there = rows >= 0
     wide = max(points.positions.dtype, positions.dtype, key=lambda dtype: dtype.itemsize)
     near = points.positions.at[jnp.maximum(rows, 0)].get(mode="clip").astype(wide)
@@ -143,13 +144,8 @@ def _around(points: Points, rows: jax.Array, positions: jax.Array, extra: Any) -
     return Around(places, rows, there, extra)
 
 
-def block_of(points: Points) -> Callable[[tuple[jax.Array, jax.Array, Any]], Around]:
-    """For :func:`in_blocks`: what is around a block's queries."""
-    return lambda part: _around(points, *part)
-
-
 def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> None:
-    """Raise :class:`InputError` unless these are neighbours of the queries among the points."""
+    """Raise :class:`InputError` unless these are neighbors of the queries among the points."""
     if points.ndim != queries.ndim:
         raise InputError(f"queries of {queries.ndim} axes among points of {points.ndim}")
     if neighbors.rows.shape[0] != queries.capacity:
@@ -160,7 +156,7 @@ def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> No
 
 
 def length(places: jax.Array) -> jax.Array:
-    """The norm along the last axis, with slope zero at zero."""
+    """Return the norm along the last axis, with slope zero at zero."""
     squares = jnp.sum(places**2, axis=-1)
     positive = squares > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), 0)

@@ -21,7 +21,7 @@ from voxax.products.convolve import precision_name
 def choose_size(
     scores: jax.Array, sizes: Sequence[int], *, fallback: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The size with the best score, and a gate through which the scores learn.
+    """Return the size with the best score, and a gate through which the scores learn.
 
     Give the first to ``dynamic_conv(..., size=, method="selected")``, which runs the compiled
     kernel of that size, and multiply its result by the second: 1 in value, with the gradient of the
@@ -60,7 +60,7 @@ def selected_stride_conv(
     bias: jax.Array | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Convolve each scene with the stride that it asks for.
+    """Convolve each scene with its own stride.
 
     Every stride of ``strides`` is one compiled convolution, and of these one runs for each scene
     (``jax.lax.switch``, scenes one after the other; under ``jax.vmap`` all would run). A scene of

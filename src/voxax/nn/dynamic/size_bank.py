@@ -25,7 +25,7 @@ from voxax.products.convolve import precision_name
 
 @dataclasses.dataclass(frozen=True)
 class BankError:
-    """What a bank changes.
+    """The difference between the result of a bank and the exact one.
 
     Attributes:
       sizes: ``int32[n]``, the bank's.
@@ -51,7 +51,7 @@ def bank_conv(
     coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """One ordinary convolution for each size of a bank; every position takes its nearest.
+    """Run one ordinary convolution for each size of a bank; every position takes the nearest.
 
     Approximate unless all sizes are in the bank. ``dynamic_conv(..., method="bank")`` comes here;
     :func:`voxax.nn.functional.bank_error` says what it changes.
@@ -107,7 +107,7 @@ def compare(
     spec: KernelSpec,
     bank: int | Sequence[int] = 3,
 ) -> BankError:
-    """A bank's result beside the exact one; traceable."""
+    """Compare the result of a bank with the exact one; traceable."""
     counts = _counts(spec)
     sizes = jnp.clip(sizes, 0, len(counts) - 1)
     chosen, nearest = choose_bank(sizes, spec, bank)
@@ -125,7 +125,7 @@ def compare(
 def choose_bank(
     sizes: jax.Array, spec: KernelSpec, bank: int | Sequence[int]
 ) -> tuple[list[int] | list[jax.Array], jax.Array]:
-    """The bank's sizes, ascending, and which of them stands for each size, ``int32[L + 1]``.
+    """Return the sizes of the bank, ascending, and the one for each size, ``int32[L + 1]``.
 
     Raises:
       InputError: an empty bank, or a size that the weight does not have.
@@ -156,7 +156,7 @@ def choose_bank(
 
 
 def _counts(spec: KernelSpec) -> list[int]:
-    """Taps of each size.
+    """Return the number of taps of each size.
 
     Raises:
       InputError: the taps are no box with equal sides.
@@ -182,10 +182,10 @@ def _fixed(
 def coarse_conv(
     x: jax.Array, w: jax.Array, spec: KernelSpec, size: int, precision: jax.lax.PrecisionLike
 ) -> jax.Array:
-    """The convolution with one size everywhere, computed on cells of two positions along each axis.
+    """Convolve with one size everywhere, on cells of two positions along each axis.
 
     Cells hold the mean of their positions, and every position of a cell gets the cell's result,
-    with the kernel averaged over where in the cell it is centred. With D axes that is about
+    with the kernel averaged over where in the cell it is centered. With D axes that is about
     ``4**-D`` of the arithmetic. Exact where features are constant.
 
     Args:
@@ -230,7 +230,7 @@ def coarse_conv(
 
 
 def _shares(size: int, dilation: int) -> tuple[int, np.ndarray]:
-    """The first cell, and ``[cells, size]``: how much of each tap lies in which cell.
+    """Return the first cell, and the share of each tap in each cell, ``[cells, size]``.
 
     From the left position of a cell the tap o is in cell ``floor(o / 2)``, from the right one in
     ``floor((o + 1) / 2)``: one half each.

@@ -1,4 +1,4 @@
-"""Sparse convolution whose kernel depends on the voxel: size, dilation, modulation, weights."""
+"""Convolve voxels with a kernel that depends on the voxel: size, dilation, mask, weights."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def sparse_dynamic_conv(
     rate, of_voxel = _dilation(dilation, dilations, kernel_map)
     shape = kernel_shape
     if kernel_map is None and isinstance(shape, str) and shape in ("box", "cross"):
-        shape = _centred(shape, voxels.geometry.ndim, kernel_size, stride)
+        shape = _centered(shape, voxels.geometry.ndim, kernel_size, stride)
 
-    def map_of(spread: Any) -> KernelMap:
+    def map_of(spacing: Any) -> KernelMap:
         return request_map(
-            voxels, kernel_size, stride, spread, False, False, out_voxels, capacity,
+            voxels, kernel_size, stride, spacing, False, False, out_voxels, capacity,
             kernel_map, "box" if kernel_map is not None else shape,
         )  # fmt: skip
 
@@ -151,8 +151,8 @@ def sparse_dynamic_conv(
         return output_voxels(voxels, kmap, features, bias, out_voxels)
 
 
-def _centred(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
-    """``shape``, or its centred offsets where the stride would turn it into a partition."""
+def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
+    """Return ``shape``, or its centered offsets where the stride would make it a partition."""
     sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
     if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
         return shape
@@ -163,7 +163,7 @@ def _centred(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShap
 def _dilation(
     dilation: Any, dilations: Sequence[int] | None, kernel_map: KernelMap | None
 ) -> tuple[Any, jax.Array | None]:
-    """``(static dilation, None)``, or ``(the values that occur, each voxel's own)``."""
+    """Return ``(static dilation, None)``, or ``(the values that occur, that of each voxel)``."""
     if not isinstance(dilation, jax.Array | np.ndarray) or dilation.ndim == 0:
         if dilations is not None:
             raise InputError(
@@ -186,7 +186,7 @@ def _dilation(
 def _of_rows(
     value: Any, name: str, shape: tuple[int, ...], valid: jax.Array, scalar: bool = False
 ) -> Any:
-    """``value`` as an array of ``shape``, 0 in padding rows; None stays None.
+    """Return ``value`` as an array of ``shape``, 0 in padding rows; None stays None.
 
     Raises:
       InputError: another shape, or no real number.
@@ -225,7 +225,7 @@ def known_strategy(method: Request) -> Request:
 
 
 def _strategy(method: Request, mask: Any) -> str:
-    """The first strategy that the request admits and that can run: ``grouped``, ``masked``."""
+    """Return the first of ``grouped`` and ``masked`` that the request admits and that can run."""
     asked = admitted(known_strategy(method), kind="dynamic", product="forward")
     able = ("grouped", "masked") if mask is None else ("masked",)
     for name in able:
@@ -251,7 +251,7 @@ def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]
 def _factors(
     kernel_map: KernelMap, size: Any, tau: float | None, mask: Any, wide: Any
 ) -> tuple[KernelMap, jax.Array]:
-    """The map without pairs that can have no factor, and the factors ``wide[out_capacity, K]``."""
+    """Return the map without pairs that have no factor, and the factors ``[out_capacity, K]``."""
     factors = jnp.ones((1, 1), wide) if mask is None else mask.astype(wide)
     if size is not None and tau is not None:
         factors = soft_mask(size, kernel_map.spec.offsets, tau).astype(wide) * factors
@@ -267,7 +267,7 @@ def _shells(
     tau: float | None,
     requests: dict[str, Any],
 ) -> jax.Array:
-    """One product for the taps of each reaching size, scaled by their common ramp."""
+    """Sum one product for the taps of each reaching size, scaled by their common ramp."""
     offsets = np.asarray(kernel_map.spec.offsets)
     reach = reaching_size(offsets)
     total, dtype = None, None
@@ -289,13 +289,13 @@ def _shells(
 
 
 def _side_by_side(bank: jax.Array) -> jax.Array:
-    """``[M, ..., C_out]`` to ``[..., M * C_out]``: one product does all weights of the bank."""
+    """Reshape ``[M, ..., C_out]`` to ``[..., M * C_out]``, so that one product does all weights."""
     moved = jnp.moveaxis(bank, 0, -2)
     return moved.reshape(*moved.shape[:-2], moved.shape[-2] * moved.shape[-1])
 
 
 def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
-    """``[rows, G * M * C]`` and shares ``[rows, M]`` to ``[rows, G * C]``."""
+    """Mix ``[rows, G * M * C]`` by shares ``[rows, M]`` to ``[rows, G * C]``."""
     rows, number = mixture.shape
     wide = accumulator(features.dtype)
     channels = features.shape[1] // (groups * number)
@@ -307,9 +307,9 @@ def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
 def _by_dilation(
     dilation: jax.Array, values: tuple[int, ...], first: KernelMap, map_of: Any, products: Any
 ) -> jax.Array:
-    """The sum of one set of products for each value, over the pairs of its own voxels.
+    """Sum one set of products for each value, over the pairs of the voxels that have it.
 
-    One table with the neighbours of all would not do: with two dilations, two outputs can share an
+    One table with the neighbors of all would not do: with two dilations, two outputs can share an
     input through one tap, and the adjoint's table has one place for it.
     """
     valid = first.out_geometry.valid

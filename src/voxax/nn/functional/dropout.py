@@ -1,4 +1,4 @@
-"""Dropout on the features of voxels and points."""
+"""Drop features of voxels and points at random."""
 
 from __future__ import annotations
 

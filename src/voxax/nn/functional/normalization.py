@@ -20,7 +20,7 @@ from voxax.geometry.halo import split_axis
 
 
 class FeatureRows(Protocol):
-    """What layers that see each row alone need: Voxels and Points have it."""
+    """Rows of features and a mask of those that exist: Voxels, Points, rows in encoders."""
 
     @property
     def features(self) -> jax.Array: ...
@@ -38,7 +38,7 @@ Rows = TypeVar("Rows", bound=FeatureRows)
 def masked_moments(
     features: jax.Array, valid: jax.Array, axis_name: str | tuple[str, ...] | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Mean and (biased) variance of the valid rows, in float32 or wider.
+    """Return mean and (biased) variance of the valid rows, in float32 or wider.
 
     Args:
       features: ``[N, C]``; rows that are not valid may hold anything.
@@ -55,8 +55,8 @@ def masked_moments(
     if axis_name is not None:
         number, total = jax.lax.psum((number, total), axis_name)
     mean = total / jnp.maximum(number, 1)
-    centred = jnp.where(valid[:, None], x - mean[None, :], jnp.zeros((), wide))
-    squares = jnp.sum(centred * centred, axis=0)
+    centered = jnp.where(valid[:, None], x - mean[None, :], jnp.zeros((), wide))
+    squares = jnp.sum(centered * centered, axis=0)
     if axis_name is not None:
         squares = jax.lax.psum(squares, axis_name)
     return mean, squares / jnp.maximum(number, 1), number
@@ -70,7 +70,7 @@ def normalize(
     bias: jax.Array | None = None,
     epsilon: float = 1e-5,
 ) -> Rows:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + bias``; dtype kept.
+    """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` in the dtype of x.
 
     Args:
       voxels: Voxels or Points, ``C`` channels.
@@ -107,9 +107,9 @@ def _normalize(
 
 
 def clear_padding(features: jax.Array, valid: jax.Array) -> jax.Array:
-    """``features [N, C]`` in the accumulator's dtype, zero where ``valid`` is False.
+    """Return ``features [N, C]`` in the accumulator's dtype, zero where ``valid`` is False.
 
-    Before anything is computed: garbage times anything would reach the gradient.
+    Call it before anything is computed: garbage times anything would reach the gradient.
     """
     wide = accumulator(features.dtype)
     return jnp.where(valid[:, None], features.astype(wide), jnp.zeros((), wide))
@@ -121,7 +121,7 @@ def layer_norm(
     bias: jax.Array | None = None,
     epsilon: float = 1e-5,
 ) -> Rows:
-    """Each voxel's features to mean 0 and variance 1, then ``* scale + bias``.
+    """Bring the features of each voxel to mean 0 and variance 1, then ``* scale + bias``.
 
     Args:
       voxels: Voxels or Points, ``C`` channels.
@@ -137,19 +137,21 @@ def layer_norm(
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
     check_affine(voxels.features.shape[1], scale, bias)
-    features = _layer_norm(voxels.features, voxels.valid, scale, bias, epsilon=epsilon)
+    given = voxels.features, voxels.valid, scale, bias
+    features = _row_norm(*given, epsilon=epsilon, centered=True)
     return voxels.replace_features(features)
 
 
 def rms_norm(voxels: Rows, scale: jax.Array | None = None, epsilon: float = 1e-5) -> Rows:
-    """Each voxel's features divided by their root mean square, then ``* scale``.
+    """Divide the features of each voxel by their root mean square, then ``* scale``.
 
     Arguments, result and errors as in :func:`layer_norm`; ``epsilon`` is added to the mean square.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
     """
     check_affine(voxels.features.shape[1], scale)
-    features = _rms_norm(voxels.features, voxels.valid, scale, epsilon=epsilon)
+    given = voxels.features, voxels.valid, scale, None
+    features = _row_norm(*given, epsilon=epsilon, centered=False)
     return voxels.replace_features(features)
 
 
@@ -163,34 +165,24 @@ def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None 
             )
 
 
-@functools.partial(jax.jit, static_argnames="epsilon")
-def _layer_norm(
+@functools.partial(jax.jit, static_argnames=("epsilon", "centered"))
+def _row_norm(
     features: jax.Array,
     valid: jax.Array,
     scale: jax.Array | None,
     bias: jax.Array | None,
     *,
     epsilon: float,
+    centered: bool,
 ) -> jax.Array:
     x = clear_padding(features, valid)
-    centred = x - jnp.mean(x, axis=1, keepdims=True)
-    variance = jnp.mean(centred * centred, axis=1, keepdims=True)
-    y = centred * jax.lax.rsqrt(variance + epsilon)
+    if centered:
+        x = x - jnp.mean(x, axis=1, keepdims=True)
+    y = x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True) + epsilon)
     if scale is not None:
         y = y * scale.astype(y.dtype)[None, :]
     if bias is not None:
         y = y + bias.astype(y.dtype)[None, :]
-    return y.astype(features.dtype)
-
-
-@functools.partial(jax.jit, static_argnames="epsilon")
-def _rms_norm(
-    features: jax.Array, valid: jax.Array, scale: jax.Array | None, *, epsilon: float
-) -> jax.Array:
-    x = clear_padding(features, valid)
-    y = x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True) + epsilon)
-    if scale is not None:
-        y = y * scale.astype(y.dtype)[None, :]
     return y.astype(features.dtype)
 
 
@@ -204,13 +196,13 @@ def group_norm(
     bias: jax.Array | None = None,
     epsilon: float = 1e-5,
 ) -> Scenes:
-    """Each scene's groups of channels to mean 0 and variance 1, then ``* scale + bias``.
+    """Bring each scene's groups of channels to mean 0 and variance 1, then ``* scale + bias``.
 
     Statistics are taken over the group's channels and all voxels of the scene, on all shards where
     it is split over a mesh axis.
 
     Args:
-      voxels: Voxels or Points, ``C`` channels; scenes without voxels are welcome.
+      voxels: Voxels or Points, ``C`` channels; scenes may be empty.
       num_groups: divides C; group g holds channels ``g * C/num_groups`` and following.
       scale, bias: ``[C]``; None leaves them out.
       epsilon: added to the (biased) variance.
@@ -247,7 +239,7 @@ def instance_norm(
     bias: jax.Array | None = None,
     epsilon: float = 1e-5,
 ) -> Scenes:
-    """Each channel of each scene to mean 0 and variance 1 over the scene's voxels.
+    """Bring each channel of each scene to mean 0 and variance 1 over the scene's voxels.
 
     Arguments, result and errors as in :func:`group_norm`, with one group for each channel.
 
@@ -257,7 +249,7 @@ def instance_norm(
 
 
 def scene_index(voxels: Voxels | Points) -> jax.Array:
-    """``int32[capacity]``: the scene of each row; padding rows may hold anything."""
+    """Return the scene of each row, ``int32[capacity]``; padding rows may hold anything."""
     return voxels.batch_index if isinstance(voxels, Points) else voxels.coords[:, 0]
 
 
@@ -289,7 +281,7 @@ def _group_norm(
     # the time, in an order that differs between runs on a GPU; a product with the matrix of
     # members would carry one scene's NaN into all others.
     def mean_of(values: jax.Array) -> jax.Array:
-        """``[batch_size, C]``: the mean of ``values [N, C]`` in each scene's group."""
+        """Return the mean of ``values [N, C]`` in each scene's group, ``[batch_size, C]``."""
         total = jax.lax.map(
             lambda mine: jnp.sum(jnp.where(mine[:, None], values, zero), axis=0), members.T
         )
@@ -299,7 +291,7 @@ def _group_norm(
         return jnp.repeat(total / number[:, None], channels // num_groups, axis=1)
 
     def read(statistic: jax.Array) -> jax.Array:
-        """``[N, C]``: the statistic ``[batch_size, C]`` of each row's scene, zero in padding."""
+        """Read the statistic ``[batch_size, C]`` of each row's scene; zero in padding."""
 
         def select(rows: jax.Array, scene: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             mine, value = scene
@@ -307,11 +299,11 @@ def _group_norm(
 
         return jax.lax.scan(select, jnp.zeros_like(x), (members.T, statistic))[0]
 
-    centred = x - read(mean_of(x))
-    factor = jax.lax.rsqrt(mean_of(centred * centred) + epsilon)
+    centered = x - read(mean_of(x))
+    factor = jax.lax.rsqrt(mean_of(centered * centered) + epsilon)
     if scale is not None:
         factor = factor * scale.astype(wide)[None, :]
-    y = centred * read(factor)
+    y = centered * read(factor)
     if bias is not None:
         y = y + bias.astype(wide)[None, :]
     return y.astype(features.dtype)

@@ -67,7 +67,7 @@ def mean_pool(
     dilation: Size = 1,
     **window: Unpack[Window],
 ) -> Voxels:
-    """Mean over the voxels under the kernel that exist.
+    """Take the mean over the voxels under the kernel that exist.
 
     Arguments, result and errors as in :func:`sum_pool`.
     """
@@ -92,7 +92,7 @@ def max_pool(
     return_indices: bool = False,
     **window: Unpack[Window],
 ) -> Voxels | tuple[Voxels, jax.Array]:
-    """Maximum over the voxels under the kernel, channel by channel.
+    """Take the maximum over the voxels under the kernel, channel by channel.
 
     Args:
       voxels, kernel_size, stride, dilation, window: as in :func:`sum_pool`.
@@ -121,7 +121,7 @@ def min_pool(
     dilation: Size = 1,
     **window: Unpack[Window],
 ) -> Voxels:
-    """Minimum over the voxels under the kernel.
+    """Take the minimum over the voxels under the kernel.
 
     Arguments, result and errors as in :func:`sum_pool`.
     """
@@ -151,7 +151,7 @@ def pooling_map(
     transposed: bool = False,
     **window: Unpack[Window],
 ) -> KernelMap:
-    """The map of a pooling window; ``stride=None`` takes ``kernel_size``, a partition."""
+    """Return the map of a pooling window; ``stride=None`` takes ``kernel_size``, a partition."""
     if stride is None:
         stride = kernel_size if window.get("kernel_map") is None else 1
     return request_map(
@@ -170,7 +170,7 @@ def pooling_map(
 
 @functools.partial(jax.jit, static_argnames="largest")
 def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> jax.Array:
-    """Input row of each window's largest (or smallest) value.
+    """Return the input row of each window's largest (or smallest) value.
 
     Args:
       features: ``[N, C]``.
@@ -217,7 +217,7 @@ _find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps)
 
 
 def take_rows(features: jax.Array, indices: jax.Array) -> jax.Array:
-    """``features[indices[m, c], c]``, zero where the index is -1: ``[M, C]``."""
+    """Return ``features[indices[m, c], c]``, zero where the index is -1: ``[M, C]``."""
     taken = jnp.take_along_axis(features, jnp.maximum(indices, 0), axis=0)
     return jnp.where(indices >= 0, taken, jnp.zeros((), features.dtype))
 
@@ -228,7 +228,7 @@ def _window_sum(voxels: Voxels, kmap: KernelMap) -> jax.Array:
 
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
-    """Mean of the rows under each output's taps, ``[out_capacity, C]``; zero where none is."""
+    """Return the mean of the rows under each output's taps, ``[out_capacity, C]``, or zero."""
     dtype = voxels.features.dtype
     wide = accumulator(dtype)
     ones = jnp.ones((kmap.num_offsets, voxels.num_channels), wide)
@@ -255,7 +255,7 @@ def unpool(
     kernel_shape: KernelShape = "box",
     kernel_map: KernelMap | None = None,
 ) -> Voxels:
-    """Spread pooled features over the voxels they came from.
+    """Return pooled features to the voxels that they came from.
 
     Args:
       voxels: pooled voxels, ``C`` channels.
@@ -301,7 +301,7 @@ def unpool(
 
 
 def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
-    """A map that the caller gave must lead back to ``out_voxels``."""
+    """Raise :class:`GeometryMismatchError` unless the map leads back to ``out_voxels``."""
     out, target = kernel_map.out_geometry, out_voxels.geometry
     agrees = kernel_map.spec.transposed or kernel_map.spec.keeps_coords
     agrees &= (out.capacity, out.stride, out.batch_size) == (
@@ -319,7 +319,7 @@ def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
 
 
 def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax.Array:
-    """``out[indices[m, c], c] += features[m, c]``: ``[capacity, C]``."""
+    """Return ``out [capacity, C]`` with ``out[indices[m, c], c] += features[m, c]``."""
     dtype = features.dtype
     wide = accumulator(dtype)
     row = jnp.where(indices < 0, capacity, indices)
@@ -331,7 +331,7 @@ def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax
 def global_pool(
     voxels: Voxels, reduction: Literal["mean", "sum", "max", "min"] = "mean"
 ) -> jax.Array:
-    """One feature row per scene; an empty scene gives zeros.
+    """Reduce each scene to one row of features; an empty scene gives zeros.
 
     Of a scene that is split over a mesh axis, each shard gets the row of the whole scene.
 
@@ -374,7 +374,7 @@ def global_pool(
 def _best(
     x: jax.Array, scene: jax.Array, batch_size: int, reduction: str, axis: str | None
 ) -> jax.Array:
-    """``[batch_size, C]``: the largest (smallest) row of each scene, of all its shards."""
+    """Return the largest (smallest) row of each scene, of all its shards: ``[batch_size, C]``."""
     low, high = limits(x.dtype)
     shape = (batch_size, x.shape[1])
     if reduction == "max":
@@ -395,7 +395,7 @@ def _best_jvp(
     primals: tuple[jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
-    """Equal rows share the gradient, wherever they lie."""
+    """Share the gradient among equal rows, on whichever shard they lie."""
     scene = primals[1]
     x = _stored(primals[0], scene)
     best = _best(x, scene, batch_size, reduction, axis)
@@ -412,7 +412,7 @@ def _best_jvp(
 
 
 def _stored(x: jax.Array, scene: jax.Array) -> jax.Array:
-    """``x``, computed once, while ``scene`` is not negative.
+    """Return ``x``, computed once, while ``scene`` is not negative.
 
     XLA computes a cheap operand again in each loop that reads it, and may round it otherwise
     there (``a * b + c`` with one rounding or two). The row that gave the largest value is then

@@ -17,7 +17,7 @@ from voxax.nn.arguments import request_map
 def space_to_channel(
     voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
 ) -> Voxels:
-    """Blocks of ``factor`` voxels become one coarse voxel with all their channels.
+    """Fold blocks of ``factor`` voxels into one coarse voxel with all their channels.
 
     Args:
       voxels: ``C`` channels.
@@ -50,7 +50,7 @@ def channel_to_space(
     *,
     capacity: int | None = None,
 ) -> Voxels:
-    """The inverse of :func:`space_to_channel`.
+    """Unfold channels into voxels: the inverse of :func:`space_to_channel`.
 
     Args:
       voxels: ``factor**D * C`` channels, the block's cells in lexicographic order.

@@ -79,7 +79,7 @@ def spatially_sparse_conv(
         that of the weight's taps (``kernel_size`` then has no say).
       spatial_shape: extent of the input's grid ``[0, n)``, with ``generative``: outputs are
         those of a dense convolution on that grid, padded by the kernel's reach below its
-        centre, ``dilation * ((k - 1) // 2)``, or 0 where stride equals k (spconv's
+        center, ``dilation * ((k - 1) // 2)``, or 0 where stride equals k (spconv's
         ``SparseConv3d`` with that padding).
 
     Returns:

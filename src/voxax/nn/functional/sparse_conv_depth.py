@@ -36,7 +36,7 @@ def spatially_sparse_depthwise_conv(
     bwd_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """One filter per channel: ``y[m, c] = sum_k features[neighbors[m, k], c] * weight[k, c]``.
+    """Convolve: ``y[m, c] = sum_k features[neighbors[m, k], c] * weight[k, c]``.
 
     Args:
       features: ``[in_capacity, C]``.
@@ -95,7 +95,7 @@ def depthwise_conv(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> Voxels:
-    """:func:`spatially_sparse_depthwise_conv` from Voxels to Voxels.
+    """Run :func:`spatially_sparse_depthwise_conv` from Voxels to Voxels.
 
     Args:
       voxels: ``C`` channels.

@@ -1,4 +1,4 @@
-"""The coordinate algebra as modules: static arguments here, voxels in the call."""
+"""Operations on sets of voxels as modules: static arguments here, voxels in the call."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class Batch(nnx.Module):
 
 
 def _static(value: Any) -> Any:
-    """Sequences and arrays as tuples: a module's arrays would count as its parameters."""
+    """Return sequences and arrays as tuples: arrays of a module would count as its parameters."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = value.tolist()
     return tuple(map(_static, value)) if isinstance(value, list | tuple) else value

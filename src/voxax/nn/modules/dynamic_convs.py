@@ -24,6 +24,7 @@ from voxax.nn.modules.sparse_convs import (
     Initializer,
     check_input,
     he_normal,
+    initial_bias,
     own_ndim,
     static_requests,
 )
@@ -83,9 +84,7 @@ class DynamicConv(nnx.Module):
         self.in_channels, self.out_channels, self.dtype = in_channels, out_channels, dtype
         self.tau, self.precision = float(tau), precision
         self.method = method if method == "bank" else frozen(method, "dynamic", "method")
-        taps = 1
-        for extent in self.kernel_size:
-            taps *= extent
+        taps = math.prod(self.kernel_size)
         kernels = [
             kernel_init(rngs.params(), (taps, in_channels, out_channels), param_dtype)
             for _ in range(bank or 1)
@@ -93,9 +92,7 @@ class DynamicConv(nnx.Module):
         shape = (*self.kernel_size, in_channels, out_channels)
         weight = jnp.stack(kernels).reshape(*(() if bank is None else (bank,)), *shape)
         self.weight = nnx.Param(weight)
-        self.bias = (
-            nnx.Param(bias_init(rngs.params(), (out_channels,), param_dtype)) if use_bias else None
-        )
+        self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
 
     def __call__(
         self,
@@ -203,9 +200,7 @@ class SparseDynamicConv(nnx.Module):
         shape = (taps, in_channels, out_channels)
         weights = [kernel_init(rngs.params(), shape, param_dtype) for _ in range(bank)]
         self.weight = nnx.Param(weights[0] if bank == 1 else jnp.stack(weights))
-        self.bias = (
-            nnx.Param(bias_init(rngs.params(), (out_channels,), param_dtype)) if use_bias else None
-        )
+        self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
 
         def head(features: int) -> nnx.Linear:
             # Zero: every voxel starts with the middle size, and with equal shares.
@@ -218,7 +213,7 @@ class SparseDynamicConv(nnx.Module):
         self.mixture_head = head(bank) if bank > 1 else None
 
     def sizes(self, voxels: Voxels) -> jax.Array:
-        """``float[capacity]``, whole: the learned size of each voxel, with a gradient.
+        """Return the learned size of each voxel, ``float[capacity]``, whole, with a gradient.
 
         Raises:
           InputError: the module has no size head.
@@ -349,9 +344,7 @@ class DeformConv(nnx.Module):
         shape = (*self.kernel_size, in_channels // groups, out_channels)
         drawn = kernel_init(rngs.params(), (taps, *shape[-2:]), param_dtype) if use_weight else None
         self.weight = None if drawn is None else nnx.Param(drawn.reshape(shape))
-        self.bias = (
-            nnx.Param(bias_init(rngs.params(), (out_channels,), param_dtype)) if use_bias else None
-        )
+        self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
         self.predicted = offset_groups * taps * (ndim + (modulation is not None))
         self.predict = nnx.Param(
             jnp.zeros((*self.kernel_size, in_channels, self.predicted), param_dtype)
@@ -432,7 +425,7 @@ class FocalConv(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
 
     def importance(self, voxels: Voxels) -> jax.Array:
-        """``float[capacity, K]`` in (0, 1), for a loss of its own on what should grow."""
+        """Return ``float[capacity, K]`` in (0, 1), for a loss of its own on where the set grows."""
         scores = spatially_sparse_conv(
             voxels,
             self.predict[...],

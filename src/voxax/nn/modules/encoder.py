@@ -1,7 +1,4 @@
-"""Encoders that learn what a voxel, or a vertical pillar, says of its points.
-
-Points as rows of features, grouped by the voxel that each lies in.
-"""
+"""Encode voxels, or vertical pillars, from their points with a small network."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class PointRows:
 
 @jax.jit
 def read_rows(values: jax.Array, inverse: jax.Array) -> jax.Array:
-    """``values[inverse]``, zero where the inverse is -1."""
+    """Return ``values[inverse]``, zero where the inverse is -1."""
     row = jnp.where(inverse < 0, values.shape[0], inverse)
     return values.at[row].get(mode="fill", fill_value=0)
 
@@ -61,13 +58,13 @@ def decorate(
     parts: tuple[bool, bool, bool],
     dtype: Any,
 ) -> jax.Array:
-    """What the first layer sees of each point; zero where the inverse is -1.
+    """Return the input of the first layer for each point; zero where the inverse is -1.
 
     Args:
       features, positions: ``[N, C]`` and ``[N, D]``.
       coords: of the voxels, on ``axes``; ``size`` and ``origin`` have an entry for each.
       inverse: ``int32[N]``, the voxel of each point.
-      parts: whether positions, offsets from the mean, and from the centre enter.
+      parts: whether positions, offsets from the mean, and from the center enter.
 
     Returns:
       ``[N, C + ...]``: features, then the parts in that order.
@@ -75,18 +72,18 @@ def decorate(
     use_positions, use_mean_offset, use_centre_offset = parts
     member = (inverse >= 0)[:, None]
     positions = jnp.where(member, positions, jnp.zeros((), positions.dtype))
-    centre = (coords[:, 1:].astype(positions.dtype) + 0.5) * size[None, :] + origin[None, :]
+    center = (coords[:, 1:].astype(positions.dtype) + 0.5) * size[None, :] + origin[None, :]
     columns = jnp.asarray(axes)
-    from_centre = jnp.where(member, positions[:, columns] - read_rows(centre, inverse), 0)
+    from_center = jnp.where(member, positions[:, columns] - read_rows(center, inverse), 0)
     entries = [features]
     if use_positions:
         entries.append(positions)
     if use_mean_offset:
-        # Means of offsets from the centre, not of positions: those may be large.
-        near = positions.at[:, columns].set(from_centre)
+        # Means of offsets from the center, not of positions: those may be large.
+        near = positions.at[:, columns].set(from_center)
         entries.append(near - read_rows(reduce_rows(near, inverse, len(coords), "mean"), inverse))
     if use_centre_offset:
-        entries.append(from_centre)
+        entries.append(from_center)
     together = jnp.concatenate([entry.astype(dtype) for entry in entries], axis=1)
     return jnp.where(member, together, jnp.zeros((), dtype))
 
@@ -95,7 +92,7 @@ class VoxelFeatureEncoder(nnx.Module):
     """A small network on every point, merged by voxel.
 
     Each point enters with its features, then its position, then its offset from the mean of
-    its voxel's points. Every layer is a linear map, batch normalisation over the points, ReLU,
+    its voxel's points. Every layer is a linear map, batch normalization over the points, ReLU,
     and the maximum (or mean) over each voxel; between layers the voxel's result is joined to
     each of its points. Voxels hold any number of points and none is left out ("dynamic
     voxelization"). Points that voxelization drops have no influence on any statistic.
@@ -108,9 +105,9 @@ class VoxelFeatureEncoder(nnx.Module):
       reduction: ``max`` or ``mean``.
       origin: position of the lattice origin; None is zero.
       use_positions, use_mean_offset, use_centre_offset: what enters beside the features:
-        positions as given, offsets from the mean of the voxel's points, from its centre.
+        positions as given, offsets from the mean of the voxel's points, from its center.
       capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
-      momentum, epsilon, axis_name: of the batch normalisation.
+      momentum, epsilon, axis_name: of the batch normalization.
       dtype: computation dtype of the layers, and that of the result; None is ``param_dtype``.
         Offsets are always taken in at least float32.
       param_dtype: dtype the parameters are kept in.
@@ -156,7 +153,7 @@ class VoxelFeatureEncoder(nnx.Module):
         width += len(self.lattice_axes) * use_centre_offset
         linears, norms = [], []
         for out in [channels] if isinstance(channels, int) else channels:
-            # Normalisation takes a bias away again.
+            # Normalization takes a bias away again.
             options: dict[str, Any] = {"dtype": self.dtype, "param_dtype": param_dtype}
             linears.append(Linear(width, out, use_bias=False, rngs=rngs, **options))
             norms.append(
@@ -254,7 +251,7 @@ class PillarEncoder(VoxelFeatureEncoder):
     """Vertical pillars: voxels of all axes but one, whose points are encoded together.
 
     Each point enters with its features, its position, its offset from the mean of its pillar's
-    points on all axes, and its offset from the pillar's centre on the others. The result has
+    points on all axes, and its offset from the pillar's center on the others. The result has
     ``ndim - 1`` axes; ``to_dense`` makes the pseudo-image of it.
 
     Args:

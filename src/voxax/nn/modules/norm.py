@@ -1,4 +1,4 @@
-"""Normalisation modules that do not see padding; they take Voxels and Points."""
+"""Normalization modules that do not see padding; they take Voxels and Points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from voxax.nn.functional.normalization import FeatureRows, Rows, Scenes
 
 
 class BatchNorm(nnx.Module):
-    """Batch normalisation over the voxels that exist.
+    """Batch normalization over the voxels that exist.
 
     In training the statistics are those of the valid rows, and running averages are
     updated; in evaluation (``model.eval()``) the running averages are used. Padding rows
@@ -79,13 +79,13 @@ class BatchNorm(nnx.Module):
             average[...] = new.astype(old.dtype)
 
 
-class LayerNorm(nnx.Module):
-    """Mean 0, variance 1 over each voxel's channels. See :func:`voxax.nn.functional.layer_norm`.
+class _Affine(nnx.Module):
+    """Hold a learned factor and offset for each channel.
 
     Args:
       num_features: channels.
       epsilon: added to the variance.
-      use_scale, use_bias: have a learned factor, a learned offset for each channel.
+      use_scale, use_bias: learn a factor, an offset for each channel.
       param_dtype: dtype of scale and bias.
     """
 
@@ -99,17 +99,33 @@ class LayerNorm(nnx.Module):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        del rngs
+        del rngs  # nothing random; accepted so that all modules are built alike
         self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
         self.bias = nnx.Param(_zeros(num_features, param_dtype)) if use_bias else None
         self.num_features, self.epsilon = num_features, epsilon
 
-    def __call__(self, voxels: Rows) -> Rows:
+    def _values(self, voxels: FeatureRows) -> tuple[jax.Array | None, jax.Array | None]:
+        """Check the channels of ``voxels`` and return scale and bias."""
         _check_channels(self, voxels)
-        return layer_norm(voxels, _value(self.scale), _value(self.bias), self.epsilon)
+        scale, bias = (None if p is None else p[...] for p in (self.scale, self.bias))
+        return scale, bias
 
 
-class RMSNorm(nnx.Module):
+class LayerNorm(_Affine):
+    """Mean 0, variance 1 over each voxel's channels. See :func:`voxax.nn.functional.layer_norm`.
+
+    Args:
+      num_features: channels.
+      epsilon: added to the variance.
+      use_scale, use_bias: learn a factor, an offset for each channel.
+      param_dtype: dtype of scale and bias.
+    """
+
+    def __call__(self, voxels: Rows) -> Rows:
+        return layer_norm(voxels, *self._values(voxels), self.epsilon)
+
+
+class RMSNorm(_Affine):
     """Root mean square 1 over each voxel's channels. See :func:`voxax.nn.functional.rms_norm`.
 
     Arguments as for :class:`LayerNorm`; there is no offset.
@@ -124,43 +140,25 @@ class RMSNorm(nnx.Module):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        del rngs
-        self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
-        self.num_features, self.epsilon = num_features, epsilon
+        options = {"epsilon": epsilon, "use_scale": use_scale, "param_dtype": param_dtype}
+        super().__init__(num_features, use_bias=False, rngs=rngs, **options)
 
     def __call__(self, voxels: Rows) -> Rows:
-        _check_channels(self, voxels)
-        return rms_norm(voxels, _value(self.scale), self.epsilon)
+        return rms_norm(voxels, self._values(voxels)[0], self.epsilon)
 
 
-class InstanceNorm(nnx.Module):
+class InstanceNorm(_Affine):
     """Mean 0, variance 1 of each channel over the voxels of each scene.
 
     Training and evaluation do the same. Arguments as for :class:`LayerNorm`. See
     :func:`voxax.nn.functional.instance_norm`.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        *,
-        epsilon: float = 1e-5,
-        use_scale: bool = True,
-        use_bias: bool = True,
-        param_dtype: Any = jnp.float32,
-        rngs: nnx.Rngs | None = None,
-    ) -> None:
-        del rngs
-        self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
-        self.bias = nnx.Param(_zeros(num_features, param_dtype)) if use_bias else None
-        self.num_features, self.epsilon = num_features, epsilon
-
     def __call__(self, voxels: Scenes) -> Scenes:
-        _check_channels(self, voxels)
-        return instance_norm(voxels, _value(self.scale), _value(self.bias), self.epsilon)
+        return instance_norm(voxels, *self._values(voxels), self.epsilon)
 
 
-class GroupNorm(nnx.Module):
+class GroupNorm(_Affine):
     """Mean 0, variance 1 of each group of channels over the voxels of each scene.
 
     Args:
@@ -182,17 +180,14 @@ class GroupNorm(nnx.Module):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        del rngs
         if num_groups < 1 or num_features % num_groups:
             raise InputError(f"num_groups={num_groups} must divide num_features={num_features}")
-        self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
-        self.bias = nnx.Param(_zeros(num_features, param_dtype)) if use_bias else None
-        self.num_features, self.num_groups, self.epsilon = num_features, num_groups, epsilon
+        options = {"epsilon": epsilon, "use_scale": use_scale, "param_dtype": param_dtype}
+        super().__init__(num_features, use_bias=use_bias, rngs=rngs, **options)
+        self.num_groups = num_groups
 
     def __call__(self, voxels: Scenes) -> Scenes:
-        _check_channels(self, voxels)
-        scale, bias = _value(self.scale), _value(self.bias)
-        return group_norm(voxels, self.num_groups, scale, bias, self.epsilon)
+        return group_norm(voxels, self.num_groups, *self._values(voxels), self.epsilon)
 
 
 # From NumPy: jnp.ones would compile a program for every size.
@@ -204,17 +199,13 @@ def _zeros(size: int, dtype: Any) -> jax.Array:
     return jnp.asarray(np.zeros(size), dtype)
 
 
-def _value(parameter: nnx.Param | None) -> jax.Array | None:
-    return None if parameter is None else parameter[...]
-
-
 def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> None:
     """Raise :class:`voxax.InputError` where one shard's statistics would pass for the scene's."""
     axis = split_axis(voxels)
     if axis is not None and axis not in ((names,) if isinstance(names, str) else names or ()):
         raise InputError(
             f"BatchNorm with axis_name={names!r} on one shard of a scene that is split over "
-            f"{axis!r} would normalise each shard by itself: call "
+            f"{axis!r} would normalize each shard by itself: call "
             f"voxax.parallel.synchronize(model, {axis!r}) first"
         )
 

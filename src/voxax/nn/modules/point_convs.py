@@ -1,4 +1,4 @@
-"""Convolutions over neighbouring points, as modules."""
+"""Convolutions over neighboring points, as modules."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class ContinuousConv(nnx.Module):
 class KernelPointConv(nnx.Module):
     """:func:`voxax.nn.functional.kernel_point_conv`, rigid or with offsets that it predicts.
 
-    Deformable, a rigid layer of the same neighbours predicts each query's offsets, in units of the
+    Deformable, a rigid layer of the same neighbors predicts each query's offsets, in units of the
     extent, from zeros at the start.
 
     Args:
       in_channels, out_channels: C, C_out.
       num_kernel_points: K.
       extent: how far a kernel point reaches, in the unit of the positions; they lie 1.5 extents
-        around the query. Search neighbours within 2.5.
+        around the query. Search neighbors within 2.5.
       ndim: axes.
       deformable: whether offsets are predicted.
       modulated: whether factors are predicted too, twice a sigmoid.
@@ -141,7 +141,7 @@ class KernelPointConv(nnx.Module):
     def predictions(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> tuple[jax.Array | None, jax.Array | None]:
-        """Offsets ``[M, K, D]`` in the unit of the positions, and factors ``[M, K]``, or None."""
+        """Return offsets ``[M, K, D]``, in the unit of the positions, and factors ``[M, K]``."""
         if self.predict is None:
             return None, None
         y = self._convolve(points, neighbors, queries, self.predict, self.predict_bias)

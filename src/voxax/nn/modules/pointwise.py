@@ -1,11 +1,4 @@
-"""Pointwise modules.
-
-A linear layer on every voxel's features.
-
-The dropout module.
-
-Sequential application.
-"""
+"""Modules on each row of features (activation, linear, dropout), and their sequence."""
 
 from __future__ import annotations
 

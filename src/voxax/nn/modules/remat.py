@@ -1,4 +1,4 @@
-"""Gradient checkpointing."""
+"""Gradient checkpointing of a module."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Remat(nnx.Module):
 
 
 def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
-    """``{path: variable}`` of the variables in ``after`` that hold other arrays than ``before``."""
+    """Return the variables in ``after`` that hold other arrays than ``before``, by path."""
     known = dict(nnx.to_flat_state(before))
 
     def same(path: Any, variable: Any) -> bool:
@@ -82,7 +82,7 @@ def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
 
 @dataclasses.dataclass
 class _Result:
-    """What a block returns, in two parts: what was computed inside, and what came from outside.
+    """The result of a block in two parts: computed inside, and passed in from outside.
 
     A geometry that leaves through the checkpoint would come out as a copy, which no longer
     counts as the same coordinates and has forgotten its kernel maps.
@@ -109,7 +109,7 @@ class _Result:
         return arrays
 
     def join(self, arrays: list[jax.Array]) -> Any:
-        """The noted value, with what the checkpoint handed out for these arrays."""
+        """Return the noted value with the arrays that the checkpoint returned."""
         for place, array in zip(self.places, arrays, strict=True):
             self.leaves[place] = array
         return jax.tree.unflatten(self.structure, self.leaves)

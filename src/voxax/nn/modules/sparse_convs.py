@@ -23,7 +23,7 @@ from voxax.tuning.request import frozen
 
 
 def he_normal(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-    """Normal with variance ``2 / fan_in``; fan-in is every axis but the last.
+    """Draw from a normal of variance ``2 / fan_in``; fan-in is every axis but the last.
 
     ``jax.nn.initializers.he_normal`` compiles several programs for every shape: 23 s for a
     MinkUNet14 against 5 s here, on 2 shared cores of an AMD EPYC. Draws come in powers of two,
@@ -46,8 +46,15 @@ def _draw(key: jax.Array, size: int) -> jax.Array:
 Initializer = Callable[..., jax.Array]
 
 
+def initial_bias(
+    use_bias: bool, bias_init: Initializer, rngs: nnx.Rngs, channels: int, dtype: Any
+) -> nnx.Param | None:
+    """Return a bias ``[C]`` as ``bias_init`` draws it, or None."""
+    return nnx.Param(bias_init(rngs.params(), (channels,), dtype)) if use_bias else None
+
+
 class Convolution(nnx.Module):
-    """What dense and depthwise convolution modules share: the relation, and how they are called.
+    """Base of dense and depthwise convolution modules: the relation, and the call.
 
     Attributes:
       weight, bias: the parameters; bias may be None.
@@ -70,7 +77,7 @@ class Convolution(nnx.Module):
         dtype: Any,
         options: dict[str, Any],
     ) -> KernelSpec:
-        """Keep the static arguments; returns the spec, which fixes the number of taps."""
+        """Keep the static arguments and return the spec, which fixes the number of taps."""
         self.in_channels, self.ndim = in_channels, own_ndim(self, ndim)
         # Modules are compared and hashed by their static attributes: no lists or arrays there.
         shape = static_shape(relation["kernel_shape"])
@@ -117,7 +124,7 @@ class SpatiallySparseConv(Convolution):
         :func:`voxax.nn.functional.spatially_sparse_conv`. Names are checked at once.
       dtype: computation dtype; None takes the promotion of features and weight.
       param_dtype: dtype the parameters are kept in.
-      kernel_init, bias_init: initialisers, called with the weight's shape
+      kernel_init, bias_init: initializers, called with the weight's shape
         ``[K, C_in/G, C_out]``: fan-in is ``K * C_in / G``.
       precision, kernel_shape, spatial_shape: see
         :func:`voxax.nn.functional.spatially_sparse_conv`.
@@ -185,9 +192,7 @@ class SpatiallySparseConv(Convolution):
         if groups > 1:
             weight = weight.reshape(taps, c_in, groups, out_channels // groups).swapaxes(1, 2)
         self.weight = nnx.Param(weight)
-        self.bias = (
-            nnx.Param(bias_init(rngs.params(), (out_channels,), param_dtype)) if use_bias else None
-        )
+        self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
         self.out_channels = out_channels
 
 
@@ -200,7 +205,7 @@ class SpatiallySparseDepthwiseConv(Convolution):
       ndim, transposed, use_bias, capacity, precision: as there.
       fwd_algo, bwd_algo: depthwise algorithm requests.
       dtype, param_dtype, kernel_init, bias_init, rngs: as there; the weight's shape is
-        ``[K, 1, C]`` for the initialiser and ``[K, C]`` afterwards.
+        ``[K, 1, C]`` for the initializer and ``[K, C]`` afterwards.
     """
 
     FUNCTION = staticmethod(depthwise_conv)
@@ -239,13 +244,11 @@ class SpatiallySparseDepthwiseConv(Convolution):
         spec = self._describe(channels, ndim, relation, capacity, dtype, options)
         weight = kernel_init(rngs.params(), (spec.num_offsets, 1, channels), param_dtype)
         self.weight = nnx.Param(weight[:, 0])
-        self.bias = (
-            nnx.Param(bias_init(rngs.params(), (channels,), param_dtype)) if use_bias else None
-        )
+        self.bias = initial_bias(use_bias, bias_init, rngs, channels, param_dtype)
 
 
 def static_requests(kind: WeightKind, **requests: Request) -> dict[str, Resolved | None]:
-    """Requests by argument, hashable and in one spelling, as a module keeps them.
+    """Return requests by argument, hashable and in one spelling, as a module keeps them.
 
     Raises:
       AlgorithmError: one that is not understood; already when the module is made.
@@ -254,7 +257,7 @@ def static_requests(kind: WeightKind, **requests: Request) -> dict[str, Resolved
 
 
 def own_ndim(module: Any, ndim: int | None) -> int:
-    """Spatial axes of a convolution module: the argument's, the class's, or 3."""
+    """Return the spatial axes of a convolution module: the argument's, the class's, or 3."""
     if ndim is not None and module.NDIM not in (None, ndim):
         raise InputError(
             f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "
