@@ -255,7 +255,6 @@ def may_be_in_a_function(path: Path, found: Import) -> bool:
     return needs_optional(found.dotted) or needs_optional(target(found) or found.base)
 
 
-@pytest.mark.xfail(strict=False, reason="the layout is being changed")
 def test_imports_are_at_the_top_of_a_file():
     offenders = [
         where(path, found)

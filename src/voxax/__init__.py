@@ -1,5 +1,7 @@
 """voxax: sparse and dynamic spatial convolution for JAX, on TPU, GPU and CPU."""
 
+import importlib
+
 from voxax import hardware as hardware
 from voxax._version import __version__ as __version__
 from voxax.coords import PAD as PAD
@@ -51,6 +53,4 @@ def __getattr__(name: str) -> object:
     package = {"check_static": "voxax.check", "fits": "voxax.predict"}.get(name)
     if package is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     return getattr(importlib.import_module(package), name)

@@ -29,9 +29,7 @@ def library() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _path() -> Path | None:
-    """Where the library is. An editable install keeps it beside a folder of its own."""
-    import voxax._native
-
+    """Return the library's path. An editable install has it in a second folder of the package."""
     name = "libvoxax_native.dylib" if sys.platform == "darwin" else "libvoxax_native.so"
-    paths = (Path(folder) / name for folder in voxax._native.__path__)
+    paths = (Path(folder) / name for folder in sys.modules["voxax._native"].__path__)
     return next((path for path in paths if path.is_file()), None)

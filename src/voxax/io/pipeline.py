@@ -15,6 +15,7 @@ import concurrent.futures
 import importlib
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -88,8 +89,6 @@ def ignore_interrupts() -> None:
 
     Ctrl-C reaches the whole process group; the parent alone handles it.
     """
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # One thread a worker: NumPy's would compete with XLA's for the same cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

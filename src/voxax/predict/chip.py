@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
 from voxax import _compat
 from voxax.errors import InputError
@@ -94,8 +95,6 @@ def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> An
       function: what to compile.
       *shapes: pytrees of ``jax.ShapeDtypeStruct`` or arrays.
     """
-    from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
-
     # Before libtpu is loaded: it would wait for the server, and allow one process at a time.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
