@@ -295,8 +295,8 @@ class Contents:
     Attributes:
       store: its well-formed entries.
       stamp: the state of the file.
-      problem: the reason why nothing was read: ``corrupt`` (no JSON), ``foreign`` (JSON of another format
-        or device, too big, or no file at all), ``unreadable``; None if it could be.
+      problem: the reason why nothing was read: ``corrupt`` (no JSON), ``foreign`` (JSON of another
+        format or device, too big, or no file at all), ``unreadable``; None if it could be.
       reason: the problem in words, or why entries were left out; empty if all is well.
     """
 
