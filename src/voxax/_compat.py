@@ -37,12 +37,12 @@ is_undefined_primal = ad.is_undefined_primal
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
 
-def home_of(*values: Any) -> contextlib.AbstractContextManager | None:
-    """The context in which arrays computed from ``values`` alone belong.
+def context_of(*values: Any) -> contextlib.AbstractContextManager | None:
+    """A context for arrays that are computed from ``values`` alone.
 
-    Inside it, operations are recorded at the trace level where ``values`` live, however
-    deep the current one is nested, and run eagerly when all of them are concrete. None
-    when they live at different levels.
+    Inside it, operations are recorded at the trace level of ``values``, however deep the
+    current one is nested, and run eagerly when all of them are concrete. None when their
+    trace levels differ.
     """
     traces = {id(t): t for leaf in jax.tree.leaves(values) for t in [getattr(leaf, "_trace", None)]}
     if len(traces) != 1:
@@ -55,25 +55,24 @@ def home_of(*values: Any) -> contextlib.AbstractContextManager | None:
 
 @contextlib.contextmanager
 def _outside() -> Iterator[None]:
-    """Eager evaluation, also outside of a ``shard_map`` that is being traced or run.
+    """Evaluate eagerly, also outside of a ``shard_map`` that is being traced or run.
 
     Arrays made under its mesh belong to it, and could not be used with others afterwards; and
     ``jax.ensure_compile_time_eval`` does not leave one that runs without ``jit``.
     """
-    nowhere = jax.sharding.AbstractMesh((), ())
-    with jax.core.eval_context(), jax.sharding.use_abstract_mesh(nowhere):
+    no_mesh = jax.sharding.AbstractMesh((), ())
+    with jax.core.eval_context(), jax.sharding.use_abstract_mesh(no_mesh):
         yield
 
 
 def is_traced(*values: Any) -> bool:
-    """Whether any array in ``values`` (pytrees allowed) is an abstract tracer."""
+    """True if any array in ``values`` (pytrees allowed) is an abstract tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
 # Values that are part of the key of jax.jit's caches: a function is traced anew for a new value,
 # and found again for an old one. Values are hashable; new threads see the global value, which
-# stays at what is given here unless `set_global` changes it. The contexts that they make are
-# good for one entry each.
+# stays as given here unless `set_global` changes it. A context that they make is entered once.
 _trace_token = jax.make_user_context(None)
 _environment_token = jax.make_user_context(0)
 overlay: Any = jax.make_user_context(())
@@ -82,21 +81,21 @@ batchers = batching.primitive_batchers  # (args, dims, **params) -> (out, out_di
 
 
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
-    """Inside, every jitted function is traced anew, also those traced before.
+    """A context in which every jitted function is traced anew, also those traced before.
 
-    An abstract evaluation does not enter functions whose trace is cached, so whoever
-    watches what a trace does needs this.
+    Watching a trace needs it: an abstract evaluation does not enter functions whose trace is
+    cached.
     """
     return _trace_token(next(_tokens))
 
 
 def usual_trace() -> contextlib.AbstractContextManager[Any]:
-    """Undoes :func:`fresh_trace` inside: what was traced before is found again."""
+    """A context that undoes :func:`fresh_trace`: earlier traces are found again."""
     return _trace_token(None)
 
 
 def retrace_everything() -> None:
-    """From now on every jitted function is traced anew, once, in all threads."""
+    """Make every jitted function trace anew from now on, once, in all threads."""
     if hasattr(_environment_token, "set_global"):
         _environment_token.set_global(next(_tokens))
     else:  # JAX 0.10.0
@@ -104,9 +103,9 @@ def retrace_everything() -> None:
 
 
 def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """The same arrays, inside ``shard_map`` all marked as varying over every axis that one does.
+    """Mark arrays inside ``shard_map`` as varying over every axis that one of them varies over.
 
-    Outside they are returned as they are. Without the mark, the gradient of an operand that all
+    Outside of it they are returned unchanged. Without the mark, the gradient of an operand that all
     shards share would be that of one shard, and not their sum.
     """
     axes = frozenset().union(*(_varying(jax.typeof(x)) for x in arrays))
@@ -157,19 +156,23 @@ add_tangents = ad.add_jaxvals
 
 
 def no_tangent(value: Any) -> Zero:
-    """The tangent of a value that does not move."""
+    """The zero tangent of a constant value."""
     return Zero(jax.typeof(value).to_tangent_aval())
 
 
 def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> None:
-    """How JAX differentiates and batches a primitive."""
+    """Set JAX's rules of differentiation and batching for a primitive."""
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batchers[primitive] = batch
 
 
 def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any]) -> None:
-    """How unused results are left out: ``(used outputs, equation) -> (used inputs, equation)``."""
+    """Set the rule that drops unused results.
+
+    Args:
+      rule: ``(used outputs, equation) -> (used inputs, equation)``.
+    """
     # JAX 0.12 gives more between the two. Without rules everything is computed.
     getattr(partial_eval, "dce_rules", {})[primitive] = lambda *some: rule(some[0], some[-1])
 
@@ -177,7 +180,7 @@ def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any
 def staged_primitive(
     name: str, implementation: Callable[..., Any], output_shapes: Callable[..., Any], *, many: bool
 ) -> Primitive:
-    """A primitive, called ``name`` in jaxprs, without rules of differentiation.
+    """Make a primitive, called ``name`` in jaxprs, without rules of differentiation.
 
     Args:
       implementation: ``(platform, *operands, **params)`` in ordinary JAX, called when the primitive
@@ -213,27 +216,29 @@ def staged_primitive(
         # XLA does not partition Mosaic kernels, which are for "tpu" alone, and an exported program
         # must not call the native ones, which are for "cpu" alone.
         names = known, "any" if known == "tpu" else known, "any" if known == "cpu" else known
-        bodies = {name: functools.partial(implementation, name) for name in names}
-        register_lowering(primitive, platform, *(bodies[name] for name in names))
+        ways = {name: functools.partial(implementation, name) for name in names}
+        register_lowering(primitive, platform, *(ways[name] for name in names))
     return primitive
 
 
 def register_lowering(
-    primitive: Primitive, platform: str | None, here: Any, spread: Any, exported: Any
+    primitive: Primitive, platform: str | None, plain: Any, partitioned: Any, exported: Any
 ) -> None:
-    """Lower to a body in ordinary JAX, ``(*arrays, **params)``, that depends on the program.
+    """Lower to a function in ordinary JAX, ``(*arrays, **params)``, that depends on the program.
 
     Args:
-      primitive: ``multiple_results`` of it says whether the bodies return a tuple or one array.
+      primitive: with ``multiple_results`` the functions return a tuple, else one array.
       platform: JAX's name for it; None is every platform without a rule of its own.
-      here, spread, exported: for ordinary programs, for those that XLA spreads over devices
-        (outside of ``shard_map``), and of ``jax.export``; for both, the one that is not ``here``.
+      plain, partitioned, exported: for ordinary programs, for those that XLA partitions over
+        devices (outside of ``shard_map``), and for those of ``jax.export``; for a program that is
+        both, the one that is not ``plain``.
     """
-    rules = [mlir.lower_fun(body, primitive.multiple_results) for body in (here, spread, exported)]
+    functions = plain, partitioned, exported
+    rules = [mlir.lower_fun(function, primitive.multiple_results) for function in functions]
 
     def rule(ctx: Any, *args: Any, **params: Any) -> Any:
         kind = int(_is_partitioned(ctx.module_context.axis_context))
-        if ctx.module_context.lowering_parameters.for_export and (not kind or spread is here):
+        if ctx.module_context.lowering_parameters.for_export and (not kind or partitioned is plain):
             kind = 2
         return rules[kind](ctx, *args, **params)
 
@@ -241,7 +246,7 @@ def register_lowering(
 
 
 def _is_partitioned(context: Any) -> bool:
-    """Whether XLA's partitioner spreads what is lowered now, as for a ``jit`` over a mesh."""
+    """True if XLA's partitioner splits the program over devices, as for a ``jit`` over a mesh."""
     if hasattr(context, "manual_axes"):  # shard_map, of all axes of the mesh or of some
         manual = context.manual_axes | set(context.mesh.manual_axes)
         return manual != frozenset(context.mesh.axis_names)
@@ -276,15 +281,16 @@ def tpu_info(device_kind: str | None, num_cores: int | None) -> Any:
     Returns:
       None for a kind that this version of JAX does not know.
     """
-    from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
-
     if device_kind is None:
         return None
     try:
         from jax.experimental.pallas import tpu as pltpu
 
-        device = AbstractDevice(device_kind=device_kind, num_cores=num_cores or 1, platform="tpu")
-        with use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
+        device = jax.sharding.AbstractDevice(
+            device_kind=device_kind, num_cores=num_cores or 1, platform="tpu"
+        )
+        mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)
+        with jax.sharding.use_abstract_mesh(mesh):
             return pltpu.get_tpu_info()
     except Exception:  # also NotImplementedError and AttributeError of other versions
         return None
@@ -322,12 +328,12 @@ def known_tpu_infos() -> list[Any]:
 
 
 def has_libtpu() -> bool:
-    """Whether the TPU compiler is installed."""
+    """True if the TPU compiler is installed."""
     return importlib.util.find_spec("libtpu") is not None
 
 
 def tpu_topology(name: str) -> list[Any]:
-    """The devices of a TPU topology that need not be there; needs libtpu."""
+    """The devices of a TPU topology, which may be absent; needs libtpu."""
     from jax.experimental import topologies
 
     return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
@@ -338,15 +344,15 @@ def scope_of(equation: Any) -> str:
     return str(equation.source_info.name_stack)
 
 
-# Their bodies run several times, or on a part of the operands.
+# Their functions run several times, or on a part of the operands.
 _NOT_ENTERED = ("while", "scan", "cond", "shard_map", "xla_pmap")
 
 Place = tuple[int, ...]
-"""Where in a jaxpr an equation is: its number, after those of the equations it is inside of."""
+"""The place of an equation in a jaxpr: its number, after those of the equations around it."""
 
 
 def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any, str, Place]]:
-    """Every equation of a closed jaxpr that applies one of ``primitives``.
+    """Find every equation of a closed jaxpr that applies one of ``primitives``.
 
     Functions and loops inside are entered, each once.
 
@@ -447,8 +453,8 @@ def coordinator() -> tuple[Any, str] | None:
 
     Returns:
       ``(client, a name for the job)``, or None for a single process, before
-      ``jax.distributed.initialize``, after its ``shutdown``, and where JAX keeps the client
-      elsewhere. The client has ``key_value_set(key, text, allow_overwrite=)`` and
+      ``jax.distributed.initialize``, after its ``shutdown``, and in versions of JAX that keep the
+      client elsewhere. The client has ``key_value_set(key, text, allow_overwrite=)`` and
       ``blocking_key_value_get(key, milliseconds)``.
     """
     try:
@@ -477,7 +483,7 @@ _patching = threading.RLock()
 
 @dataclasses.dataclass(eq=False)
 class Node:
-    """One operation, recorded while tracing: what it was applied to and where."""
+    """One operation, recorded while tracing, with its operands and its place in the source."""
 
     primitive: Any
     inputs: tuple[Any, ...]
@@ -487,7 +493,7 @@ class Node:
 
 
 class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
-    """An abstract array that can say what it is for the example inputs."""
+    """An abstract array that knows how to compute its value for the example inputs."""
 
     __slots__ = ("index", "label", "node", "value")
 
@@ -499,7 +505,7 @@ class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
         self.label: str | None = None
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        # Arrays of JAX are immutable. To go on, this tracer becomes what the user meant.
+        # Arrays of JAX are immutable. To go on, this tracer becomes the updated array.
         _ask("setitem", self)
         new: Any = jax.numpy.asarray(self.copy()).at[key].set(value)
         self.node, self.index, self.value = new.node, new.index, new.value
@@ -573,29 +579,29 @@ class ExampleTrace(core.Trace):
             return fun.call_wrapped(*tracers)
 
     def active(self) -> contextlib.AbstractContextManager[Any]:
-        """Inside, operations are recorded here."""
+        """A context in which operations are recorded in this trace."""
         return core.set_current_trace(self)
 
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Eager evaluation, whatever is being traced."""
+    """Evaluate eagerly inside, whatever is being traced."""
     with core.eval_context(), jax.disable_jit(False), usual_trace():
         yield
 
 
 class TraceLimit(BaseException):
-    """The trace has recorded as many operations as it may, or for as long."""
+    """Raised when a trace exceeds its number of operations or its time."""
 
 
 def is_key(value: Any) -> bool:
-    """Whether an array or its type is one of random keys, which NumPy does not know."""
+    """True for an array of random keys, or its type: NumPy does not know them."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def example_of(tracer: Any) -> Any:
-    """What any tracer is for the example inputs, as a concrete array; ones where nobody knows."""
+    """The value of any tracer for the example inputs, as a concrete array; ones if unknown."""
     if not isinstance(tracer, core.Tracer):
         return tracer
     if isinstance(tracer, ExampleTracer):
@@ -617,7 +623,7 @@ def _made_up(aval: Any) -> Any:
 
 
 def _evaluate(tracer: ExampleTracer) -> Any:
-    """Evaluate what the tracer needs, and nothing else. No recursion: traces can be long."""
+    """Evaluate only the operations that the tracer needs. No recursion: traces can be long."""
     with outside():
         stack = [tracer]
         while stack:
@@ -634,12 +640,12 @@ def _evaluate(tracer: ExampleTracer) -> Any:
             if missing:
                 stack.extend(missing)
                 continue
-            node.values = _apply(node, current)
+            node.values = _apply(node)
             stack.pop()
     return tracer.value if tracer.node is None else tracer.node.values[tracer.index]  # pyright: ignore[reportOptionalSubscript]
 
 
-def _apply(node: Node, tracer: ExampleTracer) -> list[Any]:
+def _apply(node: Node) -> list[Any]:
     def known(value: Any) -> Any:
         if not isinstance(value, ExampleTracer):
             return example_of(value)
@@ -653,7 +659,6 @@ def _apply(node: Node, tracer: ExampleTracer) -> list[Any]:
         out, _ = node.primitive.abstract_eval(*(core.typeof(t) for t in node.inputs), **node.params)
         many = node.primitive.multiple_results
         return [_made_up(aval) for aval in (out if many else [out])]
-    del tracer
     return list(out) if node.primitive.multiple_results else [out]
 
 
@@ -680,9 +685,8 @@ _STOPS_UNLESS_KNOWN = (
 )
 
 
-@contextlib.contextmanager
-def answering(handler: Handler) -> Iterator[None]:
-    """Inside, in this thread, ``handler(kind, tracer, context)`` answers for tracers.
+def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
+    """A context in which ``handler(kind, tracer, context)`` answers for tracers, in this thread.
 
     ``kind`` is ``bool``, ``int``, ``float``, ``complex``, ``index``, ``array``, ``tolist``,
     ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX function), ``setitem``,
@@ -690,24 +694,21 @@ def answering(handler: Handler) -> Iterator[None]:
     the few methods that raise are replaced while any thread is inside, and behave as ever in the
     other threads.
     """
-    token = _handler.set(handler)
-    try:
-        with _patching:
-            _install()
-        yield
-    finally:
-        with _patching:
-            _uninstall()
-        _handler.reset(token)
+    return _patched(_handler, handler)
+
+
+def noticing(notice: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+    """A context that calls ``notice(kind)`` when Python asks a tracer for its value.
+
+    In this thread; the question fails as ever. Kinds are those of :func:`answering` for numbers
+    and arrays.
+    """
+    return _patched(_notice, notice)
 
 
 @contextlib.contextmanager
-def noticing(notice: Callable[[str], None]) -> Iterator[None]:
-    """Inside, in this thread, ``notice(kind)`` is told when Python asks a tracer for its value.
-
-    The question fails as ever. Kinds are those of :func:`answering` for numbers and arrays.
-    """
-    token = _notice.set(notice)
+def _patched(variable: contextvars.ContextVar[Any], function: Any) -> Iterator[None]:
+    token = variable.set(function)
     try:
         with _patching:
             _install()
@@ -715,10 +716,10 @@ def noticing(notice: Callable[[str], None]) -> Iterator[None]:
     finally:
         with _patching:
             _uninstall()
-        _notice.reset(token)
+        variable.reset(token)
 
 
-def _told(kind: str) -> None:
+def _notify(kind: str) -> None:
     notice = _notice.get()
     if notice is not None:
         notice(kind)
@@ -733,16 +734,10 @@ def _install() -> None:
     _installed += 1
     if _installed > 1:
         return
-    kinds = ("bool", "int", "float", "complex", "index", "hex", "oct")
-    for kind in kinds:
+    for kind in ("bool", "int", "float", "complex", "index", "hex", "oct"):
         _replace(core.ShapedArray, f"_{kind}", _conversion(kind))
-    for name, kind in (
-        ("__array__", "array"),
-        ("tolist", "tolist"),
-        ("tobytes", "tobytes"),
-        ("__dlpack__", "dlpack"),
-    ):
-        _replace(core.Tracer, name, _method(kind))
+    for name in ("__array__", "tolist", "tobytes", "__dlpack__"):
+        _replace(core.Tracer, name, _method(name))
     _replace(core, "concrete_or_error", _concrete_or_error)
     _replace(core, "is_concrete", _is_concrete)
 
@@ -772,7 +767,7 @@ def _conversion(kind: str) -> Callable[[Any], Any]:
             if _inside_while_loop():
                 return original(aval, tracer)
             if _handler.get() is None:
-                _told(name)
+                _notify(name)
                 return original(aval, tracer)
             return after(make(np.asarray(_ask(name, tracer)).item()))
 
@@ -782,23 +777,25 @@ def _conversion(kind: str) -> Callable[[Any], Any]:
 
 
 def _inside_while_loop() -> bool:
-    """``lax.while_loop`` tries its condition in Python, and is content if that cannot be."""
+    """True while ``lax.while_loop`` tries its condition in Python, where an error is expected."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename == core.__file__:
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename == loops.__file__
 
 
-def _method(kind: str) -> Callable[[Any], Any]:
+def _method(name: str) -> Callable[[Any], Any]:
+    kind = name.strip("_")
+
     def replace(original: Any) -> Any:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _handler.get() is None:
-                _told(kind)
+                _notify(kind)
                 return original(self, *args, **kwargs)
             value = np.asarray(_ask(kind, self))
             if kind == "array":
                 return value.astype(args[0]) if args and args[0] is not None else value
-            return getattr(value, kind if kind != "dlpack" else "__dlpack__")(*args, **kwargs)
+            return getattr(value, name)(*args, **kwargs)
 
         return method
 
@@ -822,11 +819,6 @@ def _is_concrete(original: Any) -> Any:
         return original(x)
 
     return is_concrete
-
-
-def aval_of(value: Any) -> Any:
-    """Shape, dtype and weak type under which ``jit`` would trace ``value``."""
-    return core.typeof(value)
 
 
 def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
@@ -869,5 +861,5 @@ def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def is_jitted(target: Any) -> bool:
-    """Whether ``jax.jit`` made this function."""
+    """True for a function that ``jax.jit`` made."""
     return hasattr(target, "_jit_info") and hasattr(target, "trace")

@@ -52,7 +52,7 @@ class Memo:
             trace levels the result belongs to the innermost one and is not remembered.
           build: makes the value.
         """
-        trace_level = _compat.home_of(arrays)
+        trace_level = _compat.context_of(arrays)
         if trace_level is None:
             return build()
         value = self.get(key)
