@@ -20,7 +20,6 @@ from voxax.coords import box_offsets, host
 from voxax.io import simulator
 from voxax.io.mesh import read_mesh
 from voxax.io.simulator.solids import BOX, BUILDING, CYLINDER, ELLIPSOID, Pose, SolidBuilder
-from voxax.tuning.occupancy import pack
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "voxax" / "tuning" / "occupancies"
 LEVELS = (1, 2, 4, 8)
@@ -37,6 +36,16 @@ REAL = (
     ("airborne", "air_autzen_trim.las", "stadium (positions in feet)", 0.5 / 0.3048),
     ("surface", "mesh_cycloidal.ply", "machine part", 0.0293),
 )
+
+
+def pack(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Distinct rows ``int[N, 3]`` as what :func:`voxax.tuning.occupancy.unpack` reads."""
+    low = rows.min(0)
+    extent = np.ptp(rows, axis=0) + 1
+    numbers = np.sort(np.ravel_multi_index(tuple((rows - low).T), tuple(extent)))
+    steps = np.diff(numbers, prepend=0).astype(">u4")
+    planes = steps.view(np.uint8).reshape(-1, 4).T.copy()
+    return {"low": low.astype(np.int32), "extent": extent.astype(np.int32), "steps": planes}
 
 
 def voxels(positions: np.ndarray, size: float) -> np.ndarray:

@@ -234,7 +234,7 @@ def logger(monkeypatch):
     """The tuner's logger, as in a program that has set up no logging."""
     logger = logging.Manager(logging.RootLogger(logging.WARNING)).getLogger("voxax.tuning")
     monkeypatch.setattr(request, "LOGGER", logger)
-    monkeypatch.setattr(request, "_configured", {})
+    monkeypatch.setattr(request, "_configured", ("", None))
     return logger
 
 

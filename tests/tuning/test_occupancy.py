@@ -5,10 +5,11 @@ import itertools
 
 import numpy as np
 import pytest
+from benchmarks.record_occupancies import pack
 
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
-from voxax.tuning.occupancy import KINDS, TIME_STEPS, pack, recorded, sample_map, unpack
+from voxax.tuning.occupancy import KINDS, TIME_STEPS, recorded, sample_map, unpack
 
 ONE = (1, 1, 1)
 SUBMANIFOLD = KernelSpec.make(3, 3)

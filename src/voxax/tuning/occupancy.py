@@ -253,23 +253,13 @@ def recorded(kind: str) -> np.ndarray:
     return rows
 
 
-def pack(rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Distinct rows ``int[N, 3]`` as what :func:`unpack` reads.
-
-    Cells are numbered along the lines of their bounding box. ``steps`` holds the bytes of the
-    differences between the numbers of occupied cells, most significant bytes first, because
-    these, mostly zero, then compress to nearly nothing.
-    """
-    low = rows.min(0)
-    extent = np.ptp(rows, axis=0) + 1
-    numbers = np.sort(np.ravel_multi_index(tuple((rows - low).T), tuple(extent)))
-    steps = np.diff(numbers, prepend=0).astype(">u4")
-    planes = steps.view(np.uint8).reshape(-1, 4).T.copy()
-    return {"low": low.astype(np.int32), "extent": extent.astype(np.int32), "steps": planes}
-
-
 def unpack(low: np.ndarray, extent: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """``int32[N, 3]`` in canonical order; see :func:`pack`."""
+    """``int32[N, 3]`` in canonical order, from the form in which records are stored.
+
+    Cells are numbered along the lines of their bounding box, which begins at ``low``. ``steps``
+    holds the bytes of the differences between the numbers of occupied cells, most significant bytes
+    first, because these, mostly zero, compress to nearly nothing.
+    """
     numbers = np.cumsum(steps.T.copy().view(">u4").reshape(-1).astype(np.int64))
     cells = np.stack(np.unravel_index(numbers, tuple(int(n) for n in extent)), axis=1)
     return (cells + low).astype(np.int32)

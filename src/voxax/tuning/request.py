@@ -76,6 +76,8 @@ AutotuneMode = Literal["on", "cached", "off"]
 measure nothing. ``off``: neither measure nor read caches."""
 
 LOGGER = logging.getLogger("voxax.tuning")
+# The level that the variable asked for last, and the handler that was added for it.
+_configured: tuple[str, logging.Handler | None] = "", None
 _LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DEBUG}
 
 _ARGUMENTS: dict[Product, str] = {
@@ -390,13 +392,22 @@ def configure_log() -> None:
     Raises:
       InputError: another value.
     """
+    global _configured
     value = _read("VOXAX_AUTOTUNE_LOG").lower()
     if value and value not in _LEVELS:
         raise InputError(f"VOXAX_AUTOTUNE_LOG={value}: expected one of {', '.join(_LEVELS)}")
-    if value:
-        _set_level(value)
-    elif _configured:
-        _set_level(None)
+    before, handler = _configured
+    if value == before:
+        return
+    if handler is not None:
+        LOGGER.removeHandler(handler)
+        handler = None
+    LOGGER.setLevel(_LEVELS.get(value, logging.NOTSET))
+    if value not in ("", "off") and not LOGGER.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        LOGGER.addHandler(handler)
+    _configured = value, handler
 
 
 def reload_environment() -> None:
@@ -453,24 +464,3 @@ def _warn_of_peer(
         f"{', '.join(known)}; VOXAX_{name.removeprefix('WARPCONVNET_')} takes precedence",
         stacklevel=2,
     )
-
-
-# The level that the variable asked for last, and the handler that was added for it.
-_configured: dict[str, logging.Handler | None] = {}
-
-
-def _set_level(value: str | None) -> None:
-    if value in _configured:
-        return
-    for handler in filter(None, _configured.values()):
-        LOGGER.removeHandler(handler)
-    _configured.clear()
-    LOGGER.setLevel(logging.NOTSET if value is None else _LEVELS[value])
-    if value is None:
-        return
-    handler = None
-    if value != "off" and not LOGGER.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        LOGGER.addHandler(handler)
-    _configured[value] = handler
