@@ -54,7 +54,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from voxax import _compat
@@ -154,11 +154,7 @@ def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
       AlgorithmError: an unknown name (lists the known ones), an empty list, or a value
         that is no request.
     """
-    known = names(kind)
-    found: dict[str, None] = {}
-    for entry in _entries(request, known, origin):
-        found.update(dict.fromkeys(_admitted(entry, known, origin)))
-    return tuple(found)
+    return _expanded(frozen(request, kind, origin) or (), names(kind))
 
 
 def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
@@ -174,28 +170,18 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
     known = names(kind)
     words: dict[str, None] = {}
     for entry in _entries(request, known, origin):
-        found = _admitted(entry, known, origin)
-        is_open = _text(entry, known, origin).strip().lower() in EVERYTHING
-        words.update(dict.fromkeys(EVERYTHING[:1] if is_open else found))
+        text = _text(entry, known, origin).strip()
+        word = _canonical(text, known)
+        if word is None:
+            raise AlgorithmError(f"{origin}: unknown algorithm {text!r}; known: {_listed(known)}")
+        words[word] = None
     return tuple(words)
 
 
-def parse_known(text: str, kind: WeightKind) -> tuple[Resolved, tuple[str, ...]]:
-    """The algorithms that a string written for another library admits, and its unknown words."""
-    known = names(kind)
-    stripped = text.strip()
-    if stripped.startswith("[") and stripped.endswith("]"):
-        stripped = stripped[1:-1]
-    admitted: dict[str, None] = {}
-    unknown = []
-    for part in stripped.split(","):
-        word = part.strip().lower()
-        found = _canonical(word, known)
-        if found is None:
-            unknown.append(part.strip())
-        else:
-            admitted.update(dict.fromkeys(found))
-    return tuple(admitted), tuple(unknown)
+def _expanded(words: Iterable[str], known: Resolved) -> Resolved:
+    """The names that frozen words stand for."""
+    every = (known if word == EVERYTHING[0] else (word,) for word in words)
+    return tuple(dict.fromkeys(name for some in every for name in some))
 
 
 def _entries(request: Any, known: Resolved, origin: str) -> Sequence[Any]:
@@ -221,20 +207,13 @@ def _entries(request: Any, known: Resolved, origin: str) -> Sequence[Any]:
     return entries
 
 
-def _admitted(entry: Any, known: Resolved, origin: str) -> Resolved:
-    word = _text(entry, known, origin).strip()
-    found = _canonical(word.lower(), known)
-    if found is None:
-        raise AlgorithmError(f"{origin}: unknown algorithm {word!r}; known: {_listed(known)}")
-    return found
-
-
-def _canonical(word: str, known: Resolved) -> Resolved | None:
-    """The names that a lower-case word stands for, or None."""
+def _canonical(text: str, known: Resolved) -> str | None:
+    """The known name, or ``"auto"``, that a text stands for; None for an unknown one."""
+    word = text.lower()
     if word in EVERYTHING:
-        return known
+        return EVERYTHING[0]
     other = word.removesuffix("_gemm") if word.endswith("_gemm") else f"{word}_gemm"
-    return next(((name,) for name in (word, other) if name in known), None)
+    return next((name for name in (word, other) if name in known), None)
 
 
 def _text(entry: Any, known: Resolved, origin: str) -> str:
@@ -315,28 +294,20 @@ def algorithms(
       AlgorithmError: a request that is not understood; at once, not when a layer runs.
     """
     requests = {
-        "forward": forward,
-        "dgrad": backward if dgrad is None else dgrad,
-        "wgrad": backward if wgrad is None else wgrad,
-        "depthwise_forward": depthwise_forward,
-        "depthwise_backward": depthwise_backward,
-        "dynamic_forward": dynamic_forward,
-        "dynamic_backward": dynamic_backward,
+        "forward": ("forward", forward),
+        "dgrad": ("backward", backward) if dgrad is None else ("dgrad", dgrad),
+        "wgrad": ("backward", backward) if wgrad is None else ("wgrad", wgrad),
+        "depthwise_forward": ("depthwise_forward", depthwise_forward),
+        "depthwise_backward": ("depthwise_backward", depthwise_backward),
+        "dynamic_forward": ("dynamic_forward", dynamic_forward),
+        "dynamic_backward": ("dynamic_backward", dynamic_backward),
     }
-    from_backward = {
-        name
-        for name, given in (("dgrad", dgrad), ("wgrad", wgrad))
-        if given is None and backward is not None
-    }
+    kinds: dict[str, WeightKind] = {field: kind for (kind, _), (field, _) in _SETTINGS.items()}
     fields = []
-    for name, request in requests.items():
-        kind: WeightKind = next(
-            kind for (kind, _), (field, _) in _SETTINGS.items() if field == name
-        )
-        argument = "backward" if name in from_backward else name
-        names = frozen(request, kind, f"vx.algorithms({argument}=)")
-        if names is not None:
-            fields.append((name, names))
+    for field, (argument, request) in requests.items():
+        words = frozen(request, kinds[field], f"vx.algorithms({argument}=)")
+        if words is not None:
+            fields.append((field, words))
     return Overlay(tuple(fields))
 
 
@@ -446,11 +417,15 @@ def _read(name: str) -> str:
 
 
 def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
-    admitted, unknown = parse_known(value, kind)
-    everything = parse(EVERYTHING[0], kind, name)
+    """The algorithms that a string written for another library admits; warns of unknown words."""
+    known = names(kind)
+    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    words = {word: _canonical(word, known) for word in map(str.strip, inner.split(","))}
+    admitted = _expanded((word for word in words.values() if word is not None), known)
+    unknown = tuple(word for word, found in words.items() if found is None)
     if unknown:
-        _warn_of_peer(name, value, unknown, everything, bool(admitted))
-    return admitted or everything
+        _warn_of_peer(name, value, unknown, known, bool(admitted))
+    return admitted or known
 
 
 @functools.lru_cache(maxsize=256)
