@@ -2,6 +2,7 @@
 
 import importlib
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,6 +148,32 @@ def test_where_the_compiler_ends_its_process_another_goes_on(monkeypatch):
     deadly = set("abcd")
     assert all(isinstance(x, VoxaxError) for x in count.outcomes([("v5e", n, {}) for n in "abcd"]))
     assert started == [list("abcd"), list("bcd")]
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_results_of_the_process_that_compiles(cut, tmp_path, monkeypatch):
+    child = importlib.import_module("voxax.predict.child")
+    cycles = importlib.import_module("voxax.predict.cycles")
+
+    def compiled(chip, target, arguments, folder):
+        if target == "b":
+            raise ValueError("no such operation")
+        return program(1)
+
+    def run(command, **options):
+        *_, requests, results, folder = command
+        child.main(requests, results, folder)
+        written = Path(results).read_bytes()
+        Path(results).write_bytes(written[: len(written) - cut])
+        return subprocess.CompletedProcess(command, -cut, "", "")
+
+    monkeypatch.setattr(_compat, "has_libtpu", lambda: True)
+    monkeypatch.setattr(child, "_compiled", compiled)
+    monkeypatch.setattr(subprocess, "run", run)
+    found, _ = cycles._compiled([("v5e", name, {}) for name in "abc"])
+    assert found[0] == program(1)
+    assert str(found[1]) == "b does not compile for v5e: ValueError: no such operation"
+    assert found[2:] == [program(1)] * (1 - cut)
 
 
 @pytest.mark.parametrize(

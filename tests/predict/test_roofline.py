@@ -47,10 +47,10 @@ def test_names_floors_and_times(result):
     first = result.layers[0]
     assert "early" in first.name
     assert [layer.name.split()[0] for layer in result.layers] == ["0", "1", "2"]
-    assert first.floor == pytest.approx(first.flops / 1e6)
+    assert first.lower_bound == pytest.approx(first.flops / 1e6)
     assert first.bound == "compute"
     assert all(layer.seconds > 0 for layer in result.layers)
-    assert first.ratio == first.seconds / first.floor
+    assert first.ratio == first.seconds / first.lower_bound
     assert result.seconds > 0
     assert len(list(rows(result))) == 3
     assert all(isinstance(cell, str) for row in rows(result) for cell in row)
@@ -60,7 +60,7 @@ def test_unknown_rates_give_no_floor(voxels):
     info = dataclasses.replace(describe(), peak_rates=None, memory_bandwidth=None)
     model = SubMConv3d(4, 8, 1)
     (layer,) = roofline(model, vx.plan(model, voxels), info).layers
-    assert (layer.floor, layer.bound, layer.ratio) == (None, "unknown", None)
+    assert (layer.lower_bound, layer.bound, layer.ratio) == (None, "unknown", None)
     assert next(rows(roofline(model, vx.plan(model, voxels), info)))[-1] == "-"
 
 

@@ -53,10 +53,10 @@ def check_static(
         raise InputError(f"a function or a module is needed, got {type(target).__name__}")
     if of_torch(target, example_inputs):
         # Only here, as nobody without PyTorch can import these.
-        from voxax.check import torch_check, torch_verify
+        from voxax.check import torch_check
 
         report = torch_check.check(target, example_inputs, also)
-        verified = torch_verify.verify if verify else None
+        verified = torch_check.verify if verify else None
     else:
         for inputs in (example_inputs, *also):
             refuse(inputs)

@@ -21,6 +21,7 @@ from voxax.check.source import (
     Place,
     Site,
     definition,
+    described,
     library_of,
     live_frames,
     place,
@@ -306,14 +307,10 @@ def _untraceable(
         # of JAX fails eagerly too) is not another.
         if "disable_jit" not in str(plain) and not _is_known(there, known):
             code, error, where = "VX191", plain, there
-    text = str(error).strip().splitlines() or [""]
-    fix = (
-        "see the message; it is JAX's own"
-        if code == "VX190"
-        else "give example inputs that the function accepts"
-    )
-    message = f"{type(error).__name__}: {text[0]}"
-    return Finding.at(where or definition(subject.target), code, message, fix)
+    fix = "give example inputs that the function accepts"
+    if code == "VX190":
+        fix = "see the message; it is JAX's own"
+    return Finding.at(where or definition(subject.target), code, described(error), fix)
 
 
 def refuse(inputs: Sequence[Any]) -> None:

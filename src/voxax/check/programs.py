@@ -13,7 +13,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.check.findings import Finding, Verdict
-from voxax.check.source import Place, Site, place
+from voxax.check.source import Place, Site, described, place
 from voxax.check.static_report import Report
 from voxax.check.subject import Arguments, Leaf, staged
 
@@ -250,8 +250,7 @@ def verify(report: Report) -> Verification:
                 differs = not all(map(_same_results, plain, found))
                 return Verification(INPUTS, compiled, None, differs, differs)
     except Exception as error:
-        text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-        return Verification(INPUTS, compiled, text, not may)
+        return Verification(INPUTS, compiled, described(error), not may)
     return Verification(INPUTS, compiled, None, may and compiled == 1)
 
 

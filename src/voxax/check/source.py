@@ -319,6 +319,11 @@ def _names(node: ast.AST | None) -> set[str]:
     return {getattr(p, "attr", None) or getattr(p, "id", "") for p in parts} - {"", "jax", "errors"}
 
 
+def described(error: BaseException) -> str:
+    """Return the name of an error and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
 def relative(file: str) -> str:
     """A file as it is called from the working directory, if it is below that."""
     if not os.path.isabs(file):

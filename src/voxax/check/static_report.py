@@ -63,15 +63,11 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 def plain(report: Report) -> str:
     """The report without colours."""
-    return "\n".join(text for text, _ in _report_lines(report))
+    return "\n".join(text for text, _ in styled(report))
 
 
 def styled(report: Report) -> Iterator[tuple[str, str]]:
-    """Lines of the report, each with a style of ``rich``."""
-    yield from _report_lines(report)
-
-
-def _report_lines(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the report, each with a style of ``rich``."""
     good = report.verdict is Verdict.STATIC
     yield f"{report.name}: {report.verdict}", "bold green" if good else "bold"
     if report.static_arguments:
@@ -116,7 +112,6 @@ def _finding_lines(finding: Finding) -> Iterator[tuple[str, str]]:
         yield f"    {line}", "green"
 
 
-_LEVELS = {"error": "error", "warning": "warning", "note": "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -144,7 +139,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "code": finding.code,
         "severity": finding.severity,
         "verdict": str(finding.verdict),
-        **_site_json(finding.site),
+        **dataclasses.asdict(finding.site),
         "message": finding.message,
         "excerpt": finding.excerpt(),
         "depends_on": list(finding.depends_on),
@@ -153,20 +148,9 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "fix": finding.fix,
         "suggestion": finding.suggestion,
         "module": finding.module,
-        "callers": [_site_json(caller) for caller in finding.callers],
+        "callers": [dataclasses.asdict(caller) for caller in finding.callers],
         "ignored": finding.ignored,
         "page": finding.about.page,
-    }
-
-
-def _site_json(site: Site) -> dict[str, Any]:
-    return {
-        "file": site.file,
-        "line": site.line,
-        "column": site.column,
-        "end_line": site.end_line,
-        "end_column": site.end_column,
-        "function": site.function,
     }
 
 
@@ -179,7 +163,7 @@ def as_sarif(reports: Sequence[Report]) -> str:
             "id": code,
             "shortDescription": {"text": CODES[code].title},
             "fullDescription": {"text": CODES[code].why},
-            "defaultConfiguration": {"level": _LEVELS[CODES[code].severity]},
+            "defaultConfiguration": {"level": CODES[code].severity},
         }
         for code in used
     ]
@@ -195,7 +179,7 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": rule,
-        "level": _LEVELS[finding.severity],
+        "level": finding.severity,
         "message": {"text": f"{finding.message}. Instead: {finding.fix}"},
         "locations": [_location(finding.site)],
     }

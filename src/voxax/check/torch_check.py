@@ -1,26 +1,41 @@
-"""The checker of PyTorch modules and functions; see ``jax`` for the other one."""
+"""Check modules and functions of PyTorch, and verify a report by exporting for several inputs.
+
+A verification exports the module for inputs of equal shape and counts the programs. It runs the one
+program on all of them, compares with the module, and lowers the program to XLA through torchax
+where that imports.
+"""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import copy
 import dataclasses
 import functools
+import importlib
+import random
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
+import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
+from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
 
 from voxax.check import programs, torch_where
 from voxax.check import recording as limits
 from voxax.check.classify import classify_torch
 from voxax.check.findings import Finding, Verdict, worst
 from voxax.check.jax_check import report_of
+from voxax.check.programs import INPUTS, Verification
 from voxax.check.recording import Question, record_all
 from voxax.check.source import (
     Frame,
     Site,
     definition,
+    described,
     library_of,
     place,
     raised_frames,
@@ -29,9 +44,7 @@ from voxax.check.source import (
 )
 from voxax.check.static_report import Report
 from voxax.check.subject import Arguments, take_apart
-from voxax.check.torch_watch import Operation, TorchSubject, Watched, exported, one_pass
-
-LARGE_CONSTANT = 1 << 20  # bytes
+from voxax.check.torch_watch import Operation, TorchSubject, Watched, copied, exported, one_pass
 
 
 def check(
@@ -144,15 +157,8 @@ def _own_mistake(first: Watched, site: Site) -> list[Finding]:
     known = {(q.place.site.file, q.place.site.line) for q in first.questions.values()}
     if where is not None and (where.site.file, where.site.line) in known:
         return []
-    text = (str(error).strip().splitlines() or [""])[0]
-    return [
-        Finding.at(
-            where or site,
-            "VX191",
-            f"{type(error).__name__}: {text}",
-            "give example inputs that the module accepts",
-        )
-    ]
+    fix = "give example inputs that the module accepts"
+    return [Finding.at(where or site, "VX191", described(error), fix)]
 
 
 def _per_value(finding: Finding, names: frozenset[str]) -> Finding:
@@ -232,50 +238,20 @@ def _use_of(name: str, site: Site) -> Site | None:
 
 
 def _hazards(first: Watched, own: str | None) -> list[Finding]:
-    """Transfers, large constants, promotions, and tensors that outlive the call."""
-    watch = first.watch
-    assert watch is not None
-    found: list[Finding] = []
-
-    def add(code: str, frames: tuple[Frame, ...], text: str, fix: str, module: str = "") -> None:
-        where = place(frames, own)
-        if where is not None:
-            found.append(Finding.at(where, code, text, fix, module))
-
-    for name, frames, module in watch.moves:
-        add(
-            "VX303",
+    """Find transfers, large constants, promotions, and tensors that outlive the call."""
+    assert first.watch is not None
+    kept = [
+        (
             frames,
-            f"`{name}` moves a tensor between devices in every step",
-            "place inputs and module before the step; for a new tensor, device=x.device",
-            module,
-        )
-    for tensor, frames, module in watch.foreign:
-        size = tensor.numel() * tensor.element_size()
-        if size > LARGE_CONSTANT:
-            add(
-                "VX304",
-                frames,
-                f"a captured tensor of {size / 2**20:.1f} MiB is a constant of the program",
-                "make it a buffer (register_buffer), or an argument",
-                module,
-            )
-    for narrow, wide, shape, frames, module in watch.widened:
-        add(
-            "VX306",
-            frames,
-            f"{narrow}{list(shape)} becomes {wide} because the other operand is",
-            f"convert the other operand: .to(torch.{narrow}), or this one where it is meant",
-            module,
-        )
-    for frames in first.kept:
-        add(
             "VX301",
-            frames,
             "the tensor computed here is kept after the call has returned",
             "return it; or, where it is state, register_buffer and copy_ into it",
+            "",
         )
-    return found
+        for frames in first.kept
+    ]
+    places = [(place(frames, own), about) for frames, *about in (*first.watch.hazards, *kept)]
+    return [Finding.at(where, *about) for where, about in places if where is not None]
 
 
 def _unrepeatable(
@@ -320,6 +296,211 @@ def _constants_only(found: Sequence[Finding]) -> bool:
 
 def _refused(error: Exception, own: str | None, site: Site) -> Finding:
     where = place(raised_frames(error), own) or site
-    text = (str(error).strip().splitlines() or [""])[0]
-    fix = "see the message; it is PyTorch's own"
-    return Finding.at(where, "VX192", f"{type(error).__name__}: {text}", fix)
+    return Finding.at(where, "VX192", described(error), "see the message; it is PyTorch's own")
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchVerification(Verification):
+    """What exporting showed.
+
+    Attributes:
+      lowering: what lowering to XLA showed, or why there is no such confirmation.
+      lowered: how many programs XLA compiled; None where it was not asked.
+      served: whether the program computes what the module does, for every input; None where that
+        cannot be compared, as the two may draw other random numbers.
+    """
+
+    lowering: str = ""
+    lowered: int | None = None
+    served: bool | None = None
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            state = "verified" if self.holds else "NOT verified"
+            return f"{state}: torch.export: {self.error}"
+        served = {True: "; it computes what the module does", None: ""}
+        other = "; it computes something else than the module"
+        return f"{super().__str__()}{served.get(self.served, other)}; {self.lowering}"
+
+
+def verify(report: Report) -> TorchVerification:
+    """Export the module for five inputs; a static one has the same program for each."""
+    arguments: Arguments = report.arguments
+    held = frozenset(report.static_arguments) & arguments.numbers()
+    may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Numbers that only are computed with are inputs of the program; where PyTorch has no
+        # operator for that, they are constants, and stay the same.
+        found = _exports(report, held)
+        if (found.error or found.sized) and held != arguments.numbers():
+            found = _exports(report, arguments.numbers())
+        if found.error is not None:
+            return TorchVerification(INPUTS, len(found.graphs), found.error, not may)
+        if found.sized:
+            text = "a value of a tensor is read"
+            return TorchVerification(INPUTS, len(found.graphs), text, not may)
+        frozen = any(f.code == "VX205" for f in report.findings)
+        served = None if frozen else _serves(report, found)
+        lowering, lowered, wrong = _lower(found.program, found.inputs)
+    holds = may and len(found.graphs) == 1 and not wrong and lowered in (1, None)
+    holds = holds and served is not False
+    return TorchVerification(
+        INPUTS, len(found.graphs), None, holds, lowering=lowering, lowered=lowered, served=served
+    )
+
+
+@dataclasses.dataclass
+class _Exports:
+    """What exporting for each of the inputs gave."""
+
+    inputs: list[list[Any]]
+    graphs: set[str]
+    program: Any = None
+    error: str | None = None
+    sized: bool = False
+
+
+def _exports(report: Report, held: frozenset[str]) -> _Exports:
+    inputs = [inputs_of(report.arguments, held, seed) for seed in range(INPUTS)]
+    found = _Exports(inputs, set())
+    frozen = any(f.code == "VX205" for f in report.findings)
+    for values in inputs:
+        with _seeded():
+            found.program, error = exported(report.subject, report.arguments, values)
+        if error is not None:
+            found.error = described(error)
+            return found
+        found.graphs.add(_text(found.program, frozen))
+    found.sized = any(_is_sized(node) for node in found.program.graph.nodes)
+    return found
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """The same random numbers of Python and NumPy in every export; what they freeze is VX205."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (the generator that models use)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _serves(report: Report, found: _Exports) -> bool | None:
+    """Whether the one program computes what the module does, for all inputs."""
+    targets = [node.target for node in found.program.graph.nodes]
+    if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
+        return None
+    program = found.program.module()
+    plain = report.subject.target
+    for values in found.inputs:
+        module = copied(plain) if isinstance(plain, torch.nn.Module) else plain
+        one, two = (
+            [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            for result in (
+                module(*copy.deepcopy(report.arguments.fill(values))),
+                copied(program)(*copy.deepcopy(report.arguments.fill(values))),
+            )
+        )
+        if len(one) != len(two) or not all(map(_equal, one, two)):
+            return False
+    return True
+
+
+def _equal(one: Any, two: Any) -> bool:
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    if not one.is_floating_point():
+        return bool(torch.equal(one, two))
+    scale = float(one.detach().double().abs().nan_to_num(0, 0, 0).max()) if one.numel() else 1.0
+    return bool(torch.allclose(one, two, 1e-3, 1e-4 * max(1.0, scale), equal_nan=True))
+
+
+def _is_sized(node: Any) -> bool:
+    """Whether a node of the program reads a value, or makes a size of one."""
+    target = node.target
+    tags = getattr(target, "tags", ())
+    if torch.Tag.data_dependent_output in tags:
+        return True
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    return any(
+        isinstance(size, torch.SymInt)
+        for v in values
+        if isinstance(v, torch.Tensor)
+        for size in v.shape
+    )
+
+
+def _text(program: Any, frozen: bool) -> str:
+    """What makes the program: its operators with all their constants.
+
+    Where values of Python are frozen into it (VX205) these are others in each export, and the
+    constants are left out.
+    """
+    nodes = program.graph.nodes
+    values = [str(n.meta.get("val")) for n in nodes]
+    if frozen:
+        return f"{[str(n.target) for n in nodes if n.op == 'call_function']}{values}"
+    constants = {k: v.tolist() for k, v in program.constants.items() if hasattr(v, "tolist")}
+    return f"{program.graph}{values}{constants}"
+
+
+def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:
+    """Leaves for one of several runs: numbers that only are computed with are tensors."""
+    return [_vary(leaf, held, seed) for leaf in arguments.leaves]
+
+
+def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
+    """The example's own values in another order and scaled; integers stay, as indices must."""
+    value = leaf.value
+    if leaf.kind == "number" and leaf.name not in held:
+        return torch.tensor(value if isinstance(value, bool) else value + seed)
+    if leaf.kind != "tensor":
+        return value
+    plain = value.detach().clone()
+    if seed and plain.is_floating_point():
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(plain.numel(), generator=generator)
+        plain = plain.reshape(-1)[order].reshape(plain.shape) * (1 + seed / 16)
+    return plain.requires_grad_(value.requires_grad)
+
+
+def _lower(program: Any, inputs: list[list[Any]]) -> tuple[str, Any, bool]:
+    """Compile the exported program with XLA.
+
+    Returns:
+      ``(in words, programs or None, whether it contradicts)``.
+    """
+    try:
+        bridge = importlib.import_module("torchax.export")
+        interop = importlib.import_module("torchax.ops.mappings")
+    except Exception as error:  # it has to fit the version of PyTorch
+        return (
+            f"lowering to XLA unconfirmed: torchax does not import ({described(error)})",
+            None,
+            False,
+        )
+    compiled = 0
+    try:
+        weights, function = bridge.exported_program_to_jax(program)
+
+        def counted(weights: Any, given: Any) -> Any:
+            nonlocal compiled
+            compiled += 1  # Python runs only when a program is made
+            return function(weights, given)
+
+        jitted = jax.jit(counted)
+        for values in inputs:
+            tensors = [v for v in values if isinstance(v, torch.Tensor)]
+            given = tuple(interop.t2j(v.detach()) for v in tensors)
+            jax.block_until_ready(jitted(weights, given))
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        return f"lowering to XLA raises {described(error)}", compiled, True
+    except Exception as error:  # of the bridge, which lacks an operator or a form of one
+        return f"lowering to XLA unconfirmed: torchax raises {described(error)}", None, False
+    plural = "s" if compiled != 1 else ""
+    return f"lowered to XLA: {compiled} program{plural}", compiled, compiled != 1

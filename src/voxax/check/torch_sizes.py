@@ -26,6 +26,10 @@ _asked = threading.local()
 Asked = Callable[[str, "Node"], Any]
 
 
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda self, *_: answer
+
+
 class Node:
     """What is behind a symbolic number: PyTorch's protocol of symbolic nodes.
 
@@ -44,6 +48,11 @@ class Node:
         self.origins = origins
         self.other = value if other is None else other
 
+    is_symbolic = has_hint = expect_size = _always(True)
+    is_constant = is_nested_int = _always(False)
+    constant_int = constant_bool = nested_int = _always(None)
+    maybe_as_int = maybe_as_float = maybe_as_bool = _always(None)
+
     def is_int(self) -> bool:
         return type(self.value) is int
 
@@ -53,27 +62,8 @@ class Node:
     def is_bool(self) -> bool:
         return type(self.value) is bool
 
-    def is_symbolic(self) -> bool:
-        return True
-
-    def is_constant(self) -> bool:
-        return False
-
-    def is_nested_int(self) -> bool:
-        return False
-
-    def has_hint(self) -> bool:
-        return True
-
-    def require_hint(self, fallback: Any = None) -> Any:
-        del fallback
+    def require_hint(self, *_: Any) -> Any:
         return self.value
-
-    def _nothing(self, *_: Any) -> None:
-        return None
-
-    constant_int = constant_bool = nested_int = _nothing
-    maybe_as_int = maybe_as_float = maybe_as_bool = _nothing
 
     def _constant(self, value: Any) -> Node:
         return Node(value, frozenset())
@@ -106,9 +96,6 @@ class Node:
 
     def guard_float(self, *_: Any) -> float:
         return float(self._ask("float"))
-
-    def expect_size(self, *_: Any) -> bool:
-        return True
 
     def _ask(self, kind: str) -> Any:
         asked = getattr(_asked, "handler", None)

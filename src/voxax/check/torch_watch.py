@@ -124,9 +124,9 @@ class Watch:
         self.busy = False  # with something of the checker's own
         self.operations: list[Operation] = []
         self.born: list[tuple[weakref.ref[Any], tuple[Frame, ...]]] = []
-        self.moves: list[tuple[str, tuple[Frame, ...], str]] = []
-        self.foreign: list[tuple[Any, tuple[Frame, ...], str]] = []
-        self.widened: list[tuple[str, str, tuple[int, ...], tuple[Frame, ...], str]] = []
+        # Where, and what `Finding.at` takes: code, message, fix, module.
+        self.hazards: list[tuple[tuple[Frame, ...], str, str, str, str]] = []
+        self.foreign: list[Any] = []  # captured tensors
         # Numbers that left for where nobody sees what is done with them.
         self.escaped: dict[str, tuple[Frame, ...]] = {}
         self.limit: Callable[[int], None] = lambda operations: None
@@ -135,18 +135,24 @@ class Watch:
         self.operators = _Operators(self)
 
     def __enter__(self) -> None:
-        self.numbers = torch_sizes.asking(self.of_number)
-        self.builtins = _builtins_of_export()
-        self.builtins.__enter__()
-        self.numbers.__enter__()
-        self.functions.__enter__()
-        self.operators.__enter__()
+        self.entered = contextlib.ExitStack()
+        self.entered.enter_context(_builtins_of_export())
+        for context in (torch_sizes.asking(self.of_number), self.functions, self.operators):
+            self.entered.enter_context(context)
 
     def __exit__(self, *error: Any) -> None:
-        self.operators.__exit__(*error)
-        self.functions.__exit__(*error)
-        self.numbers.__exit__(*error)
-        self.builtins.__exit__(None, None, None)
+        self.entered.__exit__(*error)
+
+    def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
+        """Return the frame of the present call and those around it.
+
+        Args:
+          depth: of the calling frame, where there is no call of PyTorch.
+        """
+        if self.call is not None:
+            return self.call.frame, self.call.frames
+        frame = sys._getframe(depth + 1)
+        return frame, tuple(live_frames(frame))
 
     @contextlib.contextmanager
     def own(self) -> Iterator[None]:
@@ -160,8 +166,7 @@ class Watch:
     def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
         """A question about a tensor."""
         call = self.call
-        frame = call.frame if call is not None else sys._getframe(2)
-        frames = call.frames if call is not None else tuple(live_frames(frame))
+        frame, frames = self.where(2)
         of = [tensor, *(tree_leaves((call.args, call.kwargs)) if call is not None else ())]
         origins = tuple(o for o in map(origin_of, of) if o is not None)
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -175,13 +180,12 @@ class Watch:
         if node.origins:
             return self._of_size(kind, node)
         if kind == "float" or api in _VALUES:
-            frames = call.frames if call is not None else tuple(live_frames(sys._getframe(2)))
             if call is None:
+                _, frames = self.where(2)
                 for name in names:
                     self.escaped.setdefault(name, frames)
             return value
-        frame = call.frame if call is not None else sys._getframe(2)
-        frames = call.frames if call is not None else tuple(live_frames(frame))
+        frame, frames = self.where(2)
         if api in _NUMBERS or api in _CONDITIONS:
             api = None
         if kind != "bool":
@@ -193,8 +197,7 @@ class Watch:
         """A question about a size that depends on data. Functions of PyTorch may ask for one."""
         if self.call is not None or kind not in ("bool", "index"):
             return node.value
-        frame = sys._getframe(3)
-        frames = tuple(live_frames(frame))
+        frame, frames = self.where(3)
         asked = Asked(kind, None, frames, frame, node.origins, node.names, (), SIZE)
         return self.handler(asked, node.value)
 
@@ -251,7 +254,9 @@ class _Functions(TorchFunctionMode):
             if name in _HOST and isinstance(args[0], torch.Tensor):
                 watch.ask("tolist" if name == "tolist" else "array", name, args[0])
             if name in _MOVES or (name == "to" and _names_device(args, kwargs)):
-                watch.moves.append((name, frames, watch.module_of(frame)))
+                text = f"`{name}` moves a tensor between devices in every step"
+                fix = "place inputs and module before the step; for a new tensor, device=x.device"
+                watch.hazards.append((frames, "VX303", text, fix, watch.module_of(frame)))
             if watch.twins.counts(name, args):
                 watch.ask("index", None, args[0])
             result = func(*args, **kwargs)
@@ -300,8 +305,7 @@ class _Operators(TorchDispatchMode):
         if watch.busy:
             return func(*args, **kwargs)
         args, kwargs = self._numbers(func, args, kwargs)
-        call = watch.call
-        frames = call.frames if call is not None else tuple(live_frames(sys._getframe(1)))
+        _, frames = watch.where(1)
         self._note(func, args, kwargs, frames)
         if torch.Tag.data_dependent_output in func.tags:
             return self._read(func, args, kwargs)
@@ -368,10 +372,8 @@ class _Operators(TorchDispatchMode):
             names = torch_sizes.names_of(leaf)
             if names and structural:
                 watch = self.watch
-                call = watch.call
-                frame = call.frame if call is not None else sys._getframe(3)
-                frames = call.frames if call is not None else tuple(live_frames(frame))
-                api = call.name if call is not None else None
+                frame, frames = watch.where(3)
+                api = watch.call.name if watch.call is not None else None
                 number = torch_sizes.plain(leaf)
                 kind = "index"
                 if api in ("__getitem__", "__setitem__"):
@@ -402,7 +404,8 @@ class _Operators(TorchDispatchMode):
                 and watch.call is not None
                 and any(v is tensor for v in tree_leaves((watch.call.args, watch.call.kwargs)))
             ):
-                watch.foreign.append((tensor, frames, watch.module_of(watch.call.frame)))
+                watch.foreign.append(tensor)
+                self._captured(tensor, frames)
 
     def _promoted(self, func: Any, args: Any, result: Any, frames: tuple[Frame, ...]) -> None:
         if not isinstance(result, torch.Tensor) or not result.is_floating_point():
@@ -418,10 +421,26 @@ class _Operators(TorchDispatchMode):
                 call = self.watch.call
                 module = self.watch.module_of(call.frame) if call is not None else ""
                 narrow = str(tensor.dtype).removeprefix("torch.")
-                self.watch.widened.append(
-                    (narrow, str(wide).removeprefix("torch."), tuple(tensor.shape), frames, module)
+                text = f"{narrow}{list(tensor.shape)} becomes {str(wide).removeprefix('torch.')}"
+                self.watch.hazards.append(
+                    (
+                        frames,
+                        "VX306",
+                        f"{text} because the other operand is",
+                        f"convert the other operand: .to(torch.{narrow}), or this one where it is "
+                        "meant",
+                        module,
+                    )
                 )
                 return
+
+    def _captured(self, tensor: Any, frames: tuple[Frame, ...]) -> None:
+        size = tensor.numel() * tensor.element_size()
+        if size > LARGE_CONSTANT and self.watch.call is not None:
+            text = f"a captured tensor of {size / 2**20:.1f} MiB is a constant of the program"
+            fix = "make it a buffer (register_buffer), or an argument"
+            module = self.watch.module_of(self.watch.call.frame)
+            self.watch.hazards.append((frames, "VX304", text, fix, module))
 
 
 def _cuts(index: Any) -> bool:
@@ -435,6 +454,8 @@ def _cuts(index: Any) -> bool:
     )
 
 
+# Of a constant that makes the program large.
+LARGE_CONSTANT = 1 << 20  # bytes
 # Of the parameters of a module that is copied for each pass; above, all passes share one copy.
 MOST_COPIED = 1 << 28  # bytes
 
@@ -580,7 +601,7 @@ def one_pass(
 def _kept(subject: TorchSubject, watch: Watch, inputs: set[int]) -> tuple[tuple[Frame, ...], ...]:
     """Places of tensors that something still holds."""
     gc.collect()
-    known = subject.own_tensors() | inputs | {id(t) for t, *_ in watch.foreign}
+    known = subject.own_tensors() | inputs | set(map(id, watch.foreign))
     found = {}
     for reference, frames in watch.born:
         tensor = reference()
@@ -647,20 +668,10 @@ def exported(
 @contextlib.contextmanager
 def _quiet() -> Any:
     """Without what ``torch.export`` logs about a failure: the finding says it."""
-    logger = logging.getLogger("torch")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    children = {
-        name: child.level
-        for name, child in logging.root.manager.loggerDict.items()
-        if name.startswith("torch.") and isinstance(child, logging.Logger)
-    }
-    for name in children:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
-        logger.setLevel(before)
-        for name, level in children.items():
-            logging.getLogger(name).setLevel(level)
+        logging.disable(before)

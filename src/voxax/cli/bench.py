@@ -62,11 +62,11 @@ def bench(
         return 0
     for program in programs:
         passes = {kernel.name: passes_of(kernel) for kernel in program.kernels}
-        seconds, bound = program.seconds(passes), program.floor
+        seconds, bound = program.seconds(passes), program.lower_bound
         print(f"{workload.model} on one {program.chip.name}, predicted")
         print(render(program, passes, most))
         print(
-            f"lower bound {1e6 * bound:,.1f} us, of {program.floor_bound}; "
+            f"lower bound {1e6 * bound:,.1f} us, of {program.lower_bound_by}; "
             f"{seconds / bound:.1f} times"
         )
         print()
@@ -141,9 +141,9 @@ def _to_json(program: CompiledProgram) -> dict[str, Any]:
     return {
         "chip": dataclasses.asdict(program.chip),
         "seconds": seconds,
-        "lower_bound_seconds": program.floor,
-        "lower_bound_of": program.floor_bound,
-        "times_lower_bound": seconds / program.floor,
+        "lower_bound_seconds": program.lower_bound,
+        "lower_bound_of": program.lower_bound_by,
+        "times_lower_bound": seconds / program.lower_bound,
         "flops": program.flops,
         "temporary_bytes": program.temporary,
         "kernels": kernels,

@@ -240,7 +240,7 @@ def _roofline(width: float, voxel_size: float, sensor: Sensor, seed: int) -> int
     numbers = ("GFLOP", "MB", "lower bound, ms", "measured, ms", "ratio")
     print_table(("layer", "convolution", *numbers), [*rows(result)], title, numbers, 200)
     convolutions = sum(layer.seconds for layer in result.layers)
-    bounds = sum(layer.floor or 0.0 for layer in result.layers)
+    bounds = sum(layer.lower_bound or 0.0 for layer in result.layers)
     print(
         f"convolutions alone {1e3 * convolutions:.1f} ms, their lower bounds "
         f"{1e3 * bounds:.1f} ms, the whole network in one program {1e3 * result.seconds:.1f} ms"

@@ -1,8 +1,8 @@
-"""Which candidates of a product would be fastest on a TPU that is not there.
+"""Predict which candidates of a product would be fastest on an absent TPU.
 
-Where no TPU is, nothing can be measured for one. What the compiler's schedules say is filed as
-predicted: it is what programs for that TPU take until somebody measures on one, and what is
-measured first there.
+Without a TPU nothing can be measured. The seconds that the compiler's schedules give are filed as
+predicted: programs for that TPU use them until someone measures on one, where the predicted winner
+is measured first.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _OPEN = "it has loops whose length is known at run time only"
 def products_of(
     hardware: HardwareInfo, fn: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> list[tuple[Problem, Resolved]]:
-    """The distinct products of ``fn(*arguments)`` on a TPU, and what each of them admits.
+    """Return the distinct products of ``fn(*arguments)`` on a TPU, and what each of them admits.
 
     Raises:
-      InputError: there is no sparse convolution.
+      InputError: ``fn`` has no sparse convolution.
     """
     with targeting(hardware), _compat.fresh_trace():
         calls = find_products(fn, arguments, "tpu")
@@ -50,7 +50,7 @@ def products_of(
 def is_known(
     entry: Entry | None, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> bool:
-    """Whether what is filed for a product tells programs for this device what to take."""
+    """Whether the entry filed for a product decides for programs on this device."""
     if entry is None or not entry.predicted:
         return entry is not None
     return entry.knows(space_of(problem, admitted, hardware).heuristics[0].identity)
@@ -72,7 +72,7 @@ def predict_all(
 def predict(
     chip: str, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> Entry | None:
-    """Seconds of the candidates on a recorded occupancy, by the compiler's schedules.
+    """Predict seconds of the candidates on a recorded occupancy from the compiler's schedules.
 
     Priced are the window kernels, and of each other algorithm what is taken unmeasured. Nothing
     runs. See :data:`voxax.predict.LEFT_OUT` for what the seconds leave out.
@@ -108,7 +108,7 @@ def predict(
 def product(
     packed: str, shapes: dict[str, list[int]], algorithm: str, parameters: list[list[Any]]
 ) -> tuple[Any, ...]:
-    """A candidate as a function of the operands and views, and their shapes."""
+    """Return a candidate as a function of the operands and views, and their shapes."""
     problem: Problem = pickle.loads(base64.b64decode(packed))
     chosen = tuple((str(name), value) for name, value in parameters)
     run = lookup(algorithm, problem.kind)
@@ -126,8 +126,9 @@ def product(
 
 
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
-    """Steps of a window kernel's grid on one core, one for each window of each tile's longest
-    column.
+    """Count the steps of a window kernel's grid on one core.
+
+    There is one for each window of each tile's longest column.
 
     Args:
       problem: a product.
@@ -178,7 +179,7 @@ def _measured(
 
 
 def _seconds(program: CompiledProgram, number: int) -> float:
-    """The kernels' schedules one after the other, the window kernels' with so many steps."""
+    """Return seconds of all kernels in sequence, the window kernels with ``number`` steps."""
     chip = program.chip
     costs = program.costs({k.name: number for k in program.kernels if k.is_pallas})
 

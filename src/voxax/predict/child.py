@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,15 @@ from voxax.predict.listing import SCHEDULE, UTILIZATION, Listing, read_listing
 
 
 def main(requests: str, results: str, folder: str) -> None:
-    """Compile each request; a line of JSON for each result, or for why there is none."""
-    with Path(results).open("w") as out:
+    """Compile each request, and pickle its program, or as text why it has none."""
+    with Path(results).open("wb") as out:
         for chip, target, arguments in json.loads(Path(requests).read_text()):
+            result: CompiledProgram | str
             try:
-                program = _compiled(chip, target, arguments, Path(folder)).to_json()
+                result = _compiled(chip, target, arguments, Path(folder))
             except Exception as error:
-                program = {"error": f"{type(error).__name__}: {error}"}
-            out.write(json.dumps(program) + "\n")
+                result = f"{type(error).__name__}: {error}"
+            pickle.dump(result, out)
             out.flush()
             for path in Path(folder).iterdir():
                 path.unlink()
@@ -48,18 +50,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
         if runs_beside(item):
             copied += item.bytes * item.times
         else:
-            kernels.append(
-                CompiledKernel(
-                    item.name,
-                    item.kind,
-                    item.label,
-                    item.times,
-                    item.in_open_loop,
-                    item.bytes,
-                    item.operands,
-                    listings.get(item.name),
-                )
-            )
+            kernels.append(CompiledKernel(**vars(item), listing=listings.get(item.name)))
     memory = compiled.memory_analysis()
     device = _compat.tpu_topology(TOPOLOGIES[chip])[0]
     # The table joins the cores of a v4, libtpu's description does not.

@@ -57,7 +57,7 @@ class Chip:
 
 
 def chip_named(name: str) -> Chip:
-    """A generation, from JAX's table of TPUs; no device is touched.
+    """Return a generation from JAX's table of TPUs; no device is touched.
 
     Raises:
       InputError: an unknown name, or a chip that this version of JAX does not know.
@@ -83,12 +83,10 @@ def chip_named(name: str) -> Chip:
 
 
 def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> Any:
-    """A function compiled for one device of a topology, with default layouts.
+    """Compile a function for one device of a topology, with default layouts.
 
-    Convolutions inside choose their algorithms for that device, as an exported program's do: of
-    this process's hardware the TPU's kernels would be refused, since nothing is known of a TPU.
-
-    Without a TPU: libtpu is kept from asking a metadata server about one, here and afterwards.
+    Convolutions inside choose their algorithms for that device, as in an exported program. Without
+    a TPU, libtpu is kept from asking a metadata server about one, here and afterwards.
 
     Args:
       topology: libtpu's name, see :data:`voxax.predict.TOPOLOGIES`.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from voxax.predict.chip import Chip
-from voxax.predict.listing import Copy, Listing, Loop
+from voxax.predict.hlo import Operation
+from voxax.predict.listing import Listing
 
 # Of a kernel's cycles, so many with a unit at work make it the kernel's limit.
 _SATURATED = 0.8
@@ -16,28 +16,13 @@ _PARTS = ("VLOAD:FILL", "VSTORE:SPILL")
 
 
 @dataclasses.dataclass(frozen=True)
-class CompiledKernel:
+class CompiledKernel(Operation):
     """One kernel of a program.
 
     Attributes:
-      name: in the program's HLO.
-      kind: HLO's opcode, or the target of a call; Pallas' is ``tpu_custom_call``.
-      label: where it comes from in JAX.
-      times: how often the program runs it; loops of a number of passes that is known at run time
-        only count as one.
-      in_open_loop: inside of such a loop of the program.
-      bytes: operands and results in HBM, each once.
-      operands: dtype, as HLO calls it, and shape of each.
-      listing: None for what has none.
+      listing: of its schedule; None where the compiler wrote none.
     """
 
-    name: str
-    kind: str
-    label: str
-    times: int
-    in_open_loop: bool
-    bytes: int
-    operands: tuple[tuple[str, tuple[int, ...]], ...]
     listing: Listing | None
 
     @property
@@ -46,7 +31,7 @@ class CompiledKernel:
         return self.kind == "tpu_custom_call"
 
     def cost(self, chip: Chip, passes: float = 1) -> Cost:
-        """Of all runs.
+        """Return the cost of all runs.
 
         Args:
           chip: it was compiled for.
@@ -71,7 +56,7 @@ class CompiledKernel:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What all runs of a kernel cost.
+    """The cost of all runs of a kernel.
 
     Attributes:
       kernel: whose.
@@ -91,7 +76,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """At least: copies run beside the schedule, whatever takes longer."""
+        """Seconds at least: copies run beside the schedule, and the longer of both counts."""
         return max(self.cycles / self.chip.clock, self.bytes / self.chip.device_bandwidth)
 
     @property
@@ -117,8 +102,8 @@ class CompiledProgram:
       chip: one core of it.
       kernels: in the order of the program.
       copied: bytes of copies that run beside the kernels.
-      temporary, arguments, results: bytes, by the compiler's account.
-      flops: by the compiler's account, which knows nothing of Pallas kernels.
+      temporary, arguments, results: bytes, as the compiler counts.
+      flops: as the compiler counts, without those in Pallas kernels.
     """
 
     chip: Chip
@@ -151,19 +136,19 @@ class CompiledProgram:
         return [k.cost(self.chip, each.get(k.name, every)) for k in self.kernels]
 
     def seconds(self, passes: Mapping[str, float] | float = 1) -> float:
-        """Kernels run one after the other; copies beside them share the memory's bandwidth."""
+        """Return seconds: kernels in sequence, with copies that share the memory's bandwidth."""
         costs = self.costs(passes)
         moved = sum(cost.bytes for cost in costs) + self.copied
         return max(sum(cost.seconds for cost in costs), moved / self.chip.device_bandwidth)
 
     @property
-    def floor(self) -> float:
-        """Seconds: arguments and results once through HBM, or the operations at the peak."""
+    def lower_bound(self) -> float:
+        """Seconds: arguments and results once through HBM, or the operations at the peak rate."""
         return max(self._moved_once, self._computed)
 
     @property
-    def floor_bound(self) -> str:
-        """Which of both: ``bytes`` or ``operations``."""
+    def lower_bound_by(self) -> str:
+        """The part that gives the lower bound: ``bytes`` or ``operations``."""
         return "bytes" if self._moved_once >= self._computed else "operations"
 
     @property
@@ -173,32 +158,6 @@ class CompiledProgram:
     @property
     def _computed(self) -> float:
         return self.flops / (self.chip.peak * self.chip.cores)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything in containers that ``json`` writes."""
-        return dataclasses.asdict(self)
-
-
-def from_json(values: Mapping[str, Any]) -> CompiledProgram:
-    """The inverse of :meth:`CompiledProgram.to_json`."""
-    kernels = tuple(_kernel(kernel) for kernel in values["kernels"])
-    return CompiledProgram(**{**values, "chip": Chip(**values["chip"]), "kernels": kernels})
-
-
-def _kernel(values: Mapping[str, Any]) -> CompiledKernel:
-    listing = None if values["listing"] is None else _listing(values["listing"])
-    operands = tuple((dtype, tuple(shape)) for dtype, shape in values["operands"])
-    return CompiledKernel(**{**values, "listing": listing, "operands": operands})
-
-
-def _listing(values: Mapping[str, Any]) -> Listing:
-    return Listing(_loop(values["whole"]), values["units"])
-
-
-def _loop(values: Mapping[str, Any]) -> Loop:
-    copies = tuple(Copy(**copy) for copy in values["copies"])
-    inner = tuple(_loop(loop) for loop in values["inner"])
-    return Loop(**{**values, "copies": copies, "inner": inner})
 
 
 LEFT_OUT = (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ import jax.numpy as jnp
 from voxax import _compat
 from voxax.errors import MissingExtraError, VoxaxError
 from voxax.predict.chip import chip_named
-from voxax.predict.compiled_program import CompiledProgram, from_json
+from voxax.predict.compiled_program import CompiledProgram
 from voxax.predict.listing import flags
 
 Request = tuple[str, str, Mapping[str, Any]]
@@ -36,9 +38,9 @@ def count(chip: str, target: str, **arguments: Any) -> CompiledProgram:
 
 
 def count_all(requests: Sequence[Request]) -> list[CompiledProgram]:
-    """Compile programs for TPUs that need not be there, and count each kernel's cycles.
+    """Compile programs for TPUs, present or not, and count each kernel's cycles.
 
-    As :func:`outcomes`, but the first program that does not compile is an error.
+    Like :func:`outcomes`, except that the first program that does not compile is an error.
     """
     found = []
     for outcome in outcomes(requests):
@@ -68,7 +70,7 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
         raise MissingExtraError('compiling for TPUs needs libtpu: pip install "voxax[tpu]"')
     left: list[Request] = [(chip_named(c).name, target, dict(more)) for c, target, more in requests]
     found: list[CompiledProgram | VoxaxError] = []
-    silent = 0  # Processes in a row that said nothing: then the fault is none of the program's.
+    silent = 0  # Processes in a row without a result: then the program is not at fault.
     while left:
         told, done = _compiled(left)
         found += told
@@ -87,7 +89,7 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
 def _compiled(
     requests: Sequence[Request],
 ) -> tuple[list[CompiledProgram | VoxaxError], subprocess.CompletedProcess[str]]:
-    """What one process had to say of the first of them, and how it ended."""
+    """Return the results of one process, which may end early, and how it ended."""
     with tempfile.TemporaryDirectory(prefix="voxax-predict-") as name:
         folder = Path(name)
         asked, told, dump = folder / "requests", folder / "results", folder / "dump"
@@ -100,17 +102,16 @@ def _compiled(
             text=True,
             check=False,
         )
-        lines = told.read_text().splitlines() if told.exists() else []
+        results = io.BytesIO(told.read_bytes() if told.exists() else b"")
     found: list[CompiledProgram | VoxaxError] = []
-    for (chip, target, _), line in zip(requests, lines, strict=False):
+    for chip, target, _ in requests:
         try:
-            values = json.loads(line)
-        except ValueError:  # The process ended while it wrote.
+            result = pickle.load(results)
+        except (EOFError, pickle.UnpicklingError):  # the process ended before it, or in its middle
             break
-        if "error" in values:
-            found.append(VoxaxError(f"{target} does not compile for {chip}: {values['error']}"))
-        else:
-            found.append(from_json(values))
+        if isinstance(result, str):
+            result = VoxaxError(f"{target} does not compile for {chip}: {result}")
+        found.append(result)
     return found, done
 
 
@@ -118,7 +119,7 @@ def _environment(dump: Path) -> dict[str, str]:
     path = os.pathsep.join(place for place in sys.path if place)
     return os.environ | {
         "PYTHONPATH": path,
-        # No device is touched: neither a TPU nor a GPU that is there.
+        # No device is touched, not even a GPU that is present.
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",

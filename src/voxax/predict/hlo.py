@@ -27,23 +27,23 @@ class Operation:
     """One operation of a program.
 
     Attributes:
-      name: its listing is called so.
-      kind: HLO's opcode; of calls to kernels, their target.
-      times: how often it runs; loops of a number of passes that is known at run time only count as
-        one.
-      in_open_loop: inside of such a loop.
-      bytes: operands and results in HBM, each once, padded to tiles.
-      operands: dtype and shape of each.
+      name: in the program's HLO; its listing has the same name.
+      kind: HLO's opcode, or the target of a call; Pallas' is ``tpu_custom_call``.
       label: where it comes from in JAX.
+      times: how often the program runs it; a loop counts as one pass where the number of its passes
+        is known at run time only.
+      in_open_loop: inside of such a loop of the program.
+      bytes: operands and results in HBM, each once, padded to tiles.
+      operands: dtype, as HLO calls it, and shape of each.
     """
 
     name: str
     kind: str
+    label: str
     times: int
     in_open_loop: bool
     bytes: int
     operands: tuple[tuple[str, tuple[int, ...]], ...]
-    label: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +106,11 @@ def _walk(
             yield Operation(
                 line.name,
                 target[1] if target else line.opcode,
+                label[1] if label else "",
                 times,
                 in_open_loop,
                 _bytes_of(computations, line, shapes),
                 _operands(line, shapes),
-                label[1] if label else "",
             )
 
 

@@ -129,11 +129,6 @@ class Listing:
         """Loops whose number of passes is known at run time only."""
         return tuple(loop for loop in self.whole.walk() if loop.trips is None)
 
-    def main(self) -> Loop:
-        """The loop with most cycles in a pass, those inside included."""
-        loops = self.whole.walk()[1:] or [self.whole]
-        return max(loops, key=lambda loop: loop.total().cycles / (loop.trips or 1))
-
 
 def read_listing(schedule: str, utilization: str = "") -> Listing:
     """Read a kernel's listings.

@@ -25,12 +25,12 @@ class MemoryLimitError(CapacityError, MemoryError):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryReport:
-    """Memory that a program will need, and memory that there is. In bytes; prints as text.
+    """Memory that a program will need and memory that is available, in bytes; prints as text.
 
     Attributes:
       device: kind of the device.
       capacity, batch_size: of the voxels asked about.
-      argument_bytes: parameters, voxels, the optimiser's state.
+      argument_bytes: parameters, voxels, the optimizer's state.
       output_bytes: results.
       temporary_bytes: everything in between, and constants.
       program_bytes: the compiler's figure: all of these at once, less what is shared.
@@ -40,7 +40,7 @@ class MemoryReport:
         otherwise; None if the runtime does not count it.
       peak_bytes: the largest use to be expected: of this process on a CPU, of the device
         otherwise.
-      available_bytes: free now, or as given; None if nobody knows.
+      available_bytes: free now, or as given; None if unknown.
       margin: share of the free memory that is left alone.
       suggested_capacity: the largest bucket that was found to fit (compiled, not guessed);
         None if none was looked for or found.
@@ -88,7 +88,7 @@ class MemoryReport:
         return self.fits
 
     def raise_if_not(self) -> MemoryReport:
-        """This report if it fits.
+        """Return this report if it fits.
 
         Raises:
           MemoryLimitError: names the memory needed, the memory available, and the largest
@@ -140,193 +140,8 @@ class MemoryReport:
 
 
 def megabytes(value: int | None) -> str:
-    """Bytes in MiB, or ``unknown``."""
+    """Return bytes in MiB as text, or ``unknown``."""
     return "unknown" if value is None else f"{value / 2**20:,.1f} MiB"
-
-
-# "Used 21.31G of 15.75G hbm" and the like, of XLA's allocators.
-_USED = re.compile(r"(?:[Uu]sed|allocate|allocating)\s+([\d.]+)\s?([KMGT]?)i?B?\b")
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-
-
-@dataclasses.dataclass(frozen=True)
-class ProgramMemory:
-    """Bytes of one compiled program.
-
-    Attributes:
-      arguments: parameters, voxels, the optimiser's state.
-      outputs: results.
-      temporaries: everything in between, and constants.
-      aliased: outputs that take the place of arguments.
-      code: the program itself, where the compiler counts it.
-      refused: the compiler would not build it for lack of memory; then ``temporaries`` is
-        what it asked for, as far as it told.
-      reason: its words.
-    """
-
-    arguments: int = 0
-    outputs: int = 0
-    temporaries: int = 0
-    aliased: int = 0
-    code: int = 0
-    refused: bool = False
-    reason: str = ""
-
-    @property
-    def total(self) -> int:
-        """All that must be in the device's memory at once."""
-        held = self.arguments + self.outputs + self.temporaries + self.code
-        return held - self.aliased
-
-
-def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
-    """Compile ``step`` for the shapes of ``voxels`` on ``device``, which need not be there.
-
-    Raises:
-      Exception: whatever tracing or compiling raises, but for lack of memory.
-    """
-    sharding = jax.sharding.SingleDeviceSharding(device)
-    shapes = jax.tree.map(_shape, step.arguments(voxels))
-    jitted = jax.jit(step.call, in_shardings=sharding, out_shardings=sharding)
-    lowered = jitted.lower(*shapes)
-    try:
-        stats: Any = lowered.compile().memory_analysis()
-    except Exception as error:
-        text = str(error)
-        if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
-            raise
-        return ProgramMemory(temporaries=_bytes_asked(text), refused=True, reason=_first_line(text))
-    return ProgramMemory(
-        stats.argument_size_in_bytes,
-        stats.output_size_in_bytes,
-        stats.temp_size_in_bytes,
-        stats.alias_size_in_bytes,
-        stats.generated_code_size_in_bytes,
-    )
-
-
-def resident_bytes(step: Step, voxels: Any, device: Any) -> int:
-    """Bytes of the arguments that are on ``device`` already."""
-    held = jax.tree.leaves((step.state, voxels))
-    arrays = [x for x in held if isinstance(x, jax.Array) and not _compat.is_traced(x)]
-    return sum(x.nbytes for x in arrays if device in x.devices())
-
-
-def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf))
-
-
-def _bytes_asked(text: str) -> int:
-    amounts = [float(n) * 2 ** _UNITS[unit] for n, unit in _USED.findall(text)]
-    return int(max(amounts, default=0))
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:300] if text.strip() else ""
-
-
-def resized(voxels: Voxels, capacity: int) -> Voxels:
-    """Voxels of ``ShapeDtypeStruct`` with ``capacity`` rows.
-
-    The capacities of all levels keep their ratio to the input's, rounded up to a bucket.
-    """
-    old = voxels.capacity
-
-    def rows(n: int) -> int:
-        return capacity if n == old else bucket_capacity(-(-n * capacity // old))
-
-    known = _capacities(voxels.geometry)
-
-    def leaf(x: Any) -> jax.ShapeDtypeStruct:
-        shape = x.shape
-        if shape and shape[0] in known:
-            shape = (rows(shape[0]), *shape[1:])
-        return jax.ShapeDtypeStruct(shape, x.dtype)
-
-    abstract = jax.tree.map(leaf, voxels)
-    return dataclasses.replace(abstract, geometry=_levels(abstract.geometry, rows))
-
-
-def largest_bucket(n: int) -> int:
-    """The largest bucket of at most ``n`` rows; the smallest one if there is none."""
-    buckets = buckets_up_to(n)
-    return buckets[-1] if buckets else bucket_capacity(0)
-
-
-def buckets_up_to(n: int) -> list[int]:
-    """All bucket capacities of at most ``n`` rows, ascending."""
-    found = [bucket_capacity(0)]
-    while found[-1] < n:
-        found.append(bucket_capacity(found[-1] + 1))
-    return found[: bisect.bisect_right(found, n)]
-
-
-def _capacities(geometry: VoxelGeometry) -> set[int]:
-    known = {geometry.capacity, *(n for _, n in geometry.level_capacities)}
-    if geometry.attached is not None:
-        known |= {level.capacity for level in geometry.attached.levels}
-    return known
-
-
-def _levels(geometry: VoxelGeometry, rows: Any) -> VoxelGeometry:
-    sizes = tuple((stride, rows(n)) for stride, n in geometry.level_capacities)
-    attached = geometry.attached
-    if attached is not None:
-        levels = tuple(_levels(level, rows) for level in attached.levels)
-        attached = dataclasses.replace(attached, levels=levels)
-    return dataclasses.replace(geometry, level_capacities=sizes, attached=attached)
-
-
-def largest_fitting(
-    need: Callable[[int], int | None], start: int, limit: int, tries: int = 6
-) -> int | None:
-    """The largest bucket whose need is within ``limit``, as far as ``tries`` tell.
-
-    Memory is nearly a straight line in the capacity, so a line through what was tried says
-    where to look next; the answer was itself compiled.
-
-    Args:
-      need: bytes at a capacity, None where the program cannot be built; slow.
-      start: a capacity that was tried already, the first point of the line.
-      limit: bytes.
-      tries: calls of ``need`` at most, with those at ``start``.
-    """
-    buckets = buckets_up_to(64 * max(start, 16))
-    known: dict[int, int | None] = {start: need(start)}
-    at_start = bisect.bisect_right(buckets, start) - 1
-    low, high = (at_start, len(buckets)) if _fits(known[start], limit) else (-1, at_start + 1)
-    if low >= 0 and low == at_start and buckets[low] != start:
-        known[buckets[low]] = known[start]  # a bucket below: needs no more
-    elif low < 0 and buckets[at_start] == start:
-        high = at_start
-    guess = max(at_start - 8, 0)  # a quarter of the capacity: a second point for the line
-    for _ in range(tries - 1):
-        if high - low <= 1:
-            break
-        guess = min(max(guess, low + 1), high - 1)
-        known[buckets[guess]] = need(buckets[guess])
-        if _fits(known[buckets[guess]], limit):
-            low = guess
-        else:
-            high = guess
-        capacity = _on_the_line(known, limit)
-        guess = bisect.bisect_right(buckets, capacity) - 1 if capacity else (low + high) // 2
-    return buckets[low] if low >= 0 else None
-
-
-def _fits(need: int | None, limit: int) -> bool:
-    return need is not None and need <= limit
-
-
-def _on_the_line(known: dict[int, int | None], limit: int) -> int:
-    """Where the line through the two points closest to ``limit`` reaches it; 0 without two."""
-    points = sorted((abs(n - limit), c, n) for c, n in known.items() if n is not None)[:2]
-    if len(points) < 2:
-        return 0
-    (_, a, need_a), (_, b, need_b) = points
-    if need_a == need_b:
-        return 0
-    return max(int(a + (limit - need_a) * (b - a) / (need_b - need_a)), 0)
 
 
 def fits(
@@ -342,9 +157,9 @@ def fits(
     margin: float = 0.1,
     suggest: bool | None = None,
 ) -> MemoryReport:
-    """Whether ``model(voxels)`` fits into the device's free memory, before running it.
+    """Predict whether ``model(voxels)`` fits into the device's free memory, before running it.
 
-    The program is compiled from shapes alone and the compiler's own account is read:
+    The program is compiled from shapes alone, and the compiler's own figures are read:
     arguments, outputs and temporaries. Nothing is allocated on the device and nothing runs.
     Compiling takes as long as the first call of the jitted model would, and more where a
     capacity is to be suggested.
@@ -366,10 +181,10 @@ def fits(
       optimizer: with ``training``, anything with optax's ``init`` and ``update``: its state
         and update count too.
       loss: with ``training``, from the model's output to a scalar; None: the mean square.
-      device: a JAX device, also one of a topology that is not there
+      device: a JAX device, also one of a topology of absent hardware
         (``jax.experimental.topologies``). None: the first local one.
       available: bytes to stay within; None asks the device for its free memory.
-      margin: share of the available memory to leave alone: allocators need room.
+      margin: share of the available memory to leave free for allocators.
       suggest: look for the largest capacity that fits, by compiling for a few. None: only
         where the voxels' own capacity does not fit.
 
@@ -455,3 +270,182 @@ def _report(
         refused=program.reason if program.refused else "",
         programs=programs,
     )
+
+
+# "Used 21.31G of 15.75G hbm" and the like, of XLA's allocators.
+_USED = re.compile(r"(?:[Uu]sed|allocate|allocating)\s+([\d.]+)\s?([KMGT]?)i?B?\b")
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramMemory:
+    """Bytes of one compiled program.
+
+    Attributes:
+      arguments: parameters, voxels, the optimizer's state.
+      outputs: results.
+      temporaries: everything in between, and constants.
+      aliased: outputs that take the place of arguments.
+      code: the program itself, where the compiler counts it.
+      refused: the compiler would not build it for lack of memory; then ``temporaries`` is
+        what it asked for, as far as it told.
+      reason: its words.
+    """
+
+    arguments: int = 0
+    outputs: int = 0
+    temporaries: int = 0
+    aliased: int = 0
+    code: int = 0
+    refused: bool = False
+    reason: str = ""
+
+    @property
+    def total(self) -> int:
+        """All that must be in the device's memory at once."""
+        held = self.arguments + self.outputs + self.temporaries + self.code
+        return held - self.aliased
+
+
+def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
+    """Compile ``step`` for the shapes of ``voxels`` on ``device``, which may be absent.
+
+    Raises:
+      Exception: whatever tracing or compiling raises, except for lack of memory.
+    """
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    shapes = jax.tree.map(_shape, step.arguments(voxels))
+    jitted = jax.jit(step.call, in_shardings=sharding, out_shardings=sharding)
+    lowered = jitted.lower(*shapes)
+    try:
+        stats: Any = lowered.compile().memory_analysis()
+    except Exception as error:
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
+            raise
+        return ProgramMemory(temporaries=_bytes_asked(text), refused=True, reason=_first_line(text))
+    return ProgramMemory(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.temp_size_in_bytes,
+        stats.alias_size_in_bytes,
+        stats.generated_code_size_in_bytes,
+    )
+
+
+def resident_bytes(step: Step, voxels: Any, device: Any) -> int:
+    """Return the bytes of the arguments that are on ``device`` already."""
+    held = jax.tree.leaves((step.state, voxels))
+    arrays = [x for x in held if isinstance(x, jax.Array) and not _compat.is_traced(x)]
+    return sum(x.nbytes for x in arrays if device in x.devices())
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf))
+
+
+def _bytes_asked(text: str) -> int:
+    amounts = [float(n) * 2 ** _UNITS[unit] for n, unit in _USED.findall(text)]
+    return int(max(amounts, default=0))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:300] if text.strip() else ""
+
+
+def resized(voxels: Voxels, capacity: int) -> Voxels:
+    """Return voxels of ``ShapeDtypeStruct`` with ``capacity`` rows, attached maps included.
+
+    The capacities of all levels keep their ratio to the input's, rounded up to a bucket.
+    """
+    old = voxels.capacity
+
+    def rows(n: int) -> int:
+        return capacity if n == old else bucket_capacity(-(-n * capacity // old))
+
+    known = _capacities(voxels.geometry)
+
+    def leaf(x: Any) -> jax.ShapeDtypeStruct:
+        shape = x.shape
+        if shape and shape[0] in known:
+            shape = (rows(shape[0]), *shape[1:])
+        return jax.ShapeDtypeStruct(shape, x.dtype)
+
+    abstract = jax.tree.map(leaf, voxels)
+    return dataclasses.replace(abstract, geometry=_levels(abstract.geometry, rows))
+
+
+def buckets_up_to(n: int) -> list[int]:
+    """Return all bucket capacities of at most ``n`` rows, ascending."""
+    found = [bucket_capacity(0)]
+    while found[-1] < n:
+        found.append(bucket_capacity(found[-1] + 1))
+    return found[: bisect.bisect_right(found, n)]
+
+
+def _capacities(geometry: VoxelGeometry) -> set[int]:
+    known = {geometry.capacity, *(n for _, n in geometry.level_capacities)}
+    if geometry.attached is not None:
+        known |= {level.capacity for level in geometry.attached.levels}
+    return known
+
+
+def _levels(geometry: VoxelGeometry, rows: Any) -> VoxelGeometry:
+    sizes = tuple((stride, rows(n)) for stride, n in geometry.level_capacities)
+    attached = geometry.attached
+    if attached is not None:
+        levels = tuple(_levels(level, rows) for level in attached.levels)
+        attached = dataclasses.replace(attached, levels=levels)
+    return dataclasses.replace(geometry, level_capacities=sizes, attached=attached)
+
+
+def largest_fitting(
+    need: Callable[[int], int | None], start: int, limit: int, tries: int = 6
+) -> int | None:
+    """Find the largest bucket whose need is within ``limit``, in ``tries`` compilations.
+
+    Memory is nearly linear in the capacity, so the line through the capacities tried so far
+    gives the next one. The answer itself was compiled.
+
+    Args:
+      need: bytes at a capacity, None where the program cannot be built; slow.
+      start: a capacity that was tried already, the first point of the line.
+      limit: bytes.
+      tries: calls of ``need`` at most, with those at ``start``.
+    """
+    buckets = buckets_up_to(64 * max(start, 16))
+    known: dict[int, int | None] = {start: need(start)}
+    at_start = bisect.bisect_right(buckets, start) - 1
+    low, high = (at_start, len(buckets)) if _fits(known[start], limit) else (-1, at_start + 1)
+    if low >= 0 and low == at_start and buckets[low] != start:
+        known[buckets[low]] = known[start]  # a bucket below: needs no more
+    elif low < 0 and buckets[at_start] == start:
+        high = at_start
+    guess = max(at_start - 8, 0)  # a quarter of the capacity: a second point for the line
+    for _ in range(tries - 1):
+        if high - low <= 1:
+            break
+        guess = min(max(guess, low + 1), high - 1)
+        known[buckets[guess]] = need(buckets[guess])
+        if _fits(known[buckets[guess]], limit):
+            low = guess
+        else:
+            high = guess
+        capacity = _on_the_line(known, limit)
+        guess = bisect.bisect_right(buckets, capacity) - 1 if capacity else (low + high) // 2
+    return buckets[low] if low >= 0 else None
+
+
+def _fits(need: int | None, limit: int) -> bool:
+    return need is not None and need <= limit
+
+
+def _on_the_line(known: dict[int, int | None], limit: int) -> int:
+    """Return the capacity at which the line through the closest points reaches ``limit``, or 0."""
+    points = sorted((abs(n - limit), c, n) for c, n in known.items() if n is not None)[:2]
+    if len(points) < 2:
+        return 0
+    (_, a, need_a), (_, b, need_b) = points
+    if need_a == need_b:
+        return 0
+    return max(int(a + (limit - need_a) * (b - a) / (need_b - need_a)), 0)

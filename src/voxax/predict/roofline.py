@@ -1,6 +1,6 @@
-"""Layer by layer: the time the hardware allows at best, and the time it took.
+"""Measure each layer of a model against its lower bound of time on the hardware.
 
-Floors are those of :mod:`voxax.products.lower_bound`; times are measured here, layer by layer.
+:mod:`voxax.products.lower_bound` gives the bounds; times are measured here.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class LayerRoofline:
       shape: rows, taps and channels, in words.
       flops: useful floating-point operations.
       bytes: features, weights, results and the map, once each.
-      floor: seconds; None unless the hardware's matrix rate and bandwidth are known.
-      bound: ``compute`` or ``memory``, whichever gives the floor.
+      lower_bound: seconds; None unless the hardware's matrix rate and bandwidth are known.
+      bound: ``compute`` or ``memory``, whichever gives the lower bound.
       seconds: measured, the quickest of five.
     """
 
@@ -41,14 +41,14 @@ class LayerRoofline:
     shape: str
     flops: int
     bytes: int
-    floor: float | None
+    lower_bound: float | None
     bound: str
     seconds: float
 
     @property
     def ratio(self) -> float | None:
-        """Measured time over the floor; 1 is as good as it gets."""
-        return None if not self.floor else self.seconds / self.floor
+        """Measured time over the lower bound; 1 is the best possible."""
+        return None if not self.lower_bound else self.seconds / self.lower_bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,15 +105,15 @@ def _layer(index: int, equation: Any, operands: Any, info: HardwareInfo) -> Laye
     taps, (c_in, c_out) = layer.num_offsets, (features.shape[1], out.shape[1])
     problem = problem_of("forward", info.platform, features, weight, layer)
     pairs = PairCounter().count(dict(zip(layer.view_names, views, strict=True)), problem)
-    floor = lower_bound_of(problem, pairs, info)
+    bound = lower_bound_of(problem, pairs, info)
     run = jax.jit(lambda *values: forward_p.bind(*values, layer=layer))
     return LayerRoofline(
         f"{index} {_compat.scope_of(equation)}".strip(),
         f"{layer.in_capacity} -> {layer.out_capacity} rows, {taps} taps, {c_in} -> {c_out}",
-        floor.operations,
-        floor.bytes,
-        floor.seconds,
-        floor.bound or "unknown",
+        bound.operations,
+        bound.bytes,
+        bound.seconds,
+        bound.bound or "unknown",
         _seconds(run, operands),
     )
 
@@ -129,9 +129,11 @@ def _seconds(run: Callable[..., Any], operands: Any) -> float:
 
 
 def rows(result: Roofline) -> Iterator[tuple[str, ...]]:
-    """The table's cells: layer, what it does, GFLOP, MB, floor, time, ratio."""
+    """Yield the table's cells: layer, what it does, GFLOP, MB, lower bound, time, ratio."""
     for layer in result.layers:
-        floor = "-" if layer.floor is None else f"{1e3 * layer.floor:.2f} ({layer.bound})"
+        bound = (
+            "-" if layer.lower_bound is None else f"{1e3 * layer.lower_bound:.2f} ({layer.bound})"
+        )
         ratio = "-" if layer.ratio is None else f"{layer.ratio:.1f}"
         work = (f"{layer.flops / 1e9:.3f}", f"{layer.bytes / 1e6:.2f}")
-        yield layer.name, layer.shape, *work, floor, f"{1e3 * layer.seconds:.2f}", ratio
+        yield layer.name, layer.shape, *work, bound, f"{1e3 * layer.seconds:.2f}", ratio
