@@ -25,7 +25,14 @@ from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import hard_mask, soft_mask
 from voxax.products.convolve import precision_name, sized_spec
 
-_MOST_AXES = 3
+
+def grid_axes(x: Any) -> int:
+    """Return the number of spatial axes of ``x [B, *spatial, C]``; other than 1 to 3 raises."""
+    if not 3 <= x.ndim <= 5:
+        raise InputError(
+            f"x of shape {x.shape}: expected [B, *spatial, C] with 1 to 3 spatial axes"
+        )
+    return x.ndim - 2
 
 
 def grid_spec(
@@ -39,9 +46,7 @@ def grid_spec(
     Raises:
       InputError: not one to three spatial axes, no floats, kernel arguments that do not fit.
     """
-    ndim = x.ndim - 2
-    if not 1 <= ndim <= _MOST_AXES:
-        raise InputError(f"x of shape {x.shape}: expected [B, *spatial, C], 1 to 3 spatial axes")
+    ndim = grid_axes(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise InputError(f"x of {x.dtype}: expected floats")
     shape = per_axis(kernel_size, ndim, "kernel_size")

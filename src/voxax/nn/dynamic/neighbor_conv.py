@@ -1,24 +1,30 @@
-"""Convolve over neighboring points: ``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t``.
+"""Convolve over neighboring points, continuously or with kernel points.
 
-Convolutions over points differ in the coefficients ``c``, functions of the place of neighbor j
-around query m. Queries go block by block, each computed again in the backward pass, so that the
+``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t``: convolutions over points differ in the coefficients
+``c``, functions of the place of neighbor j around query m. :func:`continuous_conv` reads a grid of
+matrices at any place, :func:`kernel_point_conv` has a weight at each of a few kernel points, rigid
+or deformable. Queries go block by block, each computed again in the backward pass, so that the
 coefficients of only one block exist at a time, and the products ``c x W`` of neighbors never do.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax.errors import InputError
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.neighbors import Neighbors
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import gather_rows
-from voxax.nn.arguments import add_bias
+from voxax.nn.arguments import add_bias, check_shape
+from voxax.nn.dynamic.dynamic_conv import flat
 from voxax.products.convolve import precision_name
 
 # Elements that a block of queries may take.
@@ -160,3 +166,339 @@ def length(places: jax.Array) -> jax.Array:
     squares = jnp.sum(places**2, axis=-1)
     positive = squares > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), 0)
+
+
+Mapping = Literal["volume_preserving", "radial", "identity"]
+MAPPINGS = ("volume_preserving", "radial", "identity")
+Window = Callable[[jax.Array], jax.Array]
+
+
+def poly6(squares: jax.Array) -> jax.Array:
+    """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
+
+    Args:
+      squares: ``float[...]``, q of each neighbor.
+
+    Returns:
+      ``float[...]``, 1 at the center.
+
+    Source: Müller et al., "Particle-based fluid simulation for interactive applications", 2003.
+    """
+    return jnp.maximum(1 - squares, 0) ** 3
+
+
+def continuous_conv(
+    points: Points,
+    weight: jax.Array,
+    neighbors: Neighbors,
+    queries: Points | None = None,
+    *,
+    radius: float | jax.Array,
+    mapping: Mapping = "volume_preserving",
+    window: Window | None = poly6,
+    normalize: bool = False,
+    bias: jax.Array | None = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> Points:
+    """Convolve points with a kernel that is a continuous function of the place.
+
+    ``y(q) = 1/n(q) sum over i of a(|r|^2) W(map(r)) x_i`` with ``r = (p_i - q) / radius``. W is a
+    grid of matrices on the cube ``[-1, 1]^D``, corners on the cube's corners, linearly
+    interpolated; the mapping takes the ball of neighbors onto the cube.
+
+    Args:
+      points: C channels, D axes, 1 to 3.
+      weight: ``[*T, C, C_out]``, one size for each axis of the positions, in their order.
+      neighbors: of the queries among the points, by ``vx.radius_search`` with this radius. What
+        lies beyond the radius is read at the cube's surface (and ``poly6`` is zero there).
+      queries: where to; None takes the points.
+      radius: of the ball; may be traced.
+      mapping: ``volume_preserving``, from ball over cylinder to cube; ``radial``, which stretches
+        along rays; ``identity``. In one axis all are the identity.
+      window: from ``|r|^2``, ``float[m, k]``, to factors; None is 1.
+      normalize: divide by the sum of the window's factors, where that is not zero.
+      bias: ``[C_out]`` or None.
+      precision: None keeps the input's full precision (or follows
+        ``jax.default_matmul_precision``).
+
+    Returns:
+      The queries with ``C_out`` channels in the promoted dtype of features and weight, accumulated
+      in at least float32. Differentiable in features, weight, bias, radius and both positions (on
+      the seams of the mapping and of the grid, from one side). Queries go block by block: memory
+      does not grow with (points) times (taps).
+
+    Raises:
+      InputError: shapes, dtypes or a mapping that do not fit.
+
+    Source: Ummenhofer et al., "Lagrangian Fluid Simulation with Continuous Convolutions", ICLR
+    2020; the mapping of Griepentrog et al., "A bi-Lipschitz continuous, volume preserving map from
+    the unit ball onto a cube", 2008.
+    """
+    ndim = points.ndim
+    if ndim > 3:
+        raise InputError(f"points of {ndim} axes: continuous_conv has 1 to 3")
+    if weight.ndim != ndim + 2:
+        raise InputError(
+            f"weight of shape {tuple(weight.shape)}: expected [*T, C, C_out] with {ndim} sizes T, "
+            "one for each axis of the positions"
+        )
+    if mapping not in MAPPINGS:
+        raise InputError(f"unknown mapping {mapping!r}; known: {', '.join(MAPPINGS)}")
+    shape = weight.shape[:ndim]
+
+    def coefficients(around: Around) -> jax.Array:
+        places = around.places / jnp.asarray(radius, around.places.dtype)
+        # One after the other along each axis: the outer product of hats.
+        cube = jnp.clip(to_cube(places, mapping), -1, 1)
+        taps = jnp.ones((*places.shape[:-1], 1), places.dtype)
+        for axis, size in enumerate(shape):
+            at = (cube[..., axis] + 1) / 2 * (size - 1)
+            nodes = jnp.arange(size, dtype=places.dtype).reshape(1, 1, size)
+            hat = jnp.maximum(1 - jnp.abs(at[..., None] - nodes), 0)
+            taps = (taps[..., :, None] * hat[..., None, :]).reshape(*places.shape[:-1], -1)
+        factor = jnp.ones(places.shape[:-1], places.dtype)
+        if window is not None:
+            factor = window(jnp.sum(places**2, axis=-1))
+        factor = jnp.where(around.there, factor, jnp.zeros((), factor.dtype))
+        if normalize:
+            total = jnp.sum(factor, axis=1, keepdims=True)
+            factor = jnp.where(total != 0, factor / jnp.where(total != 0, total, 1), 0)
+        return taps * factor[..., None].astype(taps.dtype)
+
+    return neighbor_conv(
+        points,
+        queries,
+        neighbors,
+        flat(weight, shape),
+        coefficients,
+        bias=bias,
+        precision=precision,
+    )
+
+
+def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
+    """Map the unit ball ``float[..., D]``, D 1 to 3, onto the cube ``[-1, 1]^D``."""
+    ndim = places.shape[-1]
+    if mapping == "identity" or ndim == 1:
+        return places
+    if mapping == "radial":
+        longest = jnp.max(jnp.abs(places), axis=-1)
+        scale = _ratio(length(places), longest)
+        return places * scale[..., None]
+    if ndim == 2:
+        return jnp.stack(_disc_to_square(places[..., 0], places[..., 1]), axis=-1)
+    x, y, z = (places[..., axis] for axis in range(3))
+    radius, flat_radius = length(places), length(places[..., :2])
+    cap = 5 / 4 * z**2 > flat_radius**2
+    # Where the other branch holds, each is computed of a harmless number.
+    share = _ratio(3 * radius, radius + jnp.abs(z))
+    tall = jnp.sqrt(jnp.where(cap & (share > 0), share, 1))
+    scale = jnp.where(cap, tall, _ratio(radius, jnp.where(cap, 1, flat_radius)))
+    height = jnp.where(cap, jnp.sign(z) * radius, 3 / 2 * z)
+    return jnp.stack([*_disc_to_square(x * scale, y * scale), height], axis=-1)
+
+
+def _disc_to_square(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Map a disc onto a square, sectors onto its four triangles; areas keep their ratio."""
+    radius = length(jnp.stack([x, y], axis=-1))
+    wide = jnp.abs(y) <= jnp.abs(x)
+    first, second = jnp.where(wide, x, y), jnp.where(wide, y, x)
+    along = jnp.where(first < 0, -radius, radius)
+    across = along * (4 / math.pi) * jnp.arctan(_ratio(second, first))
+    return jnp.where(wide, along, across), jnp.where(wide, across, along)
+
+
+def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return ``a / b``, zero where b is zero."""
+    there = b != 0
+    return jnp.where(there, a / jnp.where(there, b, 1), 0)
+
+
+_RELAXATION_STEPS = 2000
+
+
+def kernel_point_positions(number: int, ndim: int = 3, *, radius: float = 1.0) -> np.ndarray:
+    """Return ``float64[number, ndim]``: a point in the center, the others as far apart as possible.
+
+    They minimise the sum over pairs of ``1 / distance`` plus the sum of squared norms, and are then
+    scaled so that the mean norm of those not in the center is ``radius``. The same on every call:
+    it starts from fixed random places, on the host.
+
+    Args:
+      number: static, at least 1; 15 is usual in three axes.
+      ndim: axes, 1 to 4.
+      radius: in the unit of the positions; the source takes 1.5 times the extent.
+
+    Raises:
+      InputError: a number below 1, other axes.
+
+    Source: supplement of Thomas et al., "KPConv", ICCV 2019.
+    """
+    if number < 1 or not 1 <= ndim <= 4:
+        raise InputError(f"{number} kernel points in {ndim} axes: give 1 or more, in 1 to 4 axes")
+    places = np.array(_relaxed(int(number), int(ndim)))
+    if number > 1:
+        places *= radius / np.linalg.norm(places[1:], axis=1).mean()
+    return places
+
+
+@functools.lru_cache(maxsize=32)
+def _relaxed(number: int, ndim: int) -> np.ndarray:
+    places = np.random.default_rng(number).standard_normal((number, ndim))
+    places[0] = 0
+    if ndim == 1:
+        # On a line points cannot pass each other: they start in order.
+        places[1:, 0] = np.arange(1, number) // 2 + 1
+        places[1::2, 0] *= -1
+    for turn in range(_RELAXATION_STEPS):
+        between = places[:, None] - places[None]
+        apart = np.maximum(np.linalg.norm(between, axis=-1), 1e-3) + np.eye(number)
+        force = np.sum(between / apart[..., None] ** 3, axis=1) - 2 * places
+        # Steps of bounded length that shrink: no overshoot where two points start together.
+        size = np.maximum(np.linalg.norm(force, axis=1, keepdims=True), 1e-12)
+        step = np.minimum(0.1 * size, 0.3 * (1 - turn / _RELAXATION_STEPS))
+        places[1:] += (step * force / size)[1:]
+    return places
+
+
+Influence = Literal["linear", "gaussian", "constant"]
+INFLUENCES = ("linear", "gaussian", "constant")
+
+
+def kernel_point_conv(
+    points: Points,
+    weight: jax.Array,
+    neighbors: Neighbors,
+    kernel_points: jax.Array,
+    queries: Points | None = None,
+    *,
+    extent: float | jax.Array,
+    offsets: jax.Array | None = None,
+    modulation: jax.Array | None = None,
+    influence: Influence = "linear",
+    bias: jax.Array | None = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> Points:
+    """Convolve points with a weight at each kernel point.
+
+    ``y(q) = sum over i, k of h(|p_i - q - (kp_k + offset_k(q))|) m_k(q) W_k x_i``.
+
+    Args:
+      points: C channels, D axes.
+      weight: ``[K, C, C_out]``.
+      neighbors: of the queries among the points, by ``vx.radius_search`` or ``vx.knn_search``.
+      kernel_points: ``float[K, D]``, around the query, in the unit of the positions; see
+        :func:`voxax.nn.functional.kernel_point_conv`.
+      queries: where to; None takes the points.
+      extent: sigma, how far a kernel point reaches; may be traced.
+      offsets: ``[M, K, D]``, moves each query's own kernel points (deformable); None is rigid.
+      modulation: ``[M, K]``, factors.
+      influence: h of a distance d. ``linear``: ``max(0, 1 - d / sigma)``. ``gaussian``: that of
+        standard deviation ``0.3 sigma``. ``constant``: 1.
+      bias: ``[C_out]`` or None.
+      precision: None keeps the input's full precision (or follows
+        ``jax.default_matmul_precision``).
+
+    Returns:
+      The queries with ``C_out`` channels in the promoted dtype of features and weight, accumulated
+      in at least float32. Differentiable in every float array and both positions to any order;
+      the slope is zero where a neighbor lies on a kernel point.
+
+    Raises:
+      InputError: shapes, dtypes or an influence that do not fit.
+
+    Source: Thomas et al., "KPConv: Flexible and Deformable Convolution for Point Clouds", ICCV
+    2019.
+    """
+    number = weight.shape[0]
+    rows = (points if queries is None else queries).capacity
+    if influence not in INFLUENCES:
+        raise InputError(f"unknown influence {influence!r}; known: {', '.join(INFLUENCES)}")
+    check_shape("kernel_points", kernel_points, (number, points.ndim))
+    if offsets is not None:
+        check_shape("offsets", offsets, (rows, number, points.ndim))
+    if modulation is not None:
+        check_shape("modulation", modulation, (rows, number))
+
+    def coefficients(around: Around) -> jax.Array:
+        places = around.places
+        moved, factors = around.extra
+        nodes = _nodes(kernel_points, moved, places.dtype)
+        apart = length(places[:, :, None] - nodes[:, None])
+        reach = jnp.asarray(extent, places.dtype)
+        h = jnp.ones_like(apart)
+        if influence == "linear":
+            h = jnp.maximum(1 - apart / reach, 0)
+        elif influence == "gaussian":
+            h = jnp.exp(-(apart**2) / (2 * (0.3 * reach) ** 2))
+        return h if factors is None else h * factors[:, None].astype(h.dtype)
+
+    return neighbor_conv(
+        points,
+        queries,
+        neighbors,
+        weight,
+        coefficients,
+        extra=(offsets, modulation),
+        bias=bias,
+        precision=precision,
+    )
+
+
+def kernel_point_penalty(
+    points: Points,
+    neighbors: Neighbors,
+    kernel_points: jax.Array,
+    offsets: jax.Array,
+    queries: Points | None = None,
+    *,
+    extent: float | jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Return losses that keep deformed kernel points near the cloud and apart from each other.
+
+    Args:
+      points, neighbors, kernel_points, offsets, queries, extent: as for
+        :func:`kernel_point_conv`.
+
+    Returns:
+      Two scalars, means over the queries: the fitting loss, of each kernel point the squared
+      distance to the nearest neighbor over ``extent``, summed; and the repulsive loss, of all
+      ordered pairs of kernel points the squared linear influence on each other, summed.
+
+    Raises:
+      InputError: shapes or dtypes that do not fit.
+
+    Source: equations 9 and 10 of Thomas et al., 2019 (there the sum over points).
+    """
+    queries = points if queries is None else queries
+    check_neighbors(points, queries, neighbors)
+    number = kernel_points.shape[0]
+    check_shape("kernel_points", kernel_points, (number, points.ndim))
+    check_shape("offsets", offsets, (queries.capacity, number, points.ndim))
+
+    def block(part: tuple) -> jax.Array:
+        around = around_queries(points, *part)
+        places = around.places
+        reach = jnp.asarray(extent, places.dtype)
+        nodes = _nodes(kernel_points, around.extra, places.dtype)
+        squares = jnp.sum((places[:, :, None] - nodes[:, None]) ** 2, axis=-1)
+        squares = jnp.where(around.there[..., None], squares, jnp.inf)
+        nearest = jnp.min(squares, axis=1, initial=jnp.inf)
+        nearest = jnp.where(jnp.isfinite(nearest), nearest, 0)
+        apart = length(nodes[:, :, None] - nodes[:, None])
+        h = jnp.maximum(1 - apart / reach, 0) * (1 - jnp.eye(number, dtype=places.dtype))[None]
+        return jnp.stack([jnp.sum(nearest, 1) / reach**2, jnp.sum(h**2, (1, 2))], axis=-1)
+
+    elements = neighbors.capacity * number + number**2
+    losses = in_blocks(block, elements, neighbors.rows, queries.positions, offsets)
+    valid = queries.valid
+    losses = jnp.where(valid[:, None], losses, jnp.zeros((), losses.dtype))
+    number_of_queries = jnp.maximum(queries.count, 1).astype(losses.dtype)
+    fitting, repulsive = jnp.sum(losses, axis=0) / number_of_queries
+    return fitting, repulsive
+
+
+def _nodes(kernel_points: jax.Array, offsets: jax.Array | None, dtype) -> jax.Array:
+    """Return the kernel points ``[m or 1, K, D]``, moved by the offsets."""
+    nodes = kernel_points.astype(dtype)[None]
+    return nodes if offsets is None else nodes + offsets.astype(dtype)

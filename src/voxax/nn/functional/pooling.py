@@ -57,7 +57,8 @@ def sum_pool(
       InputError, CapacityError: as there.
     """
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
-    return _pooled(voxels, kmap, _window_sum(voxels, kmap), window)
+    ones = jnp.ones((kmap.num_offsets, voxels.num_channels), voxels.features.dtype)
+    return _pooled(voxels, kmap, convolve(voxels.features, ones, kmap), window)
 
 
 def mean_pool(
@@ -220,11 +221,6 @@ def take_rows(features: jax.Array, indices: jax.Array) -> jax.Array:
     """Return ``features[indices[m, c], c]``, zero where the index is -1: ``[M, C]``."""
     taken = jnp.take_along_axis(features, jnp.maximum(indices, 0), axis=0)
     return jnp.where(indices >= 0, taken, jnp.zeros((), features.dtype))
-
-
-def _window_sum(voxels: Voxels, kmap: KernelMap) -> jax.Array:
-    ones = jnp.ones((kmap.num_offsets, voxels.num_channels), voxels.features.dtype)
-    return convolve(voxels.features, ones, kmap)
 
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:

@@ -11,8 +11,15 @@ from flax import nnx
 
 from voxax.geometry import Neighbors, Points
 from voxax.geometry.kernel_spec import per_axis
-from voxax.nn.dynamic.continuous_conv import Mapping, Window, continuous_conv, poly6
-from voxax.nn.dynamic.kernel_point_conv import Influence, kernel_point_conv, kernel_point_positions
+from voxax.nn.dynamic.neighbor_conv import (
+    Influence,
+    Mapping,
+    Window,
+    continuous_conv,
+    kernel_point_conv,
+    kernel_point_positions,
+    poly6,
+)
 from voxax.nn.modules.sparse_convs import Initializer, he_normal
 
 

@@ -113,21 +113,22 @@ class Unpool(nnx.Module):
         )
 
 
-class SpaceToChannel(nnx.Module):
-    """Fold blocks into channels. See :func:`voxax.nn.functional.space_to_channel`."""
+class _Blocks(nnx.Module):
+    """Hold the edge of a block, and the static rows of the result."""
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
         self.factor, self.capacity = factor, capacity
+
+
+class SpaceToChannel(_Blocks):
+    """Fold blocks into channels. See :func:`voxax.nn.functional.space_to_channel`."""
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return functional.space_to_channel(voxels, self.factor, capacity=self.capacity)
 
 
-class ChannelToSpace(nnx.Module):
+class ChannelToSpace(_Blocks):
     """Unfold channels into blocks. See :func:`voxax.nn.functional.channel_to_space`."""
-
-    def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
-        self.factor, self.capacity = factor, capacity
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
         capacity = self.capacity if out_voxels is None else None
