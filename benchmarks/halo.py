@@ -189,7 +189,7 @@ def sizes(folder: Path, scan: str) -> list[dict[str, Any]]:
         maps = []
         for record in records:
             source, out = levels[record.in_level], levels[record.out_level]
-            table = neighbor_table(source, out, record.spec, len(source), len(out))
+            table = neighbor_table(source, out, record.spec, len(out))
             maps.append((record, table, int((table >= 0).sum())))
         for order in ORDERS:
             for shards in SHARDS:
@@ -283,7 +283,7 @@ def paper(found: list[dict[str, Any]], folder: Path, scan: str, order: str) -> l
         for per_chip in PER_CHIP:
             for number, call in enumerate(calls):
                 p = call.problem
-                rows = of_map(chosen, map=str(p.spec), in_level=p.level[0])
+                rows = of_map(chosen, map=str(p.layer.spec), in_level=p.layer.level[0])
                 share = per_chip / finest
                 n_in, n_out = (round(rows[0][k] * share) for k in ("in_rows", "out_rows"))
                 factor, exponent = law(rows, "exchanged")
@@ -304,8 +304,8 @@ def paper(found: list[dict[str, Any]], folder: Path, scan: str, order: str) -> l
                         "chip": topology,
                         "per_chip": per_chip,
                         "layer": f"{number} {call.scope}",
-                        "map": str(p.spec),
-                        "stride": p.level[0],
+                        "map": str(p.layer.spec),
+                        "stride": p.layer.level[0],
                         "channels": [p.in_channels, p.out_channels],
                         "rows": n_in,
                         "exchanged": round(exchanged),

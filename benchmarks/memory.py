@@ -37,7 +37,7 @@ def one(voxels: int, occupancy: str, candidate: str) -> dict[str, Any]:
     import jax
 
     import voxax as vx
-    from voxax.algorithms import Problem, names
+    from voxax.algorithms import Layer, Problem, names
     from voxax.hardware import describe
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import Candidate, space_of
@@ -51,31 +51,37 @@ def one(voxels: int, occupancy: str, candidate: str) -> dict[str, Any]:
     hardware = describe()
 
     def problem(product: Any) -> Problem:
-        sizes = (kernel_map.in_capacity, kernel_map.out_capacity, 27, CHANNELS, CHANNELS, 1)
-        how = ("float32", "highest", True, "cpu", kernel_map.spec)
-        return Problem(product, "dense", *sizes, *how)
+        layer = Layer(
+            in_capacity=kernel_map.in_capacity,
+            out_capacity=kernel_map.out_capacity,
+            num_offsets=27,
+            symmetric=True,
+            kind="dense",
+            groups=1,
+            precision="highest",
+            spec=kernel_map.spec,
+        )
+        return Problem(product, layer, CHANNELS, CHANNELS, "float32", "cpu")
 
     def chosen(product: Any) -> Candidate:
         space = space_of(problem(product), names("dense"), hardware)
         return next(c for c in space.candidates if CANDIDATES[candidate] in str(c))
 
     products = {p: (problem(p), chosen(p)) for p in ("forward", "dgrad", "wgrad")}
-    needed = {
-        view
-        for p, c in products.values()
-        for view in c.algorithm.views(c.parameters, p.product, p.symmetric)
-    }
+    needed: dict[str, Any] = {}
+    for p, c in products.values():
+        needed.update(c.kernel.views_of(p, c.parameters))
     operands = {
-        p: sample_of(products[p][0], {"neighbors": neighbors}, ()) for p in ("forward", "wgrad")
+        p: sample_of(products[p][0], {"neighbors": neighbors}, {}) for p in ("forward", "wgrad")
     }
-    views = sample_of(products["forward"][0], {"neighbors": neighbors}, sorted(needed)).views
+    views = sample_of(products["forward"][0], {"neighbors": neighbors}, needed).views
     x, w, dy = operands["forward"].a, operands["forward"].b, operands["wgrad"].b
     del operands, geometry
 
     def step(x: Any, w: Any, dy: Any, views: Any) -> list[Any]:
         pairs = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}
         return [
-            c.algorithm.apply(p, c.parameters, *pairs[name], views)
+            c.kernel.apply(p, c.parameters, *pairs[name], views)
             for name, (p, c) in products.items()
         ]
 

@@ -68,53 +68,53 @@ def matrix_rates() -> dict[str, Callable[[], Any]]:
 
 def candidates(kernel_map: Any, kind: str, channels: int, product: str) -> dict[str, Any]:
     """``{name: program}`` of all that can run one product of a layer."""
-    from voxax.algorithms.explicit_gemm import formulations
+    from voxax.algorithms.explicit_gemm import xla as explicit_gemm_xla
     from voxax.hardware import describe
     from voxax.tuning.measure import compiled
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import Candidate, lookup
 
     problem = problem_of(kernel_map, kind, channels, product)
-    explicit, implicit = lookup("explicit_gemm"), lookup("implicit_gemm")
+    explicit, implicit = lookup("explicit_gemm")[0], lookup("implicit_gemm")[0]
     if kind == "depthwise":
-        explicit, implicit = lookup("explicit", "depthwise"), lookup("implicit", "depthwise")
+        explicit, implicit = (lookup(n, kind)[0] for n in ("explicit", "implicit"))
     found = [Candidate(implicit, p) for p in native_space(problem)]
     found += [
         Candidate(explicit, p)
-        for p in formulations.space(problem, describe())
-        if channels < 256 or p != formulations.IM2COL
+        for p in explicit_gemm_xla.space(problem, describe())
+        if channels < 256 or p != explicit_gemm_xla.IM2COL
     ]
-    names = {v for c in found for v in c.algorithm.views(c.parameters, product, problem.symmetric)}
-    sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, sorted(names))
+    read: dict[str, Any] = {}
+    for c in found:
+        read.update(c.kernel.views_of(problem, c.parameters))
+    sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, read)
     return {f"{product}, {c}": compiled(problem, c, sample) for c in found}
 
 
 def problem_of(kernel_map: Any, kind: str, channels: int, product: str) -> Any:
-    from voxax.algorithms import Problem
+    from voxax.algorithms import Layer, Problem
 
-    return Problem(
-        product,  # pyright: ignore[reportArgumentType]
-        kind,  # pyright: ignore[reportArgumentType]
-        kernel_map.in_capacity,
-        kernel_map.out_capacity,
-        27,
-        channels,
-        channels,
-        1,
-        "float32",
-        "highest",
-        True,
-        "cpu",
-        kernel_map.spec,
-        (1, 1, 1),
+    layer = Layer(
+        in_capacity=kernel_map.in_capacity,
+        out_capacity=kernel_map.out_capacity,
+        num_offsets=27,
+        symmetric=True,
+        kind=kind,  # pyright: ignore[reportArgumentType]
+        groups=1,
+        precision="highest",
+        spec=kernel_map.spec,
+        level=(1, 1, 1),
     )
+    return Problem(product, layer, channels, channels, "float32", "cpu")  # pyright: ignore
 
 
 def native_space(problem: Any) -> Any:
     from voxax.algorithms.depthwise import cpu as depthwise_cpu
     from voxax.algorithms.implicit_gemm import cpu
+    from voxax.hardware import describe
 
-    return (depthwise_cpu if problem.kind == "depthwise" else cpu).space(problem)
+    module = depthwise_cpu if problem.layer.kind == "depthwise" else cpu
+    return module.space(problem, describe())
 
 
 def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:

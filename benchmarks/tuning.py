@@ -98,7 +98,7 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
     import jax
 
     import voxax as vx
-    from voxax.algorithms import Problem
+    from voxax.algorithms import Layer, Problem
     from voxax.tuning import choose, resolve
     from voxax.tuning import sample as tuning_sample
     from voxax.tuning.entry import density_bucket
@@ -111,23 +111,26 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
     kernel_map = vx.kernel_map(voxels, workload.kernel, workload.stride)
     pairs = int((np.asarray(kernel_map.neighbors) >= 0).sum())
     platform = jax.default_backend()
+    layer = Layer(
+        in_capacity=kernel_map.in_capacity,
+        out_capacity=kernel_map.out_capacity,
+        num_offsets=kernel_map.num_offsets,
+        symmetric=kernel_map.symmetric,
+        kind="dense",
+        groups=1,
+        precision="highest",
+        spec=kernel_map.spec,
+        level=voxels.geometry.stride,
+        density=density_bucket(pairs, int(kernel_map.out_geometry.count)),
+    )
     problem = Problem(
         workload.product,  # type: ignore[arg-type]
-        "dense",
-        kernel_map.in_capacity,
-        kernel_map.out_capacity,
-        kernel_map.num_offsets,
+        layer,
         *workload.channels,
-        1,
         "float32",
-        "highest",
-        kernel_map.symmetric,
         platform,
-        kernel_map.spec,
-        voxels.geometry.stride,
-        density_bucket(pairs, int(kernel_map.out_geometry.count)),
     )
-    tuning_sample.note_map(tuning_sample.map_key(problem), {"neighbors": kernel_map.neighbors})
+    tuning_sample.note_map(tuning_sample.map_key(layer), {"neighbors": kernel_map.neighbors})
     admitted = resolve("all", kind="dense", product=problem.product)
     begin = time.perf_counter()
     choice = choose(problem, admitted)
@@ -138,12 +141,10 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
         elsewhere = dataclasses.replace(hardware, platform="any")
         more = space_of(problem, admitted, elsewhere).candidates
         candidates = tuple(dict.fromkeys((*candidates, *more)))
-    needed = {
-        v
-        for c in candidates
-        for v in c.algorithm.views(c.parameters, problem.product, problem.symmetric)
-    }
-    sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, sorted(needed))
+    needed: dict[str, Any] = {}
+    for c in candidates:
+        needed.update(c.kernel.views_of(problem, c.parameters))
+    sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, needed)
     runs: dict[str, Callable[[], Any]] = {str(c): compiled(problem, c, sample) for c in candidates}
     times: dict[str, list[float]] = {name: [] for name in runs}
     first = {name: min(_once(run), _once(run)) for name, run in runs.items()}

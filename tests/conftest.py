@@ -117,9 +117,9 @@ def forms():
 @pytest.fixture
 def portable(monkeypatch):
     """Only algorithms that every machine has, as where voxax came without native kernels."""
-    from voxax.algorithms import native
+    from voxax.algorithms.implicit_gemm import cpu
 
-    monkeypatch.setattr(native, "refusal", lambda problem: "not in this test")
+    monkeypatch.setattr(cpu, "refusal", lambda problem: "not in this test")
 
 
 @pytest.fixture

@@ -265,6 +265,7 @@ def test_every_case_has_its_own_budget_and_counts_what_it_left(peers, tmp_path):
 
 def test_cases_are_chosen_by_words(peers):
     from cases import CHANNELS, cases
+
     from problems import WORKLOADS
 
     chosen = cases(WORKLOADS, CHANNELS, "os0-128 conv3 forward", False)

@@ -35,13 +35,20 @@ def problem_of(
     precision: str = "highest",
 ) -> Any:
     """A problem of 27 taps between 1000 and 700 rows."""
-    from voxax.algorithms import Problem
+    from voxax.algorithms import Layer, Problem
 
     c_in, c_out = (channels[0],) * 2 if kind == "depthwise" else channels
     groups = 2 if kind == "grouped" else 1
-    return Problem(
-        product, kind, ROWS, OUT_ROWS, TAPS, c_in, c_out, groups, dtype, precision, False, "gpu"
+    layer = Layer(
+        in_capacity=ROWS,
+        out_capacity=OUT_ROWS,
+        num_offsets=TAPS,
+        symmetric=False,
+        kind=kind,
+        groups=groups,
+        precision=precision,
     )
+    return Problem(product, layer, c_in, c_out, dtype, "gpu")
 
 
 def lowered_kernel(chip: Any, problem: Any, parameters: Any, apply: Any = None) -> Any:
@@ -50,7 +57,8 @@ def lowered_kernel(chip: Any, problem: Any, parameters: Any, apply: Any = None) 
     import jax.numpy as jnp
     from benchmarks.gpu.lowered import lower
 
-    from voxax.algorithms.implicit_gemm import bodies, gpu
+    from voxax.algorithms.depthwise import gpu as depthwise_gpu
+    from voxax.algorithms.implicit_gemm import gpu
     from voxax.geometry import PAIR_ROOM
 
     shapes = {
@@ -59,13 +67,14 @@ def lowered_kernel(chip: Any, problem: Any, parameters: Any, apply: Any = None) 
         "pairs": (2, TAPS * OUT_ROWS + PAIR_ROOM),
         "pair_starts": (TAPS + 1,),
     }
-    names = gpu.views(parameters, problem.product, problem.symmetric)
+    module = depthwise_gpu if problem.layer.kind == "depthwise" else gpu
+    names = module.TRITON.views_of(problem, parameters)
     views = {name: jax.ShapeDtypeStruct(shapes[name], jnp.int32) for name in names}
     x = jax.ShapeDtypeStruct((ROWS, problem.in_channels), problem.dtype)
     dy = jax.ShapeDtypeStruct((OUT_ROWS, problem.out_channels), problem.dtype)
     w = jax.ShapeDtypeStruct(problem.weight_shape, problem.dtype)
     operands = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[problem.product]
-    chosen = bodies.apply if apply is None else apply
+    chosen = module.apply if apply is None else apply
 
     def run(a: Any, b: Any, views: Any) -> Any:
         return chosen(problem, parameters, a, b, views)
@@ -103,7 +112,8 @@ def main() -> None:
     options = parser.parse_args()
     from benchmarks.gpu.lowered import CHIPS, triton_modules
 
-    from voxax.algorithms.implicit_gemm import bodies, gpu
+    from voxax.algorithms.depthwise import gpu as depthwise_gpu
+    from voxax.algorithms.implicit_gemm import gpu
 
     print("| chip | product | kind | dtype | parameters | registers | spills | shared | expected |")
     print("|---|---|---|---|---|---:|---:|---:|---:|")
@@ -115,7 +125,8 @@ def main() -> None:
         for name, product, kind, dtype in grid:
             chip = CHIPS[name]
             problem = problem_of(product, kind, dtype, (options.channels,) * 2)
-            found = [p for p in bodies.space(problem, chip.info) if gpu.is_triton(p)]
+            module = depthwise_gpu if kind == "depthwise" else gpu
+            found = module.space(problem, chip.info)
             for parameters in found[: options.most]:
                 lowered = lowered_kernel(chip, problem, parameters)
                 ((_, module, warps, stages),) = triton_modules(lowered)

@@ -124,8 +124,8 @@ def _minkunet(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     """Capacities of all levels fitted ahead; the maps are built in the step."""
     import optax
     from flax import nnx
-    from problems import minkunet
 
+    from problems import minkunet
     from voxax.geometry import Plan
 
     model = minkunet()

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 
 from benchmarks.tpu.program import digest
 
+from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
 from voxax.errors import VoxaxError
-from voxax.geometry.windows import WINDOW_TILE
 from voxax.predict import TOPOLOGIES, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"

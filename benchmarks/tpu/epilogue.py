@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 
 from benchmarks.tpu import program
 
-from voxax.geometry.windows import WINDOW_TILE
+from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
 from voxax.predict import TOPOLOGIES, count_all
 
 ROWS, CHANNELS = 94_444, 64

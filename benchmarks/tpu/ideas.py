@@ -34,9 +34,8 @@ from benchmarks.tpu import program
 from benchmarks.tpu.budgets import lidar_neighbors
 from benchmarks.tpu.scans import cells, neighbors, points
 
-from voxax.algorithms.implicit_gemm import tpu, tpu_kernel
+from voxax.algorithms.implicit_gemm import tpu, tpu_kernel, windows
 from voxax.errors import VoxaxError
-from voxax.geometry import windows
 from voxax.predict import TOPOLOGIES, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"

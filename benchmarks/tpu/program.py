@@ -8,11 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from voxax.algorithms import Problem
-from voxax.algorithms.implicit_gemm import bodies, tpu
+from voxax.algorithms import Layer, Problem
+from voxax.algorithms.depthwise import tpu as depthwise_tpu
+from voxax.algorithms.implicit_gemm import tpu, windows
+from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
-from voxax.geometry import KernelSpec, views, windows
-from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
+from voxax.geometry import KernelSpec, views
 from voxax.hardware import describe
 from voxax.predict import TOPOLOGIES as BY_CHIP
 from voxax.predict import compile_for
@@ -46,10 +47,17 @@ def make_problem(
     """A dense product over as many rows on both sides."""
     spec = KernelSpec.make(ndim, kernel_size, stride)
     c_in, c_out = channels if isinstance(channels, tuple) else (channels, channels)
-    return Problem(
-        product, "dense", rows, rows, spec.num_offsets, c_in, c_out, 1, dtype, precision,
-        spec.keeps_coords and spec.symmetric, "tpu", spec,
-    )  # fmt: skip
+    layer = Layer(
+        in_capacity=rows,
+        out_capacity=rows,
+        num_offsets=spec.num_offsets,
+        symmetric=spec.keeps_coords and spec.symmetric,
+        kind="dense",
+        groups=1,
+        precision=precision,
+        spec=spec,
+    )
+    return Problem(product, layer, c_in, c_out, dtype, "tpu")
 
 
 def compile_product(topology, problem, parameters):
@@ -71,7 +79,7 @@ def visits(chip, neighbors, window=0, **options):
     rows, taps = neighbors.shape
     problem = make_problem("forward", "bfloat16", rows=rows, **options)
     chosen = dict(tpu.space(problem, facts(BY_CHIP[chip]))[window])
-    columns = columns_of(problem.spec, taps)
+    columns = columns_of(problem.layer.spec, taps)
     starts, lengths = np.asarray(find_windows(neighbors, columns))
     # As the kernel aligns them: where rows are packed, to more than the view's multiples.
     blocks = tpu.Blocks(*(chosen[name] for name in ("window_rows", "in_block", "out_block")))
@@ -80,26 +88,33 @@ def visits(chip, neighbors, window=0, **options):
     return -(-total // chosen["stripes"])
 
 
-def operands(problem, parameters, body=bodies):
+def operands(problem, parameters, kernel=None):
     """A product, that of ``implicit_gemm``, as a function of arrays, and their shapes."""
 
     def shape(*size, dtype=problem.dtype):
         return jax.ShapeDtypeStruct(size, dtype)
 
-    x = shape(problem.in_capacity, problem.in_channels)
-    dy = shape(problem.out_capacity, problem.out_channels)
+    x = shape(problem.layer.in_capacity, problem.in_channels)
+    dy = shape(problem.layer.out_capacity, problem.out_channels)
     w = shape(*problem.weight_shape)
     a, b = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[problem.product]
-    columns = len(columns_of(problem.spec, problem.num_offsets))
+    columns = len(columns_of(problem.layer.spec, problem.layer.num_offsets))
 
     def view(name):
-        rows = problem.in_capacity if name.startswith("transposed") else problem.out_capacity
+        rows = (
+            problem.layer.in_capacity
+            if name.startswith("transposed")
+            else problem.layer.out_capacity
+        )
         if name.endswith("windows"):
             return shape(2, -(-rows // WINDOW_TILE), columns, dtype="int32")
-        return shape(rows, problem.num_offsets, dtype="int32")
+        return shape(rows, problem.layer.num_offsets, dtype="int32")
+
+    if kernel is None:
+        kernel = depthwise_tpu.WINDOWED if problem.layer.kind == "depthwise" else tpu.WINDOWED
 
     def run(a, b, views):
-        return body.apply(problem, parameters, a, b, views)
+        return kernel.apply(problem, parameters, a, b, views)
 
-    names = body.views(parameters, problem.product, problem.symmetric)
+    names = kernel.views_of(problem, parameters)
     return run, a, b, {name: view(name) for name in names}

@@ -28,7 +28,7 @@ from benchmarks.tpu.layers import CHANNELS, METHODS, SCANS, VOXEL, predicted
 from benchmarks.tpu.program import BY_CHIP, facts, make_problem
 from benchmarks.tpu.scans import cells, neighbors, points
 
-from voxax.algorithms.explicit_gemm import formulations, sparse_core
+from voxax.algorithms.explicit_gemm import sparse_core
 from voxax.errors import VoxaxError
 from voxax.predict import CompiledProgram, outcomes
 
@@ -44,7 +44,7 @@ def product(chip, product="forward", dtype="bfloat16", block=0, **options):
 
 def operands(problem, parameters):
     """``explicit_gemm`` as a function of arrays, and their shapes."""
-    return program.operands(problem, parameters, formulations)
+    return program.operands(problem, parameters, sparse_core.SPARSE_CORE)
 
 
 def without_gathers(compiled: CompiledProgram) -> float:

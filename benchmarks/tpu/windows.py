@@ -3,7 +3,7 @@
     python benchmarks/tpu/windows.py --data FOLDER
 
 For each scan at two voxel sizes: the 3x3x3 submanifold map, its tiles of 128 rows and nine columns.
-A window is what `voxax.geometry.windows` finds, its start rounded down to 16 rows. Operations of
+A window is what `implicit_gemm/windows.py` finds, its start rounded down to 16 rows. Operations of
 the matrix units are those of the kernel's design, at 64 channels: every visit selects 128 rows from
 256 for each of 27 taps and multiplies them with the taps' weights; useful are the products of
 voxels that are neighbours. Results go to results/tpu_windows.md and .json.
@@ -28,8 +28,8 @@ WINDOW, CHANNELS, TAPS = 256, 64, 27
 
 
 def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
+    from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
     from voxax.geometry import KernelSpec
-    from voxax.geometry.windows import WINDOW_TILE, columns_of, find_windows
 
     table = neighbors(cells(positions, size))
     columns = columns_of(KernelSpec.make(3, 3), TAPS)

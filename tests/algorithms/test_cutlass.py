@@ -9,7 +9,7 @@ from benchmarks.gpu.lowered import CHIPS
 
 from voxax.algorithms import cutlass_implicit_gemm, lookup
 
-CUTLASS = lookup("cutlass_implicit_gemm")
+(CUTLASS,) = lookup("cutlass_implicit_gemm")
 H100 = CHIPS["cuda"].info
 
 

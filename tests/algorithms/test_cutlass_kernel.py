@@ -16,17 +16,19 @@ from benchmarks.gpu.compile import lowered_kernel, problem_of
 from benchmarks.gpu.lowered import CHIPS, custom_calls, lower
 from benchmarks.workloads import random_cube
 
+import problems
 import ptx
 import voxax as vx
 from algorithms.test_gpu_kernels import problem_and_operands
 from oracle import relative_error
 from samples import make_voxels
-from voxax.algorithms import Problem, cutlass_implicit_gemm, lookup
-from voxax.algorithms.explicit_gemm import formulations
-from voxax.geometry.host import pair_lists, sort_by_taps
+from voxax.algorithms import cutlass_implicit_gemm, lookup
+from voxax.algorithms.explicit_gemm import xla
+from voxax.algorithms.implicit_gemm.tap_order import sort_by_taps
+from voxax.geometry.host import pair_lists
 from voxax.nn.functional import spatially_sparse_conv
 
-CUTLASS = lookup("cutlass_implicit_gemm")
+(CUTLASS,) = lookup("cutlass_implicit_gemm")
 CHIP = CHIPS["cuda"]
 TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3}
 DSL_CALL = "CuteDSLRT_NvJaxCutlassCall"
@@ -119,12 +121,11 @@ def test_what_was_compiled_gives_the_products_of_explicit_gemm(
     interpreted(shared=room, eager=eager, seed=tile)
 
     def result(algorithm, parameters):
-        names = algorithm.views(parameters, product, problem.symmetric)
-        views = {name: kmap.view(name) for name in names}
+        views = problems.views_of(kmap, algorithm, problem, parameters)
         return np.asarray(algorithm.apply(problem, parameters, *operands, views), np.float32)
 
     actual = result(CUTLASS, parameters)
-    expected = result(formulations, formulations.IM2COL)
+    expected = result(xla.EXPLICIT_GEMM, xla.IM2COL)
     assert np.isfinite(actual).all()
     assert relative_error(actual, expected) < TOLERANCE[dtype]
 
@@ -138,12 +139,16 @@ def test_groups(product, interpreted, rng):
     w = rng.normal(size=(taps, groups, c_in, c_out)).astype(np.float16)
     table = np.stack([rng.permutation(rows) for _ in range(taps)], 1).astype(np.int32)
     table[rng.random(table.shape) < 0.5] = -1
-    problem = Problem(
+    problem = problems.make_problem(
         product, "grouped", rows, rows, taps, groups * c_in, groups * c_out, groups, "float16",
         "highest", False, "gpu",
     )  # fmt: skip
     pairs, starts = pair_lists(table)
-    views = {"sorted_neighbors": sort_by_taps(table), "pairs": pairs, "pair_starts": starts}
+    views = {
+        "sorted_neighbors": np.asarray(sort_by_taps(table)),
+        "pairs": pairs,
+        "pair_starts": starts,
+    }
     views = {name: jnp.asarray(view) for name, view in views.items()}
     interpreted(shared=2**17, eager=False, seed=0)
     a, b = map(jnp.asarray, (x, w) if product == "forward" else (x, dy))

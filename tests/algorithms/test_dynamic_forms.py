@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import problems
 from oracle.dynamic import dynamic_conv as oracle
 from samples import slow_unless
 from voxax import _native
-from voxax.algorithms import Problem, lookup, native
-from voxax.algorithms.dynamic import cpu
+from voxax.algorithms import lookup
+from voxax.algorithms.dynamic import cpu as dynamic_cpu
+from voxax.algorithms.implicit_gemm import cpu
 from voxax.products.convolve import largest_size, sized_spec
 
 # Forms as the tuner's, but smaller.
@@ -52,8 +54,8 @@ def test_products(form, relation):
 @pytest.mark.parametrize("entries", [1 << 24, 100])
 def test_native_products(relation, entries, monkeypatch):
     """Compare the whole map at once with a few rows at a time."""
-    monkeypatch.setattr(cpu, "_ENTRIES", entries)
-    check("grouped", native.parameters(fwd_block_size=8, gemm_block_size=8), relation)
+    monkeypatch.setattr(dynamic_cpu, "_ENTRIES", entries)
+    check("grouped", cpu.native_parameters(fwd_block_size=8, gemm_block_size=8), relation)
 
 
 def check(name, parameters, relation):
@@ -74,13 +76,15 @@ def check(name, parameters, relation):
     }
     at_least = tuple(int((sizes >= s).sum()) for s in range(1, largest_size(shape) + 1))
     for product, operands in flat.items():
-        problem = Problem(
+        problem = problems.make_problem(
             product, "dynamic", x[..., 0].size, sizes.size, spec.num_offsets, 3, 4, 1,
             "float64", "highest", False, "cpu", spec, grid=x.shape[:-1],
             prefix=(sizes.size, *at_least),
         )  # fmt: skip
         with jax.enable_x64(True):
-            apply = functools.partial(lookup(name, "dynamic").apply, problem, parameters)
+            kernels = lookup(name, "dynamic")
+            kernel = kernels[0 if ("body", "native") in parameters else -1]
+            apply = functools.partial(kernel.apply, problem, parameters)
             got = jax.jit(apply)(*operands, {"sizes": jnp.asarray(sizes.reshape(-1))})
         # Bilinear: a derivative along t is the function of t.
         t = rng.standard_normal(got.shape)

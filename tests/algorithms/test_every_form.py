@@ -10,15 +10,15 @@ import pytest
 from benchmarks.workloads import random_cube
 from jax.test_util import check_grads
 
+import problems
 import voxax as vx
 from conformance.forms import FORMS, explicit
 from oracle import relative_error
 from samples import make_voxels, make_weight, slow_unless
-from voxax.algorithms import Problem
-from voxax.algorithms.explicit_gemm import formulations
+from voxax.algorithms.explicit_gemm import xla
+from voxax.algorithms.registry import views
 from voxax.geometry import PAIR_ROOM
-from voxax.geometry.host import invert_table, pair_lists, sort_by_taps, windows
-from voxax.geometry.windows import columns_of
+from voxax.geometry.host import invert_table, pair_lists
 from voxax.products import convolve
 
 KINDS = ("dense", "grouped", "depthwise")
@@ -40,16 +40,12 @@ def views_of(table, inputs):
     """Everything that a form may read of a table without a spec."""
     transposed = invert_table(table, inputs)
     pairs, starts = pair_lists(table)
-    columns = columns_of(None, table.shape[1])
+    tables = {"neighbors": table, "transposed_neighbors": transposed}
     return {
-        "neighbors": table,
-        "transposed_neighbors": transposed,
+        **{name: view.on_host(tables[view.table], None) for name, view in views().items()},
+        **tables,
         "pairs": pairs,
         "pair_starts": starts,
-        "windows": windows(table, columns),
-        "transposed_windows": windows(transposed, columns),
-        "sorted_neighbors": sort_by_taps(table),
-        "transposed_sorted_neighbors": sort_by_taps(transposed),
     }
 
 
@@ -102,12 +98,12 @@ def products(form, kind, shape, dtype):
 
     def run(x, dy, w, views):
         def one(product, a, b):
-            problem = Problem(
+            problem = problems.make_problem(
                 product, kind, inputs, outputs, taps, x.shape[1], dy.shape[1],
                 2 if kind == "grouped" else 1, dtype, "highest", False, "cpu",
             )  # fmt: skip
             parameters = form.heuristic(problem, None)
-            names = form.views(parameters, product, False)
+            names = form.reads(parameters, product, False)
             return form.apply(problem, parameters, a, b, {name: views[name] for name in names})
 
         return one("forward", x, w), one("dgrad", dy, w), one("wgrad", x, dy)
@@ -169,7 +165,7 @@ def test_capacities_of_one_and_of_none(form, shape, kind):
 @pytest.mark.parametrize("block", [1, 7, 10, 11, PAIR_ROOM])
 def test_pair_lists_in_blocks_of_any_size(block):
     """Check lists that are exactly full, one longer, and as long as the space that is left."""
-    form = explicit("any", formulations.pair_list_parameters(block))
+    form = explicit("any", xla.pair_list_parameters(block))
     check(form, "dense", (13, 10, 5), presences=(1.0, 0.4))
 
 

@@ -16,6 +16,7 @@ from benchmarks.workloads import random_cube
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from jax.sharding import PartitionSpec as P
 
+import problems
 import voxax as vx
 from conformance.cases import TOLERANCE, make_inputs, run
 from conformance.layouts import BATCH_SIZE
@@ -24,9 +25,9 @@ from conformance.test_gpu_sample import RELATIONS, SAMPLE
 from oracle import check_sites, relative_error
 from samples import make_voxels
 from voxax import _compat
-from voxax.algorithms import Problem, lookup
-from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.implicit_gemm import bodies, gpu
+from voxax.algorithms import lookup
+from voxax.algorithms.explicit_gemm import xla
+from voxax.algorithms.implicit_gemm import gpu
 from voxax.hardware import HardwareInfo, describe
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.tuning.target import targeting
@@ -64,30 +65,30 @@ def problem_and_operands(kmap, product, kind, dtype, channels):
     shape = (kmap.num_offsets, channels, *([channels] if kind == "dense" else []))
     x, dy = rows(kmap.in_geometry), rows(kmap.out_geometry)
     w = jnp.asarray(rng.normal(size=shape), dtype)
-    problem = Problem(
+    problem = problems.make_problem(
         product, kind, kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, channels, channels,
         1, dtype, "highest", kmap.symmetric, "gpu", kmap.spec,
     )  # fmt: skip
     return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
 
 
-def executed(module, parameters, problem, operands, kmap):
+def executed(kernel, parameters, problem, operands, kmap):
     """The product, in float32."""
-    names = module.views(parameters, problem.product, problem.symmetric)
-    views = {name: kmap.view(name) for name in names}
-    apply = functools.partial(module.apply, problem, parameters)
+    views = problems.views_of(kmap, kernel, problem, parameters)
+    apply = functools.partial(kernel.apply, problem, parameters)
     return np.asarray(jax.jit(apply)(*operands, views), np.float32)
 
 
-def compare(candidates, relation, product, kind, dtype, channels, module=bodies):
-    """``candidates``: ``problem`` to the parameters that ``module`` is to run."""
+def compare(candidates, relation, product, kind, dtype, channels, kernel=None):
+    """``candidates``: ``problem`` to the parameters that ``kernel``, or their own, is to run."""
     kmap = vx.kernel_map(make_voxels(random_cube(3000), capacity=2048), **MAPS[relation])
     problem, operands = problem_and_operands(kmap, product, kind, dtype, channels)
-    expected = executed(formulations, formulations.IM2COL, problem, operands, kmap)
+    expected = executed(xla.EXPLICIT_GEMM, xla.IM2COL, problem, operands, kmap)
     assert np.isfinite(expected).all()
     for parameters in candidates(problem):
-        actual = executed(module, parameters, problem, operands, kmap)
-        again = executed(module, parameters, problem, operands, kmap)
+        chosen = kernel or problems.kernel_of(problem, parameters)
+        actual = executed(chosen, parameters, problem, operands, kmap)
+        again = executed(chosen, parameters, problem, operands, kmap)
         np.testing.assert_array_equal(actual, again)
         assert relative_error(actual, expected) < LIMIT[dtype], parameters
 
@@ -98,7 +99,7 @@ def test_every_candidate_agrees_with_explicit_gemm(relation, product, kind, dtyp
     facts = describe(the_gpu())
 
     def candidates(problem):
-        found = [p for p in bodies.space(problem, facts) if gpu.is_triton(p)]
+        found = [p for p in problems.space_of(problem, facts) if ("body", "triton") in p]
         assert found, gpu.unfit(problem, facts)
         return found
 
@@ -110,7 +111,7 @@ def test_every_candidate_agrees_with_explicit_gemm(relation, product, kind, dtyp
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize(("relation", "channels"), [("submanifold", 64), ("strided", 72)])
 def test_cutlass_agrees_with_explicit_gemm(relation, product, dtype, channels):
-    facts, algorithm = describe(the_gpu()), lookup("cutlass_implicit_gemm")
+    facts, (algorithm,) = describe(the_gpu()), lookup("cutlass_implicit_gemm")
 
     def candidates(problem):
         reason = algorithm.supports(problem, facts)
@@ -145,7 +146,7 @@ def test_a_layer_with_its_map_runs_in_one_program(algorithm):
     problem = problem_and_operands(
         vx.kernel_map(make_voxels(random_cube(9)), 3), "forward", "dense", "bfloat16", 32
     )[0]
-    reason = lookup(algorithm).supports(problem, facts)
+    reason = lookup(algorithm)[0].supports(problem, facts)
     if reason is not None:
         pytest.skip(f"{algorithm} {reason}")
     voxels = make_voxels(random_cube(3000), 32, capacity=4096)

@@ -13,14 +13,15 @@ from benchmarks.gpu.compile import problem_of
 from benchmarks.gpu.lowered import CHIPS
 from benchmarks.workloads import random_cube
 
+import problems
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, slow_unless
-from voxax.algorithms import Problem
 from voxax.algorithms.depthwise import gpu as depthwise_gpu
-from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.implicit_gemm import bodies, gpu
-from voxax.geometry.host import invert_table, pair_lists, sort_by_taps
+from voxax.algorithms.explicit_gemm import xla
+from voxax.algorithms.implicit_gemm import gpu
+from voxax.algorithms.implicit_gemm.tap_order import sort_by_taps
+from voxax.geometry.host import invert_table, pair_lists
 
 TOLERANCE = {"float32": 2e-6, "bfloat16": 1e-2, "float16": 2e-3}
 
@@ -50,17 +51,16 @@ def problem_and_operands(kmap, product, c_in, c_out, dtype, precision="highest")
 
     x, dy = rows(kmap.in_geometry, c_in), rows(kmap.out_geometry, c_out)
     w = jnp.asarray(rng.normal(size=(kmap.num_offsets, c_in, c_out)), dtype)
-    problem = Problem(
+    problem = problems.make_problem(
         product, "dense", kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, c_in, c_out, 1,
         dtype, precision, kmap.symmetric, "gpu", kmap.spec,
     )  # fmt: skip
     return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
 
 
-def executed(module, parameters, problem, operands, kmap):
-    names = module.views(parameters, problem.product, problem.symmetric)
-    views = {name: kmap.view(name) for name in names}
-    run = jax.jit(lambda a, b, v: module.apply(problem, parameters, a, b, v))
+def executed(kernel, parameters, problem, operands, kmap):
+    views = problems.views_of(kmap, kernel, problem, parameters)
+    run = jax.jit(lambda a, b, v: kernel.apply(problem, parameters, a, b, v))
     out = run(*operands, views)
     assert out.dtype == operands[0].dtype
     return np.asarray(out, np.float32)
@@ -107,8 +107,8 @@ def executed(module, parameters, problem, operands, kmap):
 def test_products_are_those_of_explicit_gemm(product, options, dtype, channels, parameters):
     kmap = vx.kernel_map(make_voxels(random_cube(90), capacity=100), **options)
     problem, operands = problem_and_operands(kmap, product, *channels, dtype)
-    actual = executed(bodies, parameters, problem, operands, kmap)
-    expected = executed(formulations, formulations.IM2COL, problem, operands, kmap)
+    actual = executed(problems.kernel_of(problem, parameters), parameters, problem, operands, kmap)
+    expected = executed(xla.EXPLICIT_GEMM, xla.IM2COL, problem, operands, kmap)
     assert np.isfinite(actual).all()
     assert relative_error(actual, expected) < TOLERANCE[dtype]
 
@@ -133,7 +133,7 @@ def random_problem(product, kind, rng):
     for tap in range(taps):
         there = np.flatnonzero(rng.random(outs) < 0.4)[:ins]
         table[there, tap] = rng.permutation(ins)[: len(there)]
-    problem = Problem(
+    problem = problems.make_problem(
         product, kind, ins, outs, taps, c_in, c_out, groups, "float32", "highest", False, "gpu"
     )
 
@@ -149,8 +149,8 @@ def random_problem(product, kind, rng):
     views = {
         "neighbors": table,
         "transposed_neighbors": transposed,
-        "sorted_neighbors": sort_by_taps(table),
-        "transposed_sorted_neighbors": sort_by_taps(transposed),
+        "sorted_neighbors": np.asarray(sort_by_taps(table)),
+        "transposed_sorted_neighbors": np.asarray(sort_by_taps(transposed)),
         "pairs": pairs,
         "pair_starts": starts,
     }
@@ -167,7 +167,7 @@ def test_other_kinds_of_weights_on_bare_tables(kind, product, rng):
     sizes |= {"fwd_block_size": 16, "gemm_block_size": 16, "split_k_factor": 2}
     parameters |= {name: size for name, size in sizes.items() if name in parameters}
     chosen = tuple(sorted({**parameters, "interpret": 1}.items()))
-    actual = bodies.apply(problem, chosen, *operands, views)
-    expected = formulations.apply(problem, formulations.IM2COL, *operands, views)
+    actual = problems.kernel_of(problem, chosen).apply(problem, chosen, *operands, views)
+    expected = xla.apply(problem, xla.IM2COL, *operands, views)
     assert np.isfinite(np.asarray(actual)).all()
     assert relative_error(actual, expected) < TOLERANCE["float32"]

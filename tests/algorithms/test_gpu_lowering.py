@@ -12,10 +12,10 @@ from benchmarks.gpu.compile import PRODUCTS, lowered_kernel, problem_of
 from benchmarks.gpu.lowered import CHIPS, TRITON, custom_calls, lower, triton_modules
 from benchmarks.workloads import random_cube
 
+import problems
 import voxax as vx
 from samples import make_voxels, slow_unless
-from voxax.algorithms import lookup
-from voxax.algorithms.implicit_gemm import bodies, gpu
+from voxax.algorithms.implicit_gemm import gpu
 from voxax.nn.functional import spatially_sparse_conv
 
 
@@ -26,7 +26,7 @@ from voxax.nn.functional import spatially_sparse_conv
 def test_a_kernel_lowers(product, kind, platform):
     chip = CHIPS[platform]
     problem = problem_of(product, kind)
-    lowered = lowered_kernel(chip, problem, bodies.space(problem, chip.info)[0])
+    lowered = lowered_kernel(chip, problem, problems.space_of(problem, chip.info)[0])
     ((_, module, warps, stages),) = triton_modules(lowered)
     assert module[:4] == b"ML\xefR"
     assert warps >= 1
@@ -47,7 +47,7 @@ def test_every_candidate_lowers(product, number, kind, platform):
         channels = CHANNELS[(number + turn) % len(CHANNELS)]
         channels = (4, 6) if kind == "grouped" else channels
         problem = problem_of(product, kind, dtype, channels)
-        found = [p for p in bodies.space(problem, chip.info) if gpu.is_triton(p)]
+        found = [p for p in problems.space_of(problem, chip.info) if ("body", "triton") in p]
         assert found
         for parameters in found:
             assert triton_modules(lowered_kernel(chip, problem, parameters))
@@ -86,16 +86,15 @@ def test_full_precision_unless_less_is_asked_for():
     ],
 )
 def test_refusals_say_why(changes, reason):
-    assert reason in gpu.refusal(problem_of("forward", **changes), CHIPS["cuda"].info)
+    assert reason in gpu.supports(problem_of("forward", **changes), CHIPS["cuda"].info)
 
 
 def test_unknown_gpus_run_on_xla():
     unknown = vx.hardware.HardwareInfo(platform="gpu", device_kind="unknown")
     problem = problem_of("forward")
-    assert "shared memory" in gpu.refusal(problem, unknown)
-    algorithm = lookup("implicit_gemm")
-    assert not any(gpu.is_triton(p) for p in algorithm.space(problem, unknown))
-    assert gpu.is_triton(algorithm.heuristic(problem, CHIPS["cuda"].info))
+    assert "shared memory" in gpu.supports(problem, unknown)
+    assert not any(("body", "triton") in p for p in problems.space_of(problem, unknown))
+    assert ("body", "triton") in problems.space_of(problem, CHIPS["cuda"].info)[0]
 
 
 def test_blocks_fit_the_shared_memory_that_the_chip_has():
@@ -105,4 +104,4 @@ def test_blocks_fit_the_shared_memory_that_the_chip_has():
         assert found
         assert all(gpu.shared_bytes(problem, p) <= chip.info.shared_memory_bytes for p in found)
     small = vx.hardware.HardwareInfo(platform="gpu", device_kind="small", shared_memory_bytes=100)
-    assert "a block has 100" in gpu.refusal(problem_of("forward"), small)
+    assert "a block has 100" in gpu.supports(problem_of("forward"), small)

@@ -9,10 +9,11 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
+import problems
 from oracle import relative_error
-from voxax.algorithms import Problem
-from voxax.algorithms.explicit_gemm import formulations, sparse_core
+from voxax.algorithms.explicit_gemm import sparse_core, xla
 from voxax.algorithms.explicit_gemm.sparse_core_kernel import Gather, gather
+from voxax.algorithms.rows import table_name
 from voxax.hardware import HardwareInfo
 
 CHIP = HardwareInfo(
@@ -28,17 +29,17 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
 
 
 def make_problem(product, rows, out_rows, taps, c_in, c_out, dtype, **changes):
-    problem = Problem(
+    problem = problems.make_problem(
         product, "dense", rows, out_rows, taps, c_in, c_out, 1, dtype, "highest", False, "tpu"
     )  # fmt: skip
-    return dataclasses.replace(problem, **changes)
+    return problems.changed(problem, **changes)
 
 
 def run(problem, a, b, table, block=128):
     """One of the products over ``table``, which is that of the side that is written."""
     chosen = (*sparse_core.parameters(block, CHIP), ("interpret", 1))
-    (name,) = formulations.views(chosen, problem.product, problem.symmetric)
-    apply = jax.jit(lambda a, b, table: formulations.apply(problem, chosen, a, b, {name: table}))
+    name = table_name(problem)
+    apply = jax.jit(lambda a, b, table: sparse_core.apply(problem, chosen, a, b, {name: table}))
     return apply(a, b, jnp.asarray(table))
 
 
@@ -124,23 +125,23 @@ def test_no_rows_on_either_side(product, rows, out_rows):
 )
 def test_what_cannot_run_is_refused_with_its_reason(chip, changes, reason):
     sizes = make_problem("forward", 1000, 1000, 27, 64, 64, "bfloat16")
-    assert sparse_core.refusal(sizes, CHIP) is None
+    assert sparse_core.supports(sizes, CHIP) is None
     problem, chip = dataclasses.replace(sizes, **changes), dataclasses.replace(CHIP, **chip)
     with pytest.raises(ValueError, match=reason):
-        raise ValueError(sparse_core.refusal(problem, chip))
+        raise ValueError(sparse_core.supports(problem, chip))
     assert sparse_core.space(problem, chip) == ()
-    assert "sparse_core" not in str(formulations.space(problem, chip))
+    assert "sparse_core" not in str(xla.space(problem, chip))
 
 
 def test_it_is_measured_but_never_taken_unmeasured():
     problem = make_problem("forward", 10**5, 10**5, 27, 64, 64, "bfloat16")
-    space = formulations.space(problem, CHIP)
+    space = xla.space(problem, CHIP)
     blocks = [dict(p)["block_rows"] for p in space if dict(p)["formulation"] == "sparse_core"]
     assert blocks == [8192, 32768]
-    assert formulations.heuristic(problem, CHIP) == formulations.IM2COL
+    assert xla.heuristic(problem, CHIP) == xla.IM2COL
     # Blocks that are longer than the map, or larger than the memory, are left out.
     for changes in ({"out_capacity": 1000}, {"in_channels": 2048}):
-        (only,) = sparse_core.space(dataclasses.replace(problem, **changes), CHIP)
+        (only,) = sparse_core.space(problems.changed(problem, **changes), CHIP)
         assert dict(only)["block_rows"] == 8192
 
 

@@ -33,7 +33,7 @@ def test_products_compile(chip, product, dtype):
     channels = 64 if dtype == "bfloat16" else 32  # half of the time to compile
     problem = make_problem(product, dtype, channels, rows, stride=2)
     hardware = facts(topology)
-    assert sparse_core.refusal(problem, hardware) is None
+    assert sparse_core.supports(problem, hardware) is None
     parameters = sparse_core.space(problem, hardware)[0]
     program = compile_for(topology, *operands(problem, parameters))
     assert 'execution_thread="sparsecore"' in program.as_text()
@@ -47,5 +47,5 @@ def test_products_compile(chip, product, dtype):
 def test_chips_without_sparse_cores_are_refused(chip):
     hardware = facts(BY_CHIP[chip])
     problem = make_problem("forward", "bfloat16")
-    assert "has no SparseCores" in sparse_core.refusal(problem, hardware)
+    assert "has no SparseCores" in sparse_core.supports(problem, hardware)
     assert sparse_core.space(problem, hardware) == ()

@@ -22,7 +22,7 @@ PRODUCTS = ("forward", "dgrad", "wgrad")
 def compiled(topology, product, dtype, window=0, **options):
     """The program, its problem and its parameters."""
     problem, hardware = make_problem(product, dtype, **options), facts(topology)
-    assert tpu.refusal(problem, hardware) is None
+    assert tpu.supports(problem, hardware) is None
     parameters = tpu.space(problem, hardware)[window]
     return compile_product(topology, problem, parameters), problem, dict(parameters)
 
@@ -33,11 +33,13 @@ def padded(channels):
 
 def check_memory(program, problem):
     """No more than the operands as the kernel wants them, and the result before it is cut."""
-    rows = problem.in_capacity + problem.out_capacity
+    rows = problem.layer.in_capacity + problem.layer.out_capacity
     channels = padded(problem.in_channels) + padded(problem.out_channels)
     # Three bfloat16 parts of one operand, float32 of the other; sums of blocks in float32.
     operands = rows * channels * 8
-    weights = problem.num_offsets * padded(problem.in_channels) * padded(problem.out_channels) * 16
+    weights = (
+        problem.layer.num_offsets * padded(problem.in_channels) * padded(problem.out_channels) * 16
+    )
     assert program.memory_analysis().temp_size_in_bytes < operands + weights
 
 

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
 
+import problems
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, slow_unless
-from voxax.algorithms import Problem
 from voxax.algorithms.depthwise import tpu
-from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.implicit_gemm import bodies
+from voxax.algorithms.explicit_gemm import xla
 from voxax.hardware import HardwareInfo
 
 CHIP = HardwareInfo(platform="tpu", device_kind="some", vmem_bytes=2**27, smem_bytes=2**20, cores=1)
@@ -26,7 +25,7 @@ PRODUCTS = ("forward", "dgrad", "wgrad")
 
 
 def problem_of(product, kmap, channels, dtype):
-    return Problem(
+    return problems.make_problem(
         product, "depthwise", kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, channels,
         channels, 1, dtype, "highest", kmap.symmetric, "tpu", kmap.spec,
     )  # fmt: skip
@@ -65,10 +64,9 @@ def test_products_are_those_of_explicit(options, dtype, window, block, channels,
     chosen = (*tpu.parameters(tpu.Blocks(window, block)), ("interpret", 1))
     a, b = operands(kmap, product, channels, dtype)
     results = []
-    for module, parameters in ((bodies, chosen), (formulations, formulations.IM2COL)):
-        names = module.views(parameters, product, kmap.symmetric)
-        views = {name: kmap.view(name) for name in names}
-        run = jax.jit(lambda a, b, v, m=module, p=parameters: m.apply(problem, p, a, b, v))
+    for kernel, parameters in ((tpu.WINDOWED, chosen), (xla.EXPLICIT, xla.IM2COL)):
+        views = problems.views_of(kmap, kernel, problem, parameters)
+        run = jax.jit(lambda a, b, v, k=kernel, p=parameters: k.apply(problem, p, a, b, v))
         results.append(np.asarray(run(a, b, views), np.float32))
     actual, expected = results
     assert np.isfinite(actual).all()
@@ -80,10 +78,10 @@ def test_admitted_on_tpus_alone_and_refusals_say_why():
     problem = problem_of("forward", kmap, 300, "float32")
 
     def reason(hardware=CHIP, **changes):
-        return tpu.refusal(dataclasses.replace(problem, **changes), hardware)
+        return tpu.supports(problems.changed(problem, **changes), hardware)
 
     assert reason() is None
-    found = [dict(p) for p in bodies.space(problem, CHIP) if dict(p).get("body") == "windows"]
+    found = [dict(p) for p in problems.space_of(problem, CHIP) if dict(p).get("body") == "windows"]
     assert [(p["window_rows"], p["channel_block"]) for p in found] == [(256, 384), (512, 384)]
     little = dataclasses.replace(CHIP, vmem_bytes=2**24)
     assert next(dict(p)["channel_block"] for p in tpu.space(problem, little)) < 384

@@ -1,12 +1,12 @@
 """Depthwise products through the real TPU compiler, for chips that are not there."""
 
-import dataclasses
 import functools
 
 import jax
 import pytest
 from benchmarks.tpu.program import TOPOLOGIES, compile_product, make_problem
 
+import problems
 from voxax import _compat
 from voxax.algorithms.depthwise import tpu
 from voxax.hardware import describe
@@ -22,13 +22,13 @@ facts = functools.cache(describe)  # a process of its own each time
 
 
 def check(topology, product, dtype, window=0, **options):
-    problem = dataclasses.replace(make_problem(product, dtype, **options), kind="depthwise")
-    assert tpu.refusal(problem, facts(topology)) is None
+    problem = problems.changed(make_problem(product, dtype, **options), kind="depthwise")
+    assert tpu.supports(problem, facts(topology)) is None
     program = compile_product(topology, problem, tpu.space(problem, facts(topology))[window])
     assert "tpu_custom_call" in program.as_text()
     # Three bfloat16 parts of one operand, float32 of the other, and the result before it is cut.
-    rows, channels = 2 * problem.in_capacity, -(-problem.in_channels // 128) * 128
-    table = 4 * rows * (problem.num_offsets + 8)
+    rows, channels = 2 * problem.layer.in_capacity, -(-problem.in_channels // 128) * 128
+    table = 4 * rows * (problem.layer.num_offsets + 8)
     assert program.memory_analysis().temp_size_in_bytes < rows * channels * 8 + 2 * table
 
 

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
 
+import problems
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels
-from voxax.algorithms import Problem
-from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.implicit_gemm import bodies
+from voxax.algorithms.explicit_gemm import xla
 from voxax.hardware import HardwareInfo, describe
 
 # The chip adds in another order than the host, in float32 too.
@@ -51,19 +50,19 @@ def problem_and_operands(kmap, product, kind, dtype, channels):
 
     shape = (kmap.num_offsets, channels, *([channels] if kind == "dense" else []))
     x, dy, w = draw(kmap.in_capacity, channels), draw(kmap.out_capacity, channels), draw(*shape)
-    problem = Problem(
+    problem = problems.make_problem(
         product, kind, kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, channels, channels,
         1, dtype, "highest", kmap.symmetric, "tpu", kmap.spec,
     )  # fmt: skip
     return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
 
 
-def run_on(device, module, parameters, problem, operands, kmap):
+def run_on(device, kernel, parameters, problem, operands, kmap):
     """The product there, in float32."""
-    names = module.views(parameters, problem.product, problem.symmetric)
-    views = {name: np.asarray(kmap.view(name)) for name in names}
+    views = problems.views_of(kmap, kernel, problem, parameters)
+    views = {name: np.asarray(view) for name, view in views.items()}
     arguments = jax.device_put((*operands, views), device)
-    apply = functools.partial(module.apply, problem, parameters)
+    apply = functools.partial(kernel.apply, problem, parameters)
     return np.asarray(jax.jit(apply)(*arguments), np.float32)
 
 
@@ -74,11 +73,12 @@ def compare(device, host, windows, relation, product, kind, dtype, channels):
     parameters = windows(problem)
     assert dict(parameters)["body"] == "windows"
     interpreted = tuple(sorted({**dict(parameters), "interpret": 1}.items()))
-    actual = run_on(device, bodies, parameters, problem, operands, kmap)
-    again = run_on(device, bodies, parameters, problem, operands, kmap)
+    kernel = problems.kernel_of(problem, parameters)
+    actual = run_on(device, kernel, parameters, problem, operands, kmap)
+    again = run_on(device, kernel, parameters, problem, operands, kmap)
     np.testing.assert_array_equal(actual, again)
-    on_host = run_on(host, bodies, interpreted, problem, operands, kmap)
-    expected = run_on(host, formulations, formulations.IM2COL, problem, operands, kmap)
+    on_host = run_on(host, kernel, interpreted, problem, operands, kmap)
+    expected = run_on(host, xla.EXPLICIT_GEMM, xla.IM2COL, problem, operands, kmap)
     assert relative_error(on_host, expected) < TOLERANCE[dtype]
     assert relative_error(actual, on_host) < TOLERANCE[dtype]
 
@@ -92,7 +92,7 @@ def test_the_device_agrees_with_the_interpreter(relation, product, kind, dtype, 
     facts = describe(device)
 
     def first(problem):
-        return bodies.space(problem, facts)[0]
+        return problems.space_of(problem, facts)[0]
 
     compare(device, host, first, relation, product, kind, dtype, channels)
 
@@ -106,7 +106,7 @@ def test_the_comparison_itself_runs(monkeypatch):
     )
 
     def interpreted(problem):
-        return tuple(sorted((*bodies.space(problem, chip)[0], ("interpret", 1))))
+        return tuple(sorted((*problems.space_of(problem, chip)[0], ("interpret", 1))))
 
     compare(host, host, interpreted, "strided", "forward", "dense", "bfloat16", 5)
     made.cache_clear()

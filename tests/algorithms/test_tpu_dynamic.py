@@ -7,8 +7,9 @@ import jax
 import pytest
 from benchmarks.tpu.program import TOPOLOGIES, compile_for
 
+import problems
 from voxax import _compat
-from voxax.algorithms import Problem, lookup
+from voxax.algorithms import lookup
 from voxax.products.convolve import sized_spec
 
 pytestmark = [
@@ -25,11 +26,11 @@ def test_products_compile(topology, method):
 
     def three(x, dy, w, sizes):
         def one(product, a, b):
-            problem = Problem(
+            problem = problems.make_problem(
                 product, "dynamic", 256, 256, 9, 128, 128, 1, "float32", "highest", False, "tpu",
                 spec, grid=grid,
             )  # fmt: skip
-            algorithm = lookup(method, "dynamic")
+            algorithm = lookup(method, "dynamic")[-1]
             parameters = algorithm.heuristic(problem, None)
             return algorithm.apply(problem, parameters, a, b, {"sizes": sizes})
 

@@ -21,6 +21,7 @@ import voxax as vx
 from interpreted import RACE, simulated
 from oracle import relative_error
 from samples import make_voxels, slow_unless
+from voxax.algorithms.implicit_gemm.windows import VIEWS
 
 ROWS, LANES, WINDOW = 48, 128, 8
 STARTS = (8, 40, 0, 24)
@@ -191,12 +192,12 @@ def test_the_kernels_neither_race_nor_read_what_nobody_wrote(
 
 def test_windows_beyond_the_rows_are_noticed(monkeypatch):
     kmap = tiny("submanifold")
-    starts, lengths = kmap.view("windows")
+    starts, lengths = kmap.view("windows", VIEWS["windows"])
     beyond = jnp.stack([jnp.where(lengths > 0, starts + 512, starts), lengths])
     view = vx.KernelMap.view
 
-    def moved(kmap, name):
-        return beyond if name == "windows" else view(kmap, name)
+    def moved(kmap, name, builder=None):
+        return beyond if name == "windows" else view(kmap, name, builder)
 
     monkeypatch.setattr(vx.KernelMap, "view", moved)
     # The pipeline would raise; a kernel that confines its copies selects nothing instead.

@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
 
+import problems
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, slow_unless
 from voxax import _compat
-from voxax.algorithms import Problem, lookup
-from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.implicit_gemm import bodies, tpu
+from voxax.algorithms import names
+from voxax.algorithms.explicit_gemm import xla
+from voxax.algorithms.implicit_gemm import tpu
+from voxax.algorithms.implicit_gemm.windows import VIEWS
 from voxax.hardware import HardwareInfo
+from voxax.tuning.space import space_of
 
 CHIP = HardwareInfo(platform="tpu", device_kind="some", vmem_bytes=2**27, smem_bytes=2**20, cores=1)
 TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-2}
@@ -48,7 +51,7 @@ def parameters_of(window, in_block, out_block, stripes):
 
 
 def problem_of(product, kmap, c_in, c_out, dtype, precision="highest", platform="tpu"):
-    return Problem(
+    return problems.make_problem(
         product, "dense", kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, c_in, c_out, 1,
         dtype, precision, kmap.symmetric, platform, kmap.spec,
     )  # fmt: skip
@@ -73,10 +76,9 @@ def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
     problem = problem_of(product, kmap, c_in, c_out, dtype, precision)
     a, b = operands(kmap, product, c_in, c_out, dtype)
     results = []
-    for module, chosen in ((bodies, parameters), (formulations, formulations.IM2COL)):
-        names = module.views(chosen, product, kmap.symmetric)
-        views = {name: kmap.view(name) for name in names}
-        run = jax.jit(lambda a, b, v, m=module, c=chosen: m.apply(problem, c, a, b, v))
+    for kernel, chosen in ((tpu.WINDOWED, parameters), (xla.EXPLICIT_GEMM, xla.IM2COL)):
+        views = problems.views_of(kmap, kernel, problem, chosen)
+        run = jax.jit(lambda a, b, v, k=kernel, c=chosen: k.apply(problem, c, a, b, v))
         results.append(run(a, b, views))
     assert results[0].dtype == results[1].dtype == dtype
     return [np.asarray(result, np.float32) for result in results]
@@ -130,7 +132,7 @@ def test_products_are_those_of_explicit_gemm(cloud, options, dtype, blocks, chan
 def test_the_short_windows_are_exceeded():
     """Check that runs in the case above are longer than the windows."""
     kmap = vx.kernel_map(make_voxels(slabs(), capacity=640), 2, 2)
-    assert np.asarray(kmap.view("windows"))[1].max() > 3 * 32
+    assert np.asarray(kmap.view("windows", VIEWS["windows"]))[1].max() > 3 * 32
 
 
 def shuffled_map(rng):
@@ -147,11 +149,10 @@ def shuffled_map(rng):
 @pytest.mark.parametrize("product", ["forward", "wgrad"])
 def test_maps_in_no_order_are_right_or_nan(product, rng):
     kmap, shuffled = shuffled_map(rng)
-    problem = dataclasses.replace(
-        problem_of(product, kmap, 4, 4, "float32"), symmetric=False, spec=None
-    )
+    problem = problem_of(product, kmap, 4, 4, "float32")
+    problem = problems.changed(problem, symmetric=False, spec=None)
     a, b = (jnp.nan_to_num(v) for v in operands(kmap, product, 4, 4, "float32"))
-    views = {name: shuffled.view(name) for name in tpu.views((), product, False)}
+    views = problems.views_of(shuffled, tpu.WINDOWED, problem, ())
     chosen = parameters_of(16, 128, 128, 2)
     found = np.asarray(tpu.apply(problem, chosen, a, b, views))
     x = np.asarray(a)[np.asarray(shuffled.view("neighbors"))[:, 0]]
@@ -166,10 +167,10 @@ def test_of_integers_in_no_order_some_are_right_the_others_the_least(rng):
     """In two blocks of channels, whose sum is not twice the least, which would be zero."""
     kmap, shuffled = shuffled_map(rng)
     problem = problem_of("forward", kmap, 200, 4, "int8")
-    problem = dataclasses.replace(problem, symmetric=False, spec=None)
+    problem = problems.changed(problem, symmetric=False, spec=None)
     x = jnp.asarray(rng.integers(-128, 128, (kmap.in_capacity, 200)), "int8")
     w = jnp.asarray(rng.integers(-128, 128, (1, 200, 4)), "int8")
-    views = {name: shuffled.view(name) for name in tpu.views((), "forward", False)}
+    views = problems.views_of(shuffled, tpu.WINDOWED, problem, ())
     found = np.asarray(tpu.apply(problem, parameters_of(16, 128, 128, 2), x, w, views))
     rows = np.asarray(x, np.int32)[np.asarray(shuffled.view("neighbors"))[:, 0]]
     wanted = rows @ np.asarray(w, np.int32)[0]
@@ -184,7 +185,7 @@ def test_selection_rounds_nothing():
     problem = problem_of("forward", kmap, 4, 4, "float32")
     x = np.random.default_rng(0).normal(size=(128, 4)) * 10.0 ** np.arange(-20, 20, 10)[None]
     x = jnp.where(kmap.in_geometry.valid[:, None], jnp.asarray(x, "float32"), jnp.float32(0))
-    views = {name: kmap.view(name) for name in tpu.views((), "forward", kmap.symmetric)}
+    views = problems.views_of(kmap, tpu.WINDOWED, problem, ())
     w = jnp.eye(4, dtype="float32")[None]
     y = tpu.apply(problem, parameters_of(256, 128, 128, 1), x, w, views)
     np.testing.assert_array_equal(y, x)
@@ -200,7 +201,7 @@ def test_integers_of_8_bits_are_summed_exactly(product, x64):
     x = jnp.full((kmap.in_capacity, 64), -127, "int8")
     w = jnp.full((27, 64, 3), -127, "int8").at[:, 0, 0].set(1)
     other = w if product == "forward" else jnp.full((kmap.out_capacity, 3), 127, "int8")
-    views = {name: kmap.view(name) for name in tpu.views((), product, kmap.symmetric)}
+    views = problems.views_of(kmap, tpu.WINDOWED, problem, ())
     with jax.enable_x64(x64):
         found = tpu.apply(problem, parameters_of(256, 64, 64, 1), x, other, views)
     table = np.asarray(kmap.view("neighbors"))
@@ -242,21 +243,26 @@ def test_lower_precision_is_one_pass():
     assert 1e-4 < relative_error(actual, expected) < 1e-2
 
 
+def is_windowed(parameters):
+    return ("body", "windows") in parameters
+
+
 def test_on_tpus_alone_and_first_there():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
     problem = problem_of("forward", kmap, 64, 64, "bfloat16")
-    found = bodies.space(problem, CHIP)
-    assert tpu.is_windowed(found[0])
-    assert not tpu.is_windowed(found[-1])
-    assert [dict(p)["window_rows"] for p in found if tpu.is_windowed(p)] == [256, 512]
+    found = problems.space_of(problem, CHIP)
+    assert is_windowed(found[0])
+    assert not is_windowed(found[-1])
+    assert [dict(p)["window_rows"] for p in found if is_windowed(p)] == [256, 512]
     assert all("interpret" not in dict(p) for p in found)
-    assert lookup("implicit_gemm").preferred(problem, CHIP)
+    assert space_of(problem, names(), CHIP).candidates[0].kernel is tpu.WINDOWED
     nothing_known = HardwareInfo(platform="tpu", device_kind="unknown")
-    assert not lookup("implicit_gemm").preferred(problem, nothing_known)
-    cpu = dataclasses.replace(problem, platform="cpu")
+    first = space_of(problem, names(), nothing_known).candidates[0]
+    assert first.kernel.name == "explicit_gemm"
+    cpu = problems.changed(problem, platform="cpu")
     there = HardwareInfo(platform="cpu", device_kind="cpu")
-    assert not any(tpu.is_windowed(p) for p in bodies.space(cpu, there))
-    assert "on TPUs, not on cpu" in tpu.refusal(cpu, there)
+    assert not any(is_windowed(p) for p in problems.space_of(cpu, there))
+    assert "on TPUs, not on cpu" in tpu.supports(cpu, there)
 
 
 def test_refusals_say_why():
@@ -264,7 +270,7 @@ def test_refusals_say_why():
     problem = problem_of("forward", kmap, 64, 64, "bfloat16")
 
     def reason(hardware=CHIP, **changes):
-        return tpu.refusal(dataclasses.replace(problem, **changes), hardware)
+        return tpu.supports(problems.changed(problem, **changes), hardware)
 
     assert reason() is None
     assert "grouped" in reason(kind="grouped")

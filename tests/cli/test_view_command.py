@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import voxax as vx
+from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
 from voxax.cli import main
 from voxax.cli.view import colorings_of
-from voxax.geometry.windows import WINDOW_TILE
 from voxax.io import PointCloud, read, write_ply
 from voxax.plot import CORRECT, WRONG, rgb
 

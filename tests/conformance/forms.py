@@ -8,91 +8,96 @@ take their names then, and no program of one is ever used for another.
 import contextlib
 import dataclasses
 
-from voxax.algorithms import Algorithm, native, registry
+from voxax.algorithms import Kernel, registry
+from voxax.algorithms.depthwise import cpu as depthwise_cpu
 from voxax.algorithms.depthwise import gpu as depthwise_gpu
 from voxax.algorithms.depthwise import tpu as depthwise_tpu
-from voxax.algorithms.explicit_gemm import formulations, sparse_core
-from voxax.algorithms.implicit_gemm import bodies, gpu, tpu, xla
-from voxax.algorithms.rows import EVERY_PRODUCT
+from voxax.algorithms.explicit_gemm import sparse_core
+from voxax.algorithms.explicit_gemm import xla as explicit_xla
+from voxax.algorithms.implicit_gemm import cpu, gpu, tpu, xla
+from voxax.algorithms.kernel import EVERY_PRODUCT
+from voxax.algorithms.rows import multiplies, table_read
 from voxax.hardware import HardwareInfo
 
 
-def make_form(name, module, product, wgrad=None):
-    """``product``: parameters of forward and dgrad, and of wgrad where it has none of its own."""
+def make_form(name, parameters, reads, apply, views=None):
+    """``parameters``: from a problem. :func:`registered` adds the same for depthwise weights."""
 
-    def parameters(problem, hardware):
+    def chosen(problem, hardware):
         del hardware
-        return wgrad if wgrad is not None and problem.product == "wgrad" else product
+        return parameters(problem)
 
-    return Algorithm(
+    return Kernel(
         name=name,
-        kinds=frozenset({"dense", "grouped", "depthwise"}),
+        kind="dense",
         products=EVERY_PRODUCT,
-        platforms=frozenset({"any"}),
-        revision=1,
-        supports=module.supports,
-        space=lambda problem, hardware: (parameters(problem, hardware),),
-        heuristic=parameters,
-        views=module.views,
-        forms=(product,),
-        apply=module.apply,
+        platform="any",
+        supports=multiplies,
+        space=lambda problem, hardware: (chosen(problem, hardware),),
+        heuristic=chosen,
+        reads=reads,
+        apply=apply,
+        views=views or {},
+        rank=10**6,
     )
 
 
 def explicit(name, parameters):
-    return make_form(name, formulations, parameters)
+    return make_form(name, lambda problem: parameters, explicit_xla.reads, explicit_xla.apply)
+
+
+def tiles(problem, rows, wgrad_rows, splits):
+    if problem.product == "wgrad":
+        return (("gemm_block_size", wgrad_rows), ("split_k_factor", splits))
+    return (("fwd_block_size", rows),)
 
 
 def implicit(name, rows, wgrad_rows, splits):
     return make_form(
-        name,
-        xla,
-        (("fwd_block_size", rows),),
-        (("gemm_block_size", wgrad_rows), ("split_k_factor", splits)),
+        name, lambda problem: tiles(problem, rows, wgrad_rows, splits), table_read, xla.apply
     )
 
 
 def natively(name, rows):
     """In tiles of so many rows by the native kernels; in XLA where those do not run."""
 
-    def parameters(problem, hardware):
-        del hardware
-        wgrad = problem.product == "wgrad"
-        if native.refusal(problem) is None:
-            return native.parameters(**{BLOCK[wgrad]: rows})
-        return ((BLOCK[True], rows), ("split_k_factor", 1)) if wgrad else ((BLOCK[False], rows),)
+    def parameters(problem):
+        if cpu.refusal(problem) is None:
+            return cpu.native_parameters(**{BLOCK[problem.product == "wgrad"]: rows})
+        return tiles(problem, rows, rows, 1)
 
-    return dataclasses.replace(
-        make_form(name, xla, ()),
-        space=lambda problem, hardware: (parameters(problem, hardware),),
-        heuristic=parameters,
-        apply=bodies.apply,
-    )
+    def apply(problem, parameters, a, b, views):
+        module = depthwise_cpu if problem.layer.kind == "depthwise" else cpu
+        run = module.apply if ("body", "native") in parameters else xla.apply
+        return run(problem, parameters, a, b, views)
+
+    return make_form(name, parameters, table_read, apply)
 
 
 def interpreted(name, chip, dense, depthwise, sizes):
     """A chip's kernels as plain JAX, with these sizes where they take them; else in XLA."""
 
-    def parameters(problem, hardware):
-        del hardware
-        there = dataclasses.replace(problem, platform=chip.platform)
-        body = depthwise if problem.kind == "depthwise" else dense
-        if body.refusal(there, chip) is None:
-            chosen = dict(body.space(there, chip)[0])
-            chosen |= {key: size for key, size in sizes.items() if key in chosen}
-            return tuple(sorted({**chosen, "interpret": 1}.items()))
-        if problem.product == "wgrad":
-            return (("gemm_block_size", 4), ("split_k_factor", 1))
-        return (("fwd_block_size", 4),)
+    def module_of(problem):
+        return depthwise if problem.layer.kind == "depthwise" else dense
 
-    return dataclasses.replace(
-        make_form(name, xla, ()),
-        space=lambda problem, hardware: (parameters(problem, hardware),),
-        heuristic=parameters,
-        views=bodies.views,
-        apply=bodies.apply,
-        forms=((),),
-    )
+    def parameters(problem):
+        there = dataclasses.replace(problem, platform=chip.platform)
+        module = module_of(problem)
+        if module.supports(there, chip) is not None:
+            return tiles(problem, 4, 4, 1)
+        chosen = dict(module.space(there, chip)[0])
+        chosen |= {key: size for key, size in sizes.items() if key in chosen}
+        return tuple(sorted({**chosen, "interpret": 1}.items()))
+
+    def reads(parameters, product, symmetric):
+        names = dense.reads if ("interpret", 1) in parameters else table_read
+        return names(parameters, product, symmetric)
+
+    def apply(problem, parameters, a, b, views):
+        run = module_of(problem).apply if ("interpret", 1) in parameters else xla.apply
+        return run(problem, parameters, a, b, views)
+
+    return make_form(name, parameters, reads, apply, dense.VIEWS)
 
 
 def windowed(name, window, stripes):
@@ -119,11 +124,11 @@ BLOCK = {False: "fwd_block_size", True: "gemm_block_size"}
 FORMS = {
     form.name: form
     for form in (
-        explicit("im2col", formulations.IM2COL),
-        explicit("output_stationary", formulations.OUTPUT_STATIONARY),
+        explicit("im2col", explicit_xla.IM2COL),
+        explicit("output_stationary", explicit_xla.OUTPUT_STATIONARY),
         # Many blocks for each tap, the last one partly full; and one that is never full.
-        explicit("pair_lists_4", formulations.pair_list_parameters(4)),
-        explicit("pair_lists_1024", formulations.pair_list_parameters(1024)),
+        explicit("pair_lists_4", explicit_xla.pair_list_parameters(4)),
+        explicit("pair_lists_1024", explicit_xla.pair_list_parameters(1024)),
         # Many tiles; and one that is larger than the map, with stripes for wgrad.
         implicit("tiles_4", 4, 4, 1),
         implicit("tiles_256", 256, 16, 4),
@@ -146,16 +151,16 @@ def by_sparse_cores(name, block):
     )
     chosen = tuple(sorted((*sparse_core.parameters(block, chip), ("interpret", 1))))
 
-    def parameters(problem, hardware):
-        del hardware
+    def parameters(problem):
         there = dataclasses.replace(problem, platform="tpu")
-        return chosen if sparse_core.refusal(there, chip) is None else formulations.IM2COL
+        runs = sparse_core.supports(there, chip) is None
+        return chosen if runs else explicit_xla.IM2COL
 
-    return dataclasses.replace(
-        make_form(name, formulations, chosen),
-        space=lambda problem, hardware: (parameters(problem, hardware),),
-        heuristic=parameters,
-    )
+    def apply(problem, parameters, a, b, views):
+        module = sparse_core if parameters == chosen else explicit_xla
+        return module.apply(problem, parameters, a, b, views)
+
+    return make_form(name, parameters, table_read, apply)
 
 
 # Interpreted too, and run by a sample of their own alone: in the smallest tiles and blocks, so that
@@ -169,9 +174,14 @@ SAMPLED = {
 @contextlib.contextmanager
 def registered():
     """Inside, the forms are algorithms like others, behind all others."""
-    before = registry.ALGORITHMS
-    registry.ALGORITHMS = (*before, *FORMS.values(), *SAMPLED.values())
+    before = registry.kernels
+    forms = (*FORMS.values(), *SAMPLED.values())
+    forms += tuple(dataclasses.replace(form, kind="depthwise") for form in forms)
+    # A form may be an algorithm as it is.
+    known = {(kernel.name, kernel.kind) for kernel in before()}
+    forms = tuple(form for form in forms if (form.name, form.kind) not in known)
+    registry.kernels = lambda: (*before(), *forms)
     try:
         yield
     finally:
-        registry.ALGORITHMS = before
+        registry.kernels = before

@@ -4,20 +4,22 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import problems
 from conformance.cases import as_function, make_inputs, run
 from conformance.catalogue import OPERATORS
-from conformance.forms import FORMS
-from voxax.algorithms import ALGORITHMS, Problem
+from conformance.forms import FORMS, SAMPLED
+from voxax.algorithms import lookup, names
 from voxax.hardware import HardwareInfo
 from voxax.tuning import record_choices
-from voxax.tuning.space import refusal
 
 PRODUCTS = ("forward", "dgrad", "wgrad")
 KINDS = ("dense", "grouped", "depthwise")
 
 
 def make_problem(product, kind):
-    return Problem(product, kind, 999, 999, 27, 8, 8, 1, "float32", "highest", True, "cpu")
+    return problems.make_problem(
+        product, kind, 999, 999, 27, 8, 8, 1, "float32", "highest", True, "cpu"
+    )
 
 
 pytestmark = pytest.mark.usefixtures("forms")
@@ -37,7 +39,8 @@ def test_every_product_is_lowered_with_the_form(form, name):
         jax.jit(jax.grad(loss, (0, 1))).lower(features, weights)
     assert {choice.problem.product for choice in choices} == {"forward", "dgrad", "wgrad"}
     for choice in choices:
-        assert choice.implementation is FORMS[form]
+        assert choice.kernel.apply is FORMS[form].apply
+        assert choice.algorithm == form
         assert choice.parameters == FORMS[form].heuristic(choice.problem, None)
 
 
@@ -61,10 +64,11 @@ def test_every_variant_of_every_algorithm_has_a_form():
     problems = [make_problem(product, kind) for product in PRODUCTS for kind in KINDS]
     cpu, other = (HardwareInfo(platform=p, device_kind="some") for p in ("cpu", "any"))
     there = {variant(f.heuristic(p, cpu)) for f in FORMS.values() for p in problems}
-    for algorithm in ALGORITHMS:
-        for problem in problems:
-            if problem.kind not in algorithm.kinds or refusal(algorithm, problem, cpu):
+    for problem in problems:
+        kind = problem.layer.kind
+        for kernel in (k for name in names(kind) for k in lookup(name, kind)):
+            if kernel.name in (*FORMS, *SAMPLED) or kernel.refusal(problem, cpu) is not None:
                 continue
             for hardware in (cpu, other):
-                found = set(map(variant, algorithm.space(problem, hardware)))
-                assert found - there == set(), algorithm.name
+                found = set(map(variant, kernel.space(problem, hardware)))
+                assert found - there == set(), kernel.name

@@ -52,7 +52,7 @@ def check_neighbors(kmap, rows, out_rows, kernel, stride, dilation, transposed=F
     neighbors = np.asarray(kmap.neighbors)
     np.testing.assert_array_equal(neighbors[: len(out_rows)], expected)
     assert (neighbors[len(out_rows) :] == -1).all()
-    on_host = host.neighbor_table(rows, out_rows, kmap.spec, kmap.in_capacity, kmap.out_capacity)
+    on_host = host.neighbor_table(rows, out_rows, kmap.spec, kmap.out_capacity)
     np.testing.assert_array_equal(on_host, neighbors)
     backwards = host.invert_table(neighbors, kmap.in_capacity)
     np.testing.assert_array_equal(kmap.view("transposed_neighbors"), backwards)

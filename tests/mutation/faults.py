@@ -11,10 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_IM2COL = "voxax.algorithms.explicit_gemm.im2col"
-_OUTPUT_STATIONARY = "voxax.algorithms.explicit_gemm.output_stationary"
-_PAIR_LISTS = "voxax.algorithms.explicit_gemm.pair_lists"
-_FORMULATIONS = "voxax.algorithms.explicit_gemm.formulations"
+_EXPLICIT = "voxax.algorithms.explicit_gemm.xla"
 _IMPLICIT = "voxax.algorithms.implicit_gemm.xla"
 
 FAULTS = {}
@@ -63,7 +60,7 @@ def fault(name, *targets, tests=("conformance",), near=""):
 
 def _each_table_form(attribute):
     """The attribute in every module that reads neighbour tables."""
-    return tuple(f"{module}:{attribute}" for module in (_IM2COL, _OUTPUT_STATIONARY, _IMPLICIT))
+    return tuple(f"{module}:{attribute}" for module in (_EXPLICIT, _IMPLICIT))
 
 
 @fault("taps in reverse order", "voxax.geometry.kernel_spec:box_offsets")
@@ -138,7 +135,7 @@ def _(original):
 
 
 @fault("transposed maps keep the direction", "voxax.geometry.build:invert_neighbors",
-       "voxax.geometry.views:invert_neighbors", near="conv_transposed")  # fmt: skip
+       "voxax.geometry.kernel_map:invert_neighbors", near="conv_transposed")  # fmt: skip
 def _(original):
     return lambda neighbors, capacity: original(neighbors, capacity)[:, ::-1]
 
@@ -177,11 +174,11 @@ def _(original):
     return lambda neighbors, x: jnp.maximum(neighbors, 0)
 
 
-@fault("groups interleaved", _IM2COL + ":_multiply", _OUTPUT_STATIONARY + ":times",
-       _PAIR_LISTS + ":times", _IMPLICIT + ":times", near="conv_grouped")  # fmt: skip
+@fault("groups interleaved", _EXPLICIT + ":_multiply",
+       _EXPLICIT + ":times", _IMPLICIT + ":times", near="conv_grouped")  # fmt: skip
 def _(original):
     def wrong(problem, gathered, w):
-        if problem.kind == "grouped":
+        if problem.layer.kind == "grouped":
             parts = gathered.reshape(*gathered.shape[:-1], -1, w.shape[-3])
             gathered = jnp.swapaxes(parts, -1, -2).reshape(gathered.shape)
         return original(problem, gathered, w)
@@ -193,7 +190,7 @@ def _(original):
 def _(original):
     def wrong(problem, b, views):
         w, table = original(problem, b, views)
-        return w[::-1] if problem.product == "dgrad" and problem.symmetric else w, table
+        return w[::-1] if problem.product == "dgrad" and problem.layer.symmetric else w, table
 
     return wrong
 
@@ -204,7 +201,7 @@ def _(original):
     return lambda dy, neighbors: dy
 
 
-@fault("the last tap left out", _OUTPUT_STATIONARY + ":oriented", near="output_stationary")
+@fault("the last tap left out", _EXPLICIT + ":oriented", near="output_stationary")
 def _(original):
     def wrong(problem, b, views):
         w, table = original(problem, b, views)
@@ -213,7 +210,7 @@ def _(original):
     return wrong
 
 
-@fault("lists of pairs begin one late", "voxax.geometry.views:list_pairs")
+@fault("lists of pairs begin one late", "voxax.geometry.kernel_map:list_pairs")
 def _(original):
     def wrong(neighbors):
         pairs, starts = original(neighbors)
@@ -222,7 +219,7 @@ def _(original):
     return wrong
 
 
-@fault("the last block runs into the next tap", _PAIR_LISTS + ":_walk")
+@fault("the last block runs into the next tap", _EXPLICIT + ":_walk")
 def _(original):
     del original
 
@@ -241,7 +238,7 @@ def _(original):
     return wrong
 
 
-@fault("dgrad by pairs keeps the sides", _FORMULATIONS + ":pair_lists", near="pair_lists")
+@fault("dgrad by pairs keeps the sides", _EXPLICIT + ":pair_lists", near="pair_lists")
 def _(original):
     def wrong(problem, block, a, b, views):
         if problem.product == "dgrad":
@@ -284,7 +281,7 @@ def _(original):
 @fault("problems of any density share a choice", "voxax.tuning.entry:key_of",
        tests=("tuning/test_space.py",))  # fmt: skip
 def _(original):
-    return lambda problem: original(dataclasses.replace(problem, density=None))
+    return lambda problem: original(problem.with_layer(density=None))
 
 
 @fault("the guard looks at the mean only", "voxax.tuning.measure:_TOLERANCE",

@@ -1,6 +1,5 @@
 """The native kernels: every instruction set of this machine against sums in float64."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -10,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import problems
 from voxax import _native
-from voxax.algorithms import Problem
 from voxax.algorithms.depthwise import cpu as depthwise
-from voxax.algorithms.depthwise.gradients import gradients
+from voxax.algorithms.depthwise.cpu import gradients
 from voxax.algorithms.implicit_gemm import cpu
 from voxax.algorithms.rows import table_views
 from voxax.coords import find_neighbors
@@ -40,7 +39,7 @@ def simd(request):
 
 
 def body_of(problem):
-    return depthwise if problem.kind == "depthwise" else cpu
+    return depthwise if problem.layer.kind == "depthwise" else cpu
 
 
 def space_of(problem):
@@ -48,7 +47,7 @@ def space_of(problem):
 
 
 def make_problem(product, table, inputs, c_in, c_out, groups=1, dtype="float32", kind=None):
-    return Problem(
+    return problems.make_problem(
         product,
         kind or ("dense" if groups == 1 else "grouped"),
         inputs,
@@ -83,8 +82,8 @@ def inverted(table, inputs):
 def draw(rng, problem):
     """``x, dy, w`` in the problem's dtype, and the same in float64."""
     shapes = (
-        (problem.in_capacity, problem.in_channels),
-        (problem.out_capacity, problem.out_channels),
+        (problem.layer.in_capacity, problem.in_channels),
+        (problem.layer.out_capacity, problem.out_channels),
         problem.weight_shape,
     )
     given = [jnp.asarray(rng.normal(size=shape), problem.dtype) for shape in shapes]
@@ -92,13 +91,13 @@ def draw(rng, problem):
 
 
 def expected(problem, table, x, dy, w):
-    depth = problem.kind == "depthwise"
-    g = max(problem.in_channels, 1) if depth else problem.groups
-    w = w.reshape(problem.num_offsets, g, problem.in_channels // g, problem.out_channels // g)
+    depth = problem.layer.kind == "depthwise"
+    g = max(problem.in_channels, 1) if depth else problem.layer.groups
+    w = w.reshape(problem.layer.num_offsets, g, problem.in_channels // g, problem.out_channels // g)
     xs = x.reshape(len(x), g, problem.in_channels // g)
     gs = dy.reshape(len(dy), g, problem.out_channels // g)
     y, dx, dw = np.zeros_like(gs), np.zeros_like(xs), np.zeros_like(w)
-    for tap in range(problem.num_offsets):
+    for tap in range(problem.layer.num_offsets):
         out = np.flatnonzero(table[:, tap] >= 0)
         rows = table[out, tap]
         y[out] += np.einsum("rgi,gio->rgo", xs[rows], w[tap])
@@ -114,7 +113,7 @@ def expected(problem, table, x, dy, w):
 def run(problem, parameters, table, x, dy, w):
     views = {
         "neighbors": jnp.asarray(table),
-        "transposed_neighbors": jnp.asarray(inverted(table, problem.in_capacity)),
+        "transposed_neighbors": jnp.asarray(inverted(table, problem.layer.in_capacity)),
     }
     a, b = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[problem.product]
     apply = jax.jit(lambda a, b, views: body_of(problem).apply(problem, parameters, a, b, views))
@@ -154,7 +153,7 @@ def test_depthwise(simd, product, dtype, rng):
 
 
 def run_gradients(problem, table, x, dy, w):
-    views = {"transposed_neighbors": jnp.asarray(inverted(table, problem.in_capacity))}
+    views = {"transposed_neighbors": jnp.asarray(inverted(table, problem.layer.in_capacity))}
     return jax.jit(lambda *operands: gradients(problem, *operands, views))(dy, x, w)
 
 
@@ -164,7 +163,7 @@ def check_gradients(rng, problem, table):
     dx, dw = run_gradients(problem, table, *given)
     alone = run(problem, space_of(problem)[0], table, *given)
     np.testing.assert_array_equal(np.asarray(dx), np.asarray(alone))
-    wanted = expected(dataclasses.replace(problem, product="wgrad"), table, *wide)
+    wanted = expected(problems.changed(problem, product="wgrad"), table, *wide)
     scale = np.sqrt(np.mean(wanted**2)) + 1e-30 if wanted.size else 1.0
     error = np.abs(np.asarray(dw, np.float64) - wanted).max(initial=0)
     assert error < 20 * TOLERANCE[problem.dtype] * scale

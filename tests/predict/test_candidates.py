@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import problems
 from voxax import _compat
-from voxax.algorithms import Problem, names
+from voxax.algorithms import names
 from voxax.algorithms.depthwise import tpu as depthwise
 from voxax.algorithms.implicit_gemm import tpu
+from voxax.algorithms.implicit_gemm.windows import VIEWS, columns_of
 from voxax.cli import main
 from voxax.errors import VoxaxError
 from voxax.geometry import KernelSpec
-from voxax.geometry.windows import columns_of
 from voxax.hardware import HardwareInfo, describe
 from voxax.predict import (
     TOPOLOGIES,
@@ -38,7 +39,7 @@ CHIP = Chip("v0", CLOCK, 1e12, 1e12, 512, 2**27, 2**34, 2)
 def make_problem(product="forward", kind="dense", stride=1, rows=3000):
     spec = KernelSpec.make(3, 3 if stride == 1 else 2, stride)
     channels, precision = (16, 16), "default"
-    return Problem(
+    return problems.make_problem(
         product, kind, rows, rows // stride, spec.num_offsets, *channels, 1, "bfloat16", precision,
         stride == 1, "tpu", spec, (1, 1, 1),
     )  # fmt: skip
@@ -51,10 +52,10 @@ def test_steps_are_those_of_the_kernels_grid(kind, stride, product):
     """Compare with the number of steps that the window kernels compute."""
     problem = make_problem(product, kind, stride)
     body = tpu if kind == "dense" else depthwise
-    columns = columns_of(problem.spec, problem.num_offsets)
-    gathered = problem.out_capacity if product == "dgrad" else problem.in_capacity
+    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
+    gathered = problem.layer.out_capacity if product == "dgrad" else problem.layer.in_capacity
     view = "transposed_windows" if product == "dgrad" and stride > 1 else "windows"
-    windows = sample_of(problem, None, {"neighbors", view}).views[view]
+    windows = sample_of(problem, None, {view: VIEWS[view]}).views[view]
     for parameters in body.space(problem, TPU):
         found = candidates.steps(problem, parameters, np.asarray(windows))
         values = dict(parameters)
@@ -88,7 +89,7 @@ def predicted(monkeypatch, answer, problem=None):
         return [answer(arguments) for _, _, arguments in requests]
 
     monkeypatch.setattr(candidates, "outcomes", outcomes)
-    found = candidates.predict("v5e", TPU, problem, names(problem.kind))
+    found = candidates.predict("v5e", TPU, problem, names(problem.layer.kind))
     return found, asked
 
 
@@ -104,7 +105,7 @@ def test_window_kernels_count_with_their_steps_and_defaults_with_both_cores(monk
     for m in entry.measured:
         if m.seconds is not None:
             times[m.algorithm, dict(m.parameters).get("window_rows")] = m.seconds
-    windows = np.asarray(sample_of(problem, None, {"windows"}).views["windows"])
+    windows = np.asarray(sample_of(problem, None, VIEWS).views["windows"])
     for parameters in tpu.space(problem, TPU):
         steps = candidates.steps(problem, parameters, windows)
         rows = dict(parameters)["window_rows"]

@@ -41,7 +41,7 @@ def test_what_nobody_measured_is_the_default():
     assert [row.choice.source for row in report] == ["predicted", "predicted"]
     assert [row.choice.problem.product for row in report] == ["forward", "wgrad"]
     for row in report:
-        first = lookup("explicit_gemm").heuristic(row.choice.problem, hardware_of("cpu")[0])
+        first = lookup("explicit_gemm")[0].heuristic(row.choice.problem, hardware_of("cpu")[0])
         assert row.choice.parameters == first
         assert "not measured" in row.why
     assert report.seconds == 0
@@ -198,7 +198,7 @@ def test_a_pinned_choice_has_the_time_that_the_cache_knows():
     pinned = functools.partial(loss, fwd_algo="implicit_gemm")
     (row,) = vx.explain(pinned, weight())
     assert (row.choice.source, row.choice.seconds) == ("pinned", None)
-    revision = row.choice.implementation.revision
+    revision = row.choice.kernel.revision
     measured = Measured("implicit_gemm", row.choice.parameters, revision, 5e-3, "ok")
     remember(row.choice.problem, measured)
     report = vx.explain(pinned, weight())

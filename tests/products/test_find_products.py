@@ -99,8 +99,12 @@ def test_products_in_the_order_of_the_program(name):
     groups = 2 if name == "vmap" else 1
     for call in calls:
         p = call.problem
-        assert (p.in_capacity, p.num_offsets, p.in_channels) == (48, 27, 3 * groups)
-        assert (p.platform, p.spec, p.level) == ("cpu", vx.KernelSpec.make(3, 3), (1, 1, 1))
+        assert (p.layer.in_capacity, p.layer.num_offsets, p.in_channels) == (48, 27, 3 * groups)
+        assert (p.platform, p.layer.spec, p.layer.level) == (
+            "cpu",
+            vx.KernelSpec.make(3, 3),
+            (1, 1, 1),
+        )
 
 
 SLOW = {"jit", "twice", "jvp", "remat", "custom_vjp", "vmap", "grad of scan"}
@@ -161,7 +165,12 @@ def test_equations_of_two_products_are_two_calls(maps):
         assert [c.problem.product for c in calls] == products
         for call in calls:
             p = call.problem
-            assert (p.kind, p.in_capacity, p.num_offsets, p.in_channels) == ("depthwise", 48, 27, 3)
+            assert (p.layer.kind, p.layer.in_capacity, p.layer.num_offsets, p.in_channels) == (
+                "depthwise",
+                48,
+                27,
+                3,
+            )
             if maps:
                 np.testing.assert_array_equal(
                     call.views["neighbors"], vx.kernel_map(voxels(), 3).neighbors
@@ -234,7 +243,7 @@ def test_abstract_arguments_will_do():
     assert call.problem.platform == "tpu"
     abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), voxels())
     (call,) = find_products(loss, (shape, abstract), "cpu")
-    assert call.problem.density is None
+    assert call.problem.layer.density is None
 
 
 def test_a_function_without_products_is_an_error():

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from voxax.algorithms import Problem
+import problems
 from voxax.hardware import HardwareInfo
 from voxax.products.lower_bound import lower_bound_of, matrix_rate
 
@@ -12,7 +12,8 @@ INFO = HardwareInfo("cpu", "cpu", peak_rates=(("float32", 1e9),), memory_bandwid
 
 
 def problem(product="forward", kind="dense", groups=1, dtype="float32", symmetric=False):
-    return Problem(product, kind, 100, 40, 8, 6, 12, groups, dtype, "highest", symmetric, "cpu")
+    sizes = 100, 40, 8, 6, 12, groups
+    return problems.make_problem(product, kind, *sizes, dtype, "highest", symmetric, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_work_of_groups_channels_and_narrow_dtypes():
     )
     grouped = lower_bound_of(problem(kind="grouped", groups=3), 70, INFO)
     assert grouped.bytes == 4 * (100 * 6 + 40 * 12 + 8 * 3 * 2 * 4 + 8 * 40)
-    depthwise = dataclasses.replace(problem(kind="depthwise"), out_channels=6)
+    depthwise = problems.changed(problem(kind="depthwise"), out_channels=6)
     assert lower_bound_of(depthwise, 70, INFO).operations == 2 * 70 * 6
     assert lower_bound_of(depthwise, 70, INFO).bytes == 4 * (100 * 6 + 40 * 6 + 8 * 6 + 8 * 40)
     half = lower_bound_of(problem(dtype="bfloat16"), 70, INFO)
@@ -90,7 +91,7 @@ def test_float32_at_less_than_the_highest_precision(precision):
         assert matrix_rate("float32", precision, info) == 6e9
         assert matrix_rate("float32", "highest", info) == 1e9
         assert matrix_rate("float32", "float32", info) == 1e9
-        reduced = dataclasses.replace(problem(), precision=precision)
+        reduced = problems.changed(problem(), precision=precision)
         assert lower_bound_of(reduced, 10**5, info).seconds == pytest.approx(
             lower_bound_of(problem(), 10**5, info).seconds / 6
         )

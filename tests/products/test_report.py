@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from voxax.algorithms import Problem
+import problems
+from voxax.algorithms.explicit_gemm.xla import EXPLICIT_GEMM
 from voxax.products.lower_bound import LowerBound
 from voxax.products.report import Explained, Report
 from voxax.tuning.decide import Choice
@@ -28,7 +29,7 @@ ENTRY = Entry(
 
 
 def problem(product="forward", channels=32, kind="dense"):
-    return Problem(
+    return problems.make_problem(
         product, kind, 4096, 1024, 27, 16, channels, 1, "float32", "highest", False, "cpu"
     )
 
@@ -37,7 +38,7 @@ def row(scope="net/conv", product="forward", source="cached", seconds=3e-3, entr
     refused = (("cutlass_implicit_gemm", "runs on NVIDIA GPUs only, not on cpu"),)
     return Explained(
         scope,
-        Choice(problem(product, **more), "explicit_gemm", IM2COL, source, seconds, entry, refused),
+        Choice(problem(product, **more), EXPLICIT_GEMM, IM2COL, source, seconds, entry, refused),
     )
 
 

@@ -91,7 +91,7 @@ def test_abstract_arguments_are_measured_on_a_recorded_occupancy(quick):
     abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (weight(), voxels()))
     (row,) = vx.tune(loss, *abstract)
     assert quick.measured == [("forward", "lidar")]
-    assert row.choice.problem.density is None
+    assert row.choice.problem.layer.density is None
     assert choices_of(loss, weight(), voxels()) == [("forward", IM2COL, "cached")]
     assert len(quick.calls) == 1
 
@@ -197,7 +197,7 @@ def test_maps_that_the_function_makes_itself(quick):
         return spatially_sparse_conv(down, w, 3).features
 
     report = vx.tune(fn, voxels(), weight())
-    assert [r.choice.problem.level for r in report] == [(1, 1, 1), (2, 2, 2)]
+    assert [r.choice.problem.layer.level for r in report] == [(1, 1, 1), (2, 2, 2)]
     assert {name for _, name in quick.measured} == {"caller's map"}
     tables = {s.views["neighbors"].shape for _, s in quick.calls}
     assert tables == {(48, 8), (48, 27)}

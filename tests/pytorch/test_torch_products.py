@@ -6,7 +6,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
-from voxax.geometry.views import VIEW_BUILDERS
+from voxax.algorithms.registry import views
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -59,7 +59,7 @@ def test_opcheck_of_maps():
     coarse = operators.output_coords(voxels.coords, spec, CAPACITY)
     torch.library.opcheck(operators.neighbors, (voxels.coords, coarse, spec, False))
     table = operators.neighbors(voxels.coords, coarse, spec, False)
-    for name in VIEW_BUILDERS:
+    for name in ("transposed_neighbors", "pairs", "pair_starts", *views()):
         torch.library.opcheck(operators.map_view, (table, name, spec, False, CAPACITY))
     torch.library.opcheck(operators.window_extremes, (voxels.features, table, True))
 

@@ -6,9 +6,11 @@ import dataclasses
 import jax.numpy as jnp
 from cache_entries import entry, measured
 
-from voxax.algorithms import Algorithm, Problem, lookup, names, registry
-from voxax.algorithms.explicit_gemm import formulations
-from voxax.algorithms.rows import EVERY_PRODUCT
+import problems
+from voxax.algorithms import Kernel, lookup, names, registry
+from voxax.algorithms.explicit_gemm import xla
+from voxax.algorithms.kernel import EVERY_PRODUCT
+from voxax.algorithms.rows import table_read
 from voxax.geometry import KernelSpec
 from voxax.tuning import hardware_of, measure, tuner
 from voxax.tuning import sample as tuning_sample
@@ -35,7 +37,7 @@ def make_problem(product="forward", kind="dense", rows=48, **changes):
         "spec": KernelSpec.make(3, 3),
         "level": (1, 1, 1),
     }
-    return Problem(**{**fields, **changes})
+    return problems.make_problem(**{**fields, **changes})
 
 
 PROBLEM = make_problem()
@@ -56,14 +58,14 @@ def cache():
 
 def candidates(problem=PROBLEM, admitted=None):
     return space_of(
-        problem, admitted or names(problem.kind), hardware_of(problem.platform)[0]
+        problem, admitted or names(problem.layer.kind), hardware_of(problem.platform)[0]
     ).candidates
 
 
 def remember(problem=PROBLEM, source="measured", more=(), **seconds):
     """An entry in which an algorithm's candidates take ``seconds``; others are not in it."""
     known = [
-        measured(name, s, "ok", lookup(name, problem.kind).revision, **dict(c.parameters))
+        measured(name, s, "ok", lookup(name, problem.layer.kind)[0].revision, **dict(c.parameters))
         for name, s in seconds.items()
         for c in candidates(problem, (name,))
     ]
@@ -97,32 +99,32 @@ def fake(name, change=right, spaces=((),), revision=1):
     """im2col under another name, whose result ``change`` spoils."""
 
     def apply(problem, parameters, a, b, views):
-        return change(formulations.apply(problem, formulations.IM2COL, a, b, views))
+        return change(xla.apply(problem, xla.IM2COL, a, b, views))
 
-    return Algorithm(
+    return Kernel(
         name=name,
-        kinds=frozenset({"dense", "grouped", "depthwise"}),
+        kind="dense",
         products=EVERY_PRODUCT,
-        platforms=frozenset({"any"}),
-        revision=revision,
+        platform="any",
         supports=lambda problem, hardware: None,
         space=lambda problem, hardware: tuple(spaces),
         heuristic=lambda problem, hardware: spaces[0],
-        views=lambda parameters, *rest: formulations.views(formulations.IM2COL, *rest),
-        forms=(tuple(spaces[0]),),
+        reads=table_read,
         apply=apply,
+        revision=revision,
     )
 
 
 @contextlib.contextmanager
-def registered(*algorithms):
-    """Inside, these come before all others."""
-    before = registry.ALGORITHMS
-    registry.ALGORITHMS = (*algorithms, *before)
+def registered(*kernels):
+    """Inside, these come before all others, for depthwise weights too."""
+    before = registry.kernels
+    both = (*kernels, *(dataclasses.replace(kernel, kind="depthwise") for kernel in kernels))
+    registry.kernels = lambda: (*both, *before())
     try:
         yield
     finally:
-        registry.ALGORITHMS = before
+        registry.kernels = before
 
 
 class Timer:

@@ -30,7 +30,7 @@ def _nothing_known(monkeypatch):
 
 def key(problem=PROBLEM):
     p = problem
-    return tuning_sample.map_key(p)
+    return tuning_sample.map_key(p.layer)
 
 
 def table(value=0, make=jnp.full):
@@ -156,4 +156,4 @@ def test_a_layer_is_measured_on_the_callers_map_where_there_is_one(how, monkeypa
     (choice,) = heard
     assert choice.source == "measured"
     assert choice.entry.sample == ("lidar" if how == "argument" else "caller's map")
-    assert (choice.problem.density is None) == (how == "argument")
+    assert (choice.problem.layer.density is None) == (how == "argument")

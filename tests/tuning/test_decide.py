@@ -38,7 +38,7 @@ EVERY_POLICY = (ON, NO_TIME, ABSENT, CACHED, OFF)
 def times(*seconds, source="measured", verdict="ok"):
     """An entry with the time of each candidate of SEVERAL; None leaves one out."""
     known = [
-        measured(c.algorithm.name, s, verdict, 1, **dict(c.parameters))
+        measured(c.kernel.name, s, verdict, 1, **dict(c.parameters))
         for c, s in zip(SEVERAL.candidates, seconds, strict=False)
         if s is not None
     ]
@@ -53,7 +53,7 @@ PARTIAL = times(3e-3, None, 1e-3)
 FOREIGN = times(None, 2e-3, 1e-3, source="predicted")
 NONE_RAN = entry(
     *(
-        measured(c.algorithm.name, None, "rejected", 1, **dict(c.parameters))
+        measured(c.kernel.name, None, "rejected", 1, **dict(c.parameters))
         for c in SEVERAL.candidates
     )
 )
@@ -155,7 +155,7 @@ def test_the_reference_comes_before_other_forms():
     space = dataclasses.replace(SEVERAL, candidates=(*SEVERAL.candidates, REFERENCE))
     choice = decide(space, None, rejecting(CACHED, *HEURISTICS))
     assert (str(choice), choice.pending) == (str(REFERENCE), None)
-    assert REFERENCE.algorithm is lookup("explicit_gemm")
+    assert REFERENCE.kernel in lookup("explicit_gemm")
 
 
 def test_a_measurement_in_which_none_ran_is_an_error():

@@ -70,8 +70,8 @@ def test_each_change_makes_a_key_of_its_own():
 def test_equal_problems_have_equal_keys(change):
     """Built from values of their own, not shared with the first."""
     one = make_problem(**change)
-    spec = None if one.spec is None else dataclasses.replace(one.spec)
-    two = make_problem(**{**change, "level": tuple(n for n in one.level), "spec": spec})
+    spec = None if one.layer.spec is None else dataclasses.replace(one.layer.spec)
+    two = make_problem(**{**change, "level": tuple(n for n in one.layer.level), "spec": spec})
     assert key_of(one) == key_of(two)
 
 
@@ -153,8 +153,8 @@ def test_traced_and_counted_maps_have_keys_of_their_own(monkeypatch):
     (closed,) = find_products(at_hand, (voxels.features,), "cpu")
     (traced,) = find_products(lambda v: layer(v).features, (planned,), "cpu")
     found = np.asarray(host.geometry.attached.views[0][0]) >= 0
-    assert closed.problem.density == density_bucket(found.sum(), int(voxels.count))
-    assert traced.problem.density is None
+    assert closed.problem.layer.density == density_bucket(found.sum(), int(voxels.count))
+    assert traced.problem.layer.density is None
     assert key_of(traced.problem).endswith("traced level 1x1x1")
     assert key_of(closed.problem) != key_of(traced.problem)
     assert closed.problem.weight_shape == weight.shape

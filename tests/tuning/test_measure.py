@@ -57,7 +57,7 @@ class Machine:
         monkeypatch.setattr(module, "os", types.SimpleNamespace(cpu_count=lambda: 1))
 
     def compile(self, problem, candidate, sample):
-        name = candidate.algorithm.name
+        name = candidate.kernel.name
         if name in self.compiling:
             time.sleep(self.compiling[name])
             self.now += self.compiling[name]
@@ -211,7 +211,7 @@ def test_checking_takes_no_time_but_says_what_is_wrong(machine):
 def test_real_programs(product):
     """On what was recorded, and on a device."""
     problem = dataclasses.replace(PROBLEM, product=product)
-    sample = sample_of(problem, None, ("neighbors",))
+    sample = sample_of(problem, None, {"neighbors": None})
     ours = [Candidate(fake(change.__name__, change), ()) for change in (right, wrong)]
     begin = time.perf_counter()
     found = {m.algorithm: m for m in measure(problem, ours, REFERENCE, sample, 5.0)}

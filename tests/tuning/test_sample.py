@@ -11,12 +11,12 @@ import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, slow_unless
 from voxax.algorithms import lookup
-from voxax.algorithms.explicit_gemm import formulations
+from voxax.algorithms.explicit_gemm import xla
 from voxax.geometry import KernelSpec
 from voxax.tuning.occupancy import DEFAULT_KIND
 from voxax.tuning.sample import sample_of
 
-VIEWS = ("neighbors", "pair_starts", "pairs", "transposed_neighbors")
+VIEWS = dict.fromkeys(("neighbors", "pair_starts", "pairs", "transposed_neighbors"))
 
 
 @pytest.mark.parametrize("kind", ["dense", "grouped", "depthwise"])
@@ -45,7 +45,7 @@ def test_operands_have_the_shapes_of_the_product(product, kind):
 )
 def test_operands_are_of_the_dtype_and_no_two_alike(dtype):
     with jax.enable_x64(dtype == "float64"):
-        sample = sample_of(make_problem(dtype=dtype), None, ())
+        sample = sample_of(make_problem(dtype=dtype), None, {})
     assert sample.a.dtype == sample.b.dtype == jnp.dtype(dtype)
     assert sample.views == {}
     a, b = np.asarray(sample.a, np.complex128), np.asarray(sample.b, np.complex128)
@@ -85,22 +85,22 @@ def test_all_views_of_the_callers_map_follow_from_one_table(given, kernel, strid
     assert sample.name == "caller's map"
     for name in ("neighbors", "transposed_neighbors"):
         np.testing.assert_array_equal(sample.views[name], kmap.view(name))
-    block = formulations.pair_list_parameters(256)
-    apply = lookup("explicit_gemm").apply
+    block = xla.pair_list_parameters(256)
+    apply = lookup("explicit_gemm")[0].apply
     through_pairs, through_table = (
         apply(problem, parameters, sample.a, sample.b, sample.views)
-        for parameters in (block, formulations.IM2COL)
+        for parameters in (block, xla.IM2COL)
     )
     assert relative_error(through_pairs, through_table) < 1e-5
 
 
 def test_only_what_is_read_is_made():
-    assert list(sample_of(make_problem(), None, ("pairs",)).views) == ["pairs"]
+    assert list(sample_of(make_problem(), None, {"pairs": None}).views) == ["pairs"]
 
 
 def test_a_map_that_nobody_described_has_its_taps():
     problem = make_problem(spec=None, level=(), num_offsets=19, symmetric=False)
-    assert sample_of(problem, None, ("neighbors",)).views["neighbors"].shape == (48, 19)
+    assert sample_of(problem, None, {"neighbors": None}).views["neighbors"].shape == (48, 19)
 
 
 def test_no_rows():

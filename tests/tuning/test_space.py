@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from voxax.algorithms import ALGORITHMS, Problem, names
+import problems
+from voxax.algorithms import lookup, names
 from voxax.geometry import PAIR_ROOM, KernelSpec
 from voxax.hardware import HardwareInfo
 from voxax.tuning.entry import density_bucket, key_of
@@ -30,11 +31,11 @@ def make_problem(product="forward", kind="dense", rows=1000, out_rows=None, **ch
         "symmetric": True,
         "platform": "cpu",
     }
-    return Problem(**{**fields, **changes})
+    return problems.make_problem(**{**fields, **changes})
 
 
 def everything(problem, hardware=CPU, views=None):
-    return space_of(problem, names(problem.kind), hardware, views)
+    return space_of(problem, names(problem.layer.kind), hardware, views)
 
 
 EVERY_PROBLEM = [
@@ -52,7 +53,7 @@ def test_every_problem_has_candidates_with_parameters_in_order():
     for problem in EVERY_PROBLEM:
         hardware = {"cpu": CPU, "gpu": GPU, "tpu": TPU}[problem.platform]
         space = everything(problem, hardware)
-        assert {c.algorithm.name for c in space.candidates} >= set(names(problem.kind)[:2])
+        assert {c.kernel.name for c in space.candidates} >= set(names(problem.layer.kind)[:2])
         identities = [c.identity for c in space.candidates]
         assert len(set(identities)) == len(identities)
         for _, parameters, _ in identities:
@@ -65,8 +66,8 @@ def test_every_algorithm_that_can_run_has_one_heuristic_in_the_requests_order():
     for request in itertools.permutations(names("dense")):
         space = space_of(make_problem(), request, CPU)
         runnable = [name for name in request if name != "cutlass_implicit_gemm"]
-        assert [c.algorithm.name for c in space.heuristics] == runnable
-        seen = dict.fromkeys(c.algorithm.name for c in space.candidates)
+        assert [c.kernel.name for c in space.heuristics] == runnable
+        seen = dict.fromkeys(c.kernel.name for c in space.candidates)
         assert list(seen) == runnable
 
 
@@ -86,7 +87,7 @@ def test_what_cannot_run_is_refused_with_its_reason():
 
 def test_depthwise_has_algorithms_of_its_own():
     space = everything(make_problem(kind="depthwise"))
-    assert {c.algorithm.name for c in space.candidates} == {"explicit", "implicit"}
+    assert {c.kernel.name for c in space.candidates} == {"explicit", "implicit"}
     assert space.refused == ()
 
 
@@ -121,7 +122,7 @@ def test_what_is_preferred_for_views_that_did_not_come_has_no_advantage():
     )
     first = [everything(problem, tpu, views).heuristics[0] for views in (None, ("neighbors",))]
     assert dict(first[0].parameters)["body"] == "windows"
-    assert first[1].algorithm.name == "explicit_gemm"
+    assert first[1].kernel.name == "explicit_gemm"
 
 
 def parameters_of(problem, name, hardware=CPU):
@@ -187,7 +188,7 @@ def test_views_of_a_layer():
 
 def test_what_is_asked_for_serves_every_candidate():
     for problem in EVERY_PROBLEM:
-        asked = views_of([(problem, names(problem.kind))], CPU, every=True)
+        asked = views_of([(problem, names(problem.layer.kind))], CPU, every=True)
         assert everything(problem, views=asked).candidates == everything(problem).candidates
 
 
@@ -228,9 +229,9 @@ def test_densities_are_powers_of_the_square_root_of_two(pairs, rows, bucket):
 
 
 def test_a_candidate_says_what_it_is():
-    algorithm = next(a for a in ALGORITHMS if a.name == "implicit_gemm")
-    candidate = Candidate(algorithm, (("fwd_block_size", 16),))
+    kernel = lookup("implicit_gemm")[-1]
+    candidate = Candidate(kernel, (("fwd_block_size", 16),))
     assert str(candidate) == "implicit_gemm(fwd_block_size=16)"
     assert candidate.identity == (
-        "implicit_gemm", (("fwd_block_size", 16),), algorithm.revision,
+        "implicit_gemm", (("fwd_block_size", 16),), kernel.revision,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from lowered import dense_weight, small_voxels
 import voxax as vx
 from oracle import relative_error
 from voxax import _compat
-from voxax.algorithms.explicit_gemm.formulations import IM2COL
+from voxax.algorithms.explicit_gemm.xla import IM2COL
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.modules import SpatiallySparseConv
 from voxax.tuning import measure as tuning_measure
@@ -182,7 +182,9 @@ def test_tuning_inside(name, spot, known):
     for got, want in zip(jax.tree.leaves(result), jax.tree.leaves(wanted), strict=True):
         assert relative_error(got, want) < 1e-5
     # Problems are equal, so each is measured once.
-    assert len({(p.product, p.kind, p.density) for p in spot.problems}) == len(spot.problems)
+    assert len({(p.product, p.layer.kind, p.layer.density) for p in spot.problems}) == len(
+        spot.problems
+    )
 
 
 @pytest.mark.parametrize(

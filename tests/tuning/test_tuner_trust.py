@@ -77,7 +77,7 @@ def test_a_shipped_choice_is_checked_first(mode, monkeypatch, timer, caplog):
 
     def check(problem, candidate, reference, sample):
         checks.append(str(candidate))
-        return "returned zeros only" if candidate.algorithm.name == "broken" else None
+        return "returned zeros only" if candidate.kernel.name == "broken" else None
 
     monkeypatch.setattr(tuner, "check", check)
     with registered(fake("broken", zeros), fake("right")):
@@ -102,7 +102,7 @@ def test_what_was_predicted_is_taken_where_nothing_can_be_measured(monkeypatch, 
     """Checked first, and without a time, since none was measured."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", "cached")
     broken = {"broken": "returned zeros only"}
-    monkeypatch.setattr(tuner, "check", lambda p, c, *_: broken.get(c.algorithm.name))
+    monkeypatch.setattr(tuner, "check", lambda p, c, *_: broken.get(c.kernel.name))
     with registered(fake("broken", zeros), fake("right"), fake("other")):
         request = ("other", "broken", "right")
         made = remember(source="shipped", broken=1e-4, other=1e-3)

@@ -17,9 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.base import Algorithm, Parameters, Problem
 from voxax.algorithms.implicit_gemm import gpu
-from voxax.algorithms.rows import EVERY_PRODUCT
+from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, first_of
 from voxax.hardware import HardwareInfo
 
 PACKAGE = "nvidia-cutlass-dsl"
@@ -42,7 +41,8 @@ _DTYPES = ("float16", "bfloat16")
 _PIECE = 8
 
 
-def _supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """16-bit floats on NVIDIA GPUs from Hopper on, where the DSL is installed."""
     if problem.platform != "gpu":
         return f"runs on NVIDIA GPUs only, not on {problem.platform}"
     reason = gpu.unfit(problem, hardware)
@@ -56,13 +56,16 @@ def _supports(problem: Problem, hardware: HardwareInfo) -> str | None:
         return f"needs compute capability {least}, this GPU has {hardware.generation}"
     if problem.dtype not in _DTYPES:
         return f"multiplies {' and '.join(_DTYPES)} on tensor cores, got {problem.dtype}"
-    channels = (problem.in_channels // problem.groups, problem.out_channels // problem.groups)
+    channels = (
+        problem.in_channels // problem.layer.groups,
+        problem.out_channels // problem.layer.groups,
+    )
     if any(c % _PIECE for c in channels):
         return (
             f"needs multiples of {_PIECE} channels, as it copies 16 bytes at a time, got "
             f"{channels[0]} and {channels[1]}"
         )
-    if not _space(problem, hardware):
+    if not space(problem, hardware):
         return f"has no tile that fits {hardware.shared_memory_bytes} bytes of shared memory"
     return _absence()
 
@@ -87,33 +90,28 @@ def _numbers(text: str) -> tuple[int, ...] | None:
     return tuple(map(int, parts)) if all(p.isdigit() for p in parts) else None
 
 
-def _space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Tiles and slices; few slices first where there are many tiles."""
     limit = hardware.shared_memory_bytes or 0
     wgrad = problem.product == "wgrad"
-    channels = problem.in_channels if problem.product == "dgrad" else problem.out_channels
-    size = math.prod(problem.weight_shape) if wgrad else problem.out_rows * channels
+    size = math.prod(problem.result_shape)
     found = [
         (("accumulator_type", "float32"), ("mma_tile", tile), ("split_k_slices", slices))
         for slices, tile in itertools.product(_SLICES, range(len(_TILES)))
         if slices == 1 or 4 * slices * size <= _MOST_SLICED_BYTES
     ]
     fitting = [p for p in found if shared_bytes(problem, p) <= limit]
-    tiles = problem.num_offsets if wgrad else -(-problem.out_rows // _TILES[0][0])
+    tiles = problem.layer.num_offsets if wgrad else -(-problem.out_rows // _TILES[0][0])
     wanted = (hardware.cores or 1) / max(tiles, 1)
     return tuple(sorted(fitting, key=lambda p: abs(int(dict(p)["split_k_slices"]) - wanted)))
-
-
-def _heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
-    return _space(problem, hardware)[0]
 
 
 def shape_of(problem: Problem, parameters: Parameters) -> dict[str, Any]:
     """The fields of ``cutlass_kernel.Tile``: known without the package."""
     rows, columns, warps = _TILES[int(dict(parameters)["mma_tile"])]
-    gathered = problem.out_channels if problem.product == "dgrad" else problem.in_channels
+    gathered = problem.gathered_channels
     # Steps of wgrad are pairs; else channels, of which few need no deep step.
-    shallow = problem.product != "wgrad" and gathered // problem.groups <= _DEPTH // 2
+    shallow = problem.product != "wgrad" and gathered // problem.layer.groups <= _DEPTH // 2
     depth = _DEPTH // 2 if shallow else _DEPTH
     return {
         "rows": rows,
@@ -130,17 +128,16 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
     return 2 * (shape["rows"] + shape["columns"]) * shape["depth"] * shape["stages"]
 
 
-def _apply(
+def apply(
     problem: Problem,
     parameters: Parameters,
     a: jax.Array,
     b: jax.Array,
     views: dict[str, jax.Array],
 ) -> jax.Array:
-    groups, product = problem.groups, problem.product
-    wgrad, dtype = product == "wgrad", a.dtype
-    channels = problem.out_channels if product == "forward" else problem.in_channels
-    shape = problem.weight_shape if wgrad else (problem.out_rows, channels)
+    """Run a product in the tile ``mma_tile``, its sums in ``split_k_slices``."""
+    groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
+    wgrad = problem.product == "wgrad"
     if 0 in (*a.shape, *b.shape, *shape):
         return jnp.zeros(shape, dtype)
     # Only where it runs: the package is an extra.
@@ -161,16 +158,17 @@ def _apply(
     return (y[0] if slices == 1 else jnp.sum(y, axis=0)).astype(dtype)
 
 
-ALGORITHM = Algorithm(
+CUTLASS = Kernel(
     name="cutlass_implicit_gemm",
-    kinds=frozenset({"dense", "grouped"}),
+    kind="dense",
     products=EVERY_PRODUCT,
-    platforms=frozenset({"any"}),
+    platform="gpu",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    reads=gpu.reads,
+    apply=apply,
+    views=gpu.TRITON.views,
     revision=3,
-    supports=_supports,
-    space=_space,
-    heuristic=_heuristic,
-    views=gpu.views,
-    forms=((("accumulator_type", "float32"), ("mma_tile", 0), ("split_k_slices", 1)),),
-    apply=_apply,
+    rank=30,
 )

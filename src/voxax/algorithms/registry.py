@@ -1,39 +1,67 @@
-"""The only list of algorithms. A new one is one file and one line here."""
+"""All kernels, found by walking the package, in order of preference.
+
+A new algorithm is one file in this package: the registry loads every module of it, but for those
+called ``*_kernel`` (they need Pallas or an optional package, and drivers load them when they run),
+and takes every :class:`Kernel` that stands in one. No list has to be kept.
+
+Algorithms are preferred by the lowest :attr:`Kernel.rank` among their kernels, then by name; so are
+the kernels of one algorithm.
+"""
 
 from __future__ import annotations
 
-from voxax.algorithms import cutlass_implicit_gemm, explicit_gemm, implicit_gemm
-from voxax.algorithms.base import Algorithm, WeightKind
-from voxax.algorithms.depthwise import explicit, implicit
-from voxax.algorithms.dynamic import grouped, masked, selected
-from voxax.errors import AlgorithmError
+import functools
+import importlib
+import pkgutil
 
-ALGORITHMS: tuple[Algorithm, ...] = (
-    explicit_gemm.ALGORITHM,
-    implicit_gemm.ALGORITHM,
-    cutlass_implicit_gemm.ALGORITHM,
-    explicit.ALGORITHM,
-    implicit.ALGORITHM,
-    grouped.GROUPED,
-    masked.MASKED,
-    masked.TILED,
-    selected.ALGORITHM,
-    grouped.SPECIALISED,
-)
+from voxax.algorithms.kernel import Kernel, WeightKind
+from voxax.errors import AlgorithmError
+from voxax.geometry.views import View
+
+# A grouped weight is a dense one with zeros: kernels of dense weights are asked about it.
+_REGISTERED_AS: dict[WeightKind, WeightKind] = {"grouped": "dense"}
+
+
+@functools.cache
+def kernels() -> tuple[Kernel, ...]:
+    """Every kernel, the preferred ones first."""
+    package = importlib.import_module(__name__.rpartition(".")[0])
+    found: dict[Kernel, None] = {}
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("_kernel"):
+            values = vars(importlib.import_module(module.name)).values()
+            found.update(dict.fromkeys(v for v in values if isinstance(v, Kernel)))
+    return ordered(tuple(found))
+
+
+def ordered(found: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """The kernels in order of preference, those of one algorithm next to each other."""
+    first: dict[tuple[str, str], int] = {}
+    for kernel in found:
+        key = kernel.kind, kernel.name
+        first[key] = min(kernel.rank, first.get(key, kernel.rank))
+    return tuple(sorted(found, key=lambda k: (first[k.kind, k.name], k.name, k.rank, k.platform)))
 
 
 def names(kind: WeightKind = "dense") -> tuple[str, ...]:
-    """Registered names for weights of this kind, in order of preference."""
-    return tuple(algorithm.name for algorithm in ALGORITHMS if kind in algorithm.kinds)
+    """Algorithms for weights of this kind, in order of preference."""
+    kind = _REGISTERED_AS.get(kind, kind)
+    return tuple(dict.fromkeys(kernel.name for kernel in kernels() if kernel.kind == kind))
 
 
-def lookup(name: str, kind: WeightKind = "dense") -> Algorithm:
-    """The algorithm called ``name`` for weights of this kind.
+def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
+    """The kernels of the algorithm called ``name`` for weights of this kind, preferred ones first.
 
     Raises:
       AlgorithmError: unknown; lists the known names.
     """
-    for algorithm in ALGORITHMS:
-        if algorithm.name == name and kind in algorithm.kinds:
-            return algorithm
-    raise AlgorithmError(f"unknown algorithm {name!r}; known: {', '.join(names(kind))}")
+    own = _REGISTERED_AS.get(kind, kind)
+    found = tuple(k for k in kernels() if k.name == name and k.kind == own)
+    if not found:
+        raise AlgorithmError(f"unknown algorithm {name!r}; known: {', '.join(names(kind))}")
+    return found
+
+
+def views() -> dict[str, View]:
+    """The views that kernels bring along, by name."""
+    return {name: view for kernel in kernels() for name, view in kernel.views.items()}

@@ -8,25 +8,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.base import Problem, Product
+from voxax.algorithms.kernel import Parameters, Problem, Product
 from voxax.geometry.dtypes import accumulator
+from voxax.hardware import HardwareInfo
 
-EVERY_PRODUCT = frozenset[Product]({"forward", "dgrad", "wgrad"})
 
-
-def unsupported_dtype(problem: Problem) -> str | None:
-    """The reason why XLA cannot multiply this dtype, or None."""
+def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """The reason why XLA cannot multiply the problem's dtype, or None."""
+    del hardware
     dtype = jnp.dtype(problem.dtype)
     if jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jnp.integer):
         return None
     return f"multiplies floating-point or integer features, got {problem.dtype}"
 
 
-def table_views(product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The neighbour table that a product over output tiles reads.
+def table_name(problem: Problem) -> str:
+    """The neighbor table that a product over output tiles reads.
 
     A symmetric map is its own transpose with the taps reversed: one table serves both.
     """
+    return table_read((), problem.product, problem.layer.symmetric)[0]
+
+
+def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+    """The same as :attr:`Kernel.reads` of a kernel that reads nothing else."""
+    del parameters
     if product == "dgrad" and not symmetric:
         return ("transposed_neighbors",)
     return ("neighbors",)
@@ -38,8 +44,8 @@ def oriented(
     """``(weight, table)`` such that forward and dgrad are ``sum_k x[table[:, k]] @ weight[k]``."""
     if problem.product == "forward":
         return b, views["neighbors"]
-    w = b if problem.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
-    if problem.symmetric:
+    w = b if problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
+    if problem.layer.symmetric:
         return w[::-1], views["neighbors"]
     return w, views["transposed_neighbors"]
 
@@ -69,7 +75,7 @@ def split_rows(array: jax.Array, size: int, fill: int) -> jax.Array:
 
 def options(problem: Problem, dtype: Any) -> dict[str, Any]:
     """How XLA multiplies: the problem's precision, accumulated wide."""
-    return {"precision": problem.precision, "preferred_element_type": accumulator(dtype)}
+    return {"precision": problem.layer.precision, "preferred_element_type": accumulator(dtype)}
 
 
 def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
@@ -86,9 +92,9 @@ def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
 def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
     """``[T, C_in]`` by one tap's weight of any kind: ``[T, C_out]``, accumulated wide."""
     wide = options(problem, rows.dtype)
-    if problem.kind == "depthwise":
+    if problem.layer.kind == "depthwise":
         return rows.astype(accumulator(rows.dtype)) * w.astype(accumulator(rows.dtype))[None, :]
-    if problem.kind == "grouped":
+    if problem.layer.kind == "grouped":
         groups, c_in, c_out = w.shape
         parts = rows.reshape(rows.shape[0], groups, c_in)
         out = jnp.einsum("tgi,gio->tgo", parts, w, **wide)
@@ -99,9 +105,9 @@ def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
 def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
     """``[T, C_in]`` and ``[T, C_out]`` to the shape of one tap's weight, accumulated wide."""
     wide = options(problem, g.dtype)
-    if problem.kind == "depthwise":
+    if problem.layer.kind == "depthwise":
         return jnp.sum(rows.astype(accumulator(g.dtype)) * g.astype(accumulator(g.dtype)), axis=0)
-    if problem.kind == "grouped":
+    if problem.layer.kind == "grouped":
         _, groups, c_in, c_out = problem.weight_shape
         parts = rows.reshape(rows.shape[0], groups, c_in)
         return jnp.einsum("tgi,tgo->gio", parts, g.reshape(g.shape[0], groups, c_out), **wide)

@@ -110,7 +110,7 @@ def passes_of(kernel: CompiledKernel) -> float:
     The table of neighbours, ``int32[K', rows]``, is its largest operand of integers. The fifth list
     of scalars holds where each stripe begins, and the end; of depthwise kernels it is one number.
     """
-    from voxax.geometry.windows import WINDOW_TILE
+    from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
 
     integers = [shape for dtype, shape in kernel.operands if dtype == "s32"]
     tables = [shape for shape in integers if len(shape) == 2]

@@ -121,13 +121,13 @@ def colorings_of(
 def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
     """What a 3x3x3 submanifold layer's kernel for TPUs works on at a time."""
     import voxax as vx
-    from voxax.geometry.windows import WINDOW_TILE
+    from voxax.algorithms.implicit_gemm.windows import VIEWS, WINDOW_TILE
     from voxax.plot.coloring import by_tile, by_window
     from voxax.plot.viewer import Stepped
 
     local = (positions - positions.min(axis=0)).astype(np.float32)
     voxels, inverse = vx.voxelize(local, voxel_size=voxel_size, return_inverse=True)
-    windows = np.asarray(vx.kernel_map(voxels, kernel_size=3).view("windows"))
+    windows = np.asarray(vx.kernel_map(voxels, kernel_size=3).view("windows", VIEWS["windows"]))
     rows = np.asarray(inverse)
     tiles = -(-int(voxels.count) // WINDOW_TILE)
     return {

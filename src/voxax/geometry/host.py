@@ -6,7 +6,7 @@ with NumPy leaves that ``jax.jit`` accepts as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.input_checks import check_finite, check_voxel_size
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.tap_order import SIDE_OF_SORTED, bits_of_taps
-from voxax.geometry.views import PAIR_ROOM
+from voxax.geometry.views import PAIR_ROOM, TRANSPOSED, View
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
-from voxax.geometry.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns, columns_of
 
 
 def voxelize(
@@ -136,7 +134,7 @@ def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
 
 
 def neighbor_table(
-    source: np.ndarray, out: np.ndarray, spec: KernelSpec, in_capacity: int, out_capacity: int
+    source: np.ndarray, out: np.ndarray, spec: KernelSpec, out_capacity: int
 ) -> np.ndarray:
     """``int32[out_capacity, K]``: the map's ``neighbors`` view from rows without padding."""
     centers = source if spec.transposed else out
@@ -171,42 +169,32 @@ def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return pairs, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def windows(neighbors: np.ndarray, columns: Columns) -> np.ndarray:
-    """``int32[2, tiles, columns]``: see :func:`voxax.geometry.windows.find_windows`."""
-    rows, taps = neighbors.shape
-    tiles = -(-rows // WINDOW_TILE)
-    table = np.full((tiles * WINDOW_TILE, taps), -1, np.int32)
-    table[:rows] = neighbors
-    table = table.reshape(tiles, WINDOW_TILE, taps)
-    first = np.where(table < 0, np.iinfo(np.int32).max, table).min(1, initial=2**31 - 1)
-    last = table.max(1, initial=-1)
-    low = np.stack([first[:, column].min(1) for column in map(list, columns)], 1)
-    high = np.stack([last[:, column].max(1) for column in map(list, columns)], 1)
-    start = np.where(high < 0, 0, low - low % WINDOW_ALIGNMENT)
-    return np.stack([start, high + 1 - start]).astype(np.int32)
-
-
-def sort_by_taps(neighbors: np.ndarray) -> np.ndarray:
-    """``int32[K + 1, out_capacity]``: see :func:`voxax.geometry.tap_order.sort_by_taps`."""
-    bits = bits_of_taps(neighbors.shape[1])
-    masks = np.bitwise_or.reduce(np.where(neighbors >= 0, bits, np.uint32(0)), axis=1)
-    order = np.argsort(~masks, kind="stable")
-    return np.concatenate([neighbors[order].T, order[None, :]]).astype(np.int32)
-
-
 def table_views(
-    table: np.ndarray, spec: KernelSpec, names: Sequence[str], in_capacity: int
+    table: np.ndarray,
+    spec: KernelSpec | None,
+    names: Collection[str],
+    in_capacity: int,
+    views: Iterable[View] = (),
+    *,
+    symmetric: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """The views called ``names`` of the map with this ``neighbors`` table, in their order."""
+    """The views called ``names`` of the map with this ``neighbors`` table, in their order.
+
+    Args:
+      table: ``int32[out_capacity, K]``.
+      spec: the map's relation, or None where it is unknown.
+      names: the views that are wanted.
+      in_capacity: rows of the input.
+      views: what builds those that are not the map's own.
+      symmetric: the map is its own adjoint with taps reversed.
+    """
     known = {"neighbors": table}
-    if any(name.startswith("transposed_") for name in names):
-        known["transposed_neighbors"] = invert_table(table, in_capacity)
-    for name, side in (("windows", "neighbors"), ("transposed_windows", "transposed_neighbors")):
-        if name in names:
-            known[name] = windows(known[side], columns_of(spec, spec.num_offsets))
-    for name, side in SIDE_OF_SORTED.items():
-        if name in names:
-            known[name] = sort_by_taps(known[side])
+    if any(name.startswith(TRANSPOSED) for name in names):
+        backwards = table[:, ::-1] if symmetric else invert_table(table, in_capacity)
+        known["transposed_neighbors"] = backwards
     if {"pairs", "pair_starts"} & set(names):
         known["pairs"], known["pair_starts"] = pair_lists(table)
+    for view in views:
+        if view.name in names:
+            known[view.name] = view.on_host(known[view.table], spec)
     return tuple(known[name] for name in names)

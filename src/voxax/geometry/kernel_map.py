@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from voxax.errors import InputError
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.nested_sizes import hard_mask
-from voxax.geometry.views import OPPOSITE_VIEWS, VIEW_BUILDERS
+from voxax.geometry.views import View, invert_neighbors, list_pairs, opposite
 from voxax.geometry.voxel_geometry import Memo, VoxelGeometry
 
 
@@ -109,17 +110,42 @@ class KernelMap:
         """``int32[out_capacity, K]``: input row under each tap, or -1."""
         return self.view("neighbors")
 
-    def view(self, name: str) -> jax.Array:
+    def view(self, name: str, view: View | None = None) -> jax.Array:
         """The array called ``name``, built on first use and remembered.
+
+        Args:
+          name: one that the map holds, ``transposed_neighbors int32[in_capacity, K]`` (the output
+            row that each input row feeds through each tap, or -1), or ``pairs`` and
+            ``pair_starts`` (see :func:`voxax.geometry.views.list_pairs`).
+          view: what builds an array of another name.
 
         Raises:
           KeyError: no such view; the message lists the known ones.
         """
         if name in self.views:
             return self.views[name]
-        if name not in VIEW_BUILDERS:
-            raise KeyError(f"no view {name!r}; known views: {sorted(VIEW_BUILDERS)}")
-        return self.memo.get_or_build(name, self.views, lambda: VIEW_BUILDERS[name](self))
+        own: dict[str, Callable[[], jax.Array]] = {
+            "transposed_neighbors": self._transposed_neighbors,
+            "pairs": lambda: self._pair_lists()[0],
+            "pair_starts": lambda: self._pair_lists()[1],
+        }
+        if name in own:
+            return self.memo.get_or_build(name, self.views, own[name])
+        if view is None:
+            raise KeyError(f"no view {name!r}; known views: {sorted({*own, *self.views})}")
+        table = functools.partial(self.view, view.table)
+        return self.memo.get_or_build(view, self.views, lambda: view.build(table(), self.spec))
+
+    def _transposed_neighbors(self) -> jax.Array:
+        if self.symmetric:
+            return self.neighbors[:, ::-1]
+        return invert_neighbors(self.neighbors, self.in_capacity)
+
+    def _pair_lists(self) -> tuple[jax.Array, jax.Array]:
+        """Both views come from one pass, which is made once."""
+        neighbors = self.neighbors
+        build = functools.partial(list_pairs, neighbors)
+        return self.memo.get_or_build(("pair_lists",), neighbors, build)
 
     def transpose(self) -> KernelMap:
         """The adjoint's map: outputs and inputs change places.
@@ -132,19 +158,12 @@ class KernelMap:
                 f"transpose() of {self!r}, a map of one shard of a scene: inputs of other shards "
                 "have no row here. Ask for the transposed map with out_voxels="
             )
-        if "neighbors" in self.views:
-            swapped = {
-                "neighbors": self.view("transposed_neighbors"),
-                "transposed_neighbors": self.view("neighbors"),
-            }
-        else:
-            swapped = {"neighbors": self.view("transposed_neighbors")}
-        if "pairs" in self.views and "pair_starts" in self.views:
+        pairs = "pairs", "pair_starts"
+        swapped = {opposite(n): array for n, array in self.views.items() if n not in pairs}
+        swapped["neighbors"] = self.view("transposed_neighbors")
+        if all(name in self.views for name in pairs):
             swapped["pairs"] = self.views["pairs"][::-1]
             swapped["pair_starts"] = self.views["pair_starts"]
-        for name, other in OPPOSITE_VIEWS.items():
-            if name in self.views:
-                swapped[other] = self.views[name]
         adjoint = self.spec.adjoint()
         return KernelMap(self.out_geometry, self.in_geometry, adjoint, swapped, self.restricted)
 

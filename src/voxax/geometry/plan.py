@@ -29,7 +29,7 @@ from voxax.geometry.host import (
 from voxax.geometry.kernel_map import KernelMap
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.model_step import pure_call
-from voxax.geometry.views import OPPOSITE_VIEWS
+from voxax.geometry.views import View, opposite
 from voxax.geometry.voxel_geometry import AttachedMaps, Level, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
@@ -97,6 +97,7 @@ class Plan:
       fit: capacities of levels 1, 2, ... as functions of the input's capacity, or None
         before :meth:`fitted`; then each level is bucketed by its own count.
       adjoints: transposed maps that the network asks for, and that a record read backwards is.
+      views: builders of those arrays of the maps that kernels brought along.
     """
 
     records: tuple[MapRecord, ...]
@@ -105,6 +106,7 @@ class Plan:
     fixed: tuple[int | None, ...]
     fit: tuple[LevelFit, ...] | None = None
     adjoints: tuple[MapRecord, ...] = ()
+    views: tuple[View, ...] = ()
 
     @classmethod
     def record(cls, model: Callable[[Voxels], Any], voxels: Voxels) -> Plan:
@@ -134,6 +136,7 @@ class Plan:
             tuple(recorder.strides),
             tuple(recorder.fixed),
             adjoints=tuple(recorder.adjoints),
+            views=tuple(sorted(recorder.views, key=lambda view: view.name)),
         )
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -245,9 +248,9 @@ class Plan:
         self, record: MapRecord, levels: list[np.ndarray], capacities: Sequence[int]
     ) -> tuple[np.ndarray, ...]:
         source, out = levels[record.in_level], levels[record.out_level]
-        sizes = capacities[record.in_level], capacities[record.out_level]
-        table = neighbor_table(source, out, record.spec, *sizes)
-        return table_views(table, record.spec, record.views, sizes[0])
+        in_capacity, out_capacity = capacities[record.in_level], capacities[record.out_level]
+        table = neighbor_table(source, out, record.spec, out_capacity)
+        return table_views(table, record.spec, record.views, in_capacity, self.views)
 
 
 def plan(
@@ -284,6 +287,7 @@ class _Recorder:
         self.parents: list[tuple[int, KernelSpec]] = []
         self.strides: list[Level] = [root.stride]
         self.fixed: list[int | None] = []
+        self.views: set[View] = set()
         self._levels: list[VoxelGeometry] = []
         self._maps: list[tuple[int, KernelSpec, int, KernelMap]] = []
 
@@ -320,8 +324,11 @@ class _Recorder:
         """Turn the noted maps into records, once all views were asked for."""
         wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
         for source, spec, out, kernel_map in self._maps:
-            names = {n for n in kernel_map.memo.names() if isinstance(n, str)} | {"neighbors"}
-            wanted.setdefault((source, spec, out), set()).update(names)
+            keys = kernel_map.memo.names()
+            built = {view for view in keys if isinstance(view, View)}
+            self.views |= built | {view.opposite for view in built}
+            names = {name for name in keys if isinstance(name, str)} | {view.name for view in built}
+            wanted.setdefault((source, spec, out), set()).update(names | {"neighbors"})
         forwards = {
             (source, spec.relation, out): names
             for (source, spec, out), names in wanted.items()
@@ -331,9 +338,8 @@ class _Recorder:
         for (source, spec, out), names in wanted.items():
             forward = forwards.get((out, spec.adjoint().relation, source))
             if spec.transposed and forward is not None:
-                forward.add("transposed_neighbors")
-                forward |= names & {"pairs", "pair_starts"}
-                forward |= {OPPOSITE_VIEWS[name] for name in names & set(OPPOSITE_VIEWS)}
+                pairs = names & {"pairs", "pair_starts"}
+                forward |= pairs | {opposite(name) for name in names - pairs}
                 served.add((source, spec, out))
                 self.adjoints.append(MapRecord(source, spec, out, tuple(sorted(names))))
             else:

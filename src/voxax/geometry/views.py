@@ -1,21 +1,22 @@
-"""Arrays that algorithms ask a KernelMap for, each with the function that builds it."""
+"""Arrays derived from a kernel map's table: read backwards, as lists of pairs, or by a kernel.
+
+The map itself holds or builds ``neighbors``, ``transposed_neighbors``, ``pairs`` and
+``pair_starts``. Every other array belongs to a kernel, which brings a :class:`View` along.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.tile_lookup import find_numbers
-from voxax.geometry.tap_order import OPPOSITE_SORTED, sort_by_taps
-from voxax.geometry.windows import OPPOSITE_WINDOWS, columns_of, find_windows
-
-if TYPE_CHECKING:
-    from voxax.geometry.kernel_map import KernelMap
+from voxax.geometry.kernel_spec import KernelSpec
 
 
 @functools.partial(jax.jit, static_argnames="in_capacity")
@@ -60,13 +61,6 @@ def _invert_natively(neighbors: jax.Array, in_capacity: int) -> tuple[jax.Array]
 
 
 _invert = natively_on_cpu("invert_neighbors", _invert_natively, _invert_neighbors)
-
-
-def _transposed_neighbors(kernel_map: KernelMap) -> jax.Array:
-    neighbors = kernel_map.view("neighbors")
-    if kernel_map.symmetric:
-        return neighbors[:, ::-1]
-    return invert_neighbors(neighbors, kernel_map.in_capacity)
 
 
 PAIR_ROOM = 4096
@@ -117,53 +111,43 @@ def _list_pairs_natively(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
 _list = natively_on_cpu("list_pairs", _list_pairs_natively, _list_pairs)
 
 
-def _pair_lists(kernel_map: KernelMap) -> tuple[jax.Array, jax.Array]:
-    """Both views come from one pass, which is made once."""
-    neighbors = kernel_map.view("neighbors")
-    build = functools.partial(list_pairs, neighbors)
-    return kernel_map.memo.get_or_build(("pair_lists",), neighbors, build)
+TRANSPOSED = "transposed_"
 
 
-def _pairs(kernel_map: KernelMap) -> jax.Array:
-    return _pair_lists(kernel_map)[0]
+def opposite(name: str) -> str:
+    """The name that a view of one table, ``transposed_...`` or not, has in the transposed map."""
+    return name.removeprefix(TRANSPOSED) if name.startswith(TRANSPOSED) else TRANSPOSED + name
 
 
-def _pair_starts(kernel_map: KernelMap) -> jax.Array:
-    return _pair_lists(kernel_map)[1]
+@dataclasses.dataclass(frozen=True)
+class View:
+    """An array that is derived from a kernel map's table, and what builds it.
+
+    Two views of one name are the same array.
+
+    Attributes:
+      name: a view called ``transposed_...`` is derived from the transposed table.
+      build: the table ``int32[rows, K]`` and the map's spec (or None) to the array, in JAX.
+      on_host: the same in NumPy, for plans that are made without a device.
+    """
+
+    name: str
+    build: Callable[[jax.Array, KernelSpec | None], jax.Array] = dataclasses.field(compare=False)
+    on_host: Callable[[np.ndarray, KernelSpec | None], np.ndarray] = dataclasses.field(
+        compare=False
+    )
+
+    @property
+    def table(self) -> str:
+        """The name of the table that it is derived from."""
+        return TRANSPOSED + "neighbors" if self.name.startswith(TRANSPOSED) else "neighbors"
+
+    @property
+    def opposite(self) -> View:
+        """The view of the transposed map that is this view."""
+        return dataclasses.replace(self, name=opposite(self.name))
 
 
-def _windows(kernel_map: KernelMap) -> jax.Array:
-    columns = columns_of(kernel_map.spec, kernel_map.num_offsets)
-    return find_windows(kernel_map.view("neighbors"), columns)
-
-
-def _transposed_windows(kernel_map: KernelMap) -> jax.Array:
-    columns = columns_of(kernel_map.spec, kernel_map.num_offsets)
-    return find_windows(kernel_map.view("transposed_neighbors"), columns)
-
-
-def _sorted_neighbors(kernel_map: KernelMap) -> jax.Array:
-    return sort_by_taps(kernel_map.view("neighbors"))
-
-
-def _transposed_sorted_neighbors(kernel_map: KernelMap) -> jax.Array:
-    return sort_by_taps(kernel_map.view("transposed_neighbors"))
-
-
-VIEW_BUILDERS: dict[str, Callable[[KernelMap], jax.Array]] = {
-    "transposed_neighbors": _transposed_neighbors,
-    "pairs": _pairs,
-    "pair_starts": _pair_starts,
-    "windows": _windows,
-    "transposed_windows": _transposed_windows,
-    "sorted_neighbors": _sorted_neighbors,
-    "transposed_sorted_neighbors": _transposed_sorted_neighbors,
-}
-"""``transposed_neighbors int32[in_capacity, K]``: the output row that each input row
-feeds through each tap, or -1. ``pairs`` and ``pair_starts``: see :func:`list_pairs`.
-``windows`` and, of the transposed table, ``transposed_windows``: see
-:func:`voxax.geometry.windows.find_windows`. ``sorted_neighbors`` and, of the transposed table,
-``transposed_sorted_neighbors``: see :func:`voxax.geometry.tap_order.sort_by_taps`."""
-
-OPPOSITE_VIEWS = {**OPPOSITE_WINDOWS, **OPPOSITE_SORTED}
-"""The views of the transposed map that are these views, under their names there."""
+def by_name(*views: View) -> dict[str, View]:
+    """These views and their opposites, by name."""
+    return {one.name: one for view in views for one in (view, view.opposite)}

@@ -209,7 +209,7 @@ def export_program(
         "jax": jax.__version__,
         "algorithms": [
             f"{c.problem.product} {c.problem.in_channels} -> {c.problem.out_channels}, "
-            f"{c.problem.num_offsets} taps: {c.algorithm} {dict(c.parameters)}"
+            f"{c.problem.layer.num_offsets} taps: {c.algorithm} {dict(c.parameters)}"
             for c in choices
         ],
     }

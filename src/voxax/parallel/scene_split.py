@@ -75,7 +75,7 @@ def partition_levels(
         source, above = levels[parent], owners[parent]
         first = np.full(len(rows), shards, np.int32)
         if spec.generative:
-            table = neighbor_table(source, rows, spec, len(source), len(rows))
+            table = neighbor_table(source, rows, spec, len(rows))
             reached, tap = np.nonzero(table >= 0)
             np.minimum.at(first, reached, above[table[reached, tap]])
         else:
@@ -422,7 +422,7 @@ class _Cut:
         tables = []
         for record in split.records:
             source, out = levels[record.in_level], levels[record.out_level]
-            table = neighbor_table(source, out, record.spec, len(source), len(out))
+            table = neighbor_table(source, out, record.spec, len(out))
             tables.append(partition_map(table, own[record.in_level], own[record.out_level]))
         return cls(split, levels, own, tables)
 
@@ -447,6 +447,7 @@ class _Cut:
             self._geometry(level, own.rows[number], capacities.levels[level], voxels)
             for level, own in enumerate(self.own)
         ]
+        plan = self.split.plan
         records, views, sources, halos = [], [], [], []
         for record, tables, size in zip(
             self.split.records, self.tables, capacities.maps, strict=True
@@ -459,7 +460,7 @@ class _Cut:
                 (capacities.levels[record.out_level], mine.table.shape[1]), -1, np.int32
             )
             table[: len(mine.table)] = mine.table
-            views.append(table_views(table, record.spec, names, size.extended))
+            views.append(table_views(table, record.spec, names, size.extended, plan.views))
             source = self._geometry(record.in_level, mine.extended, size.extended, voxels)
             sources.append(dataclasses.replace(source, level=-1))
             own_capacity = capacities.levels[record.in_level]

@@ -22,6 +22,7 @@ from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup
 from voxax.algorithms.implicit_gemm import tpu
 from voxax.errors import VoxaxError
+from voxax.geometry.views import View
 from voxax.hardware import HardwareInfo
 from voxax.predict.compiled_program import CompiledProgram, Cost
 from voxax.predict.cycles import outcomes
@@ -89,8 +90,10 @@ def predict(
     begin = time.perf_counter()
     space = space_of(problem, admitted, hardware)
     priced = _priced(space)
-    views = {v for c in priced for v in _views(c.algorithm.views, problem, c.parameters)}
-    sample = sample_of(problem, None, views)
+    needed: dict[str, View | None] = {}
+    for candidate in priced:
+        needed.update(candidate.kernel.views_of(problem, candidate.parameters))
+    sample = sample_of(problem, None, needed)
     packed = base64.b64encode(pickle.dumps(problem)).decode()
     shapes = {name: view.shape for name, view in sample.views.items()}
     arguments = [{"packed": packed, "shapes": shapes, **_named(candidate)} for candidate in priced]
@@ -106,17 +109,21 @@ def predict(
 
 
 def product(
-    packed: str, shapes: dict[str, list[int]], algorithm: str, parameters: list[list[Any]]
+    packed: str,
+    shapes: dict[str, list[int]],
+    algorithm: str,
+    platform: str,
+    parameters: list[list[Any]],
 ) -> tuple[Any, ...]:
     """Return a candidate as a function of the operands and views, and their shapes."""
     problem: Problem = pickle.loads(base64.b64decode(packed))
     chosen = tuple((str(name), value) for name, value in parameters)
-    run = lookup(algorithm, problem.kind)
-    x = (problem.in_capacity, problem.in_channels), problem.dtype
-    y = (problem.out_capacity, problem.out_channels), problem.dtype
+    (run,) = (k for k in lookup(algorithm, problem.layer.kind) if k.platform == platform)
+    x = (problem.layer.in_capacity, problem.in_channels), problem.dtype
+    y = (problem.layer.out_capacity, problem.out_channels), problem.dtype
     w = problem.weight_shape, problem.dtype
     a, b = {"forward": (x, w), "dgrad": (y, w), "wgrad": (x, y)}[problem.product]
-    names = _views(run.views, problem, chosen)
+    names = run.views_of(problem, chosen)
     views = {name: jax.ShapeDtypeStruct(tuple(shapes[name]), "int32") for name in names}
 
     def call(a: jax.Array, b: jax.Array, views: dict[str, jax.Array]) -> jax.Array:
@@ -138,7 +145,7 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
     values = dict(parameters)
     starts, lengths = np.asarray(windows)
     stripes = 1
-    if problem.kind == "dense":
+    if problem.layer.kind == "dense":
         sizes = (int(values[name]) for name in ("window_rows", "in_block", "out_block"))
         # As the kernel aligns them: where rows are packed, to more than the view's multiples.
         lengths = np.where(lengths > 0, lengths + starts % tpu.Blocks(*sizes).alignment, 0)
@@ -148,16 +155,21 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
 
 
 def _priced(space: Space) -> list[Candidate]:
-    kernels = (c for c in space.candidates if tpu.is_windowed(c.parameters))
+    kernels = (c for c in space.candidates if _is_windowed(c))
     return list(dict.fromkeys((*kernels, *space.heuristics)))
 
 
-def _views(views: Any, problem: Problem, parameters: Parameters) -> tuple[str, ...]:
-    return views(parameters, problem.product, problem.symmetric)
+def _is_windowed(candidate: Candidate) -> bool:
+    return "windows" in candidate.kernel.views
 
 
 def _named(candidate: Candidate) -> dict[str, Any]:
-    return {"algorithm": candidate.algorithm.name, "parameters": candidate.parameters}
+    kernel = candidate.kernel
+    return {
+        "algorithm": kernel.name,
+        "platform": kernel.platform,
+        "parameters": candidate.parameters,
+    }
 
 
 def _measured(
@@ -168,8 +180,8 @@ def _measured(
     if any(kernel.in_open_loop and not kernel.is_pallas for kernel in outcome.kernels):
         return Measured(*candidate.identity, None, "skipped", f"not predicted: {_OPEN}")
     number = 1
-    if tpu.is_windowed(candidate.parameters):
-        names = _views(candidate.algorithm.views, problem, candidate.parameters)
+    if _is_windowed(candidate):
+        names = candidate.kernel.views_of(problem, candidate.parameters)
         (windows,) = (name for name in names if name.endswith("windows"))
         number = steps(problem, candidate.parameters, np.asarray(sample.views[windows]))
     seconds = _seconds(outcome, number)

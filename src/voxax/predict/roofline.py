@@ -13,10 +13,10 @@ from typing import Any
 import jax
 
 from voxax import _compat
+from voxax.algorithms import Problem
 from voxax.geometry import Voxels
 from voxax.geometry.model_step import step_of
 from voxax.hardware import HardwareInfo
-from voxax.products.layer import problem_of
 from voxax.products.lower_bound import PairCounter, lower_bound_of
 from voxax.products.primitives import forward_p
 
@@ -103,7 +103,7 @@ def _layer(index: int, equation: Any, operands: Any, info: HardwareInfo) -> Laye
     features, weight, *views = operands
     out = equation.outvars[0].aval
     taps, (c_in, c_out) = layer.num_offsets, (features.shape[1], out.shape[1])
-    problem = problem_of("forward", info.platform, features, weight, layer)
+    problem = Problem.of("forward", info.platform, features, weight, layer)
     pairs = PairCounter().count(dict(zip(layer.view_names, views, strict=True)), problem)
     bound = lower_bound_of(problem, pairs, info)
     run = jax.jit(lambda *values: forward_p.bind(*values, layer=layer))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.algorithms import Product, WeightKind
+from voxax.algorithms import Layer, Problem, Product, WeightKind
 from voxax.algorithms.dynamic.grid import output_grid, tile_maximum
 from voxax.algorithms.dynamic.grouped import prefix_of
 from voxax.algorithms.rows import zeros
@@ -25,7 +25,7 @@ from voxax.geometry import KernelMap, KernelSpec
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
-from voxax.products.layer import Layer, problem_of
+from voxax.geometry.views import View
 from voxax.products.primitives import forward_p
 from voxax.tuning import (
     Request,
@@ -77,18 +77,17 @@ def convolve(
         out_capacity=kernel_map.out_capacity,
         num_offsets=kernel_map.num_offsets,
         symmetric=kernel_map.symmetric,
-        view_names=(),
         kind=kind,
         groups=weight.shape[1] if kind == "grouped" else 1,
         precision=precision_name(precision),
-        requests=requests,
         spec=kernel_map.spec,
         level=kernel_map.in_geometry.stride,
         density=_density(kernel_map) if tunes else None,
+        requests=requests,
     )
-    names = _view_names(layer, dtype, weight.shape, every=tunes)
-    layer = dataclasses.replace(layer, view_names=names)
-    views = {name: kernel_map.view(name) for name in names}
+    read = _views_of(layer, dtype, weight.shape, every=tunes)
+    layer = dataclasses.replace(layer, view_names=tuple(read))
+    views = {name: kernel_map.view(name, view) for name, view in read.items()}
     if layer.density is not None:
         note_map(map_key(layer), views)
     operands = _compat.vary_alike(features.astype(dtype), weight.astype(dtype), *views.values())
@@ -106,10 +105,10 @@ def _requests(
     )
 
 
-def _view_names(
+def _views_of(
     layer: Layer, dtype: Any, weight_shape: tuple[int, ...], every: bool
-) -> tuple[str, ...]:
-    """The arrays of the map that the three products may read."""
+) -> dict[str, View | None]:
+    """The arrays of the map that the three products may read, as :func:`views_of` gives them."""
     c_in, c_out = layer.channels(weight_shape)
     x = jax.ShapeDtypeStruct((layer.in_capacity, c_in), dtype)
     dy = jax.ShapeDtypeStruct((layer.out_capacity, c_out), dtype)
@@ -121,7 +120,7 @@ def _view_names(
     }
     platform = target_platform()
     problems = [
-        (problem_of(product, platform, *operands[product], layer), names)
+        (Problem.of(product, platform, *operands[product], layer), names)
         for product, names in layer.requests
     ]
     return views_of(problems, hardware_of(platform)[0], every)
@@ -262,13 +261,13 @@ def convolve_sized(
         out_capacity=math.prod(outputs),
         num_offsets=spec.num_offsets,
         symmetric=False,
-        view_names=("sizes",),
         kind="dynamic",
         groups=1,
         precision=precision_name(precision),
-        requests=requests,
         spec=spec,
         grid=grid,
+        requests=requests,
+        view_names=("sizes",),
     )
     pinned = any(names == ("specialised",) for _, names in requests)
     is_open = any(len(names) > 1 for _, names in requests)
@@ -286,10 +285,14 @@ def convolve_sized(
     return out.reshape(*outputs, -1)
 
 
-def densities(of: Any, sizes: np.ndarray) -> dict[str, float]:
-    """The densities of a layer or problem with these sizes: taps per output, and by tiles."""
-    counts, sizes = taps_within(np.asarray(of.spec.offsets)), np.asarray(sizes)
-    taps = counts[np.clip(sizes, 0, len(counts) - 1)].reshape(output_grid(of.grid, of.spec.stride))
+def densities(layer: Layer, sizes: np.ndarray) -> dict[str, float]:
+    """The densities of a layer with these sizes: taps per output, and by tiles."""
+    spec = layer.spec
+    if spec is None:
+        return {}
+    counts, sizes = taps_within(np.asarray(spec.offsets)), np.asarray(sizes)
+    outputs = output_grid(layer.grid, spec.stride)
+    taps = counts[np.clip(sizes, 0, len(counts) - 1)].reshape(outputs)
     return {
         "density": density_bucket(int(taps.sum()), taps.size),
         "tile_density": density_bucket(int(tile_maximum(taps, _TILE).sum()), taps.size),

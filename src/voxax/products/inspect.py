@@ -13,12 +13,11 @@ import jax
 import numpy as np
 
 from voxax import _compat, _native
-from voxax.algorithms import Problem, Product
+from voxax.algorithms import Layer, Problem, Product
 from voxax.errors import InputError
 from voxax.geometry.model_step import pure_call
 from voxax.hardware import HardwareInfo, describe, shown
 from voxax.products.convolve import densities, density
-from voxax.products.layer import Layer, problem_of
 from voxax.products.lower_bound import PairCounter, lower_bound_of, matrix_rate
 from voxax.products.primitives import PARTS
 from voxax.products.report import Explained, Report
@@ -125,7 +124,7 @@ def _call(
 ) -> Call:
     layer: Layer = equation.params["layer"]
     a, b = (equation.invars[i].aval for i in operands)
-    problem = problem_of(product, platform, a, b, layer)
+    problem = Problem.of(product, platform, a, b, layer)
     named = None if views is None else dict(zip(layer.view_names, views, strict=True))
     return Call(scope, problem, dict(layer.requests)[product], layer, named)
 
@@ -199,10 +198,10 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
     """The problem with the densities that are counted on a concrete map."""
-    if problem.kind == "dynamic":
-        return dataclasses.replace(problem, **densities(problem, np.asarray(views["sizes"])))
+    if problem.layer.kind == "dynamic":
+        return problem.with_layer(**densities(problem.layer, np.asarray(views["sizes"])))
     neighbors = views.get("neighbors")
-    return dataclasses.replace(problem, density=None if neighbors is None else density(neighbors))
+    return problem.with_layer(density=None if neighbors is None else density(neighbors))
 
 
 def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Report:
@@ -235,7 +234,8 @@ def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | No
     if hardware is None:
         return [f"no lower bound: there is no {platform} here, its rates are unknown"]
     bandwidth, rates = hardware.fact("memory_bandwidth"), hardware.fact("peak_rates")
-    kinds = {_rate_kind(p): (p.dtype, p.precision) for p in (row.choice.problem for row in rows)}
+    problems = [row.choice.problem for row in rows]
+    kinds = {_rate_kind(p): (p.dtype, p.layer.precision) for p in problems}
     known = {kind: rate for kind, key in kinds.items() if (rate := matrix_rate(*key, hardware))}
     notes = []
     if known and bandwidth.known:
@@ -256,5 +256,5 @@ def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | No
 def _rate_kind(problem: Problem) -> str:
     """The dtype and precision that set the matrix rate, for people."""
     p = problem
-    reduced = p.dtype == "float32" and p.precision != "highest"
-    return f"{p.dtype} at precision {p.precision}" if reduced else p.dtype
+    reduced = p.dtype == "float32" and p.layer.precision != "highest"
+    return f"{p.dtype} at precision {p.layer.precision}" if reduced else p.dtype

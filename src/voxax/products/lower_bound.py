@@ -56,10 +56,12 @@ def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) 
     """The lower bound of a product over ``pairs`` pairs; without hardware, its work alone."""
     p = problem
     channels = (
-        p.in_channels if p.kind == "depthwise" else p.in_channels * p.out_channels // p.groups
+        p.in_channels
+        if p.layer.kind == "depthwise"
+        else p.in_channels * p.out_channels // p.layer.groups
     )
     operations, size = 2 * pairs * channels, _bytes(p)
-    rate = None if hardware is None else matrix_rate(p.dtype, p.precision, hardware)
+    rate = None if hardware is None else matrix_rate(p.dtype, p.layer.precision, hardware)
     bandwidth = None if hardware is None else hardware.memory_bandwidth
     if not rate or not bandwidth:
         return LowerBound(operations, size, None, None)
@@ -96,13 +98,13 @@ def matrix_rate(dtype: str, precision: str, hardware: HardwareInfo) -> float | N
 
 def _bytes(p: Problem) -> int:
     # A symmetric map's transpose is the same table.
-    transposed = p.product == "dgrad" and not p.symmetric
-    table = p.num_offsets * (p.in_capacity if transposed else p.out_capacity)
-    if p.kind == "dynamic":  # sizes, and no table
-        table = p.out_capacity
+    transposed = p.product == "dgrad" and not p.layer.symmetric
+    table = p.layer.num_offsets * (p.layer.in_capacity if transposed else p.layer.out_capacity)
+    if p.layer.kind == "dynamic":  # sizes, and no table
+        table = p.layer.out_capacity
     sizes = {
-        "forward": p.out_capacity * p.out_channels,
-        "dgrad": p.in_capacity * p.in_channels,
+        "forward": p.layer.out_capacity * p.out_channels,
+        "dgrad": p.layer.in_capacity * p.in_channels,
         "wgrad": math.prod(p.weight_shape),
     }
     written = sizes[p.product]
@@ -121,7 +123,7 @@ class PairCounter:
 
     def count(self, views: Mapping[str, Any], problem: Problem) -> int:
         """The pairs of a map, from its arrays; of a dynamic problem, from its sizes."""
-        if problem.kind == "dynamic":
+        if problem.layer.kind == "dynamic":
             return taps_of(problem, np.asarray(views["sizes"]))
         if "pair_starts" in views:  # by tap; the last is where all end
             return int(views["pair_starts"][-1])
@@ -137,10 +139,11 @@ class PairCounter:
         views = concrete_map(problem)
         if views is not None:
             return self.count(views, problem)
-        if problem.kind == "dynamic":
+        if problem.layer.kind == "dynamic":
             return taps_of(problem, sizes_of(problem, None)[0])
-        p = problem
-        key = (p.spec, p.level, p.in_capacity, p.out_capacity, p.num_offsets)
+        layer = problem.layer
+        sizes = layer.in_capacity, layer.out_capacity, layer.num_offsets
+        key = (layer.spec, layer.level, *sizes)
         if key not in self._estimated:
             table = sample_map(DEFAULT_KIND, *key).neighbors
             self._estimated[key] = int((table >= 0).sum())

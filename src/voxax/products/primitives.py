@@ -35,9 +35,8 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
-from voxax.algorithms import Product
-from voxax.algorithms.depthwise.gradients import gradients, joins
-from voxax.products.layer import Layer, output_shape, problem_of
+from voxax.algorithms import Layer, Problem, Product
+from voxax.geometry.dtypes import product_dtype
 from voxax.tuning import choose
 
 
@@ -154,10 +153,18 @@ def _sum_of(terms: list[Any], like: Any) -> Any:
 
 
 def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: Layer) -> Any:
-    problem = problem_of(product, platform, a, b, layer)
+    problem = Problem.of(product, platform, a, b, layer)
     choice = choose(problem, dict(layer.requests)[product], layer.view_names)
     by_name = dict(zip(layer.view_names, views, strict=True))
-    return choice.implementation.apply(problem, choice.parameters, a, b, by_name)
+    return choice.kernel.apply(problem, choice.parameters, a, b, by_name)
+
+
+def _output_shape(
+    product: Product, a: Any, b: Any, *views: Any, layer: Layer
+) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of what a product of these operands (or their shapes) computes."""
+    shape = Problem.of(product, "any", a, b, layer).result_shape
+    return jax.ShapeDtypeStruct(shape, product_dtype(a.dtype))
 
 
 def _transpose_forward(ct: Any, x: Any, w: Any, *views: Any, layer: Layer) -> list:
@@ -256,15 +263,16 @@ def _run_gradients(
     platform: str, dy: Any, x: Any, w: Any, *views: Any, layer: Layer
 ) -> tuple[jax.Array, jax.Array]:
     requests, by_name = dict(layer.requests), dict(zip(layer.view_names, views, strict=True))
-    problem = problem_of("dgrad", platform, dy, w, layer)
+    problem = Problem.of("dgrad", platform, dy, w, layer)
     chosen = [
         choose(problem, requests["dgrad"], layer.view_names),
-        choose(problem_of("wgrad", platform, x, dy, layer), requests["wgrad"], layer.view_names),
+        choose(Problem.of("wgrad", platform, x, dy, layer), requests["wgrad"], layer.view_names),
     ]
-    if all(joins(c.implementation.name, c.parameters) for c in chosen):
-        return gradients(problem, dy, x, w, by_name)
+    kernel, other = (choice.kernel for choice in chosen)
+    if kernel is other and kernel.fused is not None:
+        return kernel.fused(problem, dy, x, w, by_name)
     return tuple(
-        c.implementation.apply(c.problem, c.parameters, *operands, by_name)
+        c.kernel.apply(c.problem, c.parameters, *operands, by_name)
         for c, operands in zip(chosen, ((dy, w), (x, dy)), strict=True)
     )  # pyright: ignore[reportReturnType]
 
@@ -311,7 +319,7 @@ def _primitive(product: Product, transpose: Any, join_tangents: Any = None) -> A
     return bilinear_primitive(
         f"voxax_{product}",
         functools.partial(_run, product),
-        functools.partial(output_shape, product),
+        functools.partial(_output_shape, product),
         transpose,
         functools.partial(_batch, product),
         join_tangents,
@@ -332,7 +340,7 @@ def _composed(
     name: str, parts: tuple[tuple[Product, int, int], ...], run: Any, transpose: Any, *, many: bool
 ) -> Any:
     def shapes(*operands: Any, layer: Layer) -> Any:
-        every = [output_shape(p, operands[i], operands[j], layer=layer) for p, i, j in parts]
+        every = [_output_shape(p, operands[i], operands[j], layer=layer) for p, i, j in parts]
         return every if many else every[0]
 
     primitives = [(_PRIMITIVES[product], i, j) for product, i, j in parts]

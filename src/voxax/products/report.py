@@ -91,11 +91,11 @@ class Explained:
 
     def _problem(self) -> tuple[str, str, str, str, str]:
         p = self.choice.problem
-        product = p.product if p.kind == "dense" else f"{p.product} {p.kind}"
+        product = p.product if p.layer.kind == "dense" else f"{p.product} {p.layer.kind}"
         return (
             product,
-            f"{p.in_capacity} -> {p.out_capacity}",
-            str(p.num_offsets),
+            f"{p.layer.in_capacity} -> {p.layer.out_capacity}",
+            str(p.layer.num_offsets),
             f"{p.in_channels} -> {p.out_channels}",
             p.dtype,
         )

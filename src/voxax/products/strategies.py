@@ -10,18 +10,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax.algorithms import Algorithm, Problem, lookup, names, native
+from voxax.algorithms import Problem, names
 from voxax.algorithms.dynamic.grid import grid_of, tile_maximum
 from voxax.algorithms.dynamic.grouped import BLOCK
 from voxax.errors import InputError
-from voxax.hardware import HardwareInfo
 from voxax.products.inspect import Call, find_products
 from voxax.products.lower_bound import matrix_rate
 from voxax.products.report import milliseconds
 from voxax.tuning import hardware_of
 from voxax.tuning.measure import compiled
 from voxax.tuning.sample import sample_of
-from voxax.tuning.space import Candidate, refusal
+from voxax.tuning.space import Candidate, space_of
 
 _TILE = 256
 
@@ -106,7 +105,7 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
       InputError: there is none.
     """
     calls = find_products(fn, args, jax.default_backend(), maps=True)
-    found = [call for call in calls if call.problem.kind == "dynamic"]
+    found = [call for call in calls if call.problem.layer.kind == "dynamic"]
     return strategies_of(found[0] if found else calls[0], measure=measure)
 
 
@@ -120,7 +119,7 @@ def strategies_of(call: Call, *, measure: bool = False) -> Strategies:
     Raises:
       InputError: the product is not dynamic, or its sizes are not known.
     """
-    if call.problem.kind != "dynamic" or call.views is None:
+    if call.problem.layer.kind != "dynamic" or call.views is None:
         raise InputError("there is no dynamic convolution with concrete sizes in this call")
     sizes = np.asarray(call.views["sizes"])
     grid = grid_of(call.problem)
@@ -128,33 +127,34 @@ def strategies_of(call: Call, *, measure: bool = False) -> Strategies:
     counts = np.asarray(grid.counts)
     histogram = np.bincount(sizes, minlength=grid.largest + 1)
     at_least = [int((sizes >= size).sum()) for size in range(grid.largest + 1)]
-    problem = dataclasses.replace(
-        call.problem, prefix=tuple(min(-(-n // BLOCK) * BLOCK, sizes.size) for n in at_least)
+    problem = call.problem.with_layer(
+        prefix=tuple(min(-(-n // BLOCK) * BLOCK, sizes.size) for n in at_least)
     )
     exact = int(counts[sizes].sum())
     each = 2 * problem.in_channels * problem.out_channels
     scenes = sizes.reshape(grid.outputs[0], -1)
     uniform = scenes.min(1) == scenes.max(1)
     blocks = _blocks(counts, np.sort(sizes)[::-1], BLOCK)
+    hardware, device = hardware_of(problem.platform)
+    spaces = {name: space_of(problem, (name,), hardware) for name in names("dynamic")}
+    grouped = spaces["grouped"].heuristics
     multiplied = {
         "masked": sizes.size * counts[-1],
         # The native kernels multiply only the taps that positions have.
-        "grouped": exact if native.refusal(problem) is None else blocks,
+        "grouped": exact if grouped and grouped[0].kernel.platform == "cpu" else blocks,
         "tiled": _tiles(counts, sizes.reshape(grid.outputs)),
         "selected": int(np.where(uniform, counts[scenes.max(1)], counts[-1]).sum())
         * scenes.shape[1],
         "specialised": blocks,
     }
-    hardware, device = hardware_of(problem.platform)
-    rate = matrix_rate(problem.dtype, problem.precision, hardware)
+    rate = matrix_rate(problem.dtype, problem.layer.precision, hardware)
     rows = []
-    for name in names("dynamic"):
-        algorithm = lookup(name, "dynamic")
+    for name, space in spaces.items():
         operations = int(multiplied[name]) * each
-        reason = refusal(algorithm, problem, hardware)
+        reason = dict(space.refused).get(name)
         seconds = made = None
         if measure and reason is None and device is not None:
-            seconds, made = _timed(algorithm, problem, hardware, call.views["sizes"])
+            seconds, made = _timed(problem, space.heuristics[0], call.views["sizes"])
         expected = operations / rate if rate else None
         rows.append(Strategy(name, operations, expected, seconds, made, reason))
     return Strategies(tuple(rows), tuple(int(n) for n in histogram), exact * each)
@@ -172,13 +172,10 @@ def _tiles(counts: np.ndarray, sizes: np.ndarray) -> int:
     return int(counts[tile_maximum(sizes, side)].sum())
 
 
-def _timed(
-    algorithm: Algorithm, problem: Problem, hardware: HardwareInfo, sizes: jax.Array
-) -> tuple[float, float]:
+def _timed(problem: Problem, candidate: Candidate, sizes: jax.Array) -> tuple[float, float]:
     """Seconds of one call, and of compiling its program."""
-    sample = sample_of(problem, {"sizes": sizes}, ("sizes",))
+    sample = sample_of(problem, {"sizes": sizes}, {"sizes": None})
     begin = time.perf_counter()
-    candidate = Candidate(algorithm, algorithm.heuristic(problem, hardware))
     program = compiled(problem, candidate, sample)
     made = time.perf_counter() - begin
 

@@ -13,7 +13,7 @@ import torch
 
 from voxax.coords import PAD
 from voxax.errors import InputError
-from voxax.geometry.views import OPPOSITE_VIEWS
+from voxax.geometry.views import opposite
 from voxax.torch.operators import map_view, neighbors, output_bucket, output_coords
 from voxax.torch.static_text import adjoint_text, output_level, relation_facts
 
@@ -60,7 +60,7 @@ class KernelMap:
         return self.views["neighbors"]
 
     def view(self, name: str) -> torch.Tensor:
-        """Return an array by its name in :mod:`voxax.geometry.views`, built on first use."""
+        """Return an array by its name among a kernel map's views, built on first use."""
         if name not in self.views:
             args = (self.spec, self.same, self.in_rows)
             self.views[name] = map_view(self.neighbors, name, *args)
@@ -68,14 +68,10 @@ class KernelMap:
 
     def transpose(self) -> KernelMap:
         """Return the adjoint's map: outputs and inputs change places."""
-        views = {
-            "neighbors": self.view("transposed_neighbors"),
-            "transposed_neighbors": self.neighbors,
-        }
-        for name, other in OPPOSITE_VIEWS.items():
-            if name in self.views:
-                views[other] = self.views[name]
-        if "pairs" in self.views and "pair_starts" in self.views:
+        pairs = "pairs", "pair_starts"
+        views = {opposite(n): array for n, array in self.views.items() if n not in pairs}
+        views["neighbors"] = self.view("transposed_neighbors")
+        if all(name in self.views for name in pairs):
             views["pairs"] = self.views["pairs"].flip(0)
             views["pair_starts"] = self.views["pair_starts"]
         return KernelMap(adjoint_text(self.spec), self.same, self.neighbors.shape[0], views)

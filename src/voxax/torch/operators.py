@@ -19,12 +19,13 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from voxax.algorithms.implicit_gemm import tap_order
+from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of
+from voxax.algorithms.registry import views
 from voxax.coords import bucket_capacity
 from voxax.geometry import PAIR_ROOM, KernelMap, VoxelGeometry, kernel_map_of
 from voxax.geometry.build import output_geometry
-from voxax.geometry.tap_order import SIDE_OF_SORTED
 from voxax.geometry.voxel_geometry import check_overflow
-from voxax.geometry.windows import WINDOW_TILE, columns_of
 from voxax.nn.functional.pooling import extreme_rows
 from voxax.torch.bridge import call, to_jax, to_torch
 from voxax.torch.static_text import read_layer, read_spec
@@ -119,7 +120,7 @@ def _view_program(text: str, name: str, same: bool) -> Any:
 
         source = stand_in(in_rows)
         out = source if same else stand_in(table.shape[0])
-        return KernelMap(source, out, spec, {"neighbors": table}).view(name)
+        return KernelMap(source, out, spec, {"neighbors": table}).view(name, views().get(name))
 
     return jax.jit(view, static_argnames="in_rows")
 
@@ -132,7 +133,7 @@ def _view_program(text: str, name: str, same: bool) -> Any:
 def map_view(
     neighbors: torch.Tensor, name: str, spec: str, same: bool, in_rows: int
 ) -> torch.Tensor:
-    """Return an array that is derived from the table; see ``voxax.geometry.views``."""
+    """Return an array that is derived from the table; see :meth:`voxax.geometry.KernelMap.view`."""
     return call(_view_program(spec, name, same), neighbors, in_rows=in_rows)
 
 
@@ -147,7 +148,7 @@ def _map_view_shape(
         return neighbors.new_empty((2, rows * taps + PAIR_ROOM))
     if name == "pair_starts":
         return neighbors.new_empty((taps + 1,))
-    if name in SIDE_OF_SORTED:
+    if name in tap_order.VIEWS:
         return neighbors.new_empty((taps + 1, rows if name == "sorted_neighbors" else in_rows))
     side = rows if name == "windows" else in_rows
     # The spec's own number of taps: that of the table may be a symbol.

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from voxax.algorithms import Algorithm, Parameters, Problem, lookup
+from voxax.algorithms import Kernel, Parameters, Problem
 from voxax.errors import AlgorithmError
 from voxax.tuning.entry import Entry, Measured, described, family_of, key_of
 from voxax.tuning.request import AutotuneMode
@@ -36,7 +36,7 @@ class Choice:
 
     Attributes:
       problem: the product that is executed.
-      algorithm, parameters: how it is executed.
+      kernel, parameters: how it is executed.
       source: where the decision comes from.
       seconds: measured time of one call, or None.
       entry: everything measured about this problem, or None.
@@ -45,7 +45,7 @@ class Choice:
     """
 
     problem: Problem
-    algorithm: str
+    kernel: Kernel
     parameters: Parameters
     source: Source
     seconds: float | None = None
@@ -54,14 +54,14 @@ class Choice:
     pending: Pending = None
 
     @property
-    def implementation(self) -> Algorithm:
-        """The record of the chosen algorithm."""
-        return lookup(self.algorithm, self.problem.kind)
+    def algorithm(self) -> str:
+        """The name of the kernel's algorithm."""
+        return self.kernel.name
 
     @property
     def candidate(self) -> Candidate:
-        """The chosen algorithm with its parameters."""
-        return Candidate(self.implementation, self.parameters)
+        """The chosen kernel with its parameters."""
+        return Candidate(self.kernel, self.parameters)
 
     def __str__(self) -> str:
         return described(self.algorithm, self.parameters)
@@ -174,8 +174,8 @@ def _choice(
     entry: Entry | None = None,
     pending: Pending = None,
 ) -> Choice:
-    name, parameters, _ = candidate.identity
-    return Choice(space.problem, name, parameters, source, seconds, entry, space.refused, pending)
+    how = candidate.kernel, candidate.parameters
+    return Choice(space.problem, *how, source, seconds, entry, space.refused, pending)
 
 
 def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: Entry | None) -> str:

@@ -263,16 +263,16 @@ def key_of(problem: Problem) -> str:
     has a file of its own, and each entry names the jaxlib and the revisions it was measured with.
     """
     occupancy = (
-        f"traced level {_extent(problem.level)}"
-        if problem.density is None
-        else f"pairs/row {problem.density:.3g}"
+        f"traced level {_extent(problem.layer.level)}"
+        if problem.layer.density is None
+        else f"pairs/row {problem.layer.density:.3g}"
     )
-    relation = "unknown map" if problem.spec is None else str(problem.spec)
+    relation = "unknown map" if problem.layer.spec is None else str(problem.layer.spec)
     words = (
         f"C{problem.in_channels}-{problem.out_channels}",
-        f"G{problem.groups}",
-        f"rows {_power(problem.in_capacity)}-{_power(problem.out_capacity)}",
-        f"[{relation[:_MAX_SPEC]}]" + (" self-adjoint" if problem.symmetric else ""),
+        f"G{problem.layer.groups}",
+        f"rows {_power(problem.layer.in_capacity)}-{_power(problem.layer.out_capacity)}",
+        f"[{relation[:_MAX_SPEC]}]" + (" self-adjoint" if problem.layer.symmetric else ""),
         occupancy,
     )
     return family_of(problem) + " ".join((*words, *_of_grid(problem)))
@@ -280,20 +280,20 @@ def key_of(problem: Problem) -> str:
 
 def _of_grid(problem: Problem) -> tuple[str, ...]:
     """The grid by powers of two, how smooth its sizes are, and how many positions have each."""
-    if not problem.grid:
+    if not problem.layer.grid:
         return ()
-    words = ["grid " + "x".join(map(_power, problem.grid))]
-    if problem.tile_density is not None:
-        words.append(f"by tiles {problem.tile_density:.3g}")
-    if problem.prefix:
-        words.append("prefix " + "-".join(map(str, problem.prefix)))
+    words = ["grid " + "x".join(map(_power, problem.layer.grid))]
+    if problem.layer.tile_density is not None:
+        words.append(f"by tiles {problem.layer.tile_density:.3g}")
+    if problem.layer.prefix:
+        words.append("prefix " + "-".join(map(str, problem.layer.prefix)))
     return tuple(words)
 
 
 def family_of(problem: Problem) -> str:
     """The beginning that the keys of similar problems share."""
-    words = (problem.product, problem.kind, problem.dtype, problem.precision)
-    return " ".join((*words, f"K{problem.num_offsets} "))
+    words = (problem.product, problem.layer.kind, problem.dtype, problem.layer.precision)
+    return " ".join((*words, f"K{problem.layer.num_offsets} "))
 
 
 def density_bucket(pairs: int, out_rows: int) -> float:

@@ -136,12 +136,12 @@ def check(
 
 def compiled(problem: Problem, candidate: Candidate, sample: Sample) -> Program:
     """The candidate as a program of no arguments."""
-    algorithm, parameters = candidate.algorithm, candidate.parameters
-    names = algorithm.views(parameters, problem.product, problem.symmetric)
+    kernel, parameters = candidate.kernel, candidate.parameters
+    names = tuple(kernel.views_of(problem, parameters))
     operands = (sample.a, sample.b, *(sample.views[name] for name in names))
 
     def body(a: jax.Array, b: jax.Array, *views: jax.Array) -> jax.Array:
-        return algorithm.apply(problem, parameters, a, b, dict(zip(names, views, strict=True)))
+        return kernel.apply(problem, parameters, a, b, dict(zip(names, views, strict=True)))
 
     program = jax.jit(body).lower(*operands).compile()
     return lambda: program(*operands)
@@ -160,8 +160,8 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
         result = np.asarray(runner.run())
     except Exception as error:
         return _measured(runner.candidate, None, "failed", _reason(error))
-    name = "masked" if problem.kind == "dynamic" else "explicit_gemm"
-    wrong = objection(result, expected, problem.dtype, problem.precision, name)
+    name = "masked" if problem.layer.kind == "dynamic" else "explicit_gemm"
+    wrong = objection(result, expected, problem.dtype, problem.layer.precision, name)
     return None if wrong is None else _measured(runner.candidate, None, "rejected", wrong)
 
 

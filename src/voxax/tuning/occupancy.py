@@ -107,7 +107,7 @@ def sample_map(
     scene = scene_rows(kind, _scene_level(spec, level), spec.spatial_shape)
     if spec.keeps_coords and in_capacity != out_capacity:
         source, out = _repeated(scene, in_room), _repeated(scene, out_room)
-        table = neighbor_table(source, out, spec, in_capacity, out_capacity)
+        table = neighbor_table(source, out, spec, out_capacity)
         return _finished(kind, table, source, out)
 
     table = np.full((out_capacity, spec.num_offsets), -1, np.int32)
@@ -174,7 +174,7 @@ def _table(source: np.ndarray, out: np.ndarray, spec: KernelSpec) -> np.ndarray:
         # There are several times as many outputs as inputs: search from the inputs.
         reached = host.find_neighbors(out, source, -offsets[::-1])
         return invert_table(reached, len(out))[:, ::-1]
-    return neighbor_table(source, out, spec, len(source), len(out))
+    return neighbor_table(source, out, spec, len(out))
 
 
 def _copies(rows: np.ndarray, times: int, batch: int) -> np.ndarray:

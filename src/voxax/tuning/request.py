@@ -59,7 +59,7 @@ from typing import Any, Literal, get_args
 
 from voxax import _compat
 from voxax.algorithms import names
-from voxax.algorithms.base import Product, WeightKind
+from voxax.algorithms.kernel import Product, WeightKind
 from voxax.errors import AlgorithmError, InputError
 
 Request = str | enum.Enum | Sequence["str | enum.Enum"] | None

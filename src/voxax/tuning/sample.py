@@ -12,19 +12,17 @@ import collections
 import dataclasses
 import threading
 import weakref
-from collections.abc import Collection, Hashable, Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.algorithms import Problem
-from voxax.geometry.host import invert_table, pair_lists, sort_by_taps, windows
+from voxax.algorithms import Layer, Problem
+from voxax.geometry.host import invert_table, table_views
 from voxax.geometry.nested_sizes import reaching_size, taps_within
-from voxax.geometry.tap_order import SIDE_OF_SORTED
-from voxax.geometry.windows import columns_of
+from voxax.geometry.views import View
 from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
 
 CALLERS_MAP = "caller's map"
@@ -53,49 +51,43 @@ class Sample:
 
 
 def sample_of(
-    problem: Problem, views: Mapping[str, jax.Array] | None, needed: Collection[str]
+    problem: Problem, views: Mapping[str, jax.Array] | None, needed: Mapping[str, View | None]
 ) -> Sample:
     """A sample on the caller's map where its ``views`` are concrete, else on a recorded one.
 
     Args:
       problem: the problem that is measured.
       views: concrete arrays of the caller's map, or None.
-      needed: names of the views that candidates read.
+      needed: the views that candidates read, by name, and what builds each (None: the map).
     """
-    if problem.kind == "dynamic":
+    if problem.layer.kind == "dynamic":
         sizes, name = sizes_of(problem, views)
         return Sample(*_operands(problem), {"sizes": jnp.asarray(sizes)}, name)
     if views is None:
         recorded = sample_map(
             DEFAULT_KIND,
-            problem.spec,
-            problem.level,
-            problem.in_capacity,
-            problem.out_capacity,
-            problem.num_offsets,
+            problem.layer.spec,
+            problem.layer.level,
+            problem.layer.in_capacity,
+            problem.layer.out_capacity,
+            problem.layer.num_offsets,
         )
         neighbors, name = _with_pairs(recorded.neighbors, problem), recorded.name
     elif "neighbors" in views:
         neighbors, name = np.asarray(views["neighbors"]), CALLERS_MAP
     else:
         transposed = np.asarray(views["transposed_neighbors"])
-        neighbors, name = invert_table(transposed, problem.out_capacity), CALLERS_MAP
+        neighbors, name = invert_table(transposed, problem.layer.out_capacity), CALLERS_MAP
     # In NumPy: compiling the views' builders would take longer than measuring.
-    have = {"neighbors": neighbors}
-    if any(view.startswith("transposed_") for view in needed):
-        table = neighbors[:, ::-1] if problem.symmetric else None
-        have["transposed_neighbors"] = (
-            invert_table(neighbors, problem.in_capacity) if table is None else table
-        )
-    if "pairs" in needed:
-        have["pairs"], have["pair_starts"] = pair_lists(neighbors)
-    for view, side in (("windows", "neighbors"), ("transposed_windows", "transposed_neighbors")):
-        if view in needed:
-            have[view] = windows(have[side], columns_of(problem.spec, problem.num_offsets))
-    for view, side in SIDE_OF_SORTED.items():
-        if view in needed:
-            have[view] = sort_by_taps(have[side])
-    arrays = {view: jnp.asarray(have[view]) for view in needed}
+    built = table_views(
+        neighbors,
+        problem.layer.spec,
+        tuple(needed),
+        problem.layer.in_capacity,
+        [view for view in needed.values() if view is not None],
+        symmetric=problem.layer.symmetric,
+    )
+    arrays = {view: jnp.asarray(array) for view, array in zip(needed, built, strict=True)}
     return Sample(*_operands(problem), arrays, name)
 
 
@@ -106,12 +98,12 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
     rng = np.random.default_rng(0)
     largest = int(reaching_size(_offsets(problem)).max())
-    if not problem.prefix:
-        sizes = rng.integers(1, largest, problem.out_capacity, endpoint=True)
+    if not problem.layer.prefix:
+        sizes = rng.integers(1, largest, problem.layer.out_capacity, endpoint=True)
         return sizes.astype(np.int32), "random sizes"
-    places = np.arange(problem.out_capacity)
-    sizes = np.zeros(problem.out_capacity, np.int32)
-    for size, count in enumerate(problem.prefix):
+    places = np.arange(problem.layer.out_capacity)
+    sizes = np.zeros(problem.layer.out_capacity, np.int32)
+    for size, count in enumerate(problem.layer.prefix):
         sizes[places < count] = size
     return rng.permutation(sizes), "sizes of the histogram"
 
@@ -123,16 +115,16 @@ def taps_of(problem: Problem, sizes: np.ndarray) -> int:
 
 
 def _offsets(problem: Problem) -> np.ndarray:
-    if problem.spec is None:
+    if problem.layer.spec is None:
         raise ValueError("a dynamic problem has a spec")
-    return np.asarray(problem.spec.offsets)
+    return np.asarray(problem.layer.spec.offsets)
 
 
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
     """Normally distributed in every row."""
     rng = np.random.default_rng(0)
-    x_shape = (problem.in_capacity, problem.in_channels)
-    y_shape = (problem.out_capacity, problem.out_channels)
+    x_shape = (problem.layer.in_capacity, problem.in_channels)
+    y_shape = (problem.layer.out_capacity, problem.out_channels)
     shapes = {
         "forward": (x_shape, problem.weight_shape),
         "dgrad": (y_shape, problem.weight_shape),
@@ -149,8 +141,8 @@ def _with_pairs(neighbors: np.ndarray, problem: Problem) -> np.ndarray:
     """
     if (neighbors >= 0).any() or not neighbors.size:
         return neighbors
-    neighbors, rows = neighbors.copy(), min(problem.in_capacity, problem.out_capacity)
-    neighbors[:rows, problem.num_offsets // 2] = np.arange(rows)
+    neighbors, rows = neighbors.copy(), min(problem.layer.in_capacity, problem.layer.out_capacity)
+    neighbors[:rows, problem.layer.num_offsets // 2] = np.arange(rows)
     return neighbors
 
 
@@ -179,10 +171,10 @@ def note_map(key: Hashable, views: Mapping[str, jax.Array]) -> None:
 
 def concrete_map(problem: Problem) -> dict[str, jax.Array] | None:
     """The arrays of a noted map like this problem's, or None."""
-    if problem.density is None:
+    if problem.layer.density is None:
         return None
     with _lock:
-        known = _maps.get(map_key(problem))
+        known = _maps.get(map_key(problem.layer))
     if known is None:
         return None
     alive = {name: array for name, ref in known.items() if (array := ref()) is not None}
@@ -191,7 +183,7 @@ def concrete_map(problem: Problem) -> dict[str, jax.Array] | None:
     return usable if {"neighbors", "transposed_neighbors", "sizes"} & set(usable) else None
 
 
-def map_key(of: Any) -> Hashable:
-    """The key of a noted map, from a problem or from a layer: both describe their map alike."""
-    described = of.spec, of.level, of.in_capacity, of.out_capacity, of.symmetric, of.density
-    return *described, of.grid, of.tile_density, of.prefix
+def map_key(layer: Layer) -> Hashable:
+    """The key that the map of a layer is noted under."""
+    map_of = layer.spec, layer.level, layer.in_capacity, layer.out_capacity, layer.symmetric
+    return *map_of, layer.density, layer.grid, layer.tile_density, layer.prefix

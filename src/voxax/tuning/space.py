@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from voxax.algorithms import Algorithm, Parameters, Problem, lookup
+from voxax.algorithms import Kernel, Parameters, Problem, lookup
+from voxax.geometry.views import View
 from voxax.hardware import HardwareInfo
 from voxax.tuning.entry import described
 from voxax.tuning.request import Resolved
@@ -16,18 +17,18 @@ Identity = tuple[str, Parameters, int]
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One algorithm with one set of parameters."""
+    """One kernel with one set of parameters."""
 
-    algorithm: Algorithm
+    kernel: Kernel
     parameters: Parameters
 
     @property
     def identity(self) -> Identity:
         """The key of its measurement within an entry."""
-        return self.algorithm.name, self.parameters, self.algorithm.revision
+        return self.kernel.name, self.parameters, self.kernel.revision
 
     def __str__(self) -> str:
-        return described(self.algorithm.name, self.parameters)
+        return described(self.kernel.name, self.parameters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,67 +58,80 @@ def space_of(
     """Build the :class:`Space` of a problem; ``available_views`` None means every view."""
     refused: list[tuple[str, str]] = []
     available = None if available_views is None else set(available_views)
-
-    def served(parameters: Parameters, algorithm: Algorithm) -> bool:
-        needed = algorithm.views(parameters, problem.product, problem.symmetric)
-        return available is None or available.issuperset(needed)
-
-    runnable: list[tuple[bool, Candidate, list[Parameters]]] = []
-    for algorithm in (lookup(name, problem.kind) for name in admitted):
-        name, reason = algorithm.name, refusal(algorithm, problem, hardware)
-        if reason is None:
-            found = [p for p in algorithm.space(problem, hardware) if served(p, algorithm)]
-            if not found:
-                reason = "the map came without the views it reads"
-        if reason is not None:
-            refused.append((name, reason))
+    runnable: list[tuple[bool, Candidate, list[Candidate]]] = []
+    for name in admitted:
+        kernels, reason = _running(name, problem, hardware)
+        found = [
+            Candidate(kernel, parameters)
+            for kernel in kernels
+            for parameters in kernel.space(problem, hardware)
+            if available is None or available.issuperset(kernel.views_of(problem, parameters))
+        ]
+        if not found:
+            refused.append((name, reason or "the map came without the views it reads"))
             continue
-        first = algorithm.heuristic(problem, hardware)
+        first = Candidate(kernels[0], kernels[0].heuristic(problem, hardware))
         # The form that it is preferred for may read views that did not come.
-        preferred = first in found and algorithm.preferred(problem, hardware)
-        taken = Candidate(algorithm, first if first in found else found[0])
-        runnable.append((not preferred, taken, found))
+        preferred = first in found and first.kernel.preferred(problem, hardware)
+        runnable.append((not preferred, first if first in found else found[0], found))
     runnable.sort(key=lambda item: item[0])
     return Space(
         problem,
-        tuple(Candidate(taken.algorithm, p) for _, taken, found in runnable for p in found),
+        tuple(candidate for *_, found in runnable for candidate in found),
         tuple(taken for _, taken, _ in runnable),
         tuple(refused),
     )
 
 
+def _running(
+    name: str, problem: Problem, hardware: HardwareInfo
+) -> tuple[list[Kernel], str | None]:
+    """The kernels of an algorithm that run this problem, or none and the reason."""
+    kernels = lookup(name, problem.layer.kind)
+    reasons = {kernel: kernel.refusal(problem, hardware) for kernel in kernels}
+    running = [kernel for kernel in kernels if reasons[kernel] is None]
+    if not running:
+        # The portable kernel's reason is the general one.
+        return [], reasons[max(kernels, key=lambda kernel: kernel.platform == "any")]
+    return [kernel for kernel in running if kernel.alone][:1] or running, None
+
+
 def reference_of(problem: Problem) -> Candidate:
     """The candidate that every other must agree with: explicit_gemm as im2col, or its like."""
-    name = {"depthwise": "explicit", "dynamic": "masked"}.get(problem.kind, "explicit_gemm")
-    algorithm = lookup(name, problem.kind)
-    return Candidate(algorithm, algorithm.forms[0])
+    name = {"depthwise": "explicit", "dynamic": "masked"}.get(problem.layer.kind, "explicit_gemm")
+    reference = _portable(name, problem)
+    assert reference is not None
+    return reference
 
 
-def refusal(algorithm: Algorithm, problem: Problem, hardware: HardwareInfo) -> str | None:
-    """The reason why the algorithm cannot run this problem, or None."""
-    if problem.product not in algorithm.products:
-        return f"does not compute {problem.product}"
-    if not algorithm.platforms & {"any", problem.platform}:
-        return f"does not run on {problem.platform}"
-    return algorithm.supports(problem, hardware)
+def _portable(name: str, problem: Problem) -> Candidate | None:
+    """The kernel of an algorithm that runs on every platform, as it is taken unmeasured there."""
+    anywhere = HardwareInfo(platform="any", device_kind="unknown")
+    for kernel in lookup(name, problem.layer.kind):
+        if kernel.platform == "any":
+            return Candidate(kernel, kernel.heuristic(problem, anywhere))
+    return None
 
 
 def views_of(
     requests: Iterable[tuple[Problem, Resolved]], hardware: HardwareInfo, every: bool
-) -> tuple[str, ...]:
-    """Names of the views that the products of one layer may read, sorted.
+) -> dict[str, View | None]:
+    """The arrays that the products of one layer may read, sorted by name, and their builders.
 
     Args:
       requests: each product's problem, and the algorithms that are admitted.
       hardware: the hardware that will most likely run them.
-      every: names for all candidates; otherwise for those that are taken unmeasured, on this or on
-        another platform.
+      every: arrays for all candidates; otherwise for those that are taken unmeasured, on this or
+        on another platform.
+
+    Returns:
+      For each name what builds it; None for those that the map itself builds.
     """
-    names: set[str] = set()
+    views: dict[str, View | None] = {}
     for problem, admitted in requests:
         space = space_of(problem, admitted, hardware)
         likely = space.candidates if every else space.heuristics[:1]
-        elsewhere = (Candidate(c.algorithm, c.algorithm.forms[0]) for c in space.heuristics)
+        elsewhere = (_portable(c.kernel.name, problem) or c for c in space.heuristics)
         for c in (*likely, *elsewhere):
-            names.update(c.algorithm.views(c.parameters, problem.product, problem.symmetric))
-    return tuple(sorted(names))
+            views.update(c.kernel.views_of(problem, c.parameters))
+    return dict(sorted(views.items()))

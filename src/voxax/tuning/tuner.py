@@ -50,7 +50,8 @@ from typing import Any, TypeVar
 import jax
 
 from voxax import _compat
-from voxax.algorithms import Parameters, Problem, names
+from voxax.algorithms import Parameters, Problem, lookup, names
+from voxax.geometry.views import View
 from voxax.tuning.cache import TuningCache, cache_for, device_name
 from voxax.tuning.decide import (
     Choice,
@@ -123,7 +124,7 @@ def choose(
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, available_views)
     mode = "off" if _unmeasured.get() else autotune_mode()
-    if space.candidates and admitted != names(problem.kind):
+    if space.candidates and admitted != names(problem.layer.kind):
         for name, reason in space.refused:
             _log_refusal(name, reason)
     if mode == "off" or len(space.candidates) < 2:
@@ -294,7 +295,7 @@ def _objection(choice: Choice, device: Any) -> str | None:
     could not be made counts against the candidate, but is not remembered.
     """
     p = choice.problem
-    key = (choice.candidate.identity, p.product, p.kind, p.dtype, p.precision, device)
+    key = (choice.candidate.identity, p.product, p.layer.kind, p.dtype, p.layer.precision, device)
     if key not in _objections:
         try:
             _objections[key] = _compared(p, choice.candidate, device)
@@ -314,12 +315,10 @@ def _compared(problem: Problem, candidate: Candidate, device: Any) -> str | None
 
 
 def _sample(problem: Problem, candidates: Iterable[Candidate], views: _Views) -> Sample:
-    needed = {
-        view
-        for c in candidates
-        for view in c.algorithm.views(c.parameters, problem.product, problem.symmetric)
-    }
-    return sample_of(problem, views, sorted(needed))
+    needed: dict[str, View | None] = {}
+    for c in candidates:
+        needed.update(c.kernel.views_of(problem, c.parameters))
+    return sample_of(problem, views, needed)
 
 
 def _in_worker(work: Callable[[], _Result], device: Any) -> _Result:
@@ -345,8 +344,11 @@ def _to_text(choice: Choice) -> str:
 def _from_text(space: Space, text: str, cache: TuningCache) -> Choice:
     algorithm, parameters, source, seconds = json.loads(text)
     made: Parameters = tuple((name, value) for name, value in parameters)
+    own = {(c.kernel.name, c.parameters): c.kernel for c in space.candidates}
+    # The portable kernel, which is the last, takes parameters that would not be measured here.
+    kernel = own.get((algorithm, made)) or lookup(algorithm, space.problem.layer.kind)[-1]
     entry = cache.get(key_of(space.problem))
-    return Choice(space.problem, algorithm, made, source, seconds, entry, space.refused)
+    return Choice(space.problem, kernel, made, source, seconds, entry, space.refused)
 
 
 def _log_rejection(space: Space, choice: Choice, reason: str) -> None:

@@ -5,26 +5,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.base import Parameters, Problem
 from voxax.algorithms.implicit_gemm import gpu
-from voxax.algorithms.rows import oriented, table_views
+from voxax.algorithms.kernel import Parameters, Problem, first_of
+from voxax.algorithms.rows import oriented
 from voxax.geometry.dtypes import product_dtype
-from voxax.geometry.tap_order import SIDE_OF_SORTED
 from voxax.hardware import HardwareInfo
 
 # (rows, channels at most, warps). A program holds one float32 for each row and channel.
 _BLOCKS = ((32, 64, 4), (64, 32, 4), (16, 128, 4), (16, 64, 2))
 _SPLITS = (4, 16, 64)
-_SORTED = {side: view for view, side in SIDE_OF_SORTED.items()}
 
 
-def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why this body cannot run this problem, or None."""
-    if problem.kind != "depthwise":
-        return f"these kernels take depthwise weights, not {problem.kind} ones"
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why these Triton kernels cannot run this problem, or None."""
+    if problem.layer.kind != "depthwise":
+        return f"these kernels take depthwise weights, not {problem.layer.kind} ones"
     return gpu.unfit(problem, hardware)
 
 
@@ -57,8 +57,7 @@ def apply(
     from voxax.algorithms.implicit_gemm.gpu_kernel import tiles_of
 
     values = dict(parameters)
-    wgrad = problem.product == "wgrad"
-    shape = (problem.num_offsets if wgrad else problem.out_rows, problem.in_channels)
+    wgrad, shape = problem.product == "wgrad", problem.result_shape
     result = product_dtype(a.dtype)
     if 0 in (*a.shape, *b.shape, *shape):
         return jnp.zeros(shape, result)
@@ -72,6 +71,18 @@ def apply(
     if wgrad:
         parts = gpu_kernel.weight_product(kernel, views["pairs"], views["pair_starts"], a, b)
         return jnp.sum(parts, axis=0).astype(result)
-    table = views[_SORTED[table_views(problem.product, problem.symmetric)[0]]]
+    (name,) = gpu.reads(parameters, problem.product, problem.layer.symmetric)
+    table = views[name]
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
     return gpu_kernel.product(kernel, tiles_of(table, kernel.rows), a, w, result)
+
+
+TRITON = dataclasses.replace(
+    gpu.TRITON,
+    name="implicit",
+    kind="depthwise",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    apply=apply,
+)

@@ -11,10 +11,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.base import Parameters, Problem
-from voxax.algorithms.rows import clear_unreached, oriented, table_views
-from voxax.geometry.windows import (
-    OPPOSITE_WINDOWS,
+from voxax.algorithms.implicit_gemm.tpu import WINDOWED as DENSE
+from voxax.algorithms.implicit_gemm.windows import (
     WINDOW_ALIGNMENT,
     WINDOW_TILE,
     Columns,
@@ -22,6 +20,8 @@ from voxax.geometry.windows import (
     most_visits,
     tiles_of_visits,
 )
+from voxax.algorithms.kernel import Parameters, Problem, first_of
+from voxax.algorithms.rows import clear_unreached, oriented, table_name
 from voxax.hardware import HardwareInfo
 
 _DTYPES = ("float32", "bfloat16")
@@ -49,22 +49,22 @@ class Blocks:
     channels: int
 
 
-def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why this body cannot run this problem, or None."""
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why these window kernels cannot run this problem, or None."""
     if problem.platform != "tpu":
         return f"the window kernels run on TPUs, not on {problem.platform}"
-    if problem.kind != "depthwise":
-        return f"these window kernels take depthwise weights, not {problem.kind} ones"
+    if problem.layer.kind != "depthwise":
+        return f"these window kernels take depthwise weights, not {problem.layer.kind} ones"
     if problem.dtype not in _DTYPES:
         return f"the window kernels multiply {' and '.join(_DTYPES)}, got {problem.dtype}"
-    if problem.num_offsets > _MOST_TAPS:
-        return f"the window kernels take {_MOST_TAPS} taps at most, got {problem.num_offsets}"
+    if problem.layer.num_offsets > _MOST_TAPS:
+        return f"the window kernels take {_MOST_TAPS} taps at most, got {problem.layer.num_offsets}"
     if not _fitting(problem, hardware):
         least = Blocks(_WINDOWS[0], _CHANNELS)
         return (
             f"the window kernels need {_vmem_bytes(problem, least)} bytes of vector memory and "
-            f"{_smem_bytes(problem, least)} of scalar memory for {problem.num_offsets} taps and "
-            f"{problem.out_rows} rows, the chip has {hardware.vmem_bytes or 0} and "
+            f"{_smem_bytes(problem, least)} of scalar memory for {problem.layer.num_offsets} taps "
+            f"and {problem.out_rows} rows, the chip has {hardware.vmem_bytes or 0} and "
             f"{_free_smem(hardware)}"
         )
     return None
@@ -76,7 +76,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def parameters(blocks: Blocks) -> Parameters:
-    """Those of this body."""
+    """Encode ``blocks`` as tuning parameters."""
     return (
         ("body", "windows"),
         ("channel_block", blocks.channels),
@@ -97,25 +97,25 @@ def apply(
 
     values = dict(parameters)
     blocks = Blocks(int(values["window_rows"]), int(values["channel_block"]))
-    name = table_views(problem.product, problem.symmetric)[0]
+    name = table_name(problem)
     table, other = views[name], views["neighbors"]
-    if not problem.symmetric:
+    if not problem.layer.symmetric:
         (other,) = (views[n] for n in ("neighbors", "transposed_neighbors") if n != name)
     channels = problem.in_channels
     wgrad = problem.product == "wgrad"
-    shape = (problem.num_offsets if wgrad else problem.out_rows, channels)
+    shape = problem.result_shape
     if 0 in (*a.shape, *b.shape, *table.shape, *shape):
         return jnp.zeros(shape, a.dtype)
 
-    columns = columns_of(problem.spec, problem.num_offsets)
-    windows = views["windows" if name == "neighbors" else OPPOSITE_WINDOWS["windows"]]
+    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
+    windows = views["windows" if name == "neighbors" else "transposed_windows"]
     visits, visited, fits = _visits(problem, blocks, columns, windows, a.shape[0])
     kernel = tpu_kernel.Kernel(
         columns, blocks.window, _parts(problem), _vmem_bytes(problem, blocks),
         bool(values.get("interpret", 0)),
     )  # fmt: skip
     places = WINDOW_TILE * windows.shape[1]
-    fill = ((0, -problem.num_offsets % 8), (0, places - table.shape[0]))
+    fill = ((0, -problem.layer.num_offsets % 8), (0, places - table.shape[0]))
     arguments = kernel, tpu_kernel.Visits(*visits), jnp.pad(table.T, fill, constant_values=-1)
     # Rows that nothing reads are zero, since zero times NaN is NaN. A window may begin at the last.
     rows = a.shape[0] + blocks.window
@@ -126,11 +126,13 @@ def apply(
         dy = _padded(clear_unreached(b, table).astype(jnp.float32), places, blocks)
         dys = _split(dy, blocks)
         parts = [tpu_kernel.weight_product(*arguments, *p) for p in zip(xs, dys, strict=True)]
-        whole = jnp.concatenate(parts, axis=1)[: problem.num_offsets, :channels]
+        whole = jnp.concatenate(parts, axis=1)[: problem.layer.num_offsets, :channels]
         return jnp.where(jnp.all(fits), whole, jnp.nan).astype(a.dtype)
 
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    w = _padded(w.astype(jnp.float32), problem.num_offsets + -problem.num_offsets % 8, blocks)
+    w = _padded(
+        w.astype(jnp.float32), problem.layer.num_offsets + -problem.layer.num_offsets % 8, blocks
+    )
     ws = _split(w, blocks)
     parts = [tpu_kernel.product(*arguments, *p, a.dtype) for p in zip(xs, ws, strict=True)]
     y = jnp.concatenate(parts, axis=1).reshape(len(visited), WINDOW_TILE, -1)
@@ -145,10 +147,10 @@ def _visits(
     """The arrays of ``tpu_kernel.Visits``, and ``bool[tiles]`` twice.
 
     Which tiles have any visits; and for which there is room: for all in maps between canonical
-    orders, see :func:`voxax.geometry.windows.most_visits`.
+    orders, see :func:`voxax.algorithms.implicit_gemm.windows.most_visits`.
     """
     tiles = windows.shape[1]
-    most = most_visits(problem.spec, columns, rows, tiles, blocks.window)
+    most = most_visits(problem.layer.spec, columns, rows, tiles, blocks.window)
     of_place, first, ends = tiles_of_visits(windows[1], blocks.window, most)
     total = jnp.minimum(ends[-1:], most)
     scalars = (of_place, first, windows[0].reshape(-1), windows[1].reshape(-1), total)
@@ -178,7 +180,7 @@ def _split(x: jax.Array, blocks: Blocks) -> list[jax.Array]:
 
 
 def _parts(problem: Problem) -> int:
-    return _PARTS if problem.dtype == "float32" and problem.precision not in _ONE_PASS else 1
+    return _PARTS if problem.dtype == "float32" and problem.layer.precision not in _ONE_PASS else 1
 
 
 def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
@@ -197,7 +199,10 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 
 def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
     """Vector memory of a call: what the pipeline holds twice, what stays, what is computed."""
-    columns, taps = columns_of(problem.spec, problem.num_offsets), problem.num_offsets + 8
+    columns, taps = (
+        columns_of(problem.layer.spec, problem.layer.num_offsets),
+        problem.layer.num_offsets + 8,
+    )
     longest, wide = max(map(len, columns)), 4
     selected = blocks.channels * _parts(problem)
     tile = WINDOW_TILE * blocks.channels * wide
@@ -208,13 +213,24 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
-    columns = columns_of(problem.spec, problem.num_offsets)
-    sources = problem.out_capacity if problem.product == "dgrad" else problem.in_capacity
+    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
+    sources = problem.gathered_rows
     tiles = -(-problem.out_rows // WINDOW_TILE)
-    visits = most_visits(problem.spec, columns, sources, tiles, blocks.window)
+    visits = most_visits(problem.layer.spec, columns, sources, tiles, blocks.window)
     return 4 * (visits + 1 + tiles * (1 + 2 * len(columns)))
 
 
 def _free_smem(hardware: HardwareInfo) -> int:
     """Scalar memory that arguments may fill: all but 2 KiB of 1 MiB was seen to compile."""
     return max(0, (hardware.smem_bytes or 0) - 4096)
+
+
+WINDOWED = dataclasses.replace(
+    DENSE,
+    name="implicit",
+    kind="depthwise",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    apply=apply,
+)

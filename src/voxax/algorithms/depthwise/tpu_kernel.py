@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from voxax import _compat
-from voxax.geometry.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
+from voxax.algorithms.implicit_gemm.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Visits:
     Attributes:
       tiles: ``[most]``, the tile of each visit; a tile's visits follow each other.
       first: ``[tiles]``, the place of a tile's first visit.
-      starts, lengths: ``[tiles * columns]``, see :func:`voxax.geometry.windows.find_windows`.
+      starts, lengths: ``[tiles * columns]``, see ``windows.find_windows``.
       total: ``[1]``, visits.
     """
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.base import Problem
-from voxax.algorithms.rows import unsupported_dtype
+from voxax.algorithms.kernel import Problem
+from voxax.algorithms.rows import multiplies
 from voxax.geometry import KernelSpec
 from voxax.geometry.nested_sizes import reaching_size, taps_by_size, taps_within
 from voxax.hardware import HardwareInfo
@@ -97,9 +97,9 @@ def _strides(shape: tuple[int, ...]) -> np.ndarray:
 
 def grid_of(problem: Problem) -> Grid:
     """Return the grid of a dynamic problem."""
-    if problem.spec is None:
+    if problem.layer.spec is None:
         raise ValueError("a dynamic problem has a spec")
-    return _grid(problem.grid, problem.spec)
+    return _grid(problem.layer.grid, problem.layer.spec)
 
 
 @functools.lru_cache(maxsize=256)
@@ -171,9 +171,11 @@ def box_conv(
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Return the reason that no strategy can run this problem, or None."""
     if not jnp.issubdtype(jnp.dtype(problem.dtype), jnp.inexact):
-        return unsupported_dtype(problem) or "multiplies floating-point features"
+        return multiplies(problem, hardware) or "multiplies floating-point features"
     if math.prod(grid_of(problem).padded) >= 2**31 - 1:
-        return f"counts positions with 32 bits, the grid {problem.grid} with its margin has more"
+        return (
+            f"counts positions with 32 bits, the grid {problem.layer.grid} with its margin has more"
+        )
     return None
 
 

@@ -17,10 +17,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms import native
-from voxax.algorithms.base import Parameters, Problem
-from voxax.algorithms.dynamic import cpu, masked, patches
+from voxax.algorithms.dynamic import masked, patches
 from voxax.algorithms.dynamic.grid import grid_of
+from voxax.algorithms.kernel import Parameters, Problem, first_of
 from voxax.hardware import HardwareInfo
 
 GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (512, 256, 1024))
@@ -29,10 +28,8 @@ GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (
 def apply_grouped(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
 ) -> jax.Array:
-    """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
+    """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     sizes = views["sizes"]
-    if native.is_native(parameters):
-        return cpu.apply(problem, parameters, a, b, sizes)
     largest = grid_of(problem).largest
     # Stable, so that neighbors of one size stay neighbors, and results are reproducible.
     order = jnp.argsort(-jnp.clip(sizes, 0, largest), stable=True).astype(jnp.int32)
@@ -40,34 +37,23 @@ def apply_grouped(
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the native kernels' parameters where they run, else blocks not mostly of padding."""
-    if native.refusal(problem) is None:
-        return cpu.space(problem)
-    rows = problem.out_capacity
+    """Blocks that are not mostly padding."""
+    rows = problem.layer.out_capacity
     return (
         tuple(form for form in GROUPED_FORMS if int(dict(form)["block"]) <= rows)
         or GROUPED_FORMS[:1]
     )
 
 
-def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Prefer it with the native kernels, and elsewhere except for dgrad, which adds to rows.
-
-    On 2 cores of an AMD EPYC (AVX2) the kernels took 0.22 to 1.1 of the time of the next best
-    strategy, on the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with
-    gradients.
-    """
-    return native.refusal(problem) is None or problem.product != "dgrad"
-
-
 GROUPED = dataclasses.replace(
     masked.MASKED,
     name="grouped",
     space=space,
-    heuristic=lambda problem, hardware: space(problem, hardware)[0],
-    forms=GROUPED_FORMS,
+    heuristic=first_of(space),
     apply=apply_grouped,
-    preferred=_preferred,
+    # dgrad adds to rows.
+    preferred=lambda problem, hardware: problem.product != "dgrad",
+    rank=15,
 )
 
 
@@ -76,7 +62,7 @@ BLOCK = 512
 
 def supports_specialised(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Return None if sizes are known when the program is compiled, else the reason."""
-    if not problem.prefix:
+    if not problem.layer.prefix:
         return "compiles for one histogram of sizes: they are traced here, or it was not asked for"
     return masked.supports(problem, hardware)
 
@@ -84,7 +70,7 @@ def supports_specialised(problem: Problem, hardware: HardwareInfo) -> str | None
 def apply_specialised(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
 ) -> jax.Array:
-    """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
+    """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     grid = grid_of(problem)
     sizes = jnp.clip(views["sizes"], 0, grid.largest)
     order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)
@@ -93,7 +79,7 @@ def apply_specialised(
     def segments(count: int) -> list[tuple[int, int, int | None]]:
         found, begin = [], 0
         for size in range(grid.largest, -1, -1):
-            end = count if not size else min(count, -(-problem.prefix[size] // block))
+            end = count if not size else min(count, -(-problem.layer.prefix[size] // block))
             found.append((begin, max(begin, end), size))
             begin = max(begin, end)
         return found
@@ -113,6 +99,6 @@ SPECIALISED = dataclasses.replace(
     supports=supports_specialised,
     space=lambda problem, hardware: ((("block", BLOCK),),),
     heuristic=lambda problem, hardware: (("block", BLOCK),),
-    forms=((("block", BLOCK),),),
     apply=apply_specialised,
+    rank=50,
 )

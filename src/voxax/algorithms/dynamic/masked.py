@@ -17,10 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.base import Algorithm, Parameters, Problem
 from voxax.algorithms.dynamic import patches
 from voxax.algorithms.dynamic.grid import Grid, grid_of, supports
-from voxax.algorithms.rows import EVERY_PRODUCT
+from voxax.algorithms.kernel import (
+    EVERY_PRODUCT,
+    Kernel,
+    Parameters,
+    Problem,
+    Product,
+    first_of,
+)
 from voxax.hardware import HardwareInfo
 
 MASKED_FORMS: tuple[Parameters, ...] = (
@@ -39,13 +45,13 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
     """Return both ways to fetch patches if slices are few enough, else gathering."""
-    return MASKED_FORMS if problem.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
+    return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
 def apply_masked(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
 ) -> jax.Array:
-    """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
+    """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     options = dict(parameters)
     block, sizes = int(options["block"]), views["sizes"]
     if options["fetch"] == "slices":
@@ -58,18 +64,21 @@ def apply_masked(
     )
 
 
-MASKED = Algorithm(
+def _reads_sizes(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+    return ("sizes",)
+
+
+MASKED = Kernel(
     name="masked",
-    kinds=frozenset({"dynamic"}),
+    kind="dynamic",
     products=EVERY_PRODUCT,
-    platforms=frozenset({"any"}),
-    revision=1,
+    platform="any",
     supports=supports,
     space=space,
-    heuristic=lambda problem, hardware: space(problem, hardware)[0],
-    views=lambda parameters, product, symmetric: ("sizes",),
-    forms=MASKED_FORMS,
+    heuristic=first_of(space),
+    reads=_reads_sizes,
     apply=apply_masked,
+    rank=20,
 )
 
 
@@ -79,7 +88,7 @@ TILED_FORMS: tuple[Parameters, ...] = ((("tile", 256),), (("tile", 1024),))
 def apply_tiled(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
 ) -> jax.Array:
-    """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
+    """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     tile, sizes = int(dict(parameters)["tile"]), views["sizes"]
     if problem.product == "dgrad":
         return patches.gather_dgrad(problem, a, b, sizes, tile, skip=True)
@@ -113,6 +122,6 @@ TILED = dataclasses.replace(
     name="tiled",
     space=lambda problem, hardware: TILED_FORMS,
     heuristic=lambda problem, hardware: TILED_FORMS[0],
-    forms=TILED_FORMS,
     apply=apply_tiled,
+    rank=30,
 )

@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.base import Problem
 from voxax.algorithms.dynamic.grid import Grid, grid_of, ordered, unordered
+from voxax.algorithms.kernel import Problem
 from voxax.algorithms.rows import options, zeros
 from voxax.geometry.dtypes import accumulator, product_dtype
 
@@ -41,7 +41,7 @@ def run_blocks(
     block: int,
     segments: Callable[[int], Segments] = lambda blocks: ((0, blocks, None),),
 ) -> jax.Array:
-    """Run any of the three products; operands as :class:`voxax.algorithms.base.Apply`.
+    """Run any of the three products; operands as :class:`voxax.algorithms.kernel.Apply`.
 
     Args:
       problem, a, b: the product.

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.base import Parameters, Problem
 from voxax.algorithms.dynamic import masked
 from voxax.algorithms.dynamic.grid import Grid, box_conv, grid_of
+from voxax.algorithms.kernel import Parameters, Problem
 from voxax.algorithms.rows import options, zeros
 from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator, product_dtype
@@ -29,15 +29,15 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     reason = masked.supports(problem, hardware)
     grid = grid_of(problem)
     if reason is None and grid.counts[-1] != grid.largest ** len(grid.stride):
-        return f"has one kernel for each size, the taps {problem.spec} are no whole box"
+        return f"has one kernel for each size, the taps {problem.layer.spec} are no whole box"
     return reason
 
 
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
 ) -> jax.Array:
-    """See :class:`voxax.algorithms.base.Apply`; the view is ``sizes int32[M]``."""
-    grid, scenes = grid_of(problem), problem.grid[0]
+    """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
+    grid, scenes = grid_of(problem), problem.layer.grid[0]
     sizes = jnp.clip(views["sizes"], 0, grid.largest).reshape(scenes, -1)
     one = _one_scene(problem)
     own = grid_of(one)
@@ -67,12 +67,11 @@ def apply(
 
 
 def _one_scene(problem: Problem) -> Problem:
-    scenes = max(1, problem.grid[0])
-    return dataclasses.replace(
-        problem,
-        grid=(1, *problem.grid[1:]),
-        in_capacity=problem.in_capacity // scenes,
-        out_capacity=problem.out_capacity // scenes,
+    scenes = max(1, problem.layer.grid[0])
+    return problem.with_layer(
+        grid=(1, *problem.layer.grid[1:]),
+        in_capacity=problem.layer.in_capacity // scenes,
+        out_capacity=problem.layer.out_capacity // scenes,
         prefix=(),
     )
 
@@ -81,7 +80,7 @@ def _kernel(problem: Problem, grid: Grid, size: int):
     """Return the product with the kernel of one size everywhere."""
     ndim = len(grid.stride)
     taps = np.sort(grid.order[: grid.counts[size]])
-    spec = problem.spec
+    spec = problem.layer.spec
     wide = options(problem, jnp.dtype(problem.dtype))
     kind = product_dtype(jnp.dtype(problem.dtype))
     dilation = spec.dilation if spec else (1,) * ndim
@@ -123,7 +122,7 @@ def _by_taps(
     """Run dgrad or wgrad of a kernel of these taps everywhere, as the masked strategy does."""
     offsets = tuple(spec.offsets[k] for k in taps)
     spec = dataclasses.replace(spec, offsets=offsets)
-    own = dataclasses.replace(problem, num_offsets=len(taps), spec=spec)
+    own = problem.with_layer(num_offsets=len(taps), spec=spec)
     grid = grid_of(own)
     everywhere = jnp.full((grid.positions,), grid.largest, jnp.int32)
     form = masked.forms_for(own)[-1]
@@ -140,6 +139,6 @@ ALGORITHM = dataclasses.replace(
     supports=supports,
     space=lambda problem, hardware: ((),),
     heuristic=lambda problem, hardware: (),
-    forms=((),),
     apply=apply,
+    rank=40,
 )

@@ -19,8 +19,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.base import Parameters, Problem
-from voxax.algorithms.rows import clear_unreached, options, oriented, split_rows, table_views, zeros
+from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, first_of
+from voxax.algorithms.rows import (
+    clear_unreached,
+    options,
+    oriented,
+    split_rows,
+    table_name,
+    table_read,
+    zeros,
+)
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.hardware import HardwareInfo
 
@@ -78,19 +86,19 @@ def layout_of(channels: int, dtype: str) -> Layout:
     return Layout(halves, -(-words // _WORDS) * _WORDS)
 
 
-def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why this formulation cannot run this problem, or None."""
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why SparseCores cannot gather for this problem, or None."""
     if problem.platform != "tpu":
         return f"SparseCores are parts of TPUs, the platform is {problem.platform}"
     if not hardware.sparse_cores:
         return f"{hardware.model or hardware.device_kind} has no SparseCores"
     if not (hardware.sparse_subcores and hardware.sparse_lanes and hardware.sparse_memory_bytes):
         return "nobody knows how many subcores the SparseCores have, and how much memory"
-    if problem.kind != "dense":
-        return f"gathered rows meet dense weights, not {problem.kind} ones"
+    if problem.layer.kind != "dense":
+        return f"gathered rows meet dense weights, not {problem.layer.kind} ones"
     if problem.dtype not in _DTYPES:
         return f"SparseCores gather {' and '.join(_DTYPES)}, got {problem.dtype}"
-    layout = layout_of(_gathered_channels(problem), problem.dtype)
+    layout = layout_of(problem.gathered_channels, problem.dtype)
     needed = _subcore_bytes(layout)
     if needed > hardware.sparse_memory_bytes:
         return (
@@ -99,17 +107,15 @@ def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
         )
     if layout.width % hardware.sparse_lanes:
         return f"rows of {layout.width} words are no multiple of {hardware.sparse_lanes} lanes"
-    if _sources(problem) * layout.pieces >= 2**31:
-        return f"{_sources(problem)} rows in {layout.pieces} pieces each exceed 32-bit indices"
+    if problem.gathered_rows * layout.pieces >= 2**31:
+        return f"{problem.gathered_rows} rows in {layout.pieces} pieces each exceed 32-bit indices"
     return None
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Blocks of rows, none much longer than the map and none too large for memory; or nothing."""
-    if refusal(problem, hardware) is not None:
-        return ()
-    layout = layout_of(_gathered_channels(problem), problem.dtype)
-    row = layout.groups(problem.num_offsets) * _WORDS * _WORD_BYTES
+    """Blocks of rows, none much longer than the map and none too large for memory."""
+    layout = layout_of(problem.gathered_channels, problem.dtype)
+    row = layout.groups(problem.layer.num_offsets) * _WORDS * _WORD_BYTES
     most = min(_MOST_BYTES, (hardware.memory_free or _MOST_BYTES) // 4)
     fitting = [
         rows
@@ -120,7 +126,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def parameters(block_rows: int, hardware: HardwareInfo) -> Parameters:
-    """Those of this formulation, with blocks of so many rows."""
+    """Parameters for blocks of ``block_rows`` rows."""
     values = {
         "block_rows": block_rows,
         "formulation": "sparse_core",
@@ -146,12 +152,11 @@ def apply(
     how = sparse_core_kernel.Gather(
         values["cores"], values["subcores"], values["lanes"], _WINDOW, values.get("interpret", 0)
     )
-    table = views[table_views(problem.product, problem.symmetric)[0]]
+    table = views[table_name(problem)]
     result = product_dtype(a.dtype)
     wgrad = problem.product == "wgrad"
-    shape = problem.weight_shape if wgrad else _written(problem)
-    if 0 in (*a.shape, *b.shape, *table.shape, *shape):
-        return jnp.zeros(shape, result)
+    if 0 in (*a.shape, *b.shape, *table.shape, *problem.result_shape):
+        return jnp.zeros(problem.result_shape, result)
     layout = layout_of(a.shape[1], problem.dtype)
     source = _as_words(a, layout)
     size = _block_rows(len(table), values["block_rows"])
@@ -173,7 +178,7 @@ def apply(
             terms = [jnp.einsum("krl,ro->klo", x, g, **wide) for x in gathered(number)]
             return total + jnp.stack(terms), None
 
-        groups = layout.groups(problem.num_offsets)
+        groups = layout.groups(problem.layer.num_offsets)
         total = zeros((layout.halves, groups, _WORDS, b.shape[1]), accumulator(a.dtype), a)
         sums, _ = jax.lax.scan(add, total, (numbers, parts))
         return _weight_from(sums, layout, problem.weight_shape).astype(result)
@@ -249,21 +254,21 @@ def _weight_from(w: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Ar
     return w.reshape(-1, layout.halves * layout.words, c_out)[:taps, :c_in]
 
 
-def _written(problem: Problem) -> tuple[int, int]:
-    if problem.product == "forward":
-        return problem.out_capacity, problem.out_channels
-    return problem.in_capacity, problem.in_channels
-
-
-def _gathered_channels(problem: Problem) -> int:
-    return problem.out_channels if problem.product == "dgrad" else problem.in_channels
-
-
-def _sources(problem: Problem) -> int:
-    """Rows that are gathered from."""
-    return problem.out_capacity if problem.product == "dgrad" else problem.in_capacity
-
-
 def _subcore_bytes(layout: Layout) -> int:
     """Two buffers of rows and of indices."""
     return 2 * _WINDOW * (layout.width + 1) * _WORD_BYTES
+
+
+SPARSE_CORE = Kernel(
+    name="explicit_gemm",
+    kind="dense",
+    products=EVERY_PRODUCT,
+    platform="tpu",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    reads=table_read,
+    apply=apply,
+    # Behind the formulations in XLA: there is no measurement of how fast SparseCores gather.
+    rank=15,
+)

@@ -11,10 +11,17 @@ import math
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.base import Parameters, Problem, Product
-from voxax.algorithms.rows import oriented, table_views
+from voxax.algorithms.implicit_gemm.tap_order import VIEWS
+from voxax.algorithms.kernel import (
+    EVERY_PRODUCT,
+    Kernel,
+    Parameters,
+    Problem,
+    Product,
+    first_of,
+)
+from voxax.algorithms.rows import oriented
 from voxax.geometry.dtypes import product_dtype
-from voxax.geometry.tap_order import SIDE_OF_SORTED
 from voxax.hardware import HardwareInfo
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -50,13 +57,12 @@ _SPLITS = (1, 4, 16, 64)
 # Slices of the taps of a tile, of forward and dgrad on few rows.
 _SLICES = (2, 8)
 _MOST_PARTIAL_BYTES = 2**28
-_SORTED = {side: view for view, side in SIDE_OF_SORTED.items()}
 _NAMES = ("in_block", "out_block", "num_stages", "num_warps")
 
 
-def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why this body cannot run this problem, or None."""
-    if problem.kind == "depthwise":
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why the Triton kernels cannot run this problem, or None."""
+    if problem.layer.kind == "depthwise":
         return "these kernels multiply matrices, not depthwise weights"
     reason = unfit(problem, hardware)
     if reason is None and not space(problem, hardware):
@@ -72,12 +78,12 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Why no Triton kernel runs this problem, whatever its blocks, or None."""
     if problem.platform != "gpu":
         return f"the Triton kernels run on GPUs, not on {problem.platform}"
-    if problem.kind == "dynamic":
+    if problem.layer.kind == "dynamic":
         return "the Triton kernels take no dynamic weights"
     if problem.dtype not in DTYPES:
         return f"the Triton kernels multiply {', '.join(DTYPES)}, got {problem.dtype}"
-    if problem.num_offsets > MOST_TAPS:
-        return f"the Triton kernels take {MOST_TAPS} taps at most, got {problem.num_offsets}"
+    if problem.layer.num_offsets > MOST_TAPS:
+        return f"the Triton kernels take {MOST_TAPS} taps at most, got {problem.layer.num_offsets}"
     if hardware.shared_memory_bytes is None:
         return "nobody says how much shared memory a block of this GPU has"
     return None
@@ -102,17 +108,16 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     )
 
 
-def is_triton(chosen: Parameters) -> bool:
-    """Whether these are parameters of one of the Triton bodies."""
-    return dict(chosen).get("body") == "triton"
-
-
-def views(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
     """The sorted table of the side that is written; of wgrad the pairs."""
     del parameters
     if product == "wgrad":
         return ("pair_starts", "pairs")
-    return (_SORTED[table_views(product, symmetric)[0]],)
+    return (
+        "transposed_sorted_neighbors"
+        if product == "dgrad" and not symmetric
+        else "sorted_neighbors",
+    )
 
 
 def apply(
@@ -140,9 +145,7 @@ def run(
     from voxax.algorithms.implicit_gemm import gpu_kernel
 
     values = dict(parameters)
-    wgrad = problem.product == "wgrad"
-    channels = problem.out_channels if problem.product == "forward" else problem.in_channels
-    shape = problem.weight_shape if wgrad else (problem.out_rows, channels)
+    wgrad, shape = problem.product == "wgrad", problem.result_shape
     result = product_dtype(a.dtype)
     if 0 in (*a.shape, *b.shape, *shape):
         return jnp.zeros(shape, result)
@@ -158,7 +161,7 @@ def run(
     )
     if wgrad:
         parts = gpu_kernel.weight_product(
-            kernel, views["pairs"], views["pair_starts"], a, b, problem.groups
+            kernel, views["pairs"], views["pair_starts"], a, b, problem.layer.groups
         )
         return jnp.sum(parts, axis=0).reshape(shape).astype(result)
     table, w = table_and_weight(problem, b, views)
@@ -172,17 +175,17 @@ def table_and_weight(
 ) -> tuple[jax.Array, jax.Array]:
     """Of forward and dgrad: the sorted table, and the weight as ``[K, G, C_in, C_out]`` of what is
     gathered and written."""
-    table = views[_SORTED[table_views(problem.product, problem.symmetric)[0]]]
+    (name,) = reads((), problem.product, problem.layer.symmetric)
+    table = views[name]
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    groups = problem.groups
-    sides = (problem.in_channels // groups, problem.out_channels // groups)
-    inner, outer = sides if problem.product == "forward" else sides[::-1]
-    return table, w.reshape(problem.num_offsets, groups, inner, outer)
+    groups = problem.layer.groups
+    sides = problem.gathered_channels // groups, problem.other_channels // groups
+    return table, w.reshape(problem.layer.num_offsets, groups, *sides)
 
 
 def precision_of(problem: Problem) -> jax.lax.Precision:
     """All digits of float32, unless fewer are asked for."""
-    rounded = problem.dtype != "float32" or problem.precision in ONE_PASS
+    rounded = problem.dtype != "float32" or problem.layer.precision in ONE_PASS
     return jax.lax.Precision.DEFAULT if rounded else jax.lax.Precision.HIGHEST
 
 
@@ -201,9 +204,8 @@ def blocks(
 ) -> tuple[tuple[str, int | str], ...]:
     """The parameters that a row of the tables above becomes for this problem, without rows."""
     _, most_out, most_in, stages, warps = shape
-    groups = problem.groups
-    c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
-    gathered, other = (c_out, c_in) if problem.product == "dgrad" else (c_in, c_out)
+    groups = problem.layer.groups
+    gathered, other = problem.gathered_channels // groups, problem.other_channels // groups
     if problem.product == "wgrad":  # both are sides of the result
         most_in = most_out
     values = (side(gathered, most_in), side(other, most_out), stages, warps)
@@ -223,17 +225,6 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
     return max(values["num_stages"] * stage * item, 4 * result)
 
 
-FORM: Parameters = (
-    ("body", "triton"),
-    ("fwd_block_size", 64),
-    ("in_block", 32),
-    ("num_stages", 2),
-    ("num_warps", 4),
-    ("out_block", 32),
-)
-"""One set of parameters, of forward and dgrad."""
-
-
 def _every(problem: Problem, most_stages: int = 2) -> list[Parameters]:
     """Each of the blocks above, as this problem can use it; of wgrad without the parts."""
     exact = precision_of(problem) is jax.lax.Precision.HIGHEST
@@ -250,7 +241,9 @@ def _every(problem: Problem, most_stages: int = 2) -> list[Parameters]:
 
 def _splits(problem: Problem, wanted: int) -> list[int]:
     """As few parts as make so many programs, then the sizes next to it."""
-    sides = -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.num_offsets
+    sides = (
+        -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.layer.num_offsets
+    )
     weights = 4 * math.prod(problem.weight_shape)
     allowed = [n for n in _SPLITS if n == 1 or n * weights <= _MOST_PARTIAL_BYTES]
     usual = next((i for i, n in enumerate(allowed) if n * sides >= wanted), len(allowed) - 1)
@@ -260,7 +253,7 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
 
 def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
     """Where rows are few: the taps of a tile shared by several programs, in the two best blocks."""
-    channels = problem.in_channels if problem.product == "dgrad" else problem.out_channels
+    channels = problem.other_channels
     few = [p for p in whole if _programs(problem, p) < wanted][:2]
     return [
         tuple(sorted((*parameters, ("split_k_factor", slices))))
@@ -272,6 +265,23 @@ def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Para
 
 def _programs(problem: Problem, parameters: Parameters) -> int:
     values = dict(parameters)
-    channels = problem.in_channels if problem.product == "dgrad" else problem.out_channels
-    columns = problem.groups * -(-(channels // problem.groups) // int(values["out_block"]))
+    channels = problem.other_channels
+    columns = problem.layer.groups * -(
+        -(channels // problem.layer.groups) // int(values["out_block"])
+    )
     return -(-problem.out_rows // int(values["fwd_block_size"])) * columns
+
+
+TRITON = Kernel(
+    name="implicit_gemm",
+    kind="dense",
+    products=EVERY_PRODUCT,
+    platform="gpu",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    reads=reads,
+    apply=apply,
+    views=VIEWS,
+    rank=20,
+)

@@ -1,7 +1,7 @@
 """The Pallas kernels of ``implicit_gemm`` on GPUs, lowered by Triton.
 
 *Forward and dgrad.* A program owns a tile of output rows and a block of output channels. The rows
-come in the order of the taps they have (:mod:`voxax.geometry.tap_order`), and each tile has a list
+come in the order of the taps they have (``tap_order.py``), and each tile has a list
 of the taps that any of its rows has: the program walks that list, and for each tap and block of
 input channels loads rows of features by the neighbour table, multiplies them with the tap's weight
 and adds in float32. Rows without that neighbour are masked: nothing is read for them. Each output
@@ -55,7 +55,7 @@ class Tiles:
     """Which taps each tile of rows has.
 
     Attributes:
-      table: ``int32[K + 1, rows]``, see :func:`voxax.geometry.tap_order.sort_by_taps`.
+      table: ``int32[K + 1, rows]``, see ``tap_order.sort_by_taps``.
       taps: ``int32[tiles, K]``: the taps that any row of a tile has, those first.
       counts: ``int32[tiles]``: how many those are.
     """

@@ -13,11 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.base import Parameters, Problem, Product
-from voxax.algorithms.rows import clear_unreached, oriented, table_views
-from voxax.geometry.dtypes import accumulator, product_dtype
-from voxax.geometry.windows import (
-    OPPOSITE_WINDOWS,
+from voxax.algorithms.implicit_gemm.windows import (
+    VIEWS,
     WINDOW_ALIGNMENT,
     WINDOW_TILE,
     Columns,
@@ -25,6 +22,16 @@ from voxax.geometry.windows import (
     most_visits,
     tiles_of_visits,
 )
+from voxax.algorithms.kernel import (
+    EVERY_PRODUCT,
+    Kernel,
+    Parameters,
+    Problem,
+    Product,
+    first_of,
+)
+from voxax.algorithms.rows import clear_unreached, oriented, table_name
+from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.hardware import HardwareInfo
 
 _DTYPES = ("float32", "bfloat16", "int8")
@@ -68,16 +75,16 @@ class Blocks:
         return self.packed * WINDOW_ALIGNMENT
 
 
-def refusal(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why this body cannot run this problem, or None."""
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Why the window kernels cannot run this problem, or None."""
     if problem.platform != "tpu":
         return f"the window kernels run on TPUs, not on {problem.platform}"
-    if problem.kind != "dense":
-        return f"the window kernels multiply dense weights, not {problem.kind} ones"
+    if problem.layer.kind != "dense":
+        return f"the window kernels multiply dense weights, not {problem.layer.kind} ones"
     if problem.dtype not in _DTYPES:
         return _dtype_refusal(problem.dtype)
-    if problem.num_offsets > _MOST_TAPS:
-        return f"the window kernels take {_MOST_TAPS} taps at most, got {problem.num_offsets}"
+    if problem.layer.num_offsets > _MOST_TAPS:
+        return f"the window kernels take {_MOST_TAPS} taps at most, got {problem.layer.num_offsets}"
     if not _fitting(problem, hardware):
         return _excess(problem, hardware)
     return None
@@ -100,12 +107,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
-def is_windowed(chosen: Parameters) -> bool:
-    """Whether these are this body's parameters."""
-    return dict(chosen).get("body") == "windows"
-
-
-def views(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
     """The table of the side that is written, its windows, and the other table.
 
     The other table says which rows of the gathered operand are read at all.
@@ -113,7 +115,7 @@ def views(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
     del parameters
     if symmetric:
         return ("neighbors", "windows")
-    windows = "windows" if product != "dgrad" else OPPOSITE_WINDOWS["windows"]
+    windows = "windows" if product != "dgrad" else "transposed_windows"
     return ("neighbors", "transposed_neighbors", windows)
 
 
@@ -130,17 +132,17 @@ def apply(
 
     values = dict(parameters)
     blocks = Blocks(*(int(values[name]) for name in _NAMES))
-    name = table_views(problem.product, problem.symmetric)[0]
+    name = table_name(problem)
     table, other = views[name], views["neighbors"]
-    if not problem.symmetric:
+    if not problem.layer.symmetric:
         (other,) = (views[n] for n in ("neighbors", "transposed_neighbors") if n != name)
-    shape = problem.weight_shape if problem.product == "wgrad" else _written(problem)
+    shape = problem.result_shape
     result = product_dtype(a.dtype)
     if 0 in (*a.shape, *b.shape, *table.shape, *shape):
         return jnp.zeros(shape, result)
 
-    columns = columns_of(problem.spec, problem.num_offsets)
-    windows = views["windows" if name == "neighbors" else OPPOSITE_WINDOWS["windows"]]
+    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
+    windows = views["windows" if name == "neighbors" else "transposed_windows"]
     visits, fits = _visits(problem, blocks, columns, windows, a.shape[0])
     total = accumulator(a.dtype)
     kernel = tpu_kernel.Kernel(
@@ -201,12 +203,6 @@ def _unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
     return jnp.where(fits, y, jnp.asarray(lost, y.dtype))
 
 
-def _written(problem: Problem) -> tuple[int, int]:
-    if problem.product == "forward":
-        return problem.out_capacity, problem.out_channels
-    return problem.in_capacity, problem.in_channels
-
-
 def _visits(
     problem: Problem, blocks: Blocks, columns: Columns, windows: jax.Array, rows: int
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
@@ -216,7 +212,7 @@ def _visits(
     not be. Tiles without room have no visit at all: what is left out must not look like a result.
     """
     tiles, alignment = windows.shape[1], blocks.alignment
-    most = most_visits(problem.spec, columns, rows, tiles, blocks.window, alignment)
+    most = most_visits(problem.layer.spec, columns, rows, tiles, blocks.window, alignment)
     starts = jnp.maximum(windows[0] - windows[0] % alignment, 0)
     lengths = jnp.where(windows[1] > 0, windows[1] + windows[0] - starts, 0)
     of_place, first, ends = tiles_of_visits(lengths, blocks.window, most)
@@ -286,7 +282,7 @@ def _split(x: jax.Array, block: int, axis: int) -> list[jax.Array]:
 
 
 def _parts(problem: Problem) -> int:
-    return _PARTS if problem.dtype == "float32" and problem.precision not in _ONE_PASS else 1
+    return _PARTS if problem.dtype == "float32" and problem.layer.precision not in _ONE_PASS else 1
 
 
 # In the order of Blocks.
@@ -294,13 +290,9 @@ _NAMES = ("window_rows", "in_block", "out_block", "stripes")
 
 
 def parameters(blocks: Blocks) -> Parameters:
-    """Those of this body."""
+    """Encode ``blocks`` as tuning parameters."""
     sizes = zip(_NAMES, dataclasses.astuple(blocks), strict=True)
     return tuple(sorted((("body", "windows"), *sizes)))
-
-
-FORM = parameters(Blocks(_WINDOWS[0], _CHANNELS, _CHANNELS))
-"""One set of parameters: windows of 256 rows, one block of channels after the other."""
 
 
 def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
@@ -318,17 +310,11 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int) -> list[Blocks]:
     """Blocks of channels, those of fewest calls first."""
-    in_channels, out_channels = _channels(problem)
+    in_channels, out_channels = problem.gathered_channels, problem.other_channels
     stripes = hardware.cores or 1
     pairs = itertools.product(_sizes(in_channels), _sizes(out_channels))
     ordered = sorted(pairs, key=lambda p: (-(-in_channels // p[0]) * -(-out_channels // p[1]), p))
     return [Blocks(window, *pair, stripes) for pair in ordered]
-
-
-def _channels(problem: Problem) -> tuple[int, int]:
-    """Channels of the operand that is gathered, and of the other."""
-    c_in, c_out = problem.in_channels, problem.out_channels
-    return (c_out, c_in) if problem.product == "dgrad" else (c_in, c_out)
 
 
 def _sizes(channels: int) -> list[int]:
@@ -340,7 +326,10 @@ def _sizes(channels: int) -> list[int]:
 
 def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
     """Vector memory of a call: what is held twice, what stays, what is computed."""
-    columns, taps = columns_of(problem.spec, problem.num_offsets), problem.num_offsets
+    columns, taps = (
+        columns_of(problem.layer.spec, problem.layer.num_offsets),
+        problem.layer.num_offsets,
+    )
     parts, wide, half = _parts(problem), 4, 2
     operand = wide if parts > 1 else half
     weight = taps * blocks.in_block * blocks.out_block
@@ -363,10 +352,12 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
-    columns = columns_of(problem.spec, problem.num_offsets)
-    sources = problem.out_capacity if problem.product == "dgrad" else problem.in_capacity
+    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
+    sources = problem.gathered_rows
     tiles = -(-problem.out_rows // WINDOW_TILE)
-    visits = most_visits(problem.spec, columns, sources, tiles, blocks.window, blocks.alignment)
+    visits = most_visits(
+        problem.layer.spec, columns, sources, tiles, blocks.window, blocks.alignment
+    )
     words = visits + tiles * (1 + 2 * len(columns)) + blocks.stripes + 1
     return 4 * words
 
@@ -378,14 +369,32 @@ def _free_smem(hardware: HardwareInfo) -> int:
 
 def _excess(problem: Problem, hardware: HardwareInfo) -> str:
     """Which memory the smallest blocks exceed."""
-    least = _blocks(problem, hardware, _WINDOWS[0])[-1]
+    least, taps = _blocks(problem, hardware, _WINDOWS[0])[-1], problem.layer.num_offsets
     for name, needed, there in (
         ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),
         ("scalar memory", _smem_bytes(problem, least), _free_smem(hardware)),
     ):
         if needed > there:
             return (
-                f"the window kernels need {needed} bytes of {name} for {problem.num_offsets} taps "
+                f"the window kernels need {needed} bytes of {name} for {taps} taps "
                 f"and {problem.out_rows} rows, the chip has {there}"
             )
     return "no length of windows fits both memories of the chip"
+
+
+WINDOWED = Kernel(
+    name="implicit_gemm",
+    kind="dense",
+    products=EVERY_PRODUCT,
+    platform="tpu",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    reads=reads,
+    apply=apply,
+    views=VIEWS,
+    # It takes 0.11 to 0.4 times XLA's gather with products, or less, at 64 channels of bfloat16 on
+    # two scans and five generations, by the compiler's schedules (benchmarks/tpu/layers.py).
+    preferred=lambda problem, hardware: True,
+    rank=20,
+)

@@ -29,7 +29,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from voxax import _compat
-from voxax.geometry.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
+from voxax.algorithms.implicit_gemm.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
 
 # Sums of so many products of two 8-bit integers are exact in float32: 2^14 * 2^10 = 2^24.
 _EXACT_TERMS = 1024

@@ -1,4 +1,4 @@
-"""Implicit GEMM in plain XLA: tile by tile, tap by tap, nothing gathered is kept.
+"""implicit_gemm in plain XLA: tile by tile, tap by tap, nothing gathered is kept.
 
 A tile of output rows stays in cache while one tap after the other gathers ``[tile, C_in]``,
 multiplies and adds. Taps that no row of the tile has are skipped: how many remain is known at
@@ -9,19 +9,21 @@ wgrad walks the rows the same way, in ``split_k_factor`` stripes that are summed
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.base import Parameters, Problem, Product
+from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, first_of
 from voxax.algorithms.rows import (
     clear_missing,
     clear_unreached,
+    multiplies,
     oriented,
     outer,
     split_rows,
-    table_views,
+    table_read,
     times,
-    unsupported_dtype,
     with_zero_row,
     zeros,
 )
@@ -37,14 +39,8 @@ _USUAL_TILE = 1024
 _SPLITS = (2, 4, 8)
 
 
-def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Anything that XLA multiplies."""
-    del hardware
-    return unsupported_dtype(problem)
-
-
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Tiles that keep the loop short, the heuristic's first; wgrad also stripes.
+    """Tiles that keep the loop short, those nearest to 1024 rows first; wgrad also stripes.
 
     On CPUs only the largest tile: of 4096, 1024 and 256 rows it was the fastest in the mean of 21
     workloads of benchmarks/tuning.py (forward, dgrad: 2.6, 3.2 and 3.9 times the best candidate).
@@ -63,17 +59,6 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
         for split in ((1,) if on_cpu else (1, *_SPLITS))
         if size * split <= max(rows, sizes[0])
     )
-
-
-def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
-    """The first of the space: on CPUs the largest tile, elsewhere the one nearest to 1024 rows."""
-    return space(problem, hardware)[0]
-
-
-def views(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The neighbour table of the side that is written."""
-    del parameters
-    return table_views(product, symmetric)
 
 
 def apply(
@@ -151,3 +136,18 @@ def _present(found: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Taps that some row has, those first, and their number. ``found``: ``bool[T, K]``."""
     some = jnp.any(found, axis=0)
     return jnp.argsort(~some, stable=True).astype(jnp.int32), jnp.sum(some, dtype=jnp.int32)
+
+
+IMPLICIT_GEMM = Kernel(
+    name="implicit_gemm",
+    kind="dense",
+    products=EVERY_PRODUCT,
+    platform="any",
+    supports=multiplies,
+    space=space,
+    heuristic=first_of(space),
+    reads=table_read,
+    apply=apply,
+    rank=25,
+)
+IMPLICIT = dataclasses.replace(IMPLICIT_GEMM, name="implicit", kind="depthwise")

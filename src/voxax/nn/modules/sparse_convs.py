@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from voxax import _compat
-from voxax.algorithms.base import WeightKind
+from voxax.algorithms.kernel import WeightKind
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.kernel_spec import static_shape

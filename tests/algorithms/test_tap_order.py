@@ -6,9 +6,8 @@ from benchmarks.workloads import WORKLOADS, random_cube
 
 import voxax as vx
 from samples import make_voxels
-from voxax.geometry import host
+from voxax.algorithms.implicit_gemm.tap_order import VIEWS, bits_of_taps, sort_by_taps
 from voxax.geometry.plan import Plan
-from voxax.geometry.tap_order import OPPOSITE_SORTED, SIDE_OF_SORTED, bits_of_taps, sort_by_taps
 
 THIN = random_cube(300)
 
@@ -22,7 +21,7 @@ def test_equal_masks_lie_together_and_nothing_is_lost(rows, taps, present, rng):
     table = np.where(rng.random((rows, taps)) < present, rng.integers(0, 99, (rows, taps)), -1)
     table = table.astype(np.int32)
     made = np.asarray(sort_by_taps(table))
-    np.testing.assert_array_equal(host.sort_by_taps(table), made)
+    np.testing.assert_array_equal(VIEWS["sorted_neighbors"].on_host(table, None), made)
     order = made[-1]
     np.testing.assert_array_equal(np.sort(order), np.arange(rows))
     np.testing.assert_array_equal(made[:-1], table[order].T)
@@ -35,7 +34,7 @@ def test_equal_masks_lie_together_and_nothing_is_lost(rows, taps, present, rng):
 
 def test_no_rows():
     assert sort_by_taps(np.zeros((0, 3), np.int32)).shape == (4, 0)
-    assert host.sort_by_taps(np.zeros((0, 3), np.int32)).shape == (4, 0)
+    assert VIEWS["sorted_neighbors"].on_host(np.zeros((0, 3), np.int32), None).shape == (4, 0)
 
 
 @pytest.mark.parametrize(("taps", "bits"), [(1, 1), (27, 27), (32, 32), (33, 17), (343, 32)])
@@ -49,10 +48,10 @@ def test_taps_share_bits_where_there_are_many(taps, bits):
 @pytest.mark.slow
 def test_the_transposed_map_has_the_views_of_the_other_side():
     kmap = vx.kernel_map(make_voxels(THIN), kernel_size=3, stride=2)
-    known = {name: kmap.view(name) for name in ("neighbors", *SIDE_OF_SORTED)}
+    known = {name: kmap.view(name, VIEWS.get(name)) for name in ("neighbors", *VIEWS)}
     made = type(kmap)(kmap.in_geometry, kmap.out_geometry, kmap.spec, known).transpose()
-    for name, other in OPPOSITE_SORTED.items():
-        assert made.views[name] is known[other]
+    for name, view in VIEWS.items():
+        assert made.views[name] is known[view.opposite.name]
 
 
 @pytest.mark.slow
@@ -60,11 +59,11 @@ def test_a_plan_attaches_them():
     voxels = make_voxels(WORKLOADS["surface"](120))
 
     def model(v):
-        for view in SIDE_OF_SORTED:
-            vx.kernel_map(v, kernel_size=2, stride=2).view(view)
+        for name, view in VIEWS.items():
+            vx.kernel_map(v, kernel_size=2, stride=2).view(name, view)
         return v.features
 
     ahead = vx.kernel_map(Plan.record(model, voxels).attach(voxels), kernel_size=2, stride=2)
-    for view, side in SIDE_OF_SORTED.items():
-        assert view in ahead.views
-        np.testing.assert_array_equal(ahead.views[view], sort_by_taps(ahead.view(side)))
+    for name, view in VIEWS.items():
+        assert name in ahead.views
+        np.testing.assert_array_equal(ahead.views[name], sort_by_taps(ahead.view(view.table)))

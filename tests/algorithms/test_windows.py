@@ -6,16 +6,17 @@ from benchmarks.workloads import WORKLOADS, random_cube
 
 import voxax as vx
 from samples import make_voxels
-from voxax.geometry import KernelSpec, host
-from voxax.geometry.plan import Plan
-from voxax.geometry.windows import (
+from voxax.algorithms.implicit_gemm.windows import (
     LONGEST_COLUMN,
+    VIEWS,
     WINDOW_ALIGNMENT,
     WINDOW_TILE,
     columns_of,
     find_windows,
     most_visits,
 )
+from voxax.geometry import KernelSpec
+from voxax.geometry.plan import Plan
 from voxax.nn.functional import spatially_sparse_conv
 
 MAPS = {
@@ -69,8 +70,8 @@ def test_windows_hold_every_neighbour_and_are_visited_often_enough(clouds, cloud
     for view, side in (("windows", "neighbors"), ("transposed_windows", "transposed_neighbors")):
         table = np.asarray(kmap.view(side))
         expected = windows_by_loop(table, columns)
-        np.testing.assert_array_equal(kmap.view(view), expected)
-        np.testing.assert_array_equal(host.windows(table, columns), expected)
+        np.testing.assert_array_equal(kmap.view(view, VIEWS[view]), expected)
+        np.testing.assert_array_equal(VIEWS[view].on_host(table, kmap.spec), expected)
         rows = kmap.in_capacity if view == "windows" else kmap.out_capacity
         for window in (16, 64, 256):
             visits = (-(-expected[1] // window)).max(1).sum()
@@ -99,7 +100,7 @@ def test_one_column_is_visited_often_enough(rows, stride, options):
     kmap = vx.kernel_map(voxels, options.pop("kernel_size", 3), stride=stride, **options)
     columns = columns_of(kmap.spec, kmap.num_offsets)
     for view in ("windows", "transposed_windows"):
-        lengths = np.asarray(kmap.view(view))[1]
+        lengths = np.asarray(kmap.view(view, VIEWS[view]))[1]
         sources = kmap.in_capacity if view == "windows" else kmap.out_capacity
         for window in (16, 32, 128):
             visits = (-(-lengths // window)).max(1)
@@ -121,16 +122,18 @@ def test_columns_are_lines_along_the_last_axis_of_little_length():
 
 def test_no_rows_have_no_windows():
     assert find_windows(np.zeros((0, 3), np.int32), ((0, 1), (2,))).shape == (2, 0, 2)
-    assert host.windows(np.zeros((0, 3), np.int32), ((0, 1), (2,))).shape == (2, 0, 2)
+    spec = KernelSpec.make(2, kernel_shape=[(0, 0), (0, 1), (5, 0)])
+    assert VIEWS["windows"].on_host(np.zeros((0, 3), np.int32), spec).shape == (2, 0, 2)
 
 
 def test_the_transposed_map_has_the_views_of_the_other_side(clouds):
     kmap = vx.kernel_map(clouds["thin"], kernel_size=3, stride=2)
-    known = {name: kmap.view(name) for name in ("neighbors", "windows", "transposed_windows")}
+    known = {name: kmap.view(name, VIEWS.get(name)) for name in ("neighbors", *VIEWS)}
     made = type(kmap)(kmap.in_geometry, kmap.out_geometry, kmap.spec, known).transpose()
     assert made.views["windows"] is known["transposed_windows"]
     assert made.views["transposed_windows"] is known["windows"]
-    np.testing.assert_array_equal(made.view("windows"), kmap.transpose().view("windows"))
+    again = kmap.transpose().view("windows", VIEWS["windows"])
+    np.testing.assert_array_equal(made.view("windows"), again)
 
 
 def test_a_plan_attaches_the_windows_that_were_asked_for():
@@ -138,19 +141,20 @@ def test_a_plan_attaches_the_windows_that_were_asked_for():
 
     def model(v):
         for options in ({"kernel_size": 3}, {"kernel_size": 2, "stride": 2}):
-            vx.kernel_map(v, **options).view("windows")
-            vx.kernel_map(v, **options).view("transposed_windows")
+            for name, view in VIEWS.items():
+                vx.kernel_map(v, **options).view(name, view)
         down = spatially_sparse_conv(v, np.ones((8, 3, 3), np.float32), 2, 2)
-        vx.kernel_map(down, kernel_size=2, stride=2, transposed=True, out_voxels=v).view("windows")
+        up = vx.kernel_map(down, kernel_size=2, stride=2, transposed=True, out_voxels=v)
+        up.view("windows", VIEWS["windows"])
         return down.features
 
     planned = Plan.record(model, voxels).attach(voxels)
     for options in ({"kernel_size": 3}, {"kernel_size": 2, "stride": 2}):
         ahead, now = vx.kernel_map(planned, **options), vx.kernel_map(voxels, **options)
-        for name in ("windows", "transposed_windows"):
+        for name, view in VIEWS.items():
             assert name in ahead.views or ahead.symmetric
             # The planned coarse level has fewer rows, so perhaps fewer tiles.
-            one, other = np.asarray(ahead.view(name)), np.asarray(now.view(name))
+            one, other = np.asarray(ahead.view(name, view)), np.asarray(now.view(name, view))
             tiles = one.shape[1]
             np.testing.assert_array_equal(one, other[:, :tiles])
             assert not other[:, tiles:].any()

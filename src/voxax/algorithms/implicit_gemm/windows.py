@@ -1,7 +1,7 @@
-"""Windows: for each tile of output rows, the runs of input rows that hold its neighbours.
+"""Windows: for each tile of output rows, the runs of input rows that hold its neighbors.
 
 Rows of both sides are in canonical order, last axis fastest. So along one *column* of a kernel
-(taps that differ only along the last axis, and little) the neighbours of consecutive output rows
+(taps that differ only along the last axis, and little) the neighbors of consecutive output rows
 lie in one run of consecutive input rows, about as long as the tile: for tiles of 128 rows on LiDAR
 sweeps and indoor scans, 127 rows in the mean and 162 to 273 in 99 of 100 tiles. Strided maps skip
 rows between their lines, so theirs are longer.
@@ -13,8 +13,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.views import View, by_name
 
 WINDOW_TILE = 128
 """Output rows of one tile."""
@@ -22,8 +24,6 @@ WINDOW_ALIGNMENT = 16
 """Windows start at multiples of it: what TPUs copy of 16-bit rows."""
 LONGEST_COLUMN = 16
 """Cells from the first to the last tap of a column, at most."""
-OPPOSITE_WINDOWS = {"windows": "transposed_windows", "transposed_windows": "windows"}
-"""The view of the transposed map that is this view."""
 
 Columns = tuple[tuple[int, ...], ...]
 
@@ -54,7 +54,7 @@ def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
 
 @functools.partial(jax.jit, static_argnames="columns")
 def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
-    """Where the neighbours of each tile lie, column by column.
+    """Where the neighbors of each tile lie, column by column.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, input row or -1.
@@ -62,7 +62,7 @@ def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
 
     Returns:
       ``int32[2, tiles, columns]``: first input row, rounded down to ``WINDOW_ALIGNMENT``, and the
-      number of rows from there to the last neighbour; 0 and 0 where the tile has none.
+      number of rows from there to the last neighbor; 0 and 0 where the tile has none.
     """
     rows, taps = neighbors.shape
     tiles = -(-rows // WINDOW_TILE)
@@ -78,6 +78,29 @@ def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
         starts.append(start)
         lengths.append(high + 1 - start)
     return jnp.stack([jnp.stack(starts, axis=1), jnp.stack(lengths, axis=1)])
+
+
+def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
+    return find_windows(neighbors, columns_of(spec, neighbors.shape[1]))
+
+
+def _on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
+    rows, taps = neighbors.shape
+    tiles = -(-rows // WINDOW_TILE)
+    table = np.full((tiles * WINDOW_TILE, taps), -1, np.int32)
+    table[:rows] = neighbors
+    table = table.reshape(tiles, WINDOW_TILE, taps)
+    first = np.where(table < 0, np.iinfo(np.int32).max, table).min(1, initial=2**31 - 1)
+    last = table.max(1, initial=-1)
+    columns = list(map(list, columns_of(spec, taps)))
+    low = np.stack([first[:, column].min(1) for column in columns], 1)
+    high = np.stack([last[:, column].max(1) for column in columns], 1)
+    start = np.where(high < 0, 0, low - low % WINDOW_ALIGNMENT)
+    return np.stack([start, high + 1 - start]).astype(np.int32)
+
+
+VIEWS = by_name(View("windows", _build, _on_host))
+"""The windows of the neighbor table, see :func:`find_windows`, and of the transposed one."""
 
 
 def tiles_of_visits(

@@ -1,7 +1,7 @@
 """Output rows in the order of the taps they have, so that a tile of them passes over the others.
 
-Sorting by a bit mask of present taps is what spconv and TorchSparse++ do for their implicit GEMMs
-(Tang et al., TorchSparse++, MICRO 2023).
+The kernels of GPUs read the neighbor table in this order. Sorting by a bit mask of present taps is
+what spconv and TorchSparse++ do for their implicit GEMMs (Tang et al., TorchSparse++, MICRO 2023).
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SIDE_OF_SORTED = {
-    "sorted_neighbors": "neighbors",
-    "transposed_sorted_neighbors": "transposed_neighbors",
-}
-"""The table of which each of these views is the sorted form."""
-OPPOSITE_SORTED = {
-    "sorted_neighbors": "transposed_sorted_neighbors",
-    "transposed_sorted_neighbors": "sorted_neighbors",
-}
-"""The view of the transposed map that is this view."""
+from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.views import View, by_name
+
 _BITS = 32
 
 
 def bits_of_taps(taps: int) -> np.ndarray:
-    """``uint32[taps]``: the bit that stands for each tap; neighbours share one where 32 are few."""
+    """``uint32[taps]``: the bit that stands for each tap; taps next to each other share one
+    where 32 are few."""
     shared = max(1, -(-taps // _BITS))
     return np.left_shift(np.uint32(1), (np.arange(taps) // shared).astype(np.uint32))
 
@@ -38,7 +32,7 @@ def sort_by_taps(neighbors: jax.Array) -> jax.Array:
 
     Returns:
       ``int32[K + 1, out_capacity]``: for each tap the input rows or -1; in the last row, which
-      output row each column is. Columns without any neighbour come last; columns of equal taps
+      output row each column is. Columns without any neighbor come last; columns of equal taps
       keep their order.
     """
     rows, taps = neighbors.shape
@@ -50,3 +44,20 @@ def sort_by_taps(neighbors: jax.Array) -> jax.Array:
     places = jnp.arange(rows, dtype=jnp.int32)
     _, order = jax.lax.sort((~masks, places), num_keys=1, is_stable=True)
     return jnp.concatenate([neighbors[order].T, order[None, :]])
+
+
+def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
+    del spec
+    return sort_by_taps(neighbors)
+
+
+def _on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
+    del spec
+    bits = bits_of_taps(neighbors.shape[1])
+    masks = np.bitwise_or.reduce(np.where(neighbors >= 0, bits, np.uint32(0)), axis=1)
+    order = np.argsort(~masks, kind="stable")
+    return np.concatenate([neighbors[order].T, order[None, :]]).astype(np.int32)
+
+
+VIEWS = by_name(View("sorted_neighbors", _build, _on_host))
+"""The neighbor table in this order, see :func:`sort_by_taps`, and the transposed one."""
