@@ -1,6 +1,7 @@
 """``voxax train`` end to end, on small folders."""
 
 import csv
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_networks_by_name(tmp_path):
     model = nnx.eval_shape(config.model)
     assert [len(blocks) for blocks in model.down_blocks] == [2] * 4
     assert model.stem.conv.in_channels == 8
-    assert NetworkConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert NetworkConfig.from_json(json.loads(json.dumps(dataclasses.asdict(config)))) == config
     old = {"class_names": ["a"], "voxel_size": 1, "width": 1, "learning_rate": 1, "steps": 2}
     assert NetworkConfig.from_json(old).network == "small"
     with pytest.raises(FileFormatError, match="'resnet' is none of small"):

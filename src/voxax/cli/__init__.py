@@ -1,4 +1,4 @@
-"""The ``voxax`` command: it parses, runs one command, and prints errors in one line."""
+"""Entry of the ``voxax`` command: parse, run one command, print an error in one line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from voxax.errors import MissingExtraError, VoxaxError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status.
+    """Run the command line and return the exit status.
 
-    0 success, 2 a mistake in what was asked (one line says which), 130 interrupted.
+    0 is success, 2 a mistake in the request (one line names it), 130 an interruption.
     """
     try:
         return _run(arguments)

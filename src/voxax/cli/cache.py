@@ -1,4 +1,4 @@
-"""``voxax cache``: the tuner's memory on disk."""
+"""``voxax cache`` lists, shows, exports, imports and clears the tuner's measurements on disk."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _this_device() -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Entries and refusals by device, of an export or of a cache file."""
+    """Read entries and refusals by device from an export or a cache file."""
     from voxax.tuning import cache as form
     from voxax.tuning.cache import read_bytes
 

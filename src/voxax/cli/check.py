@@ -1,4 +1,4 @@
-"""``voxax check``: does a function or module compile to one static program?"""
+"""``voxax check`` reports whether a function or module compiles to one static program."""
 
 from __future__ import annotations
 
@@ -64,12 +64,7 @@ def check(
     if format == "text":
         _show(report)
     else:
-        writers = {
-            "json": static_report.as_json,
-            "sarif": static_report.as_sarif,
-            "github": static_report.as_github,
-        }
-        print(writers[format]([report]))
+        print(getattr(static_report, f"as_{format}")([report]))
     return int(report.fails(fail_on))
 
 
@@ -80,16 +75,16 @@ def _failed(error: Exception) -> int:
 
 
 def _target(found: Any) -> Any:
-    """A class of PyTorch modules that needs no arguments stands for such a module."""
+    """An instance, if the target is a class of PyTorch modules that needs no arguments."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(found, type) or not issubclass(found, torch.nn.Module):
         return found
-    with _told(f"{found.__name__}()"):
+    with _as_input_error(f"{found.__name__}()"):
         return found()
 
 
 def _of_torch(found: Any, module: Any) -> bool:
-    """Whether arrays among the inputs are tensors of PyTorch."""
+    """True if arrays among the inputs are to be tensors of PyTorch."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return False
@@ -124,14 +119,14 @@ def _load(target: str) -> tuple[Any, str]:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(file.stem, module)
     sys.path.insert(0, str(file.parent))  # its own imports, as `python FILE.py` finds them
-    with _told(f"importing {path}"):
+    with _as_input_error(f"importing {path}"):
         spec.loader.exec_module(module)
     return module, name
 
 
 @contextlib.contextmanager
-def _told(doing: str) -> Iterator[None]:
-    """Errors of the user's own code, as ones of the input."""
+def _as_input_error(doing: str) -> Iterator[None]:
+    """Turn errors of the user's own code into errors of the input."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -156,7 +151,7 @@ def _inputs(tokens: tuple[str, ...], module: Any, torch: bool) -> tuple[Any, ...
     for token in tokens:
         if token.startswith("@"):
             found = _attribute(module, token[1:])
-            with _told(f"calling {token}"):
+            with _as_input_error(f"calling {token}"):
                 found = found() if callable(found) else found
             values += found if isinstance(found, tuple) else [found]
         else:
@@ -178,9 +173,8 @@ def _value(token: str, torch: bool) -> Any:
 def _array(token: str, name: str, shape: str, torch: bool) -> Any:
     import jax.numpy as jnp
 
-    letters, digits = re.match(r"([a-z]+)(\d*)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
     try:
-        dtype = jnp.dtype(_DTYPES.get(letters, letters) + digits)
+        dtype = jnp.dtype(_long_name(name))
     except TypeError:
         raise InputError(f"{token!r}: {name} is no dtype; f32, bf16, i32, bool are") from None
     sizes = tuple(int(size) for size in shape.split(",") if size.strip())
@@ -191,12 +185,17 @@ def _array(token: str, name: str, shape: str, torch: bool) -> Any:
     return _tensor(drawn, name) if torch else jnp.asarray(drawn, dtype)
 
 
-def _tensor(drawn: Any, name: str) -> Any:
-    """The same as a tensor."""
-    import torch  # pyright: ignore[reportMissingImports]  (its module asked for it)
+def _long_name(name: str) -> str:
+    """``float32`` for ``f32``; ``bool`` stays."""
+    letters = name.rstrip("0123456789")
+    return _DTYPES.get(letters, letters) + name[len(letters) :]
 
-    letters, digits = re.match(r"([a-z]+)(\d*)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    dtype: Any = getattr(torch, _DTYPES.get(letters, letters) + digits, None)
+
+def _tensor(drawn: Any, name: str) -> Any:
+    """A NumPy array as a tensor of a dtype."""
+    import torch  # pyright: ignore[reportMissingImports]  (the checked file imported it)
+
+    dtype: Any = getattr(torch, _long_name(name), None)
     if not isinstance(dtype, torch.dtype):
         raise InputError(f"{name} is no dtype of PyTorch; f32, bf16, i64, bool are")
     return torch.tensor(drawn).to(dtype)

@@ -1,4 +1,4 @@
-"""``voxax demo``: train a small MinkUNet, show what it learned."""
+"""``voxax demo`` trains a small MinkUNet and draws what it learned."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class _Run:
     batch_size: int = 1
 
     def __post_init__(self) -> None:
-        from voxax.cli.progress import Phase
+        from voxax.cli.progress import phase
 
         self.seconds: dict[str, float] = {}
-        self._phase = functools.partial(Phase, seconds=self.seconds)
+        self._phase = functools.partial(phase, seconds=self.seconds)
 
     def __call__(self, voxel_size: float, width: float, learning_rate: float) -> int:
         from voxax.cli.scenes import run as run_task

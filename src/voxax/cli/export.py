@@ -1,4 +1,4 @@
-"""``voxax export``: a model as one file that runs without its code."""
+"""``voxax export`` writes a model as one file that runs without its code."""
 
 from __future__ import annotations
 

@@ -63,11 +63,11 @@ def width_for(info: HardwareInfo) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-    """What rebuilds the network; JSON in the checkpoint.
+    """Settings that rebuild the network; JSON in the checkpoint.
 
     Attributes:
-      network: of ``NETWORKS``.
-      attributes: of points, that it reads beside their positions.
+      network: one of ``NETWORKS``.
+      attributes: attributes of points that it reads beside their positions.
     """
 
     class_names: tuple[str, ...]
@@ -81,11 +81,11 @@ class NetworkConfig:
     weight_decay: float = 0.01
 
     def preparation(self) -> Preparation:
-        """How clouds become this network's input."""
+        """The preparation of clouds as this network's input."""
         return Preparation(self.voxel_size, self.attributes)
 
     def model(self) -> nnx.Module:
-        """A freshly initialised network."""
+        """Build a network with fresh weights."""
         small = self.network == "small"
         channels = {"planes": PLANES, "stem": STEM} if small else {}
         build = models.MinkUNet14 if small else getattr(models, self.network)
@@ -93,7 +93,7 @@ class NetworkConfig:
         return build(inputs, classes, width=self.width, **channels)
 
     def trainer(self, devices: int = 1) -> Trainer:
-        """A freshly initialised network with its optimiser, on the first so many devices."""
+        """Build a network with fresh weights and its optimizer, on the first ``devices``."""
         schedule = optax.cosine_onecycle_schedule(
             max(self.steps, 2), self.learning_rate, pct_start=0.2
         )
@@ -108,19 +108,20 @@ class NetworkConfig:
         mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
         return DataParallelTrainer(self.model(), optimizer, mesh, class_weights=weights)
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> NetworkConfig:
+        """Read the settings of a checkpoint's description.
+
+        Raises:
+          FileFormatError: a field is missing or has a wrong value.
+        """
         try:
-            names = tuple(values["class_names"])
             weights = values.get("class_weights")
             network = values.get("network", "small")
             if network not in NETWORKS:
                 raise ValueError(f"network {network!r} is none of {', '.join(NETWORKS)}")
             return cls(
-                names,
+                tuple(values["class_names"]),
                 float(values["voxel_size"]),
                 float(values["width"]),
                 float(values["learning_rate"]),
@@ -148,7 +149,7 @@ def config_of(folder: Path) -> NetworkConfig:
 
 
 class Trace:
-    """Profiles the second to sixth step: the first compiles, and a trace of all is too large."""
+    """Profile of the second to sixth step: the first compiles, and a trace of all is too large."""
 
     FIRST, LAST = 2, 6
 
@@ -156,7 +157,7 @@ class Trace:
         self.folder, self.steps, self.running = folder, 0, False
 
     def step(self) -> None:
-        """A step begins."""
+        """Note that a step begins."""
         self.steps += 1
         if self.folder is None or not self.FIRST <= self.steps <= self.LAST + 1:
             return
@@ -186,18 +187,18 @@ _PACKINGS = 64
 
 
 class Learning:
-    """A network, what its steps are made of, and how far it is.
+    """A network in training, with its preparation of scenes and its checkpoint.
 
-    Scenes come in an order, and are augmented by numbers, that follow from the seed and a step's
-    place alone: of a run that was interrupted, or has more devices, steps take the same scenes.
+    The order of scenes and the numbers that augment them depend only on the seed and a step's
+    number, so an interrupted run, or one on more devices, takes the same scenes in each step.
 
     Args:
-      config: of the network.
+      config: settings of the network.
       folder: the checkpoint is ``folder/checkpoint``, the loss of each step in ``losses.csv``.
-      seed: of order and augmentation.
-      devices: that a step is spread over.
+      seed: for order and augmentation.
+      devices: number of devices that share a step.
       batch_size: scenes of a step.
-      resume: go on from the checkpoint.
+      resume: continue from the checkpoint.
       transform: see :class:`voxax.cli.scenes.Prepare`.
 
     Raises:
@@ -287,15 +288,15 @@ class Learning:
         profile: Path | None = None,
         after_save: Callable[[], str] | None = None,
     ) -> bool:
-        """Train until so many steps are made; True if interrupted.
+        """Train up to step ``steps``; True if interrupted.
 
         Args:
-          pipeline: of :func:`voxax.cli.scenes.run`.
+          pipeline: runs :func:`voxax.cli.scenes.run`.
           scenes: clouds, or tasks that make them.
-          steps: in all, those before an interruption among them.
+          steps: number of steps in all, including those before an interruption.
           save_every: steps between checkpoints.
           profile: a folder for a trace of a few steps.
-          after_save: what else to do at each of these checkpoints, and to say.
+          after_save: called after each of these checkpoints; returns a remark to print.
 
         Raises:
           InputError: the loss is no longer a number.
@@ -339,12 +340,12 @@ class Learning:
         return MakeTask(preparation, self.batch_size, self.devices, transform)
 
     def save(self) -> None:
-        """Write the checkpoint, and the loss of every step so far, unless they are there."""
+        """Write the checkpoint and the loss of every step so far, unless already written."""
         if self._saved == self.trainer.steps:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         self._save_losses()
-        network, step = self.config.to_json(), self.trainer.steps
+        network, step = dataclasses.asdict(self.config), self.trainer.steps
         description = {"network": network, "step": step, "order": self._order()}
         save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
         self._saved = step
@@ -421,7 +422,7 @@ def resumed(folder: Path, config: NetworkConfig) -> NetworkConfig:
     """
     before = config_of(folder / "checkpoint")
     for field in dataclasses.fields(config):
-        # Of a run that is made longer the schedule is stretched.
+        # A run may be made longer, which stretches the schedule.
         if field.name in ("class_weights", "steps"):
             continue
         old, new = getattr(before, field.name), getattr(config, field.name)
@@ -444,7 +445,7 @@ def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ..
 
 
 def _packed(loads: list[list[int]], batch_size: int, shards: int, seed: int) -> list[list[int]]:
-    """Rows by level of the shards that random scenes would be packed into."""
+    """Rows by level of the shards of random batches."""
     rng = np.random.default_rng(seed)
     packed = []
     for _ in range(_PACKINGS):

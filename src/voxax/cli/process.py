@@ -9,16 +9,16 @@ from voxax.errors import InputError
 
 
 def use_devices(number: int, asked: str) -> None:
-    """Have at least ``number`` devices; on a CPU as many as that are made of its cores.
+    """Make at least ``number`` devices available; on a CPU, host devices share its cores.
 
-    Comes before whatever starts JAX's backend: host devices are counted once, at its start.
+    Call this before JAX's backend starts: it counts host devices once, at its start.
 
     Args:
-      number: of devices.
-      asked: how they were asked for, as errors name it.
+      number: number of devices.
+      asked: the option or key that asked for them, for errors.
 
     Raises:
-      InputError: less than one, or more than there are.
+      InputError: fewer than one, or more than exist.
     """
     if number < 1:
         raise InputError(f"{asked} {number} must be at least 1")
@@ -59,7 +59,7 @@ def keep_heap() -> bool:
     step of the demo takes about 1.2 times as long (2 cores of an AMD EPYC, shared).
 
     Returns:
-      Whether the settings were made; False where the C library is not glibc.
+      True if the settings were made; False if the C library is not glibc.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from rich.text import Text
 
 
 def working(message: str) -> AbstractContextManager[Any]:
-    """A spinner with ``message`` while the block runs; one line where there is no terminal."""
+    """Show a spinner with ``message`` while the block runs; print one line without a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.print(message, soft_wrap=True)
@@ -36,9 +36,9 @@ class training_bar:
     """A progress bar with loss, mIoU, scans per second and compiled programs.
 
     Args:
-      steps: in all.
-      done: before this run.
-      scans: of a step.
+      steps: number of all steps.
+      done: steps before this run.
+      scans: scans of a step.
     """
 
     def __init__(self, steps: int, done: int, scans: int = 1) -> None:
@@ -62,14 +62,14 @@ class training_bar:
         self._progress.stop()
 
     def update(self, loss: float, miou: float, programs: int) -> None:
-        """One more step."""
+        """Count one more step."""
         self._done += 1
         rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
         status = f"loss {loss:.3f}  mIoU {miou:.2f}  {rate:.1f} scans/s  {programs} programs"
         self._progress.update(self._task, advance=1, status=status)
 
     def tell(self, line: str) -> None:
-        """A line that stays, above the bar."""
+        """Print a line above the bar."""
         self._progress.console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -98,7 +98,7 @@ def print_table(
 
 
 def result_table(metrics: dict[str, Any], out: Path) -> None:
-    """IoU by class, then where the files are."""
+    """Print the IoU by class, then the paths of the files."""
     table = Table("class", "IoU", title=f"validation mIoU {metrics['val_miou']:.3f}")
     for name, value in metrics["val_iou"].items():
         table.add_row(name, "absent" if value is None else f"{value:.3f}")
@@ -132,20 +132,12 @@ _MESSAGES = {
 }
 
 
-class Phase:
-    """Adds the seconds spent inside to ``seconds[name]``, and says what is going on."""
-
-    def __init__(self, name: str, seconds: dict[str, float]) -> None:
-
-        self.name, self.seconds = name, seconds
-        message = _MESSAGES.get(name)
-        self.shown = working(message) if message else contextlib.nullcontext()
-
-    def __enter__(self) -> None:
-        self.begin = time.perf_counter()
-        self.shown.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self.shown.__exit__(*error)
-        spent = time.perf_counter() - self.begin
-        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + spent
+@contextlib.contextmanager
+def phase(name: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Show what the command is doing, and add the time of the block to ``seconds[name]``."""
+    begin = time.perf_counter()
+    try:
+        with working(_MESSAGES[name]) if name in _MESSAGES else nullcontext():
+            yield
+    finally:
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begin

@@ -31,7 +31,7 @@ _augment = compose([rotate_z, functools.partial(scale, low=0.95, high=1.05), fli
 
 
 def run(task: Any) -> Any:
-    """Call ``task``: what a worker process does."""
+    """Call ``task`` in a worker process."""
     return task()
 
 
@@ -96,7 +96,7 @@ def near_origin(positions: np.ndarray) -> np.ndarray:
 
 
 def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
-    """Streets of disjoint seeds."""
+    """Simulated streets of disjoint seeds, to train on and to validate with."""
     first = TRAIN_SEEDS + 1000 * seed
     return Scenes(
         [Simulate(first + i, sensor) for i in range(train)],
@@ -107,7 +107,7 @@ def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
 
 
 def from_file(path: Path, labels: Path | None) -> Scenes:
-    """A labelled scan, cut into alternating 10 m blocks for training and validation."""
+    """Cut a labelled scan into alternating 10 m blocks for training and validation."""
     cloud = read(path, labels)
     if cloud.labels is None:
         raise InputError(
@@ -129,7 +129,7 @@ def from_file(path: Path, labels: Path | None) -> Scenes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Given:
-    """Task: a cloud that is already here."""
+    """Task: a cloud in memory."""
 
     cloud: PointCloud
 
@@ -143,7 +143,7 @@ _GROWTHS = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """What a trainer steps on, and where each scene's points are in it.
+    """One training step's input, with the rows of each scene's points.
 
     Attributes:
       voxels: planned voxels with arrays ``[shards, ...]``; without that axis where there is one
@@ -165,11 +165,11 @@ class PrepareBatch:
 
     Attributes:
       scenes: clouds, or the tasks that make them.
-      seeds: of each scene's augmentation; None leaves it as it is.
+      seeds: seed of each scene's augmentation; None leaves the scene unchanged.
       preparation: its plan and ``min_capacity`` are those of a shard.
       shards: number of devices.
-      most: scenes of the fullest step, the static batch size of every shard: however scenes are
-        packed, the shapes are the same.
+      most: scenes of the fullest step, the static batch size of every shard, so that shapes do
+        not depend on the packing.
       transform: see :class:`voxax.cli.scenes.Prepare`.
     """
 
@@ -223,7 +223,7 @@ class PrepareBatch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MakeTask:
-    """Scenes of a step, and seeds, to the task that prepares them; picklable."""
+    """Function from a step's scenes and seeds to the task that prepares them; picklable."""
 
     preparation: Preparation
     batch_size: int

@@ -1,4 +1,4 @@
-"""``voxax segment``: label any scan with a trained network."""
+"""``voxax segment`` labels a scan with a trained network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``voxax train``: train a MinkUNet on folders of labelled scans."""
+"""``voxax train`` trains a MinkUNet on folders of labelled scans."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def train(
 
 class _Run:
     def __init__(self, config: TrainConfig, out: Path, resume: bool) -> None:
-        from voxax.cli.progress import Phase
+        from voxax.cli.progress import phase
 
         self.config, self.out, self.resume = config, out, resume
         self.seconds: dict[str, float] = {}
-        self._phase = functools.partial(Phase, seconds=self.seconds)
+        self._phase = functools.partial(phase, seconds=self.seconds)
         self.validations: list[tuple[int, float]] = []
         self.transform = config.augment.transform()
         self.scans = config.dataset()
@@ -116,7 +116,7 @@ class _Run:
         return kind(run_task, workers=self.config.data.workers)
 
     def _sample(self) -> list[Any]:
-        """Training scans, evenly from all of them: neighbours in time are alike."""
+        """Choose training scans evenly from all of them: neighbours in time are alike."""
         scans, number = self.scans.train, self.config.training.samples
         chosen = np.linspace(0, len(scans) - 1, min(number, len(scans))).round().astype(int)
         return [scans[i] for i in chosen]
@@ -151,13 +151,12 @@ class _Run:
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
-        """Validates where it is time to; says how it went."""
+        """Validate if the step is one to validate at; return a remark for the progress bar."""
         from voxax.models.metrics import mean_iou
 
         training, step = self.config.training, self.learning.trainer.steps
-        if not training.validate_every:
-            return ""
-        if step // training.checkpoint_every % training.validate_every:
+        every = training.validate_every
+        if not every or step // training.checkpoint_every % every:
             return ""
         matrix, _ = self.learning.validate(pipeline, self.scans.validation)
         self.validations.append((step, mean_iou(matrix)))

@@ -1,4 +1,4 @@
-"""The configuration file of ``voxax train``: TOML, each key with its type, limits and meaning."""
+"""Configuration file of ``voxax train``: TOML, each key with its type, limits and meaning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS = {
 
 
 def _key(meaning: str, default: Any = dataclasses.MISSING, **limits: Any) -> Any:
-    """A key; without a default it must be given. ``low`` and ``above`` bound it, ``of`` lists."""
+    """Declare a key, required if without a default; ``low`` to ``of`` limit its values."""
     return dataclasses.field(default=default, metadata={"meaning": meaning, **limits})
 
 
@@ -122,7 +122,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The whole file. ``path`` is where it is."""
+    """All tables and keys of the file at ``path``."""
 
     path: Path
     out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
@@ -134,7 +134,7 @@ class TrainConfig:
     training: Training
 
     def place(self, given: str) -> Path:
-        """A path that the file gives."""
+        """A path of the file, relative to its folder."""
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
@@ -158,7 +158,7 @@ class TrainConfig:
         return lines
 
     def classes(self) -> dict[int, str] | None:
-        """Of ``data.classes``, with ids as numbers.
+        """The names in ``data.classes`` by their ids as numbers; None without any.
 
         Raises:
           InputError: an id is no whole number.
@@ -200,7 +200,7 @@ TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training
 
 
 def read_config(path: Path) -> TrainConfig:
-    """The configuration in a file, checked.
+    """Read and check a configuration file.
 
     Raises:
       InputError: the file is missing or no TOML; a key is unknown, missing, or has a value of
@@ -258,7 +258,7 @@ def _value(where: str, field: dataclasses.Field[Any], kind: Any, value: Any) -> 
 
 
 def _converted(kind: Any, value: Any) -> Any:
-    """``value`` as the type of a key, None if it is of another."""
+    """Convert ``value`` to the type of a key; None if it has another type."""
     if kind is bool:
         return value if isinstance(value, bool) else None
     if isinstance(value, bool):  # to Python, True is a number

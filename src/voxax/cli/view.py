@@ -1,4 +1,4 @@
-"""``voxax view``: a scan in a browser, in the colours of what is known of its points."""
+"""``voxax view`` shows a scan in a browser, coloured by labels, errors or attributes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def colorings_of(
     voxel_size: float | None = None,
     up: Up = "z",
 ) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """Every way to colour the cloud, by name."""
+    """All ways to colour the cloud, by name."""
     from voxax.plot.camera import UPRIGHT
     from voxax.plot.coloring import Coloring, by_error, by_feature, by_label
 
@@ -119,7 +119,7 @@ def colorings_of(
 
 
 def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """What a 3x3x3 submanifold layer's kernel for TPUs works on at a time."""
+    """Colour by the tiles and windows of a 3x3x3 submanifold layer's kernel on TPUs."""
     import voxax as vx
     from voxax.algorithms.implicit_gemm.windows import VIEWS, WINDOW_TILE
     from voxax.plot.coloring import by_tile, by_window
@@ -137,7 +137,7 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 
 
 def _predicted(file: Path, cloud: PointCloud, path: Path) -> PointCloud:
-    """The predictions as labels of the same points."""
+    """Read the predictions as labels of the same points."""
     from voxax.io import read
     from voxax.io.formats import LABEL_READERS
     from voxax.io.npz import POSITION_NAMES

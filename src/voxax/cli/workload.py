@@ -1,4 +1,4 @@
-"""What ``voxax tune`` and ``voxax explain`` look at: a model on voxels."""
+"""Workloads of ``voxax tune``, ``explain``, ``bench`` and ``export``: a model on voxels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Workload:
     """Also the gradients."""
 
     def build(self) -> Built:
-        """Voxels with their maps, and the function of them.
+        """Build voxels with their maps, and the function of them.
 
         Raises:
           InputError: options that contradict each other, or an unknown model.
@@ -52,7 +52,7 @@ class Workload:
         for name, value in (("channels", self.channels), ("classes", self.classes)):
             if value < 1:
                 raise InputError(f"--{name} {value} must be at least 1")
-        model = self._model()
+        model = model_of(self.model, self.channels, self.classes)
         if self.training and not _is_module(model):
             raise InputError(
                 f"--training needs parameters to differentiate by: {self.model} is no flax.nnx "
@@ -105,13 +105,10 @@ class Workload:
         voxels, _ = host.voxelize(positions, features, size)
         return voxels, scene
 
-    def _model(self) -> Callable[..., Any]:
-        return model_of(self.model, self.channels, self.classes)
-
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A function with its arguments, and what it is, in words."""
+    """A function with its arguments, and a title in words."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -124,7 +121,7 @@ def _is_module(model: Any) -> bool:
 
 
 def _found(path: str) -> Callable[..., Any]:
-    """The model at ``package.module:name``, or what the function of that name makes."""
+    """Import the model ``package.module:name``, or call the function of that name for it."""
     module_name, _, name = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:  # as with ``python -m``
@@ -148,7 +145,7 @@ def _found(path: str) -> Callable[..., Any]:
 
 
 def _takes(call: Callable[..., Any], number: int) -> bool:
-    """Whether ``call`` can be called with so many arguments."""
+    """True if ``call`` takes that number of arguments."""
     try:
         _signature(call).bind(*range(number))
     except TypeError:
@@ -167,7 +164,7 @@ def _signature(call: Callable[..., Any]) -> inspect.Signature:
 
 
 def _described(value: Any) -> str:
-    """In one line: modules print as whole trees."""
+    """A value in one line: modules print as whole trees."""
     name = getattr(value, "__qualname__", type(value).__name__)
     try:
         return f"{name}{_signature(value)}"
@@ -176,10 +173,10 @@ def _described(value: Any) -> str:
 
 
 def model_of(name: str, channels: int, classes: int) -> Callable[..., Any]:
-    """The model that an option names; see :class:`Workload`.
+    """Build the model that an option names; see :class:`Workload`.
 
     Raises:
-      InputError: there is none.
+      InputError: the name is unknown.
       MissingExtraError: flax is not installed.
     """
     try:
