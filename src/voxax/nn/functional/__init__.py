@@ -1,5 +1,7 @@
 """Layers as functions on Voxels and arrays."""
 
+from typing import TYPE_CHECKING
+
 from voxax.nn import removed as _removed
 from voxax.nn.dynamic.deform_conv import deform_conv as deform_conv
 from voxax.nn.dynamic.dynamic_conv import DYNAMIC_CONV_ALGO_MODE as DYNAMIC_CONV_ALGO_MODE
@@ -37,6 +39,7 @@ from voxax.nn.functional.sparse_conv_depth import (
     spatially_sparse_depthwise_conv as spatially_sparse_depthwise_conv,
 )
 
+if not TYPE_CHECKING:  # type checkers know which names exist
 
-def __getattr__(name: str) -> object:
-    raise _removed.missing(__name__, name, _removed.FUNCTIONS)
+    def __getattr__(name: str) -> object:
+        raise _removed.missing(__name__, name, _removed.FUNCTIONS)

@@ -1,5 +1,7 @@
 """flax.nnx modules over :mod:`voxax.nn.functional`. Needs ``pip install "voxax[nn]"``."""
 
+from typing import TYPE_CHECKING
+
 try:
     import flax as _flax  # noqa: F401
 except ImportError as _error:
@@ -74,6 +76,7 @@ from voxax.nn.modules.voxelization import Devoxelize as Devoxelize
 from voxax.nn.modules.voxelization import Splat as Splat
 from voxax.nn.modules.voxelization import Voxelize as Voxelize
 
+if not TYPE_CHECKING:  # type checkers know which names exist
 
-def __getattr__(name: str) -> object:
-    raise _removed.missing(__name__, name, _removed.MODULES)
+    def __getattr__(name: str) -> object:
+        raise _removed.missing(__name__, name, _removed.MODULES)
