@@ -13,12 +13,12 @@ from voxax.algorithms.depthwise import tpu as depthwise_tpu
 from voxax.algorithms.implicit_gemm import tpu, windows
 from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
-from voxax.geometry import KernelSpec, views
+from voxax.geometry import KernelSpec, kernel_map
 from voxax.hardware import describe
 from voxax.predict import TOPOLOGIES as BY_CHIP
 from voxax.predict import compile_for
 
-MAPS = tile_lookup, tile_sort, ordering, lookup, unique, views
+MAPS = tile_lookup, tile_sort, ordering, lookup, unique, kernel_map
 """The modules whose programs kernel maps are."""
 TOPOLOGIES = tuple(BY_CHIP.values())
 
@@ -114,7 +114,7 @@ def operands(problem, parameters, kernel=None):
         kernel = depthwise_tpu.WINDOWED if problem.layer.kind == "depthwise" else tpu.WINDOWED
 
     def run(a, b, views):
-        return kernel.apply(problem, parameters, a, b, views)
+        return kernel.apply(problem, parameters, a, b, kernel_map)
 
     names = kernel.views_of(problem, parameters)
     return run, a, b, {name: view(name) for name in names}

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax.geometry import KernelSpec
-from voxax.geometry.views import View
+from voxax.geometry.kernel_map import View
 from voxax.hardware import HardwareInfo
 
 Product = Literal["forward", "dgrad", "wgrad"]

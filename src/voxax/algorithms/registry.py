@@ -16,7 +16,7 @@ import pkgutil
 
 from voxax.algorithms.kernel import Kernel, WeightKind
 from voxax.errors import AlgorithmError
-from voxax.geometry.views import View
+from voxax.geometry.kernel_map import View
 
 # A grouped weight is a dense one with zeros: kernels of dense weights are asked about it.
 _REGISTERED_AS: dict[WeightKind, WeightKind] = {"grouped": "dense"}

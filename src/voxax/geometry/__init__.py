@@ -11,6 +11,7 @@ from voxax.geometry.grow import dilate as dilate
 from voxax.geometry.grow import refine as refine
 from voxax.geometry.interpolate import devoxelize as devoxelize
 from voxax.geometry.interpolate import splat as splat
+from voxax.geometry.kernel_map import PAIR_ROOM as PAIR_ROOM
 from voxax.geometry.kernel_map import KernelMap as KernelMap
 from voxax.geometry.kernel_spec import KernelShape as KernelShape
 from voxax.geometry.kernel_spec import KernelSpec as KernelSpec
@@ -29,7 +30,6 @@ from voxax.geometry.sets import cat as cat
 from voxax.geometry.sets import inject as inject
 from voxax.geometry.sets import intersection as intersection
 from voxax.geometry.sets import union as union
-from voxax.geometry.views import PAIR_ROOM as PAIR_ROOM
 from voxax.geometry.voxel_geometry import AttachedMaps as AttachedMaps
 from voxax.geometry.voxel_geometry import MapRecord as MapRecord
 from voxax.geometry.voxel_geometry import VoxelGeometry as VoxelGeometry

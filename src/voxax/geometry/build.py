@@ -29,9 +29,8 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
-from voxax.geometry.kernel_map import KernelMap
+from voxax.geometry.kernel_map import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
-from voxax.geometry.views import invert_neighbors
 from voxax.geometry.voxel_geometry import (
     AttachedMaps,
     Level,

@@ -14,8 +14,8 @@ from voxax._native import host as native
 from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.input_checks import check_finite, check_voxel_size
+from voxax.geometry.kernel_map import PAIR_ROOM, TRANSPOSED, View
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.views import PAIR_ROOM, TRANSPOSED, View
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
@@ -147,7 +147,7 @@ def neighbor_table(
 
 
 def invert_table(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
-    """``int32[in_capacity, K]``: see :func:`voxax.geometry.views.invert_neighbors`."""
+    """``int32[in_capacity, K]``: see :func:`voxax.geometry.kernel_map.invert_neighbors`."""
     if native.takes_table(neighbors):
         return native.invert_table(neighbors, in_capacity)
     table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
@@ -157,7 +157,7 @@ def invert_table(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
 
 
 def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``(pairs, starts)``: see :func:`voxax.geometry.views.list_pairs`."""
+    """``(pairs, starts)``: see :func:`voxax.geometry.kernel_map.list_pairs`."""
     rows, taps = neighbors.shape
     if native.takes_table(neighbors):
         return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)

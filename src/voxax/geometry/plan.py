@@ -26,10 +26,9 @@ from voxax.geometry.host import (
     output_rows,
     table_views,
 )
-from voxax.geometry.kernel_map import KernelMap
+from voxax.geometry.kernel_map import KernelMap, View, opposite
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.model_step import pure_call
-from voxax.geometry.views import View, opposite
 from voxax.geometry.voxel_geometry import AttachedMaps, Level, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 

@@ -22,7 +22,7 @@ from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup
 from voxax.algorithms.implicit_gemm import tpu
 from voxax.errors import VoxaxError
-from voxax.geometry.views import View
+from voxax.geometry.kernel_map import View
 from voxax.hardware import HardwareInfo
 from voxax.predict.compiled_program import CompiledProgram, Cost
 from voxax.predict.cycles import outcomes

@@ -23,9 +23,9 @@ from voxax.coords import box_offsets
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelSpec
 from voxax.geometry.dtypes import accumulator
+from voxax.geometry.kernel_map import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
-from voxax.geometry.views import View
 from voxax.products.primitives import forward_p
 from voxax.tuning import (
     Request,

@@ -13,7 +13,7 @@ import torch
 
 from voxax.coords import PAD
 from voxax.errors import InputError
-from voxax.geometry.views import opposite
+from voxax.geometry.kernel_map import opposite
 from voxax.torch.operators import map_view, neighbors, output_bucket, output_coords
 from voxax.torch.static_text import adjoint_text, output_level, relation_facts
 

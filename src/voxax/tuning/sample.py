@@ -21,8 +21,8 @@ import numpy as np
 from voxax import _compat
 from voxax.algorithms import Layer, Problem
 from voxax.geometry.host import invert_table, table_views
+from voxax.geometry.kernel_map import View
 from voxax.geometry.nested_sizes import reaching_size, taps_within
-from voxax.geometry.views import View
 from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
 
 CALLERS_MAP = "caller's map"

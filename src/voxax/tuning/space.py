@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from voxax.algorithms import Kernel, Parameters, Problem, lookup
-from voxax.geometry.views import View
+from voxax.geometry.kernel_map import View
 from voxax.hardware import HardwareInfo
 from voxax.tuning.entry import described
 from voxax.tuning.request import Resolved

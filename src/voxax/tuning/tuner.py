@@ -51,7 +51,7 @@ import jax
 
 from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup, names
-from voxax.geometry.views import View
+from voxax.geometry.kernel_map import View
 from voxax.tuning.cache import TuningCache, cache_for, device_name
 from voxax.tuning.decide import (
     Choice,

@@ -100,7 +100,7 @@ def weight_product(
 
     Args:
       kernel: see there.
-      pairs, starts: see :func:`voxax.geometry.views.list_pairs`.
+      pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
       x, dy: ``[N, C]`` and ``[M, C]``.
     """
     taps, channels = len(starts) - 1, x.shape[1]

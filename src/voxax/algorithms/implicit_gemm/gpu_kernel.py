@@ -150,7 +150,7 @@ def weight_product(
 
     Args:
       kernel: see there.
-      pairs, starts: see :func:`voxax.geometry.views.list_pairs`.
+      pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``.
       groups: G.
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax.geometry.kernel_map import View, by_name
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.views import View, by_name
 
 _BITS = 32
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax.geometry.kernel_map import View, by_name
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.views import View, by_name
 
 WINDOW_TILE = 128
 """Output rows of one tile."""
