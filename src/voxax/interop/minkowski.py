@@ -31,18 +31,9 @@ def from_minkowski(
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a MinkowskiEngine model.
 
-    Nothing is changed unless everything fits. The model's arrays take the dtypes of the tensors.
-
-    Args:
-      state_dict, model, names, axes: as in :func:`from_spconv`. The peer's name of a batch norm or
-        linear layer may leave out the inner ``bn`` or ``linear``.
-
-    Returns:
-      The peer's name by the path of each layer.
-
-    Raises:
-      InputError: a layer without tensors, tensors without a layer, another shape, a layer that
-        MinkowskiEngine does not have, a kernel with another reach.
+    Arguments, result and errors are those of :func:`from_spconv`; a kernel with another reach is an
+    error too. The peer's name of a batch norm or linear layer may leave out the inner ``bn`` or
+    ``linear``.
     """
     return load(state_dict, model, _Minkowski(axes), names)
 
@@ -56,13 +47,9 @@ def to_minkowski(
 ) -> dict[str, np.ndarray]:
     """Return a MinkowskiEngine state dict with the arrays of ``model``, in NumPy.
 
-    Args:
-      model, names, axes: as in :func:`from_minkowski`.
-      like: as in :func:`to_spconv`. Without it a ``Linear`` is written for ``MinkowskiLinear``;
-        with it also for the convolution of kernel size 1 that networks often have in its place.
-
-    Raises:
-      InputError: as :func:`from_minkowski`.
+    Arguments and errors are those of :func:`to_spconv`. Without ``like`` a ``Linear`` is written
+    for ``MinkowskiLinear``; with it also for the convolution of kernel size 1 that networks often
+    have in its place.
     """
     return dump(model, _Minkowski(axes), names, like)
 

@@ -19,14 +19,7 @@ from voxax.interop.state_dict import Names, StateDict, dump, load
 def from_torch(state_dict: StateDict, model: nnx.Module, *, names: Names = None) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a model of ``voxax.torch``.
 
-    Args:
-      state_dict, model, names: as in :func:`from_spconv`.
-
-    Returns:
-      The name there by the path of each layer.
-
-    Raises:
-      InputError: a layer without tensors, tensors without a layer, another shape.
+    Arguments, result and errors are those of :func:`from_spconv`.
     """
     return load(state_dict, model, _VoxaxTorch(), names)
 
@@ -39,12 +32,7 @@ def to_torch(
     ``module.load_state_dict({k: torch.from_numpy(v) for k, v in result.items()}, strict=False)``
     takes it; what is missing is ``num_batches_tracked`` alone.
 
-    Args:
-      model, names: as in :func:`from_torch`.
-      like: as in :func:`to_spconv`.
-
-    Raises:
-      InputError: as :func:`from_torch`.
+    Arguments and errors are those of :func:`to_spconv`.
     """
     return dump(model, _VoxaxTorch(), names, like)
 

@@ -33,17 +33,8 @@ def from_torchsparse(
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a TorchSparse model.
 
-    Nothing is changed unless everything fits. The model's arrays take the dtypes of the tensors.
-
-    Args:
-      state_dict, model, names, axes: as in :func:`from_spconv`.
-
-    Returns:
-      The peer's name by the path of each layer.
-
-    Raises:
-      InputError: a layer without tensors, tensors without a layer, another shape, a layer that
-        TorchSparse does not have, a kernel with another reach.
+    Arguments, result and errors are those of :func:`from_spconv`; a kernel with another reach is an
+    error too.
     """
     return load(state_dict, model, _TorchSparse(axes), names)
 
@@ -57,12 +48,7 @@ def to_torchsparse(
 ) -> dict[str, np.ndarray]:
     """Return a TorchSparse state dict with the arrays of ``model``, in NumPy.
 
-    Args:
-      model, names, axes: as in :func:`from_torchsparse`.
-      like: as in :func:`to_spconv`.
-
-    Raises:
-      InputError: as :func:`from_torchsparse`.
+    Arguments and errors are those of :func:`to_spconv`.
     """
     return dump(model, _TorchSparse(axes), names, like)
 

@@ -31,18 +31,9 @@ def from_warpconvnet(
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a WarpConvNet model.
 
-    Nothing is changed unless everything fits. The model's arrays take the dtypes of the tensors.
-
-    Args:
-      state_dict, model, names, axes: as in :func:`from_spconv`. The peer's name of a batch norm or
-        linear layer may leave out the inner ``norm`` or ``block``.
-
-    Returns:
-      The peer's name by the path of each layer.
-
-    Raises:
-      InputError: a layer without tensors, tensors without a layer, another shape, a kernel with
-        another reach.
+    Arguments, result and errors are those of :func:`from_spconv`; a kernel with another reach is an
+    error too. The peer's name of a batch norm or linear layer may leave out the inner ``norm`` or
+    ``block``.
     """
     return load(state_dict, model, _WarpConvNet(axes), names)
 
@@ -56,12 +47,7 @@ def to_warpconvnet(
 ) -> dict[str, np.ndarray]:
     """Return a WarpConvNet state dict with the arrays of ``model``, in NumPy.
 
-    Args:
-      model, names, axes: as in :func:`from_warpconvnet`.
-      like: as in :func:`to_spconv`.
-
-    Raises:
-      InputError: as :func:`from_warpconvnet`.
+    Arguments and errors are those of :func:`to_spconv`.
     """
     return dump(model, _WarpConvNet(axes), names, like)
 

@@ -31,22 +31,6 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def record_count(path: Path, record: int, kind: str, hint: str = "") -> int:
-    """Return the number of whole records of `record` bytes in the file.
-
-    Raises:
-        FileFormatError: a part of a record is left over.
-    """
-    size = path.stat().st_size
-    count, remainder = divmod(size, record)
-    if remainder:
-        raise FileFormatError(
-            f"{path} is not a whole {kind}: {size} bytes are {count} records of {record} bytes "
-            f"and {remainder} bytes left over{hint}"
-        )
-    return count
-
-
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
     """Turn any error of a decoder on a broken file into one kind of error.

@@ -15,14 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from voxax.errors import InputError
-from voxax.io.decoding import record_count
+from voxax.errors import FileFormatError, InputError
 from voxax.io.point_cloud import PointCloud, as_labels
 
 KITTI_FIELDS = ("x", "y", "z", "intensity")
 NUSCENES_FIELDS = (*KITTI_FIELDS, "ring")
-FLOAT_BYTES = 4
-LABEL_BYTES = 4
 NO_RING = -1
 
 
@@ -32,14 +29,13 @@ def read_kitti(path: Path) -> PointCloud:
     Raises:
         FileFormatError: the size is not a multiple of the 16-byte record.
     """
-    record = len(KITTI_FIELDS) * FLOAT_BYTES
-    other = len(NUSCENES_FIELDS) * FLOAT_BYTES
+    other = 4 * len(NUSCENES_FIELDS)
     hint = ""
     if path.stat().st_size % other == 0:
         hint = (
             f"; it divides into the {other}-byte records of nuScenes, whose files end in .pcd.bin"
         )
-    rows = _rows(path, len(KITTI_FIELDS), record_count(path, record, "KITTI sweep", hint))
+    rows = _records(path, "<f4", len(KITTI_FIELDS), "KITTI sweep", hint)
     return PointCloud(rows[:, :3], {"intensity": rows[:, 3].copy()}, source=str(path))
 
 
@@ -51,8 +47,7 @@ def read_nuscenes(path: Path) -> PointCloud:
     Raises:
         FileFormatError: the size is not a multiple of the 20-byte record.
     """
-    record = len(NUSCENES_FIELDS) * FLOAT_BYTES
-    rows = _rows(path, len(NUSCENES_FIELDS), record_count(path, record, "nuScenes sweep"))
+    rows = _records(path, "<f4", len(NUSCENES_FIELDS), "nuScenes sweep")
     ring = rows[:, 4]
     # Written so that NaN fails it: casting NaN to an integer is undefined.
     usable = (ring >= 0) & (ring < np.iinfo(np.int16).max)
@@ -67,19 +62,31 @@ def read_packed_labels(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read a SemanticKITTI ``.label``: uint32, low half the class, high half the object.
 
     Returns:
-        The raw class ids, int32 [N] (see :mod:`voxax.io.kitti` for the common
-        classes), and ``{"instance": int32 [N]}``.
+        The raw class ids, int32 [N] (see :func:`to_common_classes`), and
+        ``{"instance": int32 [N]}``.
 
     Raises:
         FileFormatError: the size is not a multiple of 4 bytes.
     """
-    record_count(path, LABEL_BYTES, "SemanticKITTI label file")
-    packed = np.fromfile(path, dtype="<u4")
+    packed = _records(path, "<u4", 1, "SemanticKITTI label file")[:, 0]
     return (packed & 0xFFFF).astype(np.int32), {"instance": (packed >> 16).astype(np.int32)}
 
 
-def _rows(path: Path, width: int, count: int) -> np.ndarray:
-    return np.fromfile(path, dtype="<f4").reshape(count, width).astype(np.float32, copy=False)
+def _records(path: Path, dtype: str, width: int, kind: str, hint: str = "") -> np.ndarray:
+    """Return all records, ``[N, width]`` numbers of four bytes in this machine's byte order.
+
+    Raises:
+        FileFormatError: a part of a record is left over.
+    """
+    size, record = path.stat().st_size, 4 * width
+    count, remainder = divmod(size, record)
+    if remainder:
+        raise FileFormatError(
+            f"{path} is not a whole {kind}: {size} bytes are {count} records of {record} bytes "
+            f"and {remainder} bytes left over{hint}"
+        )
+    rows = np.fromfile(path, dtype).reshape(count, width)
+    return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
 IGNORED = -1

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -14,7 +14,7 @@ from voxax.errors import InputError
 from voxax.geometry import KernelShape
 from voxax.torch import operators
 from voxax.torch.bridge import check_tensor
-from voxax.torch.geometry import KernelMap, is_planning
+from voxax.torch.geometry import KernelMap, VoxelGeometry, is_planning
 from voxax.torch.operators import window_extremes
 from voxax.torch.static_text import (
     layer_text,
@@ -77,9 +77,10 @@ def spatially_sparse_conv(
     options = request_text(
         weight_kind(weight),
         precision,
-        fwd_algo=fwd_algo,
-        dgrad_algo=dgrad_algo if dgrad_algo is not None else bwd_algo,
-        wgrad_algo=wgrad_algo if wgrad_algo is not None else bwd_algo,
+        fwd_algo,
+        bwd_algo,
+        dgrad_algo,
+        wgrad_algo,
     )
     return conv_by_text(voxels, weight, bias, spec, options, out_voxels, capacity)
 
@@ -207,8 +208,8 @@ def max_pool(
 
     Arguments and errors as in :func:`sum_pool`.
     """
-    args = (kernel_size, stride, dilation, out_voxels, capacity)
-    return _extreme(voxels, *args, largest=True)
+    window = _window(voxels, kernel_size, stride, dilation, out_voxels, capacity)
+    return _extreme(voxels, *window, largest=True)
 
 
 def min_pool(
@@ -221,8 +222,8 @@ def min_pool(
     capacity: int | None = None,
 ) -> Voxels:
     """Minimum over the voxels under the kernel. Arguments and errors as in :func:`sum_pool`."""
-    args = (kernel_size, stride, dilation, out_voxels, capacity)
-    return _extreme(voxels, *args, largest=False)
+    window = _window(voxels, kernel_size, stride, dilation, out_voxels, capacity)
+    return _extreme(voxels, *window, largest=False)
 
 
 def global_pool(voxels: Voxels, reduction: Literal["mean", "sum", "max"] = "mean") -> torch.Tensor:
@@ -254,17 +255,7 @@ def global_pool(voxels: Voxels, reduction: Literal["mean", "sum", "max"] = "mean
     return (total / number[:, None]).to(dtype)
 
 
-def _extreme(
-    voxels: Voxels,
-    kernel_size: Size,
-    stride: Size | None,
-    dilation: Size,
-    out_voxels: Voxels | None,
-    capacity: int | None,
-    *,
-    largest: bool,
-) -> Voxels:
-    kernel_map, out = _window(voxels, kernel_size, stride, dilation, out_voxels, capacity)
+def _extreme(voxels: Voxels, kernel_map: KernelMap, out: VoxelGeometry, *, largest: bool) -> Voxels:
     x = voxels.features
     rows = window_extremes(x.detach(), kernel_map.neighbors, largest)
     taken = torch.take_along_dim(x, rows.clamp(min=0).long(), dim=0)
@@ -278,7 +269,7 @@ def _window(
     dilation: Size,
     out_voxels: Voxels | None,
     capacity: int | None,
-) -> tuple[KernelMap, Any]:
+) -> tuple[KernelMap, VoxelGeometry]:
     check_tensor(voxels.features, "features")
     step = kernel_size if stride is None else stride
     ndim = voxels.geometry.ndim

@@ -109,19 +109,12 @@ class SpatiallySparseConv(_Convolution):
         self.out_channels, self.groups = out_channels, groups
         relation = (kernel_size, stride, dilation, transposed, generative)
         self.spec = spec_text(self.ndim, *relation, kernel_shape, spatial_shape)
-        self.options = request_text(
-            "dense" if groups == 1 else "grouped",
-            precision,
-            fwd_algo=fwd_algo,
-            dgrad_algo=dgrad_algo if dgrad_algo is not None else bwd_algo,
-            wgrad_algo=wgrad_algo if wgrad_algo is not None else bwd_algo,
-        )
-        taps, c_in, c_out = (
-            relation_facts(self.spec).num_offsets,
-            in_channels // groups,
-            out_channels,
-        )
-        shape = (taps, c_in, c_out) if groups == 1 else (taps, groups, c_in, c_out // groups)
+        requests = (fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
+        self.options = request_text("dense" if groups == 1 else "grouped", precision, *requests)
+        taps, c_in = relation_facts(self.spec).num_offsets, in_channels // groups
+        shape = (taps, c_in, out_channels)
+        if groups > 1:
+            shape = (taps, groups, c_in, out_channels // groups)
         self._parameters_of(shape, taps * c_in, out_channels, bias, dtype)
 
 
@@ -155,8 +148,7 @@ class SpatiallySparseDepthwiseConv(_Convolution):
         super().__init__(channels, ndim, capacity)
         relation = (kernel_size, stride, dilation, transposed, False)
         self.spec = spec_text(self.ndim, *relation, kernel_shape, None)
-        requests = {"fwd_algo": fwd_algo, "dgrad_algo": bwd_algo, "wgrad_algo": bwd_algo}
-        self.options = request_text("depthwise", precision, **requests)
+        self.options = request_text("depthwise", precision, fwd_algo, bwd_algo)
         taps = relation_facts(self.spec).num_offsets
         self._parameters_of((taps, channels), taps, channels, bias, dtype)
 

@@ -28,7 +28,7 @@ from voxax.geometry.build import output_geometry
 from voxax.geometry.voxel_geometry import check_overflow
 from voxax.nn.functional.pooling import extreme_rows
 from voxax.torch.bridge import call, to_jax, to_torch
-from voxax.torch.static_text import read_layer, read_spec
+from voxax.torch.static_text import read_layer, read_spec, stand_in
 
 
 def _geometry(coords: jax.Array, stride: tuple[int, ...]) -> VoxelGeometry:
@@ -114,12 +114,8 @@ def _view_program(text: str, name: str, same: bool) -> Any:
     ones = (1,) * spec.ndim
 
     def view(table: jax.Array, in_rows: int) -> jax.Array:
-        def stand_in(rows: int) -> VoxelGeometry:
-            coords: Any = jax.ShapeDtypeStruct((rows, 1 + spec.ndim), jnp.int32)
-            return VoxelGeometry(coords, coords, {}, None, ones, 1)
-
-        source = stand_in(in_rows)
-        out = source if same else stand_in(table.shape[0])
+        source = stand_in(in_rows, ones)
+        out = source if same else stand_in(table.shape[0], ones)
         return KernelMap(source, out, spec, {"neighbors": table}).view(name, views().get(name))
 
     return jax.jit(view, static_argnames="in_rows")

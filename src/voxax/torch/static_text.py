@@ -23,6 +23,7 @@ from voxax.algorithms import WeightKind
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, VoxelGeometry
 from voxax.geometry.build import output_stride
 from voxax.products import convolve
+from voxax.tuning import Request
 from voxax.tuning.request import frozen
 
 # Rows of the problem for which views are chosen: those that a program lacks it builds itself.
@@ -53,8 +54,8 @@ class LayerText:
 
     def kernel_map(self, in_rows: int, out_rows: int, views: Sequence[jax.Array]) -> KernelMap:
         """Return the map that holds ``views``; its voxels have a number of rows only."""
-        source = _stand_in(in_rows, self.level)
-        out = source if self.same else _stand_in(out_rows, self.level)
+        source = stand_in(in_rows, self.level)
+        out = source if self.same else stand_in(out_rows, self.level)
         return KernelMap(source, out, self.spec, dict(zip(self.views, views, strict=True)))
 
     def weight_shape(self, c_in: int, c_out: int) -> tuple[int, ...]:
@@ -69,7 +70,8 @@ class LayerText:
         )
 
 
-def _stand_in(rows: int, stride: tuple[int, ...]) -> VoxelGeometry:
+def stand_in(rows: int, stride: tuple[int, ...]) -> VoxelGeometry:
+    """Return a voxel set of which only the number of rows is known."""
     coords: Any = jax.ShapeDtypeStruct((rows, 1 + len(stride)), jnp.int32)
     return VoxelGeometry(coords, jax.ShapeDtypeStruct((), jnp.int32), {}, None, stride, 1)  # type: ignore[arg-type]
 
@@ -86,17 +88,10 @@ def spec_text(
     spatial_shape: int | Sequence[int] | None,
 ) -> str:
     """Return the text of a :class:`voxax.KernelSpec`, checked. Arguments and errors as there."""
-    spec = KernelSpec.make(
-        ndim,
-        kernel_size,
-        stride,
-        dilation,
-        transposed,
-        generative,
-        kernel_shape=kernel_shape,
-        spatial_shape=spatial_shape,
+    relation = (kernel_size, stride, dilation, transposed, generative)
+    return text_of_spec(
+        KernelSpec.make(ndim, *relation, kernel_shape=kernel_shape, spatial_shape=spatial_shape)
     )
-    return text_of_spec(spec)
 
 
 def text_of_spec(spec: KernelSpec) -> str:
@@ -146,12 +141,24 @@ def adjoint_text(spec: str) -> str:
 
 
 @torch.compiler.assume_constant_result
-def request_text(kind: WeightKind, precision: str | None, **requests: Any) -> str:
+def request_text(
+    kind: WeightKind,
+    precision: str | None,
+    fwd_algo: Request = None,
+    bwd_algo: Request = None,
+    dgrad_algo: Request = None,
+    wgrad_algo: Request = None,
+) -> str:
     """Return the text of algorithm requests, in one spelling.
 
     Raises:
       AlgorithmError: one that is not understood.
     """
+    requests = {
+        "fwd_algo": fwd_algo,
+        "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,
+        "wgrad_algo": bwd_algo if wgrad_algo is None else wgrad_algo,
+    }
     plain = {name: frozen(request, kind, name) for name, request in requests.items()}
     return json.dumps({"precision": precision, "requests": plain}, separators=(",", ":"))
 
@@ -221,17 +228,9 @@ def _layer_text(
 def read_layer(text: str) -> LayerText:
     """Return the layer in a text."""
     found = json.loads(text)
-    spec = KernelSpec(**{name: _tuples(value) for name, value in found["spec"].items()})
-    return LayerText(
-        spec,
-        found["same"],
-        tuple(found["level"]),
-        found["kind"],
-        found["groups"],
-        tuple(found["views"]),
-        found["precision"],
-        tuple(found["requests"].items()),
-    )
+    spec = read_spec(json.dumps(found.pop("spec")))
+    requests = tuple(found.pop("requests").items())
+    return LayerText(spec=spec, requests=requests, **{k: _tuples(v) for k, v in found.items()})
 
 
 @torch.compiler.assume_constant_result
