@@ -65,7 +65,7 @@ def dynamic_conv(
     outside of the grid. Positions u are those of ``ceil(spatial / stride)``. Size s covers the
     offsets ``-((s - 1) // 2)`` to ``s // 2`` along each axis, whatever the stride; below 1 it has
     no tap, above the weight's it has all. All shapes are static: other sizes, offsets or masks
-    are no new program.
+    do not trigger recompilation.
 
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
@@ -86,7 +86,7 @@ def dynamic_conv(
         with which the tuner measures; None leaves it to :func:`voxax.algorithms` and the
         environment, and is ``"auto"`` where these say nothing. ``"bank"`` approximates, see
         :func:`voxax.nn.functional.bank_error`. Array dilation, offsets, masks, and soft sizes with
-        another ``tau`` than 1 have one way, ``masked``.
+        another ``tau`` than 1 run as ``masked`` only.
       bias: ``[C_out]`` or None.
       tau: width of the soft ramp, in sizes.
       bank: sizes of ``"bank"``, or how many.
