@@ -32,7 +32,6 @@ OPTIONAL = (
     *HEAVY,
     "cutlass",
     "cuda",
-    "filelock",
     "grain",
     "jax.experimental.pallas",
     "plotly",
