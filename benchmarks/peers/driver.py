@@ -14,8 +14,8 @@ import report
 from cases import CHANNELS, Case, cases
 from crew import Member, WorkerFailed
 from match import Match
-from problems import SYNTHETIC, WORKLOADS, coords_of, problem
 
+from problems import SYNTHETIC, WORKLOADS, coords_of, problem
 from tuning import DATA, RESULTS
 
 
