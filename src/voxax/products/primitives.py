@@ -16,12 +16,10 @@ Two more, of depthwise layers alone, are sums and pairs of these, each other's t
     tangent    A x' w + A x w'                           ->  y'
     gradients  dy w^T, A^T dy                            ->  dx, dw
 
-dgrad and wgrad of such a layer both read the same rows of dy and do little else. A kernel may do
-both at once, and only an equation that asks for both lets it.
+dgrad and wgrad of such a layer both read the same rows of dy and do little else. A kernel that is
+chosen for both may compute both at once, where one equation asks for both.
 
 ``vmap`` over features or weights folds the batch into groups of one grouped product.
-
-Primitives with the rules of bilinear maps, and of sums and tuples of other primitives.
 """
 
 from __future__ import annotations
@@ -38,118 +36,6 @@ from voxax import _compat
 from voxax.algorithms import Layer, Problem, Product
 from voxax.geometry.dtypes import product_dtype
 from voxax.tuning import choose
-
-
-def bilinear_primitive(
-    name: str,
-    implementation: Callable[..., jax.Array],
-    output_shape: Callable[..., jax.ShapeDtypeStruct],
-    transpose: Callable[..., list],
-    batch: Callable[..., tuple[jax.Array, int]],
-    join_tangents: Callable[..., jax.Array | None] | None = None,
-) -> Any:
-    """A primitive that is bilinear in its first two operands.
-
-    Args:
-      name: the primitive's name, as it appears in a jaxpr.
-      implementation: ``(platform, a, b, *views, **params) -> Array``, see
-        :func:`voxax._compat.staged_primitive`.
-      output_shape: the same signature on shapes, without the platform.
-      transpose: ``(cotangent, a, b, *views, **params) -> [ct_a, ct_b, None, ...]``.
-      batch: ``(args, dims, **params) -> (out, out_dim)``.
-      join_tangents: ``(a, ta, b, tb, *views, **params)`` to the JVP where both operands have
-        tangents; where it is or gives None, the JVP is the primitive itself, once per operand
-        (product rule).
-    """
-
-    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-        a, b, *views = primals
-        ta, tb, *_ = tangents
-        out = primitive.bind(a, b, *views, **params)
-        moves_a, moves_b = (not isinstance(t, _compat.Zero) for t in (ta, tb))
-        if join_tangents is not None and moves_a and moves_b:
-            joined = join_tangents(a, ta, b, tb, *views, **params)
-            if joined is not None:
-                return out, joined
-        terms = [primitive.bind(ta, b, *views, **params)] if moves_a else []
-        terms += [primitive.bind(a, tb, *views, **params)] if moves_b else []
-        return out, _sum_of(terms, out)
-
-    primitive = _compat.staged_primitive(name, implementation, output_shape, many=False)
-    _compat.set_rules(primitive, jvp, transpose, batch)
-    return primitive
-
-
-def composed_primitive(
-    name: str,
-    implementation: Callable[..., Any],
-    output_shapes: Callable[..., Any],
-    parts: Sequence[tuple[Any, int, int]],
-    transpose: Callable[..., list],
-    *,
-    many: bool,
-) -> Any:
-    """A primitive that other primitives can say: their results, or the sum of them.
-
-    The JVP and the batching are those of what the others say. In a program that needs one result of
-    several it is that primitive alone.
-
-    Args:
-      name, implementation: as for :func:`bilinear_primitive`; a tuple of arrays, or one.
-      output_shapes: ``(*shapes, **params)`` to a tuple of ``ShapeDtypeStruct``, or to one.
-      parts: of each the bilinear primitive, and which operands are its two. What follows the last
-        of those goes to all.
-      transpose: ``(cotangents, *operands, **params)`` to one cotangent or None per operand.
-      many: the result is the tuple of the parts; else it is their sum.
-    """
-    first_view = 1 + max(place for _, *places in parts for place in places)
-
-    def spelled_out(*args: Any, **params: Any) -> Any:
-        views = args[first_view:]
-        results = [part.bind(args[i], args[j], *views, **params) for part, i, j in parts]
-        return tuple(results) if many else functools.reduce(_compat.add_tangents, results)
-
-    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-        out, views = primitive.bind(*primals, **params), primals[first_view:]
-        moves = [not isinstance(t, _compat.Zero) for t in tangents]
-        terms: list[list[Any]] = []
-        for part, i, j in parts:
-            terms.append([])
-            if moves[i]:
-                terms[-1].append(part.bind(tangents[i], primals[j], *views, **params))
-            if moves[j]:
-                terms[-1].append(part.bind(primals[i], tangents[j], *views, **params))
-        if many:
-            return out, [_sum_of(*pair) for pair in zip(terms, out, strict=True)]
-        return out, _sum_of([term for own in terms for term in own], out)
-
-    def batch(args: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
-        out = jax.vmap(functools.partial(spelled_out, **params), tuple(dims))(*args)
-        return out, (0,) * len(out) if many else 0
-
-    def drop_unused(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
-        operands = equation.invars
-        if sum(used) != 1:
-            return [any(used)] * len(operands), equation if any(used) else None
-        output = list(used).index(True)
-        part, *own = parts[output]
-        kept = (*own, *range(first_view, len(operands)))
-        alone = equation.replace(
-            primitive=part,
-            invars=[operands[i] for i in kept],
-            outvars=[equation.outvars[output]],
-        )
-        return [i in kept for i in range(len(operands))], alone
-
-    primitive = _compat.staged_primitive(name, implementation, output_shapes, many=many)
-    _compat.set_rules(primitive, jvp, transpose, batch)
-    if many:
-        _compat.set_dce_rule(primitive, drop_unused)
-    return primitive
-
-
-def _sum_of(terms: list[Any], like: Any) -> Any:
-    return functools.reduce(_compat.add_tangents, terms) if terms else _compat.no_tangent(like)
 
 
 def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: Layer) -> Any:
@@ -201,8 +87,8 @@ def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any
     if layer.kind == "dynamic" or any(d is not None for d in dims[2:]):
         return _batch_maps(product, args, dims, layer), 0
 
-    def spread(operand: Any, dim: int | None) -> Any:
-        """Batch axis in place 1: ``[rows or K, B, ...]``."""
+    def batched(operand: Any, dim: int | None) -> Any:
+        """The operand with the batch axis in place 1: ``[rows or K, B, ...]``."""
         if dim is None:
             shape = (operand.shape[0], size, *operand.shape[1:])
             return jnp.broadcast_to(operand[:, None], shape)
@@ -216,22 +102,20 @@ def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any
             return operand.reshape(operand.shape[0], -1)
         return operand.reshape(operand.shape[0], -1, *operand.shape[-2:])
 
-    a, b = rows(spread(a, dims[0])), spread(b, dims[1])
+    a, b = rows(batched(a, dims[0])), batched(b, dims[1])
     b = rows(b) if product == "wgrad" else weight(b)
     grouped = layer
     if layer.kind != "depthwise":
         grouped = dataclasses.replace(layer, kind="grouped", groups=layer.groups * size)
     out = _PRIMITIVES[product].bind(a, b, *views, layer=grouped)
-    if product != "wgrad":
-        return out.reshape(out.shape[0], size, -1), 1
-    if layer.kind == "depthwise":
+    if product != "wgrad" or layer.kind == "depthwise":
         return out.reshape(out.shape[0], size, -1), 1
     inner = (layer.groups,) if layer.kind == "grouped" else ()
     return out.reshape(out.shape[0], size, *inner, *out.shape[-2:]), 1
 
 
 def _batch_maps(product: Product, args: Any, dims: Any, layer: Layer) -> Any:
-    """Every batch entry has its own map: one after the other."""
+    """Compute the entries of a batch one after the other, since each has its own map."""
     moved = [a if d is None else jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
     batched = [m for m, d in zip(moved, dims, strict=True) if d is not None]
 
@@ -315,6 +199,118 @@ def _transpose_gradients(cts: Any, dy: Any, x: Any, w: Any, *views: Any, layer: 
     return result
 
 
+def bilinear_primitive(
+    name: str,
+    implementation: Callable[..., jax.Array],
+    output_shape: Callable[..., jax.ShapeDtypeStruct],
+    transpose: Callable[..., list],
+    batch: Callable[..., tuple[jax.Array, int]],
+    join_tangents: Callable[..., jax.Array | None] | None = None,
+) -> Any:
+    """A primitive that is bilinear in its first two operands.
+
+    Args:
+      name: the primitive's name, as it appears in a jaxpr.
+      implementation: ``(platform, a, b, *views, **params) -> Array``, see
+        :func:`voxax._compat.staged_primitive`.
+      output_shape: the same signature on shapes, without the platform.
+      transpose: ``(cotangent, a, b, *views, **params) -> [ct_a, ct_b, None, ...]``.
+      batch: ``(args, dims, **params) -> (out, out_dim)``.
+      join_tangents: ``(a, ta, b, tb, *views, **params)`` to the JVP where both operands have
+        tangents. Without it, or where it returns None, the JVP is the primitive itself, once per
+        operand (product rule).
+    """
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+        a, b, *views = primals
+        ta, tb, *_ = tangents
+        out = primitive.bind(a, b, *views, **params)
+        moves_a, moves_b = (not isinstance(t, _compat.Zero) for t in (ta, tb))
+        if join_tangents is not None and moves_a and moves_b:
+            joined = join_tangents(a, ta, b, tb, *views, **params)
+            if joined is not None:
+                return out, joined
+        terms = [primitive.bind(ta, b, *views, **params)] if moves_a else []
+        terms += [primitive.bind(a, tb, *views, **params)] if moves_b else []
+        return out, _sum_of(terms, out)
+
+    primitive = _compat.staged_primitive(name, implementation, output_shape, many=False)
+    _compat.set_rules(primitive, jvp, transpose, batch)
+    return primitive
+
+
+def composed_primitive(
+    name: str,
+    implementation: Callable[..., Any],
+    output_shapes: Callable[..., Any],
+    parts: Sequence[tuple[Any, int, int]],
+    transpose: Callable[..., list],
+    *,
+    many: bool,
+) -> Any:
+    """A primitive composed of others: their results, or their sum.
+
+    Its JVP and batching are those of the others. A program that needs one result of several
+    computes that primitive alone.
+
+    Args:
+      name, implementation: as for :func:`bilinear_primitive`; a tuple of arrays, or one.
+      output_shapes: ``(*shapes, **params)`` to a tuple of ``ShapeDtypeStruct``, or to one.
+      parts: each bilinear primitive, and the places of its two operands. The operands after the
+        last of those places go to all.
+      transpose: ``(cotangents, *operands, **params)`` to one cotangent or None per operand.
+      many: the result is the tuple of the parts; else it is their sum.
+    """
+    first_view = 1 + max(place for _, *places in parts for place in places)
+
+    def spelled_out(*args: Any, **params: Any) -> Any:
+        views = args[first_view:]
+        results = [part.bind(args[i], args[j], *views, **params) for part, i, j in parts]
+        return tuple(results) if many else functools.reduce(_compat.add_tangents, results)
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+        out, views = primitive.bind(*primals, **params), primals[first_view:]
+        moves = [not isinstance(t, _compat.Zero) for t in tangents]
+        terms: list[list[Any]] = []
+        for part, i, j in parts:
+            terms.append([])
+            if moves[i]:
+                terms[-1].append(part.bind(tangents[i], primals[j], *views, **params))
+            if moves[j]:
+                terms[-1].append(part.bind(primals[i], tangents[j], *views, **params))
+        if many:
+            return out, [_sum_of(*pair) for pair in zip(terms, out, strict=True)]
+        return out, _sum_of([term for own in terms for term in own], out)
+
+    def batch(args: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
+        out = jax.vmap(functools.partial(spelled_out, **params), tuple(dims))(*args)
+        return out, (0,) * len(out) if many else 0
+
+    def drop_unused(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
+        operands = equation.invars
+        if sum(used) != 1:
+            return [any(used)] * len(operands), equation if any(used) else None
+        output = list(used).index(True)
+        part, *own = parts[output]
+        kept = (*own, *range(first_view, len(operands)))
+        alone = equation.replace(
+            primitive=part,
+            invars=[operands[i] for i in kept],
+            outvars=[equation.outvars[output]],
+        )
+        return [i in kept for i in range(len(operands))], alone
+
+    primitive = _compat.staged_primitive(name, implementation, output_shapes, many=many)
+    _compat.set_rules(primitive, jvp, transpose, batch)
+    if many:
+        _compat.set_dce_rule(primitive, drop_unused)
+    return primitive
+
+
+def _sum_of(terms: list[Any], like: Any) -> Any:
+    return functools.reduce(_compat.add_tangents, terms) if terms else _compat.no_tangent(like)
+
+
 def _primitive(product: Product, transpose: Any, join_tangents: Any = None) -> Any:
     return bilinear_primitive(
         f"voxax_{product}",
@@ -331,7 +327,7 @@ dgrad_p = _primitive("dgrad", _transpose_dgrad)
 wgrad_p = _primitive("wgrad", _transpose_wgrad)
 _PRIMITIVES: dict[Product, Any] = {"forward": forward_p, "dgrad": dgrad_p, "wgrad": wgrad_p}
 
-# The product, and which operands it multiplies.
+# Each product with the places of the operands that it multiplies.
 _TANGENT: tuple[tuple[Product, int, int], ...] = (("forward", 0, 1), ("forward", 2, 3))
 _GRADIENTS: tuple[tuple[Product, int, int], ...] = (("dgrad", 0, 2), ("wgrad", 1, 0))
 
@@ -357,4 +353,4 @@ PARTS: dict[Any, tuple[tuple[Product, int, int], ...]] = {
     tangent_p: _TANGENT,
     gradients_p: _GRADIENTS,
 }
-"""Of each primitive the products that it is made of, and which of its operands they multiply."""
+"""The products that each primitive is made of, with the places of the operands they multiply."""
