@@ -119,7 +119,7 @@ class Entry:
     Attributes:
       measured: the candidates.
       sample: what they ran on: ``"caller's map"``, or an occupancy's name.
-      source: measured here, shipped with voxax, or or predicted without measuring.
+      source: measured here, shipped with voxax, or predicted without measuring.
       when: ISO time in UTC, see :func:`utc_now`.
       seconds_spent: on measuring what is here, compilation included.
       jaxlib: version that the candidates were compiled with.
