@@ -10,7 +10,7 @@ ROAD, BUILDING = 40, 50
 
 
 def street(rng, points=1500, reach=16):
-    """Ground, and blocks of houses on it; whether each point is a house."""
+    """Return ground with blocks of houses, and for each point whether it is a house."""
     plan = rng.uniform(-reach, reach, (points, 2))
     house = np.floor(plan / 4).sum(1) % 3 == 0
     height = np.where(house, rng.uniform(1, 4, points), 0.0)

@@ -128,15 +128,15 @@ def run(program: Program, memory: Memory, grid: int, shared: int, eager: bool, s
       memory: its operands, in the order of its parameters; written in place.
       grid: blocks.
       shared: bytes of shared memory that a block has.
-      eager: asynchronous copies happen when they are asked for, else when somebody waits: a kernel
-        that is right gives the same both ways.
+      eager: asynchronous copies happen when they are asked for, else when they are awaited: a correct
+        kernel gives the same both ways.
       seed: of the order of warps.
     """
     rng = np.random.default_rng(seed)
     for block in range(grid):
-        room = Shared(shared)
+        block_memory = Shared(shared)
         warps = [
-            Warp(program, memory, room, block, first, eager)
+            Warp(program, memory, block_memory, block, first, eager)
             for first in range(0, program.threads, LANES)
         ]
         while not all(warp.done for warp in warps):

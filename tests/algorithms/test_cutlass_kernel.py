@@ -117,8 +117,8 @@ def test_what_was_compiled_gives_the_products_of_explicit_gemm(
     kmap = vx.kernel_map(make_voxels(random_cube(90), capacity=100), **options)
     problem, operands = problem_and_operands(kmap, product, *channels, dtype)
     parameters = chosen(tile, slices)
-    room = cutlass_implicit_gemm.shared_bytes(problem, parameters)
-    interpreted(shared=room, eager=eager, seed=tile)
+    space = cutlass_implicit_gemm.shared_bytes(problem, parameters)
+    interpreted(shared=space, eager=eager, seed=tile)
 
     def result(algorithm, parameters):
         views = problems.views_of(kmap, algorithm, problem, parameters)

@@ -4,6 +4,6 @@ from conformance import convolution, coordinates, normalization, points, pooling
 
 OPERATORS = {
     operator.name: operator
-    for room in (convolution, coordinates, normalization, points, pooling)
-    for operator in room.OPERATORS
+    for module in (convolution, coordinates, normalization, points, pooling)
+    for operator in module.OPERATORS
 }

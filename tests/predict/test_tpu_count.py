@@ -15,14 +15,14 @@ def test_a_plain_product_takes_what_the_matrix_units_take():
     """Within 5 % of the roofline."""
     program = count("v5e", "voxax.predict.cycles:matrix_product")
     chip = program.chip
-    floor = 2 * 4096**3 / chip.peak
+    lower_bound = 2 * 4096**3 / chip.peak
     (cost,) = [c for c in program.costs() if c.cycles > 1000]
-    assert floor <= program.seconds() <= 1.05 * floor
+    assert lower_bound <= program.seconds() <= 1.05 * lower_bound
     assert cost.bound == "MXU"
     assert cost.bytes == 2 * 2 * 4096**2  # the third matrix is copied to VMEM beforehand
     assert program.copied == 2 * 4096**2
     # The inferred clock: each unit is busy for its part of the product.
-    assert cost.busy["MXU"] / chip.clock == pytest.approx(floor, rel=0.005)
+    assert cost.busy["MXU"] / chip.clock == pytest.approx(lower_bound, rel=0.005)
 
 
 @pytest.mark.tpu_compile

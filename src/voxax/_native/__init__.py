@@ -1,8 +1,8 @@
 """The native library: kernels for CPUs, called through XLA's foreign function interface.
 
-It is optional. Where it was not built, cannot be loaded, or was built for another interface than
-the installed jaxlib has, :func:`unavailable` says so and everything runs on XLA alone.
-Nothing is loaded or registered before it is asked for. ``VOXAX_NATIVE=off`` keeps it that way.
+It is optional. If it was not built, cannot be loaded, or was built for another interface than that of
+the installed jaxlib, :func:`unavailable` returns the reason and everything runs on XLA alone.
+Nothing is loaded or registered before the first use. ``VOXAX_NATIVE=off`` disables the library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TARGETS = (
 
 
 def unavailable() -> str | None:
-    """Why the native kernels cannot be used in this process, or None."""
+    """Return the reason why this process cannot use the native kernels, or None."""
     return _loaded()[1]
 
 
@@ -42,14 +42,14 @@ def simd() -> str | None:
 
 
 def use_simd(name: str | None) -> bool:
-    """Use another instruction set, None for the best again. False where this CPU lacks it."""
+    """Use another instruction set; None for the best. Returns False if this CPU lacks it."""
     library, _ = _loaded()
     return library is not None and bool(library.voxax_use_simd(name and name.encode()))
 
 
 @functools.cache
 def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library with its targets registered, or why not."""
+    """Return the library with its targets registered, or None and the reason."""
     found, reason = library()
     if found is None:
         return None, reason
@@ -78,7 +78,7 @@ def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _interface() -> tuple[int, int] | None:
-    """Major and minor version of the interface that the installed jaxlib speaks."""
+    """Return major and minor version of the interface of the installed jaxlib."""
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     try:
         text = header.read_text()

@@ -1,7 +1,7 @@
-"""The native work on coordinates for NumPy arrays: no JAX, no device, no threads.
+"""Native functions on coordinates for NumPy arrays: no JAX, no device, no threads.
 
-Called through ctypes, which lets other Python threads run meanwhile. Everything happens on the
-calling thread, so it works in forked processes and in as many of them as there are cores.
+They are called through ctypes, which lets other Python threads run meanwhile, and run on the calling
+thread, so they work in any number of forked processes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _INT32_MAX = 2**31 - 1
 
 
 def available() -> bool:
-    """Whether the library can be called in this process."""
+    """Return whether this process can call the library."""
     return library()[0] is not None
 
 
 def takes_rows(rows: np.ndarray) -> bool:
-    """Whether :func:`unique_rows` takes these rows here."""
+    """Return whether :func:`unique_rows` takes these rows."""
     return available() and rows.dtype == np.int32 and rows.ndim == 2 and 1 <= rows.shape[1] <= 5
 
 
@@ -36,7 +36,7 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def takes_offsets(sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray) -> bool:
-    """Whether :func:`find_neighbors` takes these arguments here."""
+    """Return whether :func:`find_neighbors` takes these arguments."""
     return (
         available()
         and sorted_rows.dtype == np.int32
@@ -77,7 +77,7 @@ def find_neighbors(
 
 
 def takes_table(neighbors: np.ndarray) -> bool:
-    """Whether :func:`invert_table` and :func:`list_pairs` take this table here."""
+    """Return whether :func:`invert_table` and :func:`list_pairs` take this table."""
     return available() and neighbors.dtype == np.int32 and neighbors.ndim == 2
 
 

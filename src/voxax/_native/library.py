@@ -1,4 +1,4 @@
-"""Finding and opening the library. Nothing here needs JAX."""
+"""Find and open the library, without JAX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ABI = 4  # of handlers.cc
 
 @functools.cache
 def library() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library, or None and why not. Opened at the first call."""
+    """Return the library, opened at the first call, or None and the reason."""
     if os.environ.get("VOXAX_NATIVE", "on").strip().lower() in ("off", "0", "false", "no"):
         return None, "the native kernels are switched off by VOXAX_NATIVE"
     path = _path()

@@ -1,4 +1,4 @@
-"""Functions with a native body on CPUs."""
+"""Functions with a native implementation on CPUs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Body = Callable[..., tuple[jax.Array, ...]]
 
 
 def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = None) -> Body:
-    """A function that is ``native`` on CPUs with the library, and ``portable`` everywhere else.
+    """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
-    On TPUs it is ``tpu`` where there is one, which is traced for them alone, but for programs that
-    XLA spreads over devices: it does not partition Pallas kernels.
+    On TPUs it runs ``tpu`` if given, which is traced for them alone, except in programs that XLA
+    distributes over devices: it does not partition Pallas kernels.
 
-    Programs that ``jax.export`` makes get the portable body for CPUs too: where they are called,
-    voxax need not be there. The function is not differentiable.
+    Programs of ``jax.export`` contain the portable implementation for CPUs too, since they may run
+    where voxax is not installed. The function is not differentiable.
 
     Args:
       name: of the primitive, as it appears in a jaxpr.
       native, portable, tpu: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
-        shapes and dtypes; ``static`` is hashable. Under ``vmap`` the body that runs is mapped.
+        shapes and dtypes; ``static`` is hashable. Under ``vmap`` the one that runs is mapped.
     """
     primitive = _compat.Primitive(name)
     primitive.multiple_results = True
