@@ -128,8 +128,8 @@ def run(program: Program, memory: Memory, grid: int, shared: int, eager: bool, s
       memory: its operands, in the order of its parameters; written in place.
       grid: blocks.
       shared: bytes of shared memory that a block has.
-      eager: asynchronous copies happen when they are asked for, else when they are awaited: a correct
-        kernel gives the same both ways.
+      eager: asynchronous copies happen when they are asked for, else when they are awaited: a
+        correct kernel gives the same both ways.
       seed: of the order of warps.
     """
     rng = np.random.default_rng(seed)

@@ -1,8 +1,8 @@
 """The native library: kernels for CPUs, called through XLA's foreign function interface.
 
-It is optional. If it was not built, cannot be loaded, or was built for another interface than that of
-the installed jaxlib, :func:`unavailable` returns the reason and everything runs on XLA alone.
-Nothing is loaded or registered before the first use. ``VOXAX_NATIVE=off`` disables the library.
+It is optional. If it was not built, cannot be loaded, or was built for another interface than
+that of the installed jaxlib, :func:`unavailable` returns the reason and everything runs on XLA
+alone. Nothing is loaded or registered before the first use. ``VOXAX_NATIVE=off`` disables it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Native functions on coordinates for NumPy arrays: no JAX, no device, no threads.
 
-They are called through ctypes, which lets other Python threads run meanwhile, and run on the calling
-thread, so they work in any number of forked processes.
+They are called through ctypes, which lets other Python threads run meanwhile, and run on the
+calling thread, so they work in any number of forked processes.
 """
 
 from __future__ import annotations

@@ -81,6 +81,6 @@ def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = 
 
 
 def library_call(target: str, results: Any, *arrays: jax.Array, **attributes: Any) -> Any:
-    """A function of the library, in a native body. Under ``vmap`` one call follows the other."""
+    """Call a function of the library. Under ``vmap`` the calls run one after the other."""
     call = jax.ffi.ffi_call(target, results, vmap_method="sequential")
     return call(*arrays, **attributes)
