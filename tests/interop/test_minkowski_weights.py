@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 import voxax as vx
+from interop.peer_weights import (
+    C_IN,
+    C_OUT,
+    check,
+    draw,
+    round_trip,
+    sites_of,
+)
 from oracle.peers import convolved, minkowski_taps
-from oracle.sites import make_sites
 from samples import make_voxels
 from voxax.interop import from_minkowski, minkowski_offsets, to_minkowski
 from voxax.nn.modules import (
@@ -21,8 +28,6 @@ from voxax.nn.modules import (
     SubMConv3d,
 )
 
-C_IN, C_OUT = 3, 5
-
 
 def some_voxels(rng, ndim=3, batch_size=2):
     """Random voxels on both sides of the origin, in two scenes."""
@@ -32,31 +37,12 @@ def some_voxels(rng, ndim=3, batch_size=2):
     return make_voxels(np.unique(rows, axis=0).astype(np.int32), C_IN)
 
 
-def draw(rng, *shape):
-    return rng.normal(size=shape).astype(np.float32)
-
-
-def sites_of(voxels):
-    return make_sites(voxels.valid_coords(), voxels.valid_features())
-
-
-def check(voxels, expected):
-    actual = sites_of(voxels)
-    assert set(actual) == set(expected)
-    for site, value in expected.items():
-        np.testing.assert_allclose(actual[site], value, rtol=2e-5, atol=2e-5)
-
-
 def loaded(layer, kernel, **options):
-    """The layer with a kernel of the peer, and the same kernel back."""
+    """Check the round trip of a kernel of the peer; return the layer's bias."""
     state = {"peer.kernel": kernel}
     if layer.bias is not None:
         state["peer.bias"] = draw(np.random.default_rng(7), 1, *layer.bias[...].shape)
-    assert from_minkowski(state, layer, names={"": "peer"}, **options) == {"": "peer"}
-    back = to_minkowski(layer, names={"": "peer"}, **options)
-    assert list(back) == list(state)
-    for name, value in state.items():
-        np.testing.assert_array_equal(back[name], value)
+    round_trip(layer, state, from_minkowski, to_minkowski, **options)
     return state["peer.bias"][0] if layer.bias is not None else 0.0
 
 

@@ -7,8 +7,16 @@ import pytest
 from flax import nnx
 
 import voxax as vx
+from interop.peer_weights import (
+    C_IN,
+    C_OUT,
+    SHAPE,
+    check,
+    draw,
+    round_trip,
+    sites_of,
+)
 from oracle.peers import convolved, spconv_taps
-from oracle.sites import make_sites
 from samples import make_voxels, slow_unless
 from voxax.interop import from_spconv, spconv_offsets, to_spconv
 from voxax.nn.modules import (
@@ -21,9 +29,6 @@ from voxax.nn.modules import (
     SubMConv3d,
 )
 
-SHAPE = (9, 6, 4)
-C_IN, C_OUT = 3, 5
-
 
 def grid_voxels(rng, shape=SHAPE, share=0.4, batch_size=2):
     """A random part of a grid that is no cube, in two scenes."""
@@ -31,33 +36,12 @@ def grid_voxels(rng, shape=SHAPE, share=0.4, batch_size=2):
     return make_voxels(rng.permutation(occupied), C_IN)
 
 
-def draw(rng, *shape):
-    return rng.normal(size=shape).astype(np.float32)
-
-
-def sites_of(voxels):
-    return make_sites(voxels.valid_coords(), voxels.valid_features())
-
-
-def check(voxels, expected):
-    actual = sites_of(voxels)
-    assert set(actual) == set(expected)
-    for site, value in expected.items():
-        np.testing.assert_allclose(actual[site], value, rtol=2e-5, atol=2e-5)
-
-
 def loaded(layer, weight, **options):
-    """The layer with an spconv weight, and the same weight back."""
-    rng = np.random.default_rng(7)
+    """Check the round trip of an spconv weight; return the layer's bias."""
     state = {"peer.weight": weight}
     if layer.bias is not None:
-        state["peer.bias"] = draw(rng, *layer.bias[...].shape)
-    assert from_spconv(state, layer, names={"": "peer"}, **options) == {"": "peer"}
-    back = to_spconv(layer, names={"": "peer"}, **options)
-    assert list(back) == list(state)
-    for name, value in state.items():
-        assert back[name].dtype == value.dtype
-        np.testing.assert_array_equal(back[name], value)
+        state["peer.bias"] = draw(np.random.default_rng(7), *layer.bias[...].shape)
+    round_trip(layer, state, from_spconv, to_spconv, **options)
     return state.get("peer.bias", 0.0)
 
 

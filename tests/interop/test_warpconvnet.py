@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 
 import voxax as vx
+from interop.peer_weights import (
+    C_IN,
+    C_OUT,
+    check,
+    check_taps,
+    draw,
+    grid_voxels,
+    round_trip,
+    sites_of,
+)
 from oracle.peers import convolved, warpconvnet_taps
-from oracle.sites import make_sites
-from samples import make_voxels
 from voxax.interop import from_warpconvnet, to_warpconvnet, warpconvnet_offsets
 from voxax.nn.modules import (
     BatchNorm,
@@ -18,50 +26,14 @@ from voxax.nn.modules import (
     SubMConv3d,
 )
 
-C_IN, C_OUT = 3, 5
-
-
-def grid_voxels(rng, share=0.4):
-    occupied = np.argwhere(rng.random((2, 9, 6, 4)) < share).astype(np.int32)
-    occupied[:, 1:] -= np.array([4, 2, 1], np.int32)
-    return make_voxels(rng.permutation(occupied), C_IN)
-
-
-def draw(rng, *shape):
-    return rng.normal(size=shape).astype(np.float32)
-
-
-def sites_of(voxels):
-    return make_sites(voxels.valid_coords(), voxels.valid_features())
-
-
-def check(voxels, expected):
-    actual = sites_of(voxels)
-    assert set(actual) == set(expected)
-    for site, value in expected.items():
-        np.testing.assert_allclose(actual[site], value, rtol=2e-5, atol=2e-5)
-
 
 def loaded(layer, weight, **options):
-    """The layer with the peer's weight, and the same weight back."""
+    """Check the round trip of the peer's weight; return the layer's bias."""
     state = {"peer.weight": weight}
     if layer.bias is not None:
         state["peer.bias"] = np.linspace(-1, 1, layer.bias[...].size, dtype=np.float32)
-    assert from_warpconvnet(state, layer, names={"": "peer"}, **options) == {"": "peer"}
-    back = to_warpconvnet(layer, names={"": "peer"}, **options)
-    assert list(back) == list(state)
-    for name, value in state.items():
-        np.testing.assert_array_equal(back[name], value)
+    round_trip(layer, state, from_warpconvnet, to_warpconvnet, **options)
     return state.get("peer.bias", 0.0)
-
-
-def check_taps(layer, taps):
-    """The layer multiplies the input at each offset by the peer's matrix for it, and no other."""
-    spec = vx.KernelSpec.make(3, **layer.relation)
-    offsets = [tuple(offset) for offset in spec.offsets]
-    assert set(offsets) == set(taps)
-    for offset, matrix in zip(offsets, np.asarray(layer.weight[...]), strict=True):
-        np.testing.assert_array_equal(matrix, taps[offset])
 
 
 @pytest.mark.parametrize("size", [(3, 3, 3), (1, 3, 5), (2, 1, 3), (1, 1, 1)])
