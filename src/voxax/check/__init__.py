@@ -1,4 +1,4 @@
-"""Does a function compile to one static program? If not, every place that keeps it from that."""
+"""Check whether a function compiles to one static program, and find what prevents it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def check_static(
 
     For JAX that is under ``jax.jit``; for PyTorch, through ``torch.export`` to XLA.
 
-    The function is traced as ``jit`` does. Where that fails, it is run again with the example
-    values riding along: every place that asks for a value of a traced array is noted, and the run
-    goes on with the example's value; then once more for the other side of each branch. So all
-    findings come in one call. Nothing but ``target`` is run.
+    The function is traced as ``jit`` does. Where that fails, it runs again on tracers that know the
+    example values: every place that asks for a value of a traced array is noted, and the run goes
+    on with the example's value; then once more for the other side of each branch. So all findings
+    come in one call. Nothing but ``target`` is run.
 
     Args:
       target: a function (also one made by ``jax.jit``, whose static arguments are honoured), or a
@@ -52,7 +52,7 @@ def check_static(
     if not callable(target):
         raise InputError(f"a function or a module is needed, got {type(target).__name__}")
     if of_torch(target, example_inputs):
-        # Only here, as nobody without PyTorch can import these.
+        # It imports PyTorch, which the caller has.
         from voxax.check import torch_check
 
         report = torch_check.check(target, example_inputs, also)
@@ -68,9 +68,9 @@ def check_static(
 
 
 def of_torch(target: Any, inputs: Sequence[Any]) -> bool:
-    """Whether a target is PyTorch's: a module of it, or a function that is given its tensors.
+    """Return True for a module of PyTorch and for a function that is given its tensors.
 
-    PyTorch is not imported for that: where nobody has, there is nothing of it.
+    PyTorch is not imported for that: unless the caller imported it, nothing can be PyTorch's.
     """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):

@@ -105,7 +105,7 @@ def _suggestion(
 
 
 def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """The code, and the syntax node that it is about."""
+    """Return the code, and the syntax node that it is about."""
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript)
@@ -131,7 +131,7 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
 
 
 def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """The code, and the syntax node that it is about."""
+    """Return the code, and the syntax node that it is about."""
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript) or first_of(chain, ast.Call)
@@ -158,7 +158,7 @@ def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.
 
 
 def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """The code of a condition, from the statement that it decides."""
+    """Return the code of a condition, from the statement that it decides."""
     inner: ast.AST | None = None
     for node in chain:
         if isinstance(node, ast.IfExp) and node.test is inner:
@@ -178,7 +178,7 @@ def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 
 
 def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """A function of JAX needs a value."""
+    """Return the code where a function of JAX needs a value."""
     api, inside = question.place.api or "", set(question.place.inside)
     call = first_of(chain, ast.Call)
     if cut := cut_of(chain):
@@ -193,7 +193,7 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
 
 
 def lacks_size(api: str, call: ast.AST | None) -> bool:
-    """Whether a call counts values for want of the argument that says how many results there are.
+    """Return True for a call that counts values for lack of an argument with the number of results.
 
     Counts that are one number for all rows make a shape, as in ``jnp.repeat(x, n)``.
     """
@@ -232,7 +232,7 @@ def _later_roles(
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
-    """What the innermost expression of a chain is used for."""
+    """Return the code and the node for which the innermost expression of a chain is used."""
     if cut := cut_of(chain):
         return "VX104", cut
     inner: ast.AST | None = None
@@ -261,7 +261,7 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
 
 
 def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
-    """Whether a loop or comprehension takes one entry of an expression after another.
+    """Return True for a loop or comprehension over the entries of an expression.
 
     Where Python asks for the entries, the place is the whole loop, until Python 3.12.
     """
@@ -276,7 +276,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def cut_of(chain: Sequence[ast.AST]) -> ast.Subscript | None:
-    """The subscript in whose slice the innermost expression is."""
+    """Return the subscript in whose slice the innermost expression is."""
     inside = False
     for node in chain:
         inside = inside or isinstance(node, ast.Slice)
@@ -303,7 +303,7 @@ def _expressions(chain: Sequence[ast.AST]) -> list[ast.AST]:
 
 
 def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[list[ast.AST]]:
-    """Chains of the places that read a name after a statement, innermost first."""
+    """Return chains of the places that read a name after a statement, innermost first."""
     if function is None or after is None:
         return []
     found: list[list[ast.AST]] = []
@@ -321,7 +321,7 @@ def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[l
 
 
 def _message(code: str, question: Question) -> str:
-    """One sentence about a place."""
+    """Return one sentence about a place."""
     aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
     value = f"a traced value ({aval})"
     value = _UNTYPED.get(question.dtype, value)
@@ -364,7 +364,7 @@ _ON_THE_HOST = {
 
 
 def _has_twin(call: ast.Call) -> bool:
-    """Whether jax.numpy computes what this call of NumPy does."""
+    """Return True for a call of NumPy that jax.numpy has too."""
     of = call.func.value if isinstance(call.func, ast.Attribute) else None
     called = _called(call)
     numpy = isinstance(of, ast.Name) and of.id in ("np", "numpy", "onp")

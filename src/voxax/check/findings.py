@@ -18,7 +18,7 @@ from voxax.check.source import Place, Site, excerpt, statement_lines
 
 
 class Verdict(enum.StrEnum):
-    """Into how many programs a function compiles, best first."""
+    """The number of programs that a function compiles to, best first."""
 
     STATIC = "static"
     PER_VALUE = "static per value"
@@ -30,13 +30,13 @@ _ORDER = list(Verdict)
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    """The worst of several; static when there is none."""
+    """Return the worst of several; static for none."""
     return max(verdicts, key=_ORDER.index, default=Verdict.STATIC)
 
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """What all findings of one code have in common.
+    """The properties of all findings of one code.
 
     Attributes:
       name: stable, e.g. ``VX101``.
@@ -141,7 +141,7 @@ CODES = {row[0]: Code(*row) for row in _TABLE}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something that keeps a function from being one good static program.
+    """A place that keeps a function from being one good static program.
 
     Attributes:
       code: e.g. ``VX101``; see :data:`voxax.check.CODES`.
@@ -184,41 +184,41 @@ class Finding:
 
     @property
     def about(self) -> Code:
-        """What is known about its code."""
+        """The properties of its code."""
         return CODES[self.code]
 
     @property
     def severity(self) -> str:
-        """How much it matters."""
+        """One of ``error``, ``warning`` and ``note``."""
         return self.about.severity
 
     @property
     def verdict(self) -> Verdict:
-        """What it makes of the program; static where it is ignored."""
+        """The verdict on a program with this finding; static where it is ignored."""
         return self.about.verdict if self.ignored is None else Verdict.STATIC
 
     @property
     def file(self) -> str:
-        """Where it was found."""
+        """The source file."""
         return self.site.file
 
     @property
     def line(self) -> int:
-        """Of the file, from 1."""
+        """Line of the file, from 1."""
         return self.site.line
 
     @property
     def column(self) -> int:
-        """Of the line."""
+        """Column of the line, from 1."""
         return self.site.column
 
     @property
     def why(self) -> str:
-        """Why it keeps a program from being static."""
+        """The reason why XLA cannot compile this, or its cost."""
         return self.about.why
 
     def excerpt(self) -> str:
-        """The source line with a caret."""
+        """Return the source line with a caret."""
         return excerpt(self.site)
 
 
@@ -226,7 +226,7 @@ _COMMENT = re.compile(r"#\s*voxax:\s*ignore\[([^\]]*)\]\s*(.*)")
 
 
 def with_ignores(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, those that the source ignores marked with the reason given there."""
+    """Return the findings; those that the source ignores hold the reason given there."""
     return [dataclasses.replace(f, ignored=_reason(f)) for f in findings]
 
 

@@ -1,4 +1,4 @@
-"""Find what a traced program should not contain, and tracers that outlive the trace."""
+"""Find operations that a traced program should not contain, and tracers that outlive the trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.check.findings import Finding
-from voxax.check.source import Place, Site, place, place_of
+from voxax.check.source import Place, Site, place, place_of, programs_in, scope_in
 from voxax.check.subject import module_of_scope
 
 LARGE_CONSTANT = 1 << 20  # bytes
@@ -23,20 +23,17 @@ _DEBUG_CALLBACKS = ("debug_callback", "debug_print")
 def equations(
     jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
 ) -> Iterator[tuple[Any, str, Any, Place | None]]:
-    """Every equation, also inside of others: ``(equation, name scope, its jaxpr, its place)``."""
+    """Yield every equation, nested ones too: ``(equation, name scope, its jaxpr, its place)``."""
     for equation in jaxpr.eqns:
-        inner = "/".join(part for part in (scope, _compat.scope_of(equation)) if part)
+        inner = scope_in(equation, scope)
         where = place_of(equation, call, own)
         yield equation, inner, jaxpr, where
-        for value in equation.params.values():
-            for item in value if isinstance(value, tuple | list) else (value,):
-                body = getattr(item, "jaxpr", item)
-                if hasattr(body, "eqns"):
-                    yield from equations(body, own, inner, where)
+        for body in programs_in(equation):
+            yield from equations(getattr(body, "jaxpr", body), own, inner, where)
 
 
 def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
-    """Callbacks, transfers, large constants and promotions."""
+    """Find callbacks, transfers, large constants and promotions."""
     found = _constants(closed, definition, own)
     for equation, scope, jaxpr, where in equations(closed.jaxpr, own):
         made = _hazard(equation)
@@ -89,7 +86,7 @@ _EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_fro
 
 
 def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
-    """Whether the conversion was made for another operand that was wide before.
+    """Return True for a conversion made for another operand that was wide before.
 
     A mean of half-precision values also computes in float32, but on nothing else: what it combines
     was made by the same call.
@@ -150,7 +147,7 @@ def _bytes(value: Any) -> int:
 
 
 def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
-    """Places where a 64-bit dtype was asked for, and 32 bits came."""
+    """Report places that asked for a 64-bit dtype and got 32 bits."""
     return [
         Finding.at(
             where,

@@ -35,7 +35,7 @@ from voxax.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """What ``jax.jit`` makes of a function: its program, or the error.
+    """The result of ``jax.jit`` for a function: its program, or the error.
 
     Attributes:
       program: the closed jaxpr.
@@ -80,7 +80,7 @@ def check(
     found += hazards.truncated(usable.truncations)
     more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
     found += programs.differences(arguments, more, site, held)
-    if first.error is None and voxel_checks.has_voxels(arguments):
+    if first.error is None:
         found += voxel_checks.wasted(subject, [arguments, *more], held, site, own)
     return report_of(subject, [arguments, *more], held, found, incomplete, "jax")
 
@@ -193,7 +193,7 @@ def _replaying(recording: Recording) -> Iterator[None]:
 def _faults(
     subject: Subject, arguments: Arguments, whole: Traced, own: str | None
 ) -> tuple[Recording, frozenset[str], list[Finding], str]:
-    """All that keeps the function from being traced.
+    """Find all that keeps the function from being traced.
 
     Returns:
       ``(a pass with the example values, Python numbers that must be static, findings, why the
@@ -249,7 +249,7 @@ def _is_known(where: Place | None, known: set[tuple[str, int]]) -> bool:
 
 
 def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
-    """Arguments that ``jit`` can neither trace nor take as static."""
+    """Report arguments that ``jit`` can neither trace nor take as static."""
     found = []
     for leaf in arguments.leaves:
         if leaf.kind != "static":
@@ -291,7 +291,7 @@ def _untraceable(
     own: str | None,
     known: set[tuple[str, int]],
 ) -> Finding:
-    """The error of tracing, and whether it is the trace's or the function's own."""
+    """Report the error of tracing: VX190 for JAX's, VX191 for the function's own."""
     code = "VX190"
     # Arrays of our own: the function may write into those of NumPy.
     values = [
@@ -314,7 +314,7 @@ def _untraceable(
 
 
 def refuse(inputs: Sequence[Any]) -> None:
-    """Example inputs must be values, as programs are traced with some."""
+    """Raise InputError for example inputs that are shapes without values."""
     for leaf in jax.tree.leaves(tuple(inputs)):
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise InputError(

@@ -22,7 +22,7 @@ WARNINGS = threading.RLock()
 
 
 def signature(arguments: Arguments, held: frozenset[str]) -> tuple[Any, ...]:
-    """What ``jit`` distinguishes programs by."""
+    """Return the key by which ``jit`` tells programs apart."""
     return (arguments.structure, *(_kind(leaf, held) for leaf in arguments.leaves))
 
 
@@ -48,14 +48,14 @@ def _canonical(value: Any) -> Any:
 
 
 def programs(examples: Sequence[Arguments], held: frozenset[str]) -> int:
-    """How many programs the examples need."""
+    """Return the number of programs that the examples need."""
     return len({signature(a, held) for a in examples})
 
 
 def differences(
     first: Arguments, others: Sequence[Arguments], site: Site, held: frozenset[str]
 ) -> list[Finding]:
-    """Shapes, dtypes and structures that differ between the examples."""
+    """Report shapes, dtypes and structures that differ between the examples."""
     found = []
     shapes: dict[str, set[str]] = {}
     types: dict[str, set[str]] = {}
@@ -107,7 +107,7 @@ def _typed(kind: tuple[Any, ...]) -> str:
 
 
 def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
-    """Where two traces of the same function differ."""
+    """Report the first line at which two traces of one function differ."""
     if one is None or two is None:
         return []
     for a, b in _pairs(one, two):
@@ -191,7 +191,7 @@ INPUTS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What compiling showed.
+    """The result of compiling for several inputs.
 
     Attributes:
       inputs: how many different inputs of equal shape the function was called with.
@@ -224,7 +224,7 @@ class Verification:
 
 
 def verify(report: Report) -> Verification:
-    """Compile and run the function with five inputs; traces of a static function: one."""
+    """Compile and run the function with five inputs; a static function is traced once."""
     arguments: Arguments = report.arguments
     held = frozenset(report.static_arguments) & arguments.numbers()
     function, values = staged(report.subject, arguments, held)
@@ -238,7 +238,7 @@ def verify(report: Report) -> Verification:
     jitted = jax.jit(counted)
     may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
     try:
-        # Whoever turns warnings into errors asks about the programs.
+        # A warning that is an error would hide the programs.
         with WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = [
@@ -265,7 +265,7 @@ def _same_results(one: Any, two: Any) -> bool:
 
 
 def vary(value: Any, seed: int) -> Any:
-    """Another input of the same type: the example's own values, in another order and scaled.
+    """Return another input of this type: the example's values in another order, scaled.
 
     Arrays of integers and booleans stay as they are: coordinates must stay sorted, and a kernel
     map's rows belong together.

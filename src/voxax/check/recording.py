@@ -1,4 +1,4 @@
-"""Run a function with example values riding along, and record every question for a value."""
+"""Run a function on tracers that know example values, and record each question for a value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS = 20.0
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """Python asked a tracer for its value.
+    """A request of Python for the value of a tracer.
 
     Attributes:
       kind: as for ``_compat.answering``.
@@ -98,7 +98,7 @@ class Recording:
 
 
 class RanAway(BaseException):
-    """The function asks on and on, or for too long."""
+    """Raised where the function asks too often, or runs too long."""
 
 
 def record_all(
@@ -109,7 +109,7 @@ def record_all(
     module_of: Callable[[Any], str] = lambda frame: "",
     one_pass: Callable[..., Recording] | None = None,
 ) -> tuple[Recording, list[Question], str]:
-    """Every question that ``function`` asks, on both sides of every branch.
+    """Record every question that ``function`` asks, on both sides of every branch.
 
     Args:
       function: takes the arguments.
@@ -153,7 +153,7 @@ TOO_LONG = f"it takes longer than {SECONDS:g} s"
 
 
 def _cut_short(recording: Recording) -> str:
-    """Why a pass ended before the function did; empty if it did not."""
+    """Return the reason for which a pass ended early; empty where it did not."""
     error = recording.error[0] if recording.error is not None else None
     return str(error) if isinstance(error, RanAway | _compat.TraceLimit) else ""
 
@@ -247,7 +247,7 @@ def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """The arguments that a value depends on, and the user's lines on the way."""
+    """Return the arguments that a value depends on, and the user's lines on the way."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     unknown = False

@@ -1,4 +1,4 @@
-"""Places in the user's source: which frame is theirs, and what the syntax around it is."""
+"""Places in the user's source: the innermost frame of the user, and the syntax around it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from voxax import _compat
 
-# Frames of these are how the user's line reaches JAX, not what a finding is about.
+# The user's line reaches JAX through frames of these; no finding is about them.
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax", "numpy", "voxax", "tyro", "torch", "torchax",
 )  # fmt: skip
@@ -57,7 +57,7 @@ def _standard_library() -> tuple[str, str]:
 
 
 def library_of(file: str) -> str | None:
-    """The library that a file belongs to (``jax``, ``std``, ...); None for the user's own."""
+    """Return the library of a file (``jax``, ``std``, ...); None for the user's own files."""
     if file.startswith("<frozen"):
         return "std"
     for name, folder in _library_folders():
@@ -70,7 +70,7 @@ def library_of(file: str) -> str | None:
 
 
 def site_at(code: types.CodeType, instruction: int) -> Site:
-    """The stretch of source of one instruction."""
+    """Return the stretch of source of one instruction."""
     position = next(itertools.islice(code.co_positions(), max(instruction, 0) // 2, None), None)
     line, end_line, column, end_column = position or (None, None, None, None)
     line = line or code.co_firstlineno
@@ -81,14 +81,14 @@ def site_at(code: types.CodeType, instruction: int) -> Site:
 
 
 def _characters(file: str, line: int, offset: int) -> int:
-    """Python counts columns in UTF-8 bytes; people count characters."""
+    """Return an offset in characters; Python counts columns in UTF-8 bytes."""
     text = linecache.getline(file, line).encode()
     return len(text[:offset].decode(errors="ignore"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where something happened.
+    """A place of the user's code, with the calls that lead to it.
 
     Attributes:
       site: the user's line.
@@ -103,7 +103,7 @@ class Place:
     callers: tuple[Site, ...]
 
 
-# The checker's own files. Whoever called `check_static` is no part of the target.
+# The checker's own files; callers of `check_static` are no part of the target.
 _CHECKER = os.path.join(os.path.dirname(__file__), "")
 
 # What stands between a user's call and the function that they called.
@@ -124,7 +124,7 @@ _WRAPPERS = {
 
 
 def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
-    """The innermost frame of the user.
+    """Return the place of the innermost frame that is the user's.
 
     Args:
       frames: innermost first.
@@ -148,7 +148,7 @@ def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
 
 
 def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Place | None:
-    """Where an equation of a jaxpr comes from.
+    """Return the place from which an equation of a jaxpr comes.
 
     A compiled function that is called twice is traced once, and its equations remember the first
     call. What they know beyond the function itself is therefore replaced by the present call.
@@ -167,12 +167,24 @@ def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Plac
     return place(inside, own) or outer
 
 
+def programs_in(equation: Any) -> list[Any]:
+    """Return the programs in an equation's parameters, with their constants if present."""
+    values = equation.params.values()
+    parts = (part for v in values for part in (v if isinstance(v, tuple | list) else (v,)))
+    return [part for part in parts if hasattr(getattr(part, "jaxpr", part), "eqns")]
+
+
+def scope_in(equation: Any, outer: str) -> str:
+    """Return the name scope of an equation inside of another scope."""
+    return "/".join(part for part in (outer, _compat.scope_of(equation)) if part)
+
+
 # The function of JAX through which every call of a compiled function goes.
 _COMPILED_CALL = "cache_miss"
 
 
 def _is_wrapper(code: types.CodeType, owner: str) -> bool:
-    """Also methods such as ``__bool__``: there Python asks, and no library does."""
+    """Return True also for methods such as ``__bool__``, through which Python itself asks."""
     return (
         owner in ("std", "voxax")
         or code.co_name in _WRAPPERS
@@ -181,14 +193,14 @@ def _is_wrapper(code: types.CodeType, owner: str) -> bool:
 
 
 def live_frames(frame: Any) -> Iterator[Frame]:
-    """The frames of a running program, innermost first."""
+    """Yield the frames of a running program, innermost first."""
     while frame is not None:
         yield frame.f_code, frame.f_lasti
         frame = frame.f_back
 
 
 def raised_frames(error: BaseException) -> list[Frame]:
-    """The frames of an exception, innermost first."""
+    """Return the frames of an exception, innermost first."""
     found, traceback = [], error.__traceback__
     while traceback is not None:
         found.append((traceback.tb_frame.f_code, traceback.tb_lasti))
@@ -206,14 +218,14 @@ def _tree(file: str, stamp: int) -> ast.Module | None:
 
 
 def tree_of(file: str) -> ast.Module | None:
-    """The syntax tree of a file, or None where it has no source."""
+    """Return the syntax tree of a file; None without source."""
     linecache.checkcache(file)
     lines = linecache.getlines(file)
     return _tree(file, hash(tuple(lines))) if lines else None
 
 
 def enclosing(site: Site) -> list[ast.AST]:
-    """The syntax nodes around a site, innermost first."""
+    """Return the syntax nodes around a site, innermost first."""
     tree = tree_of(site.file)
     if tree is None:
         return []
@@ -247,7 +259,7 @@ def enclosing(site: Site) -> list[ast.AST]:
 
 
 def site_of_line(file: str, line: int, called: str = "") -> Site:
-    """The statement at a line, or the call in it of a function with some name."""
+    """Return the site of a line, or of a call in it of a function with some name."""
     text = linecache.getline(file, line).rstrip("\n")
     start = len(text) - len(text.lstrip())
     tree = tree_of(file)
@@ -261,7 +273,7 @@ def site_of_line(file: str, line: int, called: str = "") -> Site:
 
 
 def _with_position(node: ast.AST) -> Iterator[ast.AST]:
-    """The node, or the parts of one that has no place of its own (a comprehension's clause)."""
+    """Yield the node, or the parts of one without a position (a comprehension's clause)."""
     if hasattr(node, "end_lineno"):
         yield node
     else:
@@ -283,7 +295,7 @@ def line_name(site: Site) -> str:
 
 
 def swallowed(where: Place) -> bool:
-    """Whether a ``try`` around a place catches JAX's errors without naming them.
+    """Return True where a ``try`` around a place catches JAX's errors without naming them.
 
     ``except jax.errors.ConcretizationTypeError`` says that both ways are meant, ``except
     Exception`` does not.
@@ -314,7 +326,7 @@ _OF_JAX = {
 
 
 def _names(node: ast.AST | None) -> set[str]:
-    """The last names of the classes in an ``except``."""
+    """Return the last names of the classes in an ``except``."""
     parts = ast.walk(node) if node is not None else ()
     return {getattr(p, "attr", None) or getattr(p, "id", "") for p in parts} - {"", "jax", "errors"}
 
@@ -325,7 +337,7 @@ def described(error: BaseException) -> str:
 
 
 def relative(file: str) -> str:
-    """A file as it is called from the working directory, if it is below that."""
+    """Return a file relative to the working directory where it is below that."""
     if not os.path.isabs(file):
         return file
     try:
@@ -336,12 +348,12 @@ def relative(file: str) -> str:
 
 
 def is_file(file: str) -> bool:
-    """Whether the name is one of a file, and not ``<stdin>`` or ``<ipython-input-1>``."""
+    """Return False for names such as ``<stdin>`` and ``<ipython-input-1>``."""
     return not (file.startswith("<") and file.endswith(">"))
 
 
 def excerpt(site: Site) -> str:
-    """The source line with a caret under what the site is about."""
+    """Return the source line with a caret under the site."""
     line = linecache.getline(site.file, site.line).rstrip("\n")
     if not line.strip():
         return ""
@@ -352,7 +364,7 @@ def excerpt(site: Site) -> str:
 
 
 def definition(target: Any) -> Site:
-    """The line where a function or the call of a module is defined."""
+    """Return the line that defines a function or the call of a module."""
     function = inspect.unwrap(target) if callable(target) else target
     function = getattr(function, "func", function)  # functools.partial
     if not hasattr(function, "__code__"):
@@ -377,7 +389,7 @@ def definition(target: Any) -> Site:
 
 
 def statement_lines(site: Site) -> tuple[int, int]:
-    """First and last line of the statement that a site is in; of a compound one, its head."""
+    """Return the first and last line of a site's statement; of a compound one, its head's."""
     for node in enclosing(site):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)

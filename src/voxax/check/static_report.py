@@ -18,7 +18,7 @@ _SEVERITIES = ("error", "warning", "note")
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What :func:`voxax.check_static` found.
+    """The result of :func:`voxax.check_static`.
 
     Attributes:
       name: of what was checked.
@@ -49,7 +49,7 @@ class Report:
         return tuple(f for f in self.findings if f.ignored is None)
 
     def fails(self, on: str = "error") -> bool:
-        """Whether some finding is at least as severe as ``on``: error, warning or note."""
+        """Return True if some finding is at least as severe as ``on``: error, warning or note."""
         limit = _SEVERITIES.index(on)
         wrong = self.verification is not None and not self.verification.holds
         return wrong or any(_SEVERITIES.index(f.severity) <= limit for f in self.counted)
@@ -62,7 +62,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 def plain(report: Report) -> str:
-    """The report without colours."""
+    """Return the report as text without colors."""
     return "\n".join(text for text, _ in styled(report))
 
 
@@ -116,7 +116,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_json(reports: Sequence[Report]) -> str:
-    """Every report with all that its findings say."""
+    """Return reports with all their findings as JSON."""
     return json.dumps([_report_json(report) for report in reports], indent=2)
 
 
@@ -155,7 +155,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def as_sarif(reports: Sequence[Report]) -> str:
-    """A SARIF log: one run, one result for each finding; ignored ones are suppressed."""
+    """Return a SARIF log: one run, a result for each finding; ignored ones are suppressed."""
     findings = [finding for report in reports for finding in report.findings]
     used = sorted({finding.code for finding in findings})
     rules = [
@@ -202,7 +202,7 @@ def _location(site: Site) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """Relative to the working directory, or absolute with its scheme (RFC 3986)."""
+    """Return a URI relative to the working directory, or absolute with its scheme (RFC 3986)."""
     near = relative(file)
     if os.path.isabs(near):
         return Path(near).as_uri()
@@ -210,7 +210,7 @@ def _uri(file: str) -> str:
 
 
 def as_github(reports: Sequence[Report]) -> str:
-    """Workflow commands that put each finding beside its line."""
+    """Return workflow commands that put each finding beside its line."""
     lines = []
     for finding in (finding for report in reports for finding in report.counted):
         kind = {"error": "error", "warning": "warning", "note": "notice"}[finding.severity]

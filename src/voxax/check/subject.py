@@ -42,7 +42,7 @@ class Subject:
         return (*self.first, *inputs)
 
     def module_of(self, frame: Any) -> str:
-        """The submodule whose method a frame or one of its callers is in."""
+        """Return the submodule whose method a frame or one of its callers is in."""
         while frame is not None and self.paths:
             path = self.paths.get(id(frame.f_locals.get("self")))
             if path is not None:
@@ -52,19 +52,19 @@ class Subject:
 
 
 def module_of_scope(scope: str) -> str:
-    """The submodule in whose call an operation was traced, from its name scope."""
+    """Return the submodule in whose call an operation was traced, from its name scope."""
     found = _SCOPE.findall(scope)
     return found[-1] if found else ""
 
 
 def is_module(target: Any) -> bool:
-    """Whether ``target`` is an nnx module; flax is imported if it is already."""
+    """Return True for an nnx module; flax is not imported for that."""
     nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(target, nnx.Module)
 
 
 def subject_of(target: Any) -> Subject:
-    """Prepare what the user gave."""
+    """Prepare a function or a module for the check."""
     if not is_module(target):
         name = getattr(target, "__qualname__", None) or type(target).__name__
         # The inner function of one that is compiled: else a Python value that is held static here
@@ -107,7 +107,7 @@ def _submodules(module: Any) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _scoped(part: Any, path: str) -> Iterator[None]:
-    """Calls of ``part`` are traced under a name scope that tells its path."""
+    """Trace calls of ``part`` under a name scope that holds its path."""
     plain = type(part)
     if not callable(part):
         yield
@@ -145,17 +145,17 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Positional example arguments, taken apart."""
+    """Positional example arguments as leaves and their structure."""
 
     leaves: tuple[Leaf, ...]
     structure: Any
 
     def fill(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments with other leaves."""
+        """Return the arguments with other leaves."""
         return jax.tree.unflatten(self.structure, list(values))
 
     def traced(self, held: frozenset[str] = frozenset()) -> list[int]:
-        """Positions of the leaves that ``jit`` would trace, without those that are held static."""
+        """Return positions of the leaves that ``jit`` would trace, except those held static."""
         return [
             i
             for i, leaf in enumerate(self.leaves)
@@ -163,7 +163,7 @@ class Arguments:
         ]
 
     def numbers(self) -> frozenset[str]:
-        """Names of the Python numbers."""
+        """Return the names of the Python numbers."""
         return frozenset(leaf.name for leaf in self.leaves if leaf.kind == "number")
 
 
@@ -197,7 +197,7 @@ def take_apart(
 
 
 def kind_of(value: Any) -> str:
-    """``array``, ``number`` or ``static``; see :class:`Leaf`."""
+    """Return ``array``, ``number`` or ``static``; see :class:`Leaf`."""
     if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
         return "number"
     if isinstance(value, jax.Array):
@@ -219,7 +219,7 @@ def _parameters(target: Callable[..., Any]) -> list[str]:
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """A function of the traced leaves alone, and the leaves."""
+    """Return a function of the traced leaves alone, and the leaves."""
     traced = arguments.traced(held)
 
     def function(*values: Any) -> Any:

@@ -41,7 +41,9 @@ def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, libr
     if isinstance(subject, ast.If):
         return _branch(subject, _following(chain, subject), function, library)
     if isinstance(subject, ast.IfExp):
-        return _choice(subject, statement, library)
+        sides = ast.unparse(subject.body), ast.unparse(subject.orelse)
+        test = _condition(subject.test, library)
+        return _within(statement, subject, _choose(library, test, *sides)) if test else ""
     if isinstance(subject, ast.For):
         return _counted(subject, function, library)
     if isinstance(subject, ast.While):
@@ -70,7 +72,7 @@ def suggested_later(
 
 
 def replaceable(file: str, statement: ast.AST | None) -> bool:
-    """Whether a statement has its lines to itself.
+    """Return True for a statement that has its lines to itself.
 
     An ``elif`` is a statement of its own in the syntax tree, and not one in the source.
     """
@@ -146,7 +148,7 @@ def _defined_before(function: ast.AST, line: int) -> set[str]:
 
 
 def _only_assigns(statements: Sequence[ast.stmt]) -> bool:
-    """Whether all that statements do is to assign names."""
+    """Return True for statements that only assign names."""
 
     def names(target: ast.expr) -> bool:
         parts = target.elts if isinstance(target, ast.Tuple) else [target]
@@ -212,14 +214,6 @@ def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, libr
         f"def skipped({given}):\n{_block(node.orelse)}    return {given}\n"
         f"{given} = jax.lax.cond({test}, taken, skipped, {given})"
     )
-
-
-def _choice(node: ast.IfExp, statement: ast.stmt, library: str) -> str:
-    test = _condition(node.test, library)
-    if not test:
-        return ""
-    text = _choose(library, test, ast.unparse(node.body), ast.unparse(node.orelse))
-    return _within(statement, node, text)
 
 
 def _condition(node: ast.expr, library: str) -> str:
@@ -420,7 +414,7 @@ def _masked(
 
 
 def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
-    """Whether a mask is ``array > 0`` and the like."""
+    """Return True for a mask like ``array > 0``."""
     return (
         isinstance(mask, ast.Compare)
         and ast.dump(mask.left) == ast.dump(array)

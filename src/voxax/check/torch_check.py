@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
+import torch  # pyright: ignore[reportMissingImports]  (an extra)
 from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
 
 from voxax.check import programs, torch_where
@@ -74,7 +74,7 @@ def check(
 
 
 def subject_of(target: Any) -> TorchSubject:
-    """Prepare what the user gave."""
+    """Prepare a function or a module for the check."""
     is_module = isinstance(target, torch.nn.Module)
     name = (
         type(target).__name__
@@ -86,12 +86,12 @@ def subject_of(target: Any) -> TorchSubject:
 
 
 def forward_of(target: Any) -> Any:
-    """What has the parameters and the source: a module's ``forward``."""
+    """Return the function that has the parameters and the source: a module's ``forward``."""
     return target.forward if isinstance(target, torch.nn.Module) else target
 
 
 def kind_of(value: Any) -> str:
-    """``tensor``; ``number``, which a tensor could replace; ``static``."""
+    """Return ``tensor``; ``number``, which a tensor could replace; or ``static``."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     return "number" if type(value) in (bool, int, float) else "static"
@@ -100,7 +100,7 @@ def kind_of(value: Any) -> str:
 def _faults(
     subject: TorchSubject, arguments: Arguments, own: str | None, site: Site
 ) -> tuple[Watched, frozenset[str], list[Finding], str]:
-    """All that keeps the module from being one program.
+    """Find all that keeps the module from being one program.
 
     Returns:
       ``(a pass with the example values, Python numbers that decide the program, findings, why the
@@ -182,7 +182,7 @@ def _once(
 def _differs(
     subject: TorchSubject, arguments: Arguments, name: str, own: str | None
 ) -> Site | None:
-    """Where the operators become others with another value of a number; None where they do not."""
+    """Return the site at which another value of a number changes the operators, or None."""
     every = arguments.numbers()
     (value,) = (leaf.value for leaf in arguments.leaves if leaf.name == name)
     usual = _once(subject, arguments, every, own)
@@ -213,7 +213,7 @@ def _first_difference(
 
 
 def _use_of(name: str, site: Site) -> Site | None:
-    """The first line of the function that reads a name to decide something."""
+    """Return the first site of the function that reads a name to decide something."""
     tree = tree_of(site.file)
     plain = name.split("[")[0].split(".")[0]
     for function in ast.walk(tree) if tree is not None else ():
@@ -257,7 +257,7 @@ def _hazards(first: Watched, own: str | None) -> list[Finding]:
 def _unrepeatable(
     subject: TorchSubject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[Finding]:
-    """Where two runs of the same module on the same inputs differ."""
+    """Report the line at which two runs of one module on the same inputs differ."""
     subject.reuse = True  # so that a counter in the module shows
     try:
         runs = []
@@ -289,7 +289,7 @@ def _of_constants(finding: Finding) -> bool:
 
 
 def _constants_only(found: Sequence[Finding]) -> bool:
-    """Whether all faults are values of tensors that depend on no input: torch.export may fold."""
+    """Return True if all faults are values without inputs, which torch.export may fold."""
     wrong = [f for f in found if f.verdict not in (Verdict.STATIC, Verdict.PER_VALUE)]
     return bool(wrong) and all(_of_constants(f) for f in wrong)
 
@@ -301,7 +301,7 @@ def _refused(error: Exception, own: str | None, site: Site) -> Finding:
 
 @dataclasses.dataclass(frozen=True)
 class TorchVerification(Verification):
-    """What exporting showed.
+    """The result of exporting for several inputs.
 
     Attributes:
       lowering: what lowering to XLA showed, or why there is no such confirmation.
@@ -352,7 +352,7 @@ def verify(report: Report) -> TorchVerification:
 
 @dataclasses.dataclass
 class _Exports:
-    """What exporting for each of the inputs gave."""
+    """The results of exporting for each of the inputs."""
 
     inputs: list[list[Any]]
     graphs: set[str]
@@ -378,7 +378,7 @@ def _exports(report: Report, held: frozenset[str]) -> _Exports:
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """The same random numbers of Python and NumPy in every export; what they freeze is VX205."""
+    """Draw equal random numbers of Python and NumPy in every export; frozen ones are VX205."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (the generator that models use)
@@ -390,7 +390,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _serves(report: Report, found: _Exports) -> bool | None:
-    """Whether the one program computes what the module does, for all inputs."""
+    """Compare the one program with the module on all inputs; None if it draws random numbers."""
     targets = [node.target for node in found.program.graph.nodes]
     if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
         return None
@@ -420,7 +420,7 @@ def _equal(one: Any, two: Any) -> bool:
 
 
 def _is_sized(node: Any) -> bool:
-    """Whether a node of the program reads a value, or makes a size of one."""
+    """Return True for a node of the program that reads a value, or makes a size of one."""
     target = node.target
     tags = getattr(target, "tags", ())
     if torch.Tag.data_dependent_output in tags:
@@ -436,7 +436,7 @@ def _is_sized(node: Any) -> bool:
 
 
 def _text(program: Any, frozen: bool) -> str:
-    """What makes the program: its operators with all their constants.
+    """Return the identity of a program: its operators with all their constants.
 
     Where values of Python are frozen into it (VX205) these are others in each export, and the
     constants are left out.
@@ -450,12 +450,12 @@ def _text(program: Any, frozen: bool) -> str:
 
 
 def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:
-    """Leaves for one of several runs: numbers that only are computed with are tensors."""
+    """Return leaves for one of several runs; numbers that are not held are tensors."""
     return [_vary(leaf, held, seed) for leaf in arguments.leaves]
 
 
 def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
-    """The example's own values in another order and scaled; integers stay, as indices must."""
+    """Return the example's values in another order, scaled; integers stay, as indices must."""
     value = leaf.value
     if leaf.kind == "number" and leaf.name not in held:
         return torch.tensor(value if isinstance(value, bool) else value + seed)

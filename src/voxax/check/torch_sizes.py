@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
+import torch  # pyright: ignore[reportMissingImports]  (an extra)
 from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportMissingImports]
 
 _TYPES = {bool: torch.SymBool, int: torch.SymInt, float: torch.SymFloat}
@@ -31,7 +31,7 @@ def _always(answer: Any) -> Callable[..., Any]:
 
 
 class Node:
-    """What is behind a symbolic number: PyTorch's protocol of symbolic nodes.
+    """The node of a symbolic number, by PyTorch's protocol.
 
     Attributes:
       value: a bool, int or float.
@@ -102,7 +102,7 @@ class Node:
         return self.value if asked is None else asked(kind, self)
 
     def __getattr__(self, name: str) -> Any:
-        """Arithmetic and comparisons."""
+        """Return an operation of arithmetic or comparison."""
         from torch.fx.experimental import sym_node  # pyright: ignore[reportMissingImports]
 
         if name.startswith("_"):
@@ -124,34 +124,34 @@ class Node:
 
 
 def symbolic(value: Any, name: str) -> Any:
-    """A number that stands for an argument."""
+    """Return a symbolic number that stands for an argument."""
     return _TYPES[type(value)](Node(value, frozenset({name})))
 
 
 def size_number(value: int, other: int, origins: tuple[Any, ...]) -> Any:
-    """A size that depends on data, and what else it might be."""
+    """Return a symbolic size that depends on data and might also be ``other``."""
     return torch.SymInt(Node(value, frozenset(), origins, other))
 
 
 def node_of(value: Any) -> Node | None:
-    """What is behind a symbolic number; None for what is none."""
+    """Return the node of a symbolic number; None for another value."""
     node = getattr(value, "node", None) if isinstance(value, tuple(_TYPES.values())) else None
     return node if isinstance(node, Node) else None
 
 
 def names_of(value: Any) -> frozenset[str] | None:
-    """The arguments that a number was made of; None for what is no symbolic number."""
+    """Return the arguments that a symbolic number was made from; None for another value."""
     node = node_of(value)
     return node.names if node is not None else None
 
 
 def plain(value: Any) -> Any:
-    """The number itself, without asking."""
+    """Return the number itself, without asking."""
     return value.node.value if names_of(value) is not None else value
 
 
 class asking:
-    """Inside, questions for the values of symbolic numbers go to a handler.
+    """Context in which questions for the values of symbolic numbers go to a handler.
 
     Args:
       handler: takes the kind (``bool``; ``index``, where Python asks; ``parameter``, where PyTorch
@@ -175,12 +175,12 @@ _SIZES = ("size", "numel", "nelement")
 
 
 def twin_of(tensor: Any) -> Any:
-    """The twin of a tensor; None where none of its sizes depends on data."""
+    """Return the twin of a tensor; None where no size of it depends on data."""
     return getattr(tensor, "_voxax_twin", None) if isinstance(tensor, torch.Tensor) else None
 
 
 class Twins:
-    """Makes twins, and hands them on."""
+    """Twins of tensors, made and carried along by operators."""
 
     def __init__(self) -> None:
         self.enabled = True
@@ -188,7 +188,7 @@ class Twins:
         self._number = 0
 
     def made(self, func: Any, args: Any, result: Any) -> None:
-        """An operator ran, the size of whose results depends on data."""
+        """Make twins for the results of an operator whose sizes depend on data."""
         if not self.enabled:
             return
         self._number += 1
@@ -202,7 +202,7 @@ class Twins:
                 self._made.append((tensor, axis, twin))
 
     def follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """A function of PyTorch has returned: its results have twins where its arguments have."""
+        """Give twins to the results of a function of PyTorch whose arguments have some."""
         made, self._made = self._made, []
         tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if not self.enabled or not tensors:
@@ -223,7 +223,7 @@ class Twins:
                 tensor._voxax_twin = twin
 
     def sizes(self, func: Any, args: Any, kwargs: Any, value: Any, origins: tuple[Any, ...]) -> Any:
-        """What ``x.shape``, ``x.size()`` and the like are, with numbers that can be asked."""
+        """Return ``x.shape``, ``x.size()`` and the like with symbolic numbers."""
         twin = twin_of(args[0]) if args else None
         # Of the attributes, the shape; others differ in other ways (`is_meta`).
         counted = type(value) is int and getattr(func, "__name__", "") in _SIZES
@@ -237,25 +237,25 @@ class Twins:
         )
 
     def counts(self, name: str, args: Any) -> bool:
-        """Whether a function goes through as many entries as data say."""
+        """Return True for a function that visits a number of entries that depends on data."""
         twin = twin_of(args[0]) if args and name in ("__iter__", "unbind") else None
         return twin is not None and twin.shape[:1] != args[0].shape[:1]
 
 
 def is_size(name: str) -> bool:
-    """Whether a function of PyTorch returns sizes."""
+    """Return True for a function of PyTorch that returns sizes."""
     return name in _SIZES or name == "__get__"
 
 
 def _axis_of_index(indices: Any) -> int:
-    """The axis of the rows that a mask among the indices chooses."""
+    """Return the axis of the rows that a mask among the indices chooses."""
     given = [i for i, index in enumerate(indices) if index is not None]
     together = given == list(range(given[0], given[-1] + 1))
     return given[0] if together else 0
 
 
 def _match(tensors: list[Any], made: list[tuple[Any, int, Any]]) -> None:
-    """Twins for the results of a function, from what operators in it made."""
+    """Give twins to the results of a function from those that its operators made."""
     # The result itself, or a column of that of `nonzero`.
     pairs = [
         (tensor, *source)

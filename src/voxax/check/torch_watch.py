@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
+import torch  # pyright: ignore[reportMissingImports]  (an extra)
 from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
 from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
     TorchDispatchMode,
@@ -50,7 +50,7 @@ _MOVES = ("cpu", "cuda", "xpu", "pin_memory")
 
 @dataclasses.dataclass(eq=False)
 class Origin:
-    """How a tensor came to be.
+    """The origin of a tensor.
 
     Attributes:
       inputs: the origins of what it was computed from.
@@ -66,7 +66,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The function that the program called last."""
+    """The function of PyTorch that runs now."""
 
     name: str
     args: tuple[Any, ...]
@@ -77,7 +77,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operator that ran: what makes it another program, and where it was."""
+    """One operator that ran: its identity in a program, and its place."""
 
     structure: tuple[Any, ...]
     constants: tuple[Any, ...]
@@ -86,7 +86,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """The program asked for a value.
+    """A request of the program for a value.
 
     Attributes:
       kind: ``bool``, ``index`` (a number), ``array``, ``mask``, ``size``, ``format``, ``slice``,
@@ -110,7 +110,7 @@ Handler = Callable[[Asked, Any], Any]
 
 
 class Watch:
-    """State that both modes share.
+    """The state that both modes share.
 
     Args:
       handler: is given each question and its true answer; returns the answer. What has no answer
@@ -127,7 +127,7 @@ class Watch:
         # Where, and what `Finding.at` takes: code, message, fix, module.
         self.hazards: list[tuple[tuple[Frame, ...], str, str, str, str]] = []
         self.foreign: list[Any] = []  # captured tensors
-        # Numbers that left for where nobody sees what is done with them.
+        # Numbers that went to code which is not watched.
         self.escaped: dict[str, tuple[Frame, ...]] = {}
         self.limit: Callable[[int], None] = lambda operations: None
         self.twins = torch_sizes.Twins()
@@ -156,7 +156,7 @@ class Watch:
 
     @contextlib.contextmanager
     def own(self) -> Iterator[None]:
-        """Inside, the checker itself computes: nobody watches."""
+        """Let the checker itself compute, unwatched."""
         self.busy = True
         try:
             yield
@@ -164,7 +164,7 @@ class Watch:
             self.busy = False
 
     def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
-        """A question about a tensor."""
+        """Ask about a tensor, and return the answer."""
         call = self.call
         frame, frames = self.where(2)
         of = [tensor, *(tree_leaves((call.args, call.kwargs)) if call is not None else ())]
@@ -174,7 +174,7 @@ class Watch:
         return self.handler(asked, value)
 
     def of_number(self, kind: str, node: torch_sizes.Node) -> Any:
-        """A question about a Python number."""
+        """Ask about a Python number, and return the answer."""
         call, value, names = self.call, node.value, node.names
         api = call.name if call is not None else None
         if node.origins:
@@ -194,7 +194,7 @@ class Watch:
         return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
 
     def _of_size(self, kind: str, node: torch_sizes.Node) -> Any:
-        """A question about a size that depends on data. Functions of PyTorch may ask for one."""
+        """Ask about a size that depends on data. Functions of PyTorch get it unasked."""
         if self.call is not None or kind not in ("bool", "index"):
             return node.value
         frame, frames = self.where(3)
@@ -203,7 +203,7 @@ class Watch:
 
 
 def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
-    """While ``torch.export`` traces, Python's max and min of tensors are operators of PyTorch."""
+    """Replace Python's max and min of tensors by operators of PyTorch, as ``torch.export`` does."""
     try:
         from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
             _override_builtin_ops,
@@ -214,17 +214,17 @@ def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
 
 
 def origin_of(tensor: Any) -> Origin | None:
-    """How a tensor came to be, where that was watched."""
+    """Return the origin of a tensor, where that was watched."""
     return getattr(tensor, "_voxax_origin", None) if isinstance(tensor, torch.Tensor) else None
 
 
 def set_origin(tensor: Any, origin: Origin) -> None:
-    """Remember how a tensor came to be."""
+    """Remember the origin of a tensor."""
     tensor._voxax_origin = origin
 
 
 class _Functions(TorchFunctionMode):
-    """Sees the functions of PyTorch that the program calls."""
+    """The mode that sees the functions of PyTorch that the program calls."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -286,13 +286,13 @@ class _Functions(TorchFunctionMode):
 
 
 def _names_device(args: Any, kwargs: Any) -> bool:
-    """Whether ``to`` names a device in the source: ``x.to(y.device)`` does not."""
+    """Return True where ``to`` names a device in the source: ``x.to(y.device)`` does not."""
     given = kwargs.get("device", args[1] if len(args) > 1 else None)
     return isinstance(given, str)
 
 
 class _Operators(TorchDispatchMode):
-    """Sees the operators that all of it comes down to."""
+    """The mode that sees all operators."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -319,7 +319,7 @@ class _Operators(TorchDispatchMode):
         return result
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A value that PyTorch gives to Python."""
+        """Ask about a value that PyTorch gives to Python."""
         watch, value = self.watch, func(*args, **kwargs)
         name = watch.call.name if watch.call is not None else None
         if name in _CONDITIONS:
@@ -338,7 +338,7 @@ class _Operators(TorchDispatchMode):
         return value
 
     def _sized(self, func: Any, args: Any, kwargs: Any) -> None:
-        """An operator whose result's size depends on data."""
+        """Ask about the size of an operator's result that depends on data."""
         watch = self.watch
         name = watch.call.name if watch.call is not None else func.name().split("::")[-1]
         if func.overloadpacket is torch.ops.aten.index:
@@ -351,7 +351,7 @@ class _Operators(TorchDispatchMode):
             watch.ask("size", name, args[0])
 
     def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The same arguments with plain numbers; asks for those that the program depends on."""
+        """Return arguments with plain numbers, after asking for those that decide the program."""
         given = tree_leaves((args, kwargs))
         if not any(torch_sizes.names_of(v) is not None for v in given):
             return args, kwargs
@@ -444,7 +444,7 @@ class _Operators(TorchDispatchMode):
 
 
 def _cuts(index: Any) -> bool:
-    """Whether an index has a slice with a tensor as a bound."""
+    """Return True for an index that has a slice with a tensor as a bound."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(
         isinstance(bound, torch.Tensor)
@@ -462,7 +462,7 @@ MOST_COPIED = 1 << 28  # bytes
 
 @dataclasses.dataclass
 class Watched(Recording):
-    """What one pass found, and what it computed.
+    """The questions of one pass, and the operators that ran.
 
     Attributes:
       watch: the operators that ran.
@@ -474,7 +474,7 @@ class Watched(Recording):
 
 
 class TorchSubject(Subject):
-    """A module, of which every run gets a copy, or a function of tensors."""
+    """A module whose runs each get a copy, or a function of tensors."""
 
     reuse: bool = False
     # Whether sizes that depend on data are numbers that can be asked.
@@ -482,7 +482,7 @@ class TorchSubject(Subject):
     module: Any = None
 
     def fresh(self) -> Any:
-        """The module for the next run: a copy, so that the user's is not changed."""
+        """Return the module for the next run: a copy, so that the user's is not changed."""
         if not isinstance(self.target, torch.nn.Module):
             return self.target
         if self.module is None or not (self.reuse or self._large()):
@@ -497,7 +497,7 @@ class TorchSubject(Subject):
         return self.module
 
     def restore(self) -> None:
-        """The present copy gets its tensors back, which the program may change; no Python state."""
+        """Restore the present copy's tensors, which the program may change; no Python state."""
         if not isinstance(self.module, torch.nn.Module) or self.module is self.target:
             return
         given = {**dict(self.target.named_parameters()), **dict(self.target.named_buffers())}
@@ -517,7 +517,7 @@ class TorchSubject(Subject):
 
 
 def copied(module: Any) -> Any:
-    """A copy of a module; the module itself where it cannot be copied."""
+    """Return a copy of a module; the module itself where it cannot be copied."""
     try:
         return copy.deepcopy(module)
     except Exception:  # what its author stored in it decides
@@ -525,7 +525,7 @@ def copied(module: Any) -> Any:
 
 
 def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
-    """Leaves for one run: tensors of our own, and numbers that can be asked."""
+    """Return leaves for one run: copied tensors, and symbolic numbers."""
     return [_value(leaf, held, own) for leaf in arguments.leaves]
 
 
@@ -542,7 +542,7 @@ def _value(leaf: Leaf, held: frozenset[str], own: bool) -> Any:
 
 @contextlib.contextmanager
 def repeatable() -> Any:
-    """The same random numbers of PyTorch in every run, and the user's not used up."""
+    """Draw the same random numbers of PyTorch in every run, and leave the user's unused."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
@@ -558,7 +558,7 @@ def one_pass(
     module_of: Callable[[Any], str],
     end: float,
 ) -> Watched:
-    """One run; see :func:`voxax.check.recording.record_all`."""
+    """Run the module once; see :func:`voxax.check.recording.record_all`."""
     recording = Watched(turned)
 
     def handler(about: Asked, value: Any) -> Any:
@@ -599,7 +599,7 @@ def one_pass(
 
 
 def _kept(subject: TorchSubject, watch: Watch, inputs: set[int]) -> tuple[tuple[Frame, ...], ...]:
-    """Places of tensors that something still holds."""
+    """Return the places of tensors that something still holds."""
     gc.collect()
     known = subject.own_tensors() | inputs | set(map(id, watch.foreign))
     found = {}
@@ -619,7 +619,7 @@ def _question(about: Asked, where: Place, module: str) -> Question:
 
 
 def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
-    """The arguments and parameters that a value depends on, and the user's lines on the way."""
+    """Return the arguments and parameters of a value, and the user's lines on the way."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     seen: set[int] = set()
@@ -640,7 +640,7 @@ def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
 
 
 class _AsModule(torch.nn.Module):
-    """A function as ``torch.export`` takes it."""
+    """A function as a module for ``torch.export``."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -653,7 +653,7 @@ class _AsModule(torch.nn.Module):
 def exported(
     subject: TorchSubject, arguments: Arguments, values: list[Any] | None = None
 ) -> tuple[Any, Exception | None]:
-    """What ``torch.export`` makes of the module: its program, or the error."""
+    """Return the program that ``torch.export`` makes of the module, or the error."""
     target = subject.target
     module = copied(target) if isinstance(target, torch.nn.Module) else _AsModule(target)
     if values is None:
@@ -667,7 +667,7 @@ def exported(
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """Without what ``torch.export`` logs about a failure: the finding says it."""
+    """Silence the log of ``torch.export`` about a failure: the finding says it."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""``torch.where`` whose gradient is NaN though its value is finite; see ``where_gradient``.
+"""Find ``torch.where`` with a finite value and a NaN gradient; see ``where_gradient``.
 
 Each ``where`` of an exported program is tried: the elementwise operators before it are evaluated
 and differentiated at a few values of what enters them. It is evidence, and no proof.
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import torch  # pyright: ignore[reportMissingImports]  (an extra; imported by nobody without it)
+import torch  # pyright: ignore[reportMissingImports]  (an extra)
 
 from voxax.check.findings import Finding
 from voxax.check.source import Site, library_of, place, site_of_line
@@ -39,7 +39,7 @@ _RESHAPES = {"expand", "unsqueeze", "squeeze", "view", "reshape", "alias", "cont
 def unsafe(
     program: Any, operations: Sequence[Operation], own: str | None, site: Site
 ) -> list[Finding]:
-    """A finding for every ``where`` with a gradient that can be NaN.
+    """Report every ``where`` with a gradient that can be NaN.
 
     Args:
       program: what ``torch.export`` made.
@@ -72,12 +72,12 @@ def unsafe(
 
 
 def _operator(name: str) -> str:
-    """``where`` for ``aten::where.self``."""
+    """Return ``where`` for ``aten::where.self``."""
     return name.split("::")[-1].split(".")[0].rstrip("_")
 
 
 def _name(node: Any) -> str:
-    """``sqrt`` for ``aten.sqrt.default``; also of the variant that writes in place."""
+    """Return ``sqrt`` for ``aten.sqrt.default``, and for the variant that writes in place."""
     packet = getattr(node.target, "overloadpacket", None)
     name = getattr(packet, "__name__", "") or getattr(node.target, "__name__", "")
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
@@ -97,7 +97,7 @@ def _operands(node: Any) -> list[Any]:
 
 
 def _counterexample(inputs: Sequence[Any], steps: Sequence[Any]) -> float | None:
-    """A value of one input that makes the gradient NaN and not the result."""
+    """Return a value of one input that makes the gradient NaN and not the result."""
     floats = [i for i, node in enumerate(inputs) if _is_float(node)]
     for probe in itertools.product(*map(_probes, inputs)):
         given = [torch.tensor(v, requires_grad=i in floats) for i, v in enumerate(probe)]
@@ -164,7 +164,7 @@ def _made_by(node: Any) -> Sign | tuple[str, Sequence[Any]]:
 
 
 def _noted(node: Any, own: str | None) -> Site | None:
-    """The user's line in the stack that PyTorch noted, where that has one."""
+    """Return the user's line in the stack that PyTorch noted, where that has one."""
     places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     for file, line in reversed(places):
         owner = library_of(file)

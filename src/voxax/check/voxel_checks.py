@@ -20,7 +20,15 @@ import numpy as np
 from voxax import _compat
 from voxax.check import recording
 from voxax.check.findings import Finding
-from voxax.check.source import Place, Site, live_frames, place, place_of
+from voxax.check.source import (
+    Place,
+    Site,
+    live_frames,
+    place,
+    place_of,
+    programs_in,
+    scope_in,
+)
 from voxax.check.subject import Arguments, Subject, module_of_scope
 from voxax.coords import bucket_capacity
 from voxax.geometry.build import recording_maps
@@ -32,12 +40,6 @@ FACTOR = 2
 LEAST = 1024
 
 
-def has_voxels(arguments: Arguments) -> bool:
-    """Whether voxels are among the arguments."""
-    values = arguments.fill([leaf.value for leaf in arguments.leaves])
-    return any(isinstance(part, VoxelGeometry) for part in jax.tree.leaves(values, is_leaf=_is))
-
-
 def wasted(
     subject: Subject,
     examples: Sequence[Arguments],
@@ -45,7 +47,7 @@ def wasted(
     site: Site,
     own: str | None,
 ) -> list[Finding]:
-    """Voxels, given or made on the way, that use less than half of their capacity.
+    """Report voxels, given or made on the way, that use less than half of their capacity.
 
     Every layer computes all rows of its capacity. Where there are several examples, the one that
     needs most counts.
@@ -57,6 +59,8 @@ def wasted(
       site: where the function is defined.
       own: the library that the function is part of.
     """
+    if not _given(examples[0]):
+        return []
     # By what a reader would call them, in the order in which they are made.
     levels: dict[Any, list[tuple[int, int]]] = {}
     sites: dict[Any, tuple[Site, str]] = {}
@@ -91,7 +95,7 @@ def _is(value: Any) -> bool:
 
 
 def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
-    """Voxels among the arguments, with their names."""
+    """Return voxels among the arguments, with their names."""
     values = arguments.fill([leaf.value for leaf in arguments.leaves])
     found, position = [], 0
     for part in jax.tree.leaves(values, is_leaf=_is):
@@ -105,7 +109,7 @@ def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
 def _made(
     subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[tuple[Any, Site | None, VoxelGeometry, int]]:
-    """Levels that layers make: a key, where, and how many rows are used."""
+    """Return levels that layers make: key, place, geometry and number of rows in use."""
     found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
 
     def recorder(geometry: Any, spec: Any, kernel_map: Any, capacity: int | None) -> None:
@@ -149,7 +153,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
-    """Places that build a map that the program has already.
+    """Report places that build a kernel map which the program has built before.
 
     Args:
       closed: the program.
@@ -173,14 +177,14 @@ class _Visitor:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def constant(self, value: Any) -> Any:
-        """The number of a constant; each large one is a value of its own."""
+        """Return the number of a constant; each large one is a value of its own."""
         if _compat.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
             return self.number(("constant", id(value)))
         array = np.asarray(value)
         return self.number((array.dtype.str, array.shape, array.tobytes()))
 
     def visit(self, body: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
-        """The numbers of the results, from those of the inputs."""
+        """Return the numbers of the results, from those of the inputs."""
         jaxpr = getattr(body, "jaxpr", body)
         known: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
         constants = getattr(body, "consts", None)
@@ -195,14 +199,12 @@ class _Visitor:
         for equation in jaxpr.eqns:
             given = [read(v) for v in equation.invars]
             where = place_of(equation, call, self.own)
-            inner = "/".join(p for p in (scope, _compat.scope_of(equation)) if p)
-            known.update(
-                zip(equation.outvars, self.results(equation, given, inner, where), strict=True)
-            )
+            results = self.results(equation, given, scope_in(equation, scope), where)
+            known.update(zip(equation.outvars, results, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
     def results(self, equation: Any, given: list[Any], scope: str, where: Place | None) -> Any:
-        bodies = [body for value in equation.params.values() for body in _bodies(value)]
+        bodies = programs_in(equation)
         if equation.params.get("name") == _BUILDS and bodies:
             return self.map(equation, given, scope, where)
         called = equation.primitive.name in _CALLS and bodies
@@ -233,12 +235,14 @@ class _Visitor:
         return [self.number((made, i)) for i in range(len(equation.outvars))]
 
     def key(self, equation: Any, given: list[Any]) -> Any:
-        params = tuple((k, self.text(v)) for k, v in sorted(equation.params.items()))
+        inner = programs_in(equation)
+        params = tuple((k, self.text(v, inner)) for k, v in sorted(equation.params.items()))
         return equation.primitive.name, params, tuple(given)
 
-    def text(self, value: Any) -> str:
-        """A parameter as text; of an inner program, its source."""
-        if not _bodies(value):
+    def text(self, value: Any, inner: list[Any]) -> str:
+        """Return a parameter as text; of an inner program, its source."""
+        parts = value if isinstance(value, tuple | list) else (value,)
+        if not any(part is program for part in parts for program in inner):
             return _ADDRESS.sub("", repr(value))
         if id(value) not in self.texts:
             self.texts[id(value)] = (
@@ -246,12 +250,6 @@ class _Visitor:
                 _ADDRESS.sub("", str(value)),
             )  # the value too, so that no other has its id
         return self.texts[id(value)][1]
-
-
-def _bodies(value: Any) -> list[Any]:
-    """The programs in a parameter, with their constants where it has these."""
-    parts = value if isinstance(value, tuple | list) else (value,)
-    return [p for p in parts if hasattr(getattr(p, "jaxpr", p), "eqns")]
 
 
 def _inputs(body: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""``where`` whose gradient is NaN though its value is finite.
+"""Find ``where`` with a finite value and a NaN gradient.
 
 ``jnp.where(x > 0, jnp.sqrt(x), 0.0)`` has the value 0 at ``x = 0`` and the gradient ``0 * inf``.
 Each ``where`` of a program is tried: the elementwise operations before it are evaluated and
@@ -26,12 +26,12 @@ import numpy as np
 
 from voxax import _compat
 from voxax.check.findings import Finding
-from voxax.check.source import Place, place_of
+from voxax.check.source import Place, place_of, programs_in, scope_in
 from voxax.check.subject import module_of_scope
 
 
 class Sign(enum.IntEnum):
-    """What is known about the sign of a value, from the least to the most."""
+    """Knowledge of the sign of a value, from the least to the most."""
 
     ANY = 0
     NOT_NEGATIVE = 1
@@ -99,7 +99,7 @@ _RULE_OF_SIGN = {name: rule for rule, names in _RULES_OF_SIGNS.items() for name 
 
 
 def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]]]) -> Sign:
-    """Return what the operations that made a value say about its sign.
+    """Return the sign of a value, as far as the operations that made it tell.
 
     Args:
       value: of a program.
@@ -149,7 +149,7 @@ def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]
 def expression(
     root: Any, is_followed: Callable[[Any], bool], operands: Callable[[Any], Sequence[Any]]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the elementwise operations before a ``where``: their inputs, and they in order.
+    """Return the inputs of the elementwise operations before a ``where``, and these in order.
 
     Args:
       root: what the ``where`` returns.
@@ -183,7 +183,7 @@ _RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 
 @dataclasses.dataclass(eq=False)
 class _Value:
-    """A value of the program, with calls followed: what made it, or the constant that it is."""
+    """A value of the program with calls followed: its operation, or the constant."""
 
     aval: Any
     made: _Operation | None = None
@@ -206,7 +206,7 @@ class _Operation:
 
 
 def unsafe(closed: Any, own: str | None) -> list[Finding]:
-    """A finding for each ``where`` with a finite value and a NaN gradient."""
+    """Report each ``where`` with a finite value and a NaN gradient."""
     found = []
     selections: list[_Operation] = []
     inputs = [_Value(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
@@ -239,7 +239,7 @@ def _follow(
     own: str | None,
     selections: list[_Operation],
 ) -> list[_Value]:
-    """The results of a jaxpr; each ``select_n`` on the way is added to ``selections``."""
+    """Return the results of a jaxpr, and add each ``select_n`` to ``selections``."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
 
     def read(atom: Any) -> _Value:
@@ -248,25 +248,21 @@ def _follow(
     for equation in jaxpr.eqns:
         operands = [read(v) for v in equation.invars]
         where = place_of(equation, call, own)
-        inner_scope = "/".join(p for p in (scope, _compat.scope_of(equation)) if p)
+        inner_scope = scope_in(equation, scope)
         results: list[_Value] | None = None
         bodies: list[_Value] = []
-        for value in equation.params.values():
-            for item in value if isinstance(value, tuple | list) else (value,):
-                body = getattr(item, "jaxpr", item)
-                if not hasattr(body, "eqns"):
-                    continue
-                variables = [*body.constvars, *body.invars]
-                is_rule = equation.primitive.name in _RULES
-                is_call = is_rule or equation.primitive.name in _CALLS
-                is_call = is_call and len(variables) == len(operands)
-                given = operands if is_call else [_Value(v.aval) for v in variables]
-                kept = [] if is_rule else selections
-                made = _follow(body, given, inner_scope, where, own, kept)
-                if is_rule:
-                    bodies = bodies or (made if is_call else [])
-                else:
-                    results = made if is_call and results is None else results
+        for item in programs_in(equation):
+            body = getattr(item, "jaxpr", item)
+            variables = [*body.constvars, *body.invars]
+            is_rule = equation.primitive.name in _RULES
+            is_call = is_rule or equation.primitive.name in _CALLS
+            is_call = is_call and len(variables) == len(operands)
+            given = operands if is_call else [_Value(v.aval) for v in variables]
+            made = _follow(body, given, inner_scope, where, own, [] if is_rule else selections)
+            if is_rule:
+                bodies = bodies or (made if is_call else [])
+            else:
+                results = made if is_call and results is None else results
         if results is None:
             results = [_Value(v.aval) for v in equation.outvars]
             for result, inside in itertools.zip_longest(results, bodies):
@@ -296,7 +292,7 @@ def _worth_trying(inputs: Sequence[_Value], steps: Sequence[_Operation]) -> bool
 def _counterexample(
     selection: _Operation, inputs: Sequence[_Value], steps: Sequence[_Operation]
 ) -> float | None:
-    """A value of one input that makes the gradient NaN and not the result."""
+    """Return a value of one input that makes the gradient NaN and not the result."""
 
     def evaluate(values: Sequence[Any]) -> Any:
         known = {id(v): given for v, given in zip(inputs, values, strict=True)}

@@ -51,7 +51,7 @@ def products_of(
 def is_known(
     entry: Entry | None, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> bool:
-    """Whether the entry filed for a product decides for programs on this device."""
+    """Return True if the entry filed for a product decides for programs on this device."""
     if entry is None or not entry.predicted:
         return entry is not None
     return entry.knows(space_of(problem, admitted, hardware).heuristics[0].identity)
@@ -60,7 +60,7 @@ def is_known(
 def predict_all(
     chip: str, hardware: HardwareInfo, products: Sequence[tuple[Problem, Resolved]]
 ) -> Iterator[tuple[Problem, Entry | None]]:
-    """:func:`predict` for each, in order, as many side by side as there are cores."""
+    """Yield the result of :func:`predict` for each, in order, computed on all cores."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = [pool.submit(predict, chip, hardware, *asked) for asked in products]
         try:

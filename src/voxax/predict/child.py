@@ -1,4 +1,4 @@
-"""The process that compiles: libtpu reads its flags once, when it is loaded.
+"""Compile in a process of its own: libtpu reads its flags once, when it is loaded.
 
 Started by ``cycles.py`` as ``python -m voxax.predict.child REQUESTS RESULTS FOLDER``.
 """
@@ -67,7 +67,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
 
 
 def _listings(folder: Path) -> dict[str, Listing]:
-    """By operation; files are called ``TIME-OPERATION-NUMBER-LABEL.txt``."""
+    """Return listings by operation; files are called ``TIME-OPERATION-NUMBER-LABEL.txt``."""
     found = {}
     for path in sorted(folder.glob(f"*-{SCHEDULE}.txt")):
         name, number = path.name.removesuffix(f"-{SCHEDULE}.txt").split("-", 1)[1].rsplit("-", 1)
@@ -81,7 +81,7 @@ def _listings(folder: Path) -> dict[str, Listing]:
 
 
 def _found(target: str) -> Any:
-    """The function at ``package.module:name`` or ``FILE.py:name``."""
+    """Return the function at ``package.module:name`` or ``FILE.py:name``."""
     place, _, name = target.rpartition(":")
     if not place.endswith(".py"):
         return getattr(importlib.import_module(place), name)

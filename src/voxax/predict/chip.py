@@ -52,7 +52,7 @@ class Chip:
 
     @property
     def device_bandwidth(self) -> float:
-        """Bytes per second, of all cores of a device."""
+        """Bytes per second of all cores of a device."""
         return self.cores * self.bandwidth
 
 

@@ -27,7 +27,7 @@ class CompiledKernel(Operation):
 
     @property
     def is_pallas(self) -> bool:
-        """Whether it is a Pallas kernel, not one of XLA's own."""
+        """True for a Pallas kernel, False for one of XLA's own."""
         return self.kind == "tpu_custom_call"
 
     def cost(self, chip: Chip, passes: float = 1) -> Cost:
@@ -115,7 +115,7 @@ class CompiledProgram:
     flops: float
 
     def kernel(self, name: str = "") -> CompiledKernel:
-        """The kernel of this name; without one, the Pallas kernel of most cycles in a pass.
+        """Return the kernel of this name; without one, the Pallas kernel of most cycles.
 
         Raises:
           KeyError: there is none.
@@ -126,7 +126,7 @@ class CompiledProgram:
         return max(found, key=lambda k: k.cost(self.chip).cycles)
 
     def costs(self, passes: Mapping[str, float] | float = 1) -> list[Cost]:
-        """Costs of every kernel.
+        """Return the costs of every kernel.
 
         Args:
           passes: by name of the kernel, or one number for all; see :meth:`CompiledKernel.cost`.
@@ -171,7 +171,7 @@ LEFT_OUT = (
 def render(
     program: CompiledProgram, passes: Mapping[str, float] | float = 1, most: int = 12
 ) -> str:
-    """Kernels by time, the dearest first, then the whole."""
+    """Return a table of kernels, the slowest first, and the whole."""
     chip = program.chip
     rows = [("kernel", "runs", "cycles", "issued", "MB", "us", "bound")]
     costs = sorted(program.costs(passes), key=lambda cost: -cost.seconds)
@@ -202,7 +202,7 @@ def render(
 
 
 def render_loops(program: CompiledProgram, name: str = "") -> str:
-    """The loops of one kernel; without a name, of the dearest Pallas kernel."""
+    """Return the loops of one kernel as text; without a name, of the slowest Pallas kernel."""
     kernel = program.kernel(name)
     assert kernel.listing is not None
     lines = [f"{kernel.name} ({kernel.kind}), cycles (of them issued) of one pass, units busy:"]

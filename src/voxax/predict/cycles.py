@@ -128,6 +128,6 @@ def _environment(dump: Path) -> dict[str, str]:
 
 
 def matrix_product(size: int = 4096, dtype: str = "bfloat16") -> tuple[Any, ...]:
-    """``a @ b`` of square matrices: what to compile."""
+    """Return ``a @ b`` of square matrices, for :func:`count`."""
     shape = jax.ShapeDtypeStruct((size, size), jnp.dtype(dtype))
     return jnp.dot, shape, shape

@@ -1,4 +1,4 @@
-"""What runs in a compiled program, one operation after the other, read from its HLO text."""
+"""Read the operations of a compiled program, in order, from its HLO text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Line:
 
 
 def operations(text: str) -> list[Operation]:
-    """The operations that a program runs, bodies of its loops included, in the text's order.
+    """Return the operations that a program runs, bodies of its loops included, in order.
 
     Args:
       text: ``compiled.as_text()``.
@@ -120,7 +120,7 @@ def _called(line: _Line, role: str) -> str:
 
 
 def _trips(computations: dict[str, list[_Line]], line: _Line) -> int | None:
-    """From the compiler's note, or the condition's comparison with a constant."""
+    """Return passes from the compiler's note, or from a comparison with a constant."""
     known = re.search(r'known_trip_count":\{"n":"(\d+)"', line.rest)
     if known:
         return int(known[1])
@@ -179,7 +179,7 @@ def _padded_bytes(shape: str) -> int:
 
 
 def _size(dtype: str, extents: str, layout: str) -> int:
-    """Bytes of an array whose two minor dimensions fill whole tiles."""
+    """Return the bytes of an array whose two minor dimensions fill whole tiles."""
     bits = _BITS.get(dtype) or int(re.sub(r"^\D+(\d+).*$", r"\1", dtype))
     shape = [int(extent) for extent in extents.split(",") if extent]
     order = [int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()]
@@ -194,5 +194,5 @@ def _size(dtype: str, extents: str, layout: str) -> int:
 
 
 def runs_beside(operation: Operation) -> bool:
-    """Whether it is a copy that runs while kernels do."""
+    """Return True for a copy that runs while kernels do."""
     return operation.kind in _BESIDE

@@ -1,4 +1,4 @@
-"""A kernel's cycles, counted in the listing of its final schedule.
+"""Count a kernel's cycles in the listing of its final schedule.
 
 libtpu prints a kernel several times while it compiles it. Two of the listings matter:
 
@@ -86,7 +86,7 @@ class Loop:
     inner: tuple[Loop, ...]
 
     def total(self, unknown: float = 1) -> Totals:
-        """All passes, where loops of unknown trips run ``unknown`` times, nested ones once."""
+        """Sum all passes; loops of unknown trips run ``unknown`` times, nested ones once."""
         trips = unknown if self.trips is None else self.trips
         parts = [loop.total(1 if self.trips is None else unknown) for loop in self.inner]
         busy = {k: trips * (v + sum(p.busy[k] for p in parts)) for k, v in self.busy.items()}
@@ -98,7 +98,7 @@ class Loop:
         )
 
     def walk(self) -> list[Loop]:
-        """This loop and all inside, in the listing's order."""
+        """Return this loop and all inside, in the listing's order."""
         return [self, *(found for loop in self.inner for found in loop.walk())]
 
 
@@ -169,7 +169,7 @@ def _nest(
     kinds: tuple[str, ...],
     depth: int,
 ) -> tuple[Loop, Sequence[tuple[int, int, int | None]]]:
-    """The loop of ``span``, and the spans that begin behind it."""
+    """Return the loop of ``span``, and the spans that begin behind it."""
     begin, end, trips = span
     inner, own = [], set(range(begin, end))
     while spans and spans[0][0] < end:
@@ -194,7 +194,7 @@ def _nest(
 
 
 def _trips(lines: Sequence[str], predicate: str) -> int | None:
-    """Passes that do the work of a loop which the branch under ``predicate`` closes.
+    """Return the working passes of a loop that the branch under ``predicate`` closes.
 
     Its exit test is the comparison that the branch depends on, and without one the test closest to
     the loop's end.
@@ -220,7 +220,7 @@ def _from_memory(copies: Sequence[Copy]) -> int:
 
 
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:
-    """Units by kind, and of each cycle how many are at work."""
+    """Return units by kind, and the number at work in each cycle."""
     if "== UTILIZATION:" not in text:
         return {}, [()] * cycles
     head, body = text.split("== UTILIZATION:")

@@ -79,7 +79,7 @@ class MemoryReport:
 
     @property
     def fits(self) -> bool:
-        """Whether the need is within the limit; True where the limit is unknown."""
+        """True if the need is within the limit, or the limit is unknown."""
         if self.refused:
             return False
         return self.limit_bytes is None or self.needed_bytes <= self.limit_bytes
