@@ -250,8 +250,11 @@ def _hazards(first: Watched, own: str | None) -> list[Finding]:
         )
         for frames in first.kept
     ]
-    places = [(place(frames, own), about) for frames, *about in (*first.watch.hazards, *kept)]
-    return [Finding.at(where, *about) for where, about in places if where is not None]
+    return [
+        Finding.at(where, code, text, fix, module)
+        for frames, code, text, fix, module in (*first.watch.hazards, *kept)
+        if (where := place(frames, own)) is not None
+    ]
 
 
 def _unrepeatable(

@@ -204,7 +204,7 @@ class Twins:
     def follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Give twins to the results of a function of PyTorch whose arguments have some."""
         made, self._made = self._made, []
-        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        tensors: list[Any] = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         if not self.enabled or not tensors:
             return
         if made:
