@@ -107,7 +107,7 @@ def test_a_split_in_a_text_file(tmp_path):
         ),
         ("[data]", "augment = 3\n[data]", "augment = 3 must be a table: write [augment]"),
         ("[data]", "devices = 0\n[data]", "devices = 0: it must be a whole number, at least 1"),
-        ('"kitti"', '"nowhere"', "data: there is no folder"),
+        ('"kitti"', '"nowhere"', "data: no folder"),
     ],
 )
 def test_mistakes(old, new, message, tmp_path, capsys):
