@@ -59,7 +59,7 @@ class Completion(nnx.Module):
             SparseConv3d(c[i], c[i + 1], 2, stride=2, capacity=CAPACITY[i + 1], rngs=rngs)
             for i in range(3)
         )
-        # Reaches the 26 neighbours: what was not seen is not far on this lattice. It has 216 cells.
+        # Reaches the 26 neighbors: what was not seen is not far on this lattice. It has 216 cells.
         self.grow = SparseConv3d(c[3], c[3], 3, generative=True, capacity=CAPACITY[3], rngs=rngs)
         self.mix = nnx.List(SubMConv3d(c[3], c[3], 3, rngs=rngs) for _ in range(2))
         self.up = nnx.List(

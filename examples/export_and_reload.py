@@ -55,7 +55,7 @@ def main(arguments=None):
     parser.add_argument("--file", type=Path, default=Path("street.voxax"))
     parser.add_argument("--load", action="store_true", help="run the file, and write nothing")
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--radius", type=float, default=25.0, help="metres around the sensor")
+    parser.add_argument("--radius", type=float, default=25.0, help="meters around the sensor")
     options = parser.parse_args(arguments)
     scene = street(1, options.radius)
     count = int(scene.voxels.count)

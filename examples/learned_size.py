@@ -36,7 +36,7 @@ SIZES = (1, 2, 3, 4, 5)
 # The cost in the loss of each pair of one voxel and layer: points of the curve of learned sizes.
 PRICES = (0.0, 0.01, 0.04)
 CHANNELS, DEPTH = 16, 2
-# Metres around the sensor, and scenes to validate with: minutes on two cores.
+# Meters around the sensor, and scenes to validate with: minutes on two cores.
 RADIUS, VALIDATION = 20.0, 4
 LEARNING_RATE = 1e-2
 AUGMENT = compose([rotate_z, functools.partial(scale, low=0.95, high=1.05), flip])

@@ -37,7 +37,7 @@ def main(arguments=None):
     parser.add_argument("--format", choices=["semantic_kitti", "scannet"], required=True)
     parser.add_argument("--train", help="names with commas, or a file; SemanticKITTI has its own")
     parser.add_argument("--validation")
-    parser.add_argument("--voxel-size", type=float, required=True, help="metres")
+    parser.add_argument("--voxel-size", type=float, required=True, help="meters")
     parser.add_argument("--width", type=float, default=1.0, help="factor on all channels")
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args(arguments)

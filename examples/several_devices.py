@@ -24,7 +24,7 @@ def main(arguments=None):
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--scenes", type=int, default=6)
-    parser.add_argument("--radius", type=float, default=25.0, help="metres around the sensor")
+    parser.add_argument("--radius", type=float, default=25.0, help="meters around the sensor")
     parser.add_argument("--width", type=float, default=0.25, help="factor on all channels")
     options = parser.parse_args(arguments)
     if jax.config.jax_platforms == "cpu":  # host devices, counted once, when JAX starts

@@ -1,4 +1,4 @@
-"""A sparse network trained by PyTorch: its autograd, its optimiser, voxax's layers.
+"""A sparse network trained by PyTorch: its autograd, its optimizer, voxax's layers.
 
 pip install -e ".[nn,torch]"
 python examples/train_in_pytorch.py
@@ -46,7 +46,7 @@ def street(seed, radius):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--radius", type=float, default=25.0, help="metres around the sensor")
+    parser.add_argument("--radius", type=float, default=25.0, help="meters around the sensor")
     options = parser.parse_args(arguments)
     torch.manual_seed(0)
     voxels, labels = street(0, options.radius)

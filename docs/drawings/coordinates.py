@@ -17,7 +17,7 @@ def _pair() -> tuple[vx.Voxels, vx.Voxels]:
 
 
 def _by_origin(title: str, voxels: vx.Voxels, separator: str = "+", sign: str = "") -> Panel:
-    """Voxels of one or two channels; the colour tells which operand they come from."""
+    """Voxels of one or two channels; the color tells which operand they come from."""
     sites = [tuple(site) for site in voxels.valid_coords()[:, 1:].tolist()]
     groups = [(site in SECOND) + (site in FIRST and site in SECOND) for site in sites]
     labels = [separator.join(f"{v:g}" for v in row) for row in voxels.valid_features()]

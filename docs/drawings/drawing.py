@@ -1,6 +1,6 @@
 """A small drawing measured in pixels, counted from the top left corner.
 
-Shapes of one colour are merged into one path and text stays text, so an SVG is a few
+Shapes of one color are merged into one path and text stays text, so an SVG is a few
 kilobytes and the same input gives the same bytes. The figure belongs to no pyplot session.
 """
 
@@ -43,7 +43,7 @@ class Drawing:
         self._axes.set_axis_off()
         # What is drawn later lies above, be it a line, a shape or a text.
         self._layer = 0
-        # A light sheet of its own: the colours keep their meaning on a dark page.
+        # A light sheet of its own: the colors keep their meaning on a dark page.
         sheet = self._patches.FancyBboxPatch(
             (0.5, 0.5), width - 1, height - 1, boxstyle="round,pad=0,rounding_size=6",
             facecolor=PAPER, edgecolor=BORDER, linewidth=1,

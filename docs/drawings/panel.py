@@ -25,17 +25,17 @@ class Panel:
       title: heading of the panel.
       voxels: :class:`voxax.Voxels` on one or two axes, or integers ``[n, D]``, or
         ``[n, 1 + D]`` with the scene first. Scenes get a lattice each.
-      values: numbers ``[n]`` or ``[capacity]`` that colour the sites, or ``"features"``
+      values: numbers ``[n]`` or ``[capacity]`` that color the sites, or ``"features"``
         for the first channel. All panels share one scale.
-      groups: integers ``[n]``: sites of one group share a colour. Without values and groups
-        the colour tells the scenes apart.
+      groups: integers ``[n]``: sites of one group share a color. Without values and groups
+        the color tells the scenes apart.
       labels: text on each site: ``"values"``, ``"rows"`` (the row number), or a list.
       highlight: sites to outline, as in ``voxels``; in a kernel's panel, numbers of taps.
       kernel: a kernel to draw in place of voxels, from its
         :class:`voxax.KernelSpec` or :class:`voxax.KernelMap`, or as offsets ``[K, D]``.
         Taps carry their number; a dashed outline shows the site they surround.
       points: positions ``float[m, D]``; the cell ``(i, j)`` covers ``[i, i + 1) x [j, j + 1)``.
-      point_values: numbers ``[m]`` that colour the points.
+      point_values: numbers ``[m]`` that color the points.
       point_labels: text right of each point: ``"values"``, ``"rows"``, or a list.
       arrows: ``float[n, 2, 2]``, from and to, positions as those of points.
       curve: sites in the order in which a line visits them.

@@ -45,7 +45,7 @@ def nearest() -> list[Panel]:
 
 
 def trilinear() -> list[Panel]:
-    """Each point reads the voxels whose centres surround it."""
+    """Each point reads the voxels whose centers surround it."""
     voxels = voxels_at(SITES)
     arrows = [_short(corner, point) for point in QUERIES for corner in _corners(point)]
     plain = vx.devoxelize(voxels, QUERIES)
@@ -112,7 +112,7 @@ def _short(start: Any, stop: Any) -> tuple[Any, Any]:
 
 
 def _corners(point: np.ndarray) -> list[tuple[float, ...]]:
-    """Centres, of the sample's voxels, that surround a point."""
+    """Centers, of the sample's voxels, that surround a point."""
     low = np.floor(point - 0.5).astype(int)
     cells = [tuple((low + step).tolist()) for step in itertools.product((0, 1), repeat=2)]
     return [tuple(x + 0.5 for x in cell) for cell in cells if cell in SITES]

@@ -27,7 +27,7 @@ class Content:
       groups: int64[N] or None.
       labels: N texts or None.
       highlight: int64[H, 3]: scene, then site.
-      centre: for a kernel, the footprint of the site that the taps surround.
+      center: for a kernel, the footprint of the site that the taps surround.
     """
 
     cells: np.ndarray
@@ -43,18 +43,18 @@ class Content:
     point_labels: list[str] | None = None
     arrows: np.ndarray = field(default_factory=lambda: np.zeros((0, 2, 2)))
     curve: np.ndarray | None = None
-    centre: tuple[int, int] | None = None
+    center: tuple[int, int] | None = None
 
     def extent(self) -> Extent | None:
-        """The lattice box around sites, points and centre; None if there are none."""
+        """The lattice box around sites, points and center; None if there are none."""
         step = np.asarray(self.step)
         low, high = [self.cells * step], [(self.cells + 1) * step]
         if len(self.points):
             low.append(np.floor(self.points).astype(np.int64))
             high.append(np.floor(self.points).astype(np.int64) + 1)
-        if self.centre is not None:
+        if self.center is not None:
             low.append(np.zeros((1, 2), np.int64))
-            high.append(np.array([self.centre], np.int64))
+            high.append(np.array([self.center], np.int64))
         corners = np.concatenate(low), np.concatenate(high)
         if not len(corners[0]):
             return None
@@ -72,7 +72,7 @@ def content_of(panel: Panel) -> Content:
     if panel.kernel is not None and panel.voxels is not None:
         raise InputError(f"{name} has a kernel and voxels: draw them in two panels")
     if panel.kernel is not None:
-        cells, centre = _kernel(panel.kernel, name)
+        cells, center = _kernel(panel.kernel, name)
         scenes, num_scenes, step = np.zeros(len(cells), np.int64), 1, (1, 1)
         taps = _integers(panel.highlight, name, "highlight (taps)", ())
         if ((taps < 0) | (taps >= len(cells))).any():
@@ -80,7 +80,7 @@ def content_of(panel: Panel) -> Content:
         highlight = np.concatenate([np.zeros((len(taps), 1), np.int64), cells[taps]], axis=1)
     else:
         cells, scenes, num_scenes, step = _sites(panel.voxels, name)
-        centre, highlight = None, _coords(panel.highlight, name, "highlight")
+        center, highlight = None, _coords(panel.highlight, name, "highlight")
     labels = "rows" if panel.labels is None and panel.kernel is not None else panel.labels
     values = _values(panel, len(cells), name)
     points = _positions(panel.points, name)
@@ -99,7 +99,7 @@ def content_of(panel: Panel) -> Content:
         point_labels=_labels(panel.point_labels, point_values, len(points), name),
         arrows=_arrows(panel.arrows, name),
         curve=None if panel.curve is None else _coords(panel.curve, name, "curve"),
-        centre=centre,
+        center=center,
     )
 
 

@@ -28,7 +28,7 @@ def frames_of(panels: Sequence[Panel], contents: Sequence[Content], cell: float)
     Raises:
       InputError: nothing in any panel says which part of the lattice to show.
     """
-    lattices = [c for c in contents if c.centre is None]
+    lattices = [c for c in contents if c.center is None]
     extents = [extent for c in lattices if (extent := c.extent()) is not None]
     # Whole cells of the coarsest panel.
     step = np.max([c.step for c in contents], axis=0)
@@ -39,7 +39,7 @@ def frames_of(panels: Sequence[Panel], contents: Sequence[Content], cell: float)
         shared = (int(low[0]), int(high[0])), (int(low[1]), int(high[1]))
     frames = []
     for panel, content in zip(panels, contents, strict=True):
-        own = content.extent() if content.centre is not None else shared
+        own = content.extent() if content.center is not None else shared
         extent = panel.extent or own
         if extent is None:
             raise InputError(f"panel {panel.title!r} is empty: give it sites, points or an extent")
@@ -93,8 +93,8 @@ class Frame:
         drawing.boxes(
             (self._cell_box(*row, inset=1.5) for row in content.highlight), edge=ACCENT, width=2.6
         )
-        if content.centre is not None:
-            box = self._box(0, 0, 0, content.centre, inset=-1.5)
+        if content.center is not None:
+            box = self._box(0, 0, 0, content.center, inset=-1.5)
             drawing.boxes([box], edge=INK, width=1.5, dash=(3, 2))
         self._curve(drawing)
         for start, stop in content.arrows:
@@ -148,7 +148,7 @@ class Frame:
             return [group_color(int(group)) for group in content.groups]
         if content.values is not None:
             return [scale.color(float(value)) for value in content.values]
-        if content.centre is not None:
+        if content.center is not None:
             return [TAP] * len(content.cells)
         if content.num_scenes > 1:
             return [group_color(int(scene)) for scene in content.scenes]

@@ -85,7 +85,7 @@ def test_a_split_in_a_text_file(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("steps = 4", "", "training.steps is missing: optimiser steps; a whole number, at least 1"),
+        ("steps = 4", "", "training.steps is missing: optimizer steps; a whole number, at least 1"),
         ("steps = 4", "step = 4", "no key training.step: did you mean steps? Known are steps, "),
         ("steps = 4", 'steps = "4"', "training.steps = '4': it must be a whole number, at least 1"),
         ("steps = 4", "steps = 4.5", "training.steps = 4.5: it must be a whole number"),

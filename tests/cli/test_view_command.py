@@ -32,7 +32,7 @@ def scan(path, rng, points=900):
     return positions, labels, spoilt
 
 
-def test_ways_to_colour(tmp_path, rng):
+def test_ways_to_color(tmp_path, rng):
     positions, labels, spoilt = scan(tmp_path / "a.npz", rng)
     cloud = read(tmp_path / "a.npz")
     assert list(colorings_of(cloud)) == ["label", "height", "kernel_size", "intensity"]
@@ -95,11 +95,11 @@ def test_missing_viser(tmp_path, rng, capsys, monkeypatch):
     assert 'pip install "voxax[view]"' in capsys.readouterr().err
 
 
-def test_unknown_colour(tmp_path, rng, capsys):
+def test_unknown_color(tmp_path, rng, capsys):
     pytest.importorskip("viser", reason="viser is not installed")
     scan(tmp_path / "a.npz", rng)
     assert main(["view", str(tmp_path / "a.npz"), "--color", "smell"]) == 2
-    message = "no colours by 'smell' here, only by label, height, kernel_size, intensity"
+    message = "no colors by 'smell' here, only by label, height, kernel_size, intensity"
     assert message in capsys.readouterr().err
 
 
@@ -135,7 +135,7 @@ def screenshot():
 
 
 @pytest.mark.slow
-def test_a_browser_shows_the_points_in_their_colours(tmp_path, rng):
+def test_a_browser_shows_the_points_in_their_colors(tmp_path, rng):
     pytest.importorskip("viser", reason="viser is not installed")
     from voxax.plot.viewer import Viewer
 

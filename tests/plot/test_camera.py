@@ -65,7 +65,7 @@ def test_higher_points_are_nearer_from_above():
     assert depth.tolist() == [2, 0]
 
 
-def test_far_coordinates_keep_millimetres():
+def test_far_coordinates_keep_millimeters():
     base = np.array([85_000.0, 447_000.0, 3.0])
     scene = compose(base + np.array([[0, 0, 0], [0.002, 0, 0], [5, 4, 1]]))
     assert scene.points[1, 0] - scene.points[0, 0] == pytest.approx(0.002, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Colours of points: every point the colour of what it is, and the legend says which."""
+"""Colors of points: every point the color of what it is, and the legend says which."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def legend_of(coloring):
     return {words.partition(":")[0]: tuple(rgb(color)) for words, color in coloring.legend}
 
 
-def test_labels_have_the_colours_of_their_classes():
+def test_labels_have_the_colors_of_their_classes():
     labels = np.array([2, -1, 0, 2], np.int32)
     coloring = by_label(labels, ("ground", "car", "tree"))
     ground, _, tree = (tuple(rgb(c)) for c in class_colors(("ground", "car", "tree")))

@@ -29,7 +29,7 @@ def pixels(path):
 
 
 def count(picture, color):
-    """Pixels of a colour; the dot of an entry in the legend has 261 of them."""
+    """Pixels of a color; the dot of an entry in the legend has 261 of them."""
     return int((np.abs(picture - rgb(color)).max(axis=-1) <= 2).sum())
 
 

@@ -1,4 +1,4 @@
-"""Colours: stable by name, and far enough apart."""
+"""Colors: stable by name, and far enough apart."""
 
 import numpy as np
 import pytest

@@ -107,7 +107,7 @@ def _checked(model: str) -> None:
 def passes_of(kernel: CompiledKernel) -> float:
     """Steps of a window kernel that visits each tile once; 1 for other loops.
 
-    The table of neighbours, ``int32[K', rows]``, is its largest operand of integers. The fifth list
+    The table of neighbors, ``int32[K', rows]``, is its largest operand of integers. The fifth list
     of scalars holds where each stripe begins, and the end; of depthwise kernels it is one number.
     """
     from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
@@ -142,7 +142,7 @@ def _to_json(program: CompiledProgram) -> dict[str, Any]:
         "chip": dataclasses.asdict(program.chip),
         "seconds": seconds,
         "lower_bound_seconds": program.lower_bound,
-        "lower_bound_of": program.lower_bound_by,
+        "lower_bound_by": program.lower_bound_by,
         "times_lower_bound": seconds / program.lower_bound,
         "flops": program.flops,
         "temporary_bytes": program.temporary,

@@ -40,7 +40,7 @@ def demo(
         steps: Training steps, of --batch-size scenes each.
         input: A labelled scan to learn from instead; half of its 10 m blocks are for validation.
         labels: Labels of --input where the file itself has none (.label, .npy, .npz).
-        voxel_size: Edge of a voxel in metres.
+        voxel_size: Edge of a voxel in meters.
         width: Factor on all channels of the network. By default what the machine carries: the
             square root of half its cores, 1 on two cores and 2 on eight, and at most 1 for each
             2 GiB of free memory; on an accelerator 2.

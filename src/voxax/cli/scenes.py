@@ -25,7 +25,7 @@ from voxax.io.split import split_blocks
 
 # Training and validation streets come from disjoint seeds.
 TRAIN_SEEDS, VALIDATION_SEEDS = 10_000, 500
-RADIUS = 40.0  # metres; beyond it a 32-beam sweep is a few scattered rings
+RADIUS = 40.0  # meters; beyond it a 32-beam sweep is a few scattered rings
 
 _augment = compose([rotate_z, functools.partial(scale, low=0.95, high=1.05), flip])
 

@@ -26,7 +26,7 @@ def segment(
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, or a mesh.
         checkpoint: Folder that `voxax demo` or `voxax train` wrote.
         out: Folder for the results.
-        scale: Metres per unit of the file (0.3048 for feet). By default 1, and objects too
+        scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
             small for the network's voxels are enlarged.
         up: Which axis points up; -y for camera frames.
     """
@@ -90,7 +90,7 @@ def _upright(positions: np.ndarray, up: Up) -> np.ndarray:
 
 
 def _scale(positions: np.ndarray, voxel_size: float, scale: float | None) -> tuple[float, str]:
-    """``(metres per unit, remark)``; small objects are enlarged to ``_SPAN`` voxels."""
+    """``(meters per unit, remark)``; small objects are enlarged to ``_SPAN`` voxels."""
     if scale is not None or len(positions) < 2:
         return scale or 1.0, ""
     low, high = np.percentile(positions, [2, 98], axis=0)

@@ -116,7 +116,7 @@ class _Run:
         return kind(run_task, workers=self.config.data.workers)
 
     def _sample(self) -> list[Any]:
-        """Choose training scans evenly from all of them: neighbours in time are alike."""
+        """Choose training scans evenly from all of them: neighbors in time are alike."""
         scans, number = self.scans.train, self.config.training.samples
         chosen = np.linspace(0, len(scans) - 1, min(number, len(scans))).round().astype(int)
         return [scans[i] for i in chosen]

@@ -110,7 +110,7 @@ class Model:
 class Training:
     """Table ``[training]``."""
 
-    steps: int = _key("optimiser steps", low=1)
+    steps: int = _key("optimizer steps", low=1)
     batch_size: int = _key("scenes of a step; 0: one for each device", 0, low=0)
     learning_rate: float = _key("peak of the one-cycle schedule", 6e-3, above=0)
     weight_decay: float = _key("of AdamW", 0.01, low=0)

@@ -1,4 +1,4 @@
-"""``voxax view`` shows a scan in a browser, coloured by labels, errors or attributes."""
+"""``voxax view`` shows a scan in a browser, colored by labels, errors or attributes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def view(
 ) -> int:
     """Show a scan in a browser, until Ctrl-C.
 
-    Points are coloured by label, prediction, error (where both are known), height, or anything the
+    Points are colored by label, prediction, error (where both are known), height, or anything the
     file says of each point, such as intensity, rgb or kernel_size; with --voxel-size also by the
     tile of voxels that a TPU works on at a time, and by the window of voxels that it reads for one.
 
@@ -68,8 +68,8 @@ def view(
     predicted = None if predictions is None else _predicted(file, cloud, predictions)
     colorings = colorings_of(cloud, predicted, names, voxel_size, up)
     if color is None:
-        favourites = ("error", "prediction", "label", "rgb", "height")
-        color = next(name for name in favourites if name in colorings)
+        favorites = ("error", "prediction", "label", "rgb", "height")
+        color = next(name for name in favorites if name in colorings)
     if color in ("tile", "window") and voxel_size is None:
         raise InputError(f"--color {color} needs --voxel-size, the edge of a voxel")
     viewer = Viewer(cloud.positions, colorings, color, title=file.name, up=up, host=host, port=port)
@@ -90,7 +90,7 @@ def colorings_of(
     voxel_size: float | None = None,
     up: Up = "z",
 ) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """All ways to colour the cloud, by name."""
+    """All ways to color the cloud, by name."""
     from voxax.plot.camera import UPRIGHT
     from voxax.plot.coloring import Coloring, by_error, by_feature, by_label
 
@@ -119,7 +119,7 @@ def colorings_of(
 
 
 def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """Colour by the tiles and windows of a 3x3x3 submanifold layer's kernel on TPUs."""
+    """Color by the tiles and windows of a 3x3x3 submanifold layer's kernel on TPUs."""
     import voxax as vx
     from voxax.algorithms.implicit_gemm.windows import VIEWS, WINDOW_TILE
     from voxax.plot.coloring import by_tile, by_window

@@ -33,14 +33,14 @@ class Scene:
     """Points of a cloud that are drawn, upright and near the origin.
 
     Attributes:
-        points: [M, 3] float32, metres: right, away, up; centred on the drawn box.
+        points: [M, 3] float32, meters: right, away, up; centered on the drawn box.
         index: [M] int64 rows of the cloud that are drawn.
-        size: [3] float64 metres, the drawn box.
+        size: [3] float64 meters, the drawn box.
         right, away: names of the cloud's axes that point there, such as "+x".
         azimuth, elevation: degrees, the camera of the perspective view.
         clipped: points of the cloud outside the drawn box.
         to_cloud: [3, 3] float64, rows are the scene's axes in the cloud's.
-        base: height of the box's lower face, metres, in the cloud's up axis.
+        base: height of the box's lower face, meters, in the cloud's up axis.
     """
 
     points: np.ndarray
@@ -61,7 +61,7 @@ def compose(
     origin_view: str | tuple[float, float] = "auto",
     without: np.ndarray | None = None,
 ) -> Scene:
-    """Choose axes, extent and camera for [N, 3] float64 positions in metres.
+    """Choose axes, extent and camera for [N, 3] float64 positions in meters.
 
     Points in `without`, [N] bool, belong to the extent but not to the drawn ones.
 
@@ -153,7 +153,7 @@ def _axis_name(row: np.ndarray) -> str:
 
 
 def direction(scene: Scene) -> np.ndarray:
-    """[3] float64 unit vector from the scene's centre to the camera, in scene axes."""
+    """[3] float64 unit vector from the scene's center to the camera, in scene axes."""
     azimuth, elevation = np.radians([scene.azimuth, scene.elevation])
     return np.array(
         [
@@ -165,15 +165,15 @@ def direction(scene: Scene) -> np.ndarray:
 
 
 def from_above(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Image plane coordinates [M, 2] in metres and depth [M] in metres below the box's top."""
+    """Image plane coordinates [M, 2] in meters and depth [M] in meters below the box's top."""
     return scene.points[:, :2], scene.size[2] / 2 - scene.points[:, 2]
 
 
 def in_perspective(scene: Scene, distance: float = 1.9) -> tuple[np.ndarray, np.ndarray]:
-    """Image plane coordinates [M, 2] and depth [M] from the camera, in metres.
+    """Image plane coordinates [M, 2] and depth [M] from the camera, in meters.
 
-    The camera looks at the scene's centre from `distance` half-diagonals away. The plane
-    lies at the centre, so lengths there are true and equal in both directions.
+    The camera looks at the scene's center from `distance` half-diagonals away. The plane
+    lies at the center, so lengths there are true and equal in both directions.
     """
     reach = distance * max(float(np.linalg.norm(scene.size)) / 2, 1e-6)
     back = direction(scene)

@@ -1,6 +1,6 @@
-"""Colours for the points of a cloud by label, error, feature or tile, each with its legend.
+"""Colors for the points of a cloud by label, error, feature or tile, each with its legend.
 
-NumPy only. Classes have the colours of all other pictures, numbers run from light to dark.
+NumPy only. Classes have the colors of all other pictures, numbers run from light to dark.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ READ = "#2f78b5"
 
 @dataclass(frozen=True)
 class Coloring:
-    """Colours of a cloud's points.
+    """Colors of a cloud's points.
 
     Attributes:
         colors: uint8 [N, 3].
-        legend: what each colour means, ``(words, "#rrggbb")``.
+        legend: what each color means, ``(words, "#rrggbb")``.
         note: a sentence about the whole.
     """
 
@@ -45,7 +45,7 @@ class Coloring:
 
 
 def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Coloring:
-    """Colour points by class.
+    """Color points by class.
 
     Args:
         labels: integers [N]; negative is "no label".
@@ -77,7 +77,7 @@ def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Co
 
 
 def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
-    """Colour points as correct, wrong or ignored.
+    """Color points as correct, wrong or ignored.
 
     Args:
         prediction: integers [N].
@@ -100,11 +100,11 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
 
 
 def by_feature(values: np.ndarray) -> Coloring:
-    """Colour points by a number: integers of few values one by one, others along a ramp.
+    """Color points by a number: integers of few values one by one, others along a ramp.
 
     Args:
         values: numbers [N]. The ramp runs from their 1st to their 99th percentile, or around 0
-            if values have both signs; values that are not finite are grey.
+            if values have both signs; values that are not finite are gray.
 
     Raises:
         InputError: another shape, or no numbers.
@@ -139,7 +139,7 @@ def by_feature(values: np.ndarray) -> Coloring:
 
 
 def by_tile(rows: np.ndarray, tile: int) -> Coloring:
-    """Colour points by the tile of ``tile`` consecutive rows of their voxels; eight colours repeat.
+    """Color points by the tile of ``tile`` consecutive rows of their voxels; eight colors repeat.
 
     Args:
         rows: integers [N], a point's voxel, negative without one.
@@ -151,12 +151,12 @@ def by_tile(rows: np.ndarray, tile: int) -> Coloring:
     _check_integers("rows", rows)
     number = np.where(rows < 0, -1, rows // tile)
     index = np.where(number < 0, len(GROUPS), number % len(GROUPS))
-    note = f"{int(number.max(initial=-1)) + 1:,} tiles of {tile} voxels; eight colours repeat"
+    note = f"{int(number.max(initial=-1)) + 1:,} tiles of {tile} voxels; eight colors repeat"
     return Coloring(_table([*GROUPS, UNKNOWN])[index], (), note)
 
 
 def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> Coloring:
-    """Colour one tile of voxels, and the runs of rows that a kernel reads for it.
+    """Color one tile of voxels, and the runs of rows that a kernel reads for it.
 
     Args:
         rows: integers [N], a point's voxel, negative without one.
@@ -196,5 +196,5 @@ def _ramp(signed: bool) -> list[str]:
 
 
 def _table(colors: Sequence[str]) -> np.ndarray:
-    """Stack colours as uint8 [len(colors), 3]; one black row without any."""
+    """Stack colors as uint8 [len(colors), 3]; one black row without any."""
     return np.stack([rgb(color) for color in colors]) if colors else np.zeros((1, 3), np.uint8)

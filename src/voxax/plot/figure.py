@@ -55,17 +55,17 @@ def segmentation_png(
 
     Args:
         path: the PNG to write; it appears at once or not at all.
-        positions: [N, 3] floats, metres. Rows with a coordinate that is not finite are
+        positions: [N, 3] floats, meters. Rows with a coordinate that is not finite are
             not drawn. N may be 0: the picture then says "no points".
         prediction: [N] integers, class of each point; negative is "no prediction".
         truth: [N] integers or None; negative (-1) is "ignored".
-        class_names: the name of class 0, 1, ...; colours follow the names.
+        class_names: the name of class 0, 1, ...; colors follow the names.
         iou: intersection over union in [0, 1] by class name or number, for the legend;
             without it the legend gives numbers of points.
         up: the cloud's axis that points up: "z", "y", or "-y" (a camera's own frame, with
             y down and z forward).
         origin_view: "auto", or where the camera of the perspective stands as seen from
-            the scene's centre: (azimuth, elevation) in degrees; azimuth 0 is right of
+            the scene's center: (azimuth, elevation) in degrees; azimuth 0 is right of
             the view from above, -90 is its lower edge.
 
     Raises:
@@ -121,7 +121,7 @@ def segmentation_png(
 
 
 class _View:
-    """A rastered view: its pixels per metre and its size on the sheet."""
+    """A rastered view: its pixels per meter and its size on the sheet."""
 
     def __init__(self, raster, scale: float, height: int) -> None:
         self.raster, self.scale, self.height = raster, scale, height
@@ -145,7 +145,7 @@ def _fit(
     height = int(np.clip(size[1] / size[0], 0.3, tallest) * inside) + above + below
     scale = float(min(inside / size[0], (height - above - below) / size[1]))
     if size.max() <= 1e-6:
-        scale = width / 2.0  # a single place: two metres across
+        scale = width / 2.0  # a single place: two meters across
     center = (low + high) / 2 + np.array([0.0, (above - below) / 2 / scale])
     raster = rasterize(plane, depth, width, height, center, scale, perspective=perspective)
     return _View(raster, scale, height)
@@ -154,7 +154,7 @@ def _fit(
 def _columns(
     cloud: lab.Labelled, scene: Scene, colors: list[str]
 ) -> list[tuple[str, str, np.ndarray]]:
-    """Heading, note and [M, 3] uint8 point colours of each column."""
+    """Heading, note and [M, 3] uint8 point colors of each column."""
     # The last row is what -1 points at.
     table = np.stack([rgb(color) for color in [*colors, IGNORED]])
     prediction = table[np.maximum(cloud.prediction[scene.index], -1)]
@@ -175,7 +175,7 @@ def _columns(
 
 
 def _height_range(scene: Scene) -> tuple[float, float]:
-    """Heights in metres between which colours change."""
+    """Heights in meters between which colors change."""
     if len(scene.points) == 0:
         return 0.0, 0.0
     low, high = np.percentile(scene.points[:, 2], [1, 99]) + scene.size[2] / 2 + scene.base
@@ -314,7 +314,7 @@ class Sheet:
         self._text(x, y, text, size=20, color=FADED, ha="center", va="center")
 
     def scale_bar(self, x: float, y: float, scale: float, width: float) -> None:
-        """A bar of a round length, about a quarter of `width`; `scale` is pixels per metre."""
+        """A bar of a round length, about a quarter of `width`; `scale` is pixels per meter."""
         length = nice_length(0.28 * width / scale)
         right = x + length * scale
         for color, wide in ((WHITE_HALO, 8), (INK, 3.5)):
@@ -364,7 +364,7 @@ class Sheet:
         return count, min(space / count, widest + 60)
 
     def height_bar(self, y: float, low: float, high: float) -> None:
-        """The colours of heights between `low` and `high` metres."""
+        """The colors of heights between `low` and `high` meters."""
         gradient = require("matplotlib").colormaps["viridis"](np.linspace(0, 1, 320))[:, :3]
         image = np.broadcast_to((gradient * 255).astype(np.uint8), (16, 320, 3))
         label = "height"
@@ -405,13 +405,13 @@ def _points(style: dict) -> dict:
 
 
 def nice_length(length: float) -> float:
-    """The largest 1, 2 or 5 times a power of ten that is at most `length` metres."""
+    """The largest 1, 2 or 5 times a power of ten that is at most `length` meters."""
     power = 10.0 ** np.floor(np.log10(length))
     return float(max(step for step in (1, 2, 5) if step * power <= length * (1 + 1e-9)) * power)
 
 
 def length_text(length: float) -> str:
-    """A round length in metres as text, in the unit that needs the fewest digits."""
+    """A round length in meters as text, in the unit that needs the fewest digits."""
     for unit, name in ((1000.0, "km"), (1.0, "m"), (0.01, "cm"), (0.001, "mm")):
         if length >= unit * (1 - 1e-9):
             return f"{length / unit:.4g} {name}"
@@ -419,7 +419,7 @@ def length_text(length: float) -> str:
 
 
 def height_text(low: float, high: float) -> tuple[str, str]:
-    """Both ends of a range of heights in metres, with just enough digits to differ."""
+    """Both ends of a range of heights in meters, with just enough digits to differ."""
     span = high - low
     digits = 1 if span <= 0 else int(np.clip(1 - np.floor(np.log10(span)), 0, 6))
     return f"{low:.{digits}f} m", f"{high:.{digits}f} m"

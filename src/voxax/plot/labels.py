@@ -15,7 +15,7 @@ class Labelled:
     """A cloud with labels; built by :func:`labelled`, which checks it.
 
     Attributes:
-        positions: [N, 3] float64, in metres.
+        positions: [N, 3] float64, in meters.
         prediction: [N] int64 class per point; negative is "no prediction".
         truth: [N] int64 class per point, negative is "ignored"; None when unknown.
         class_names: one per class.
@@ -75,7 +75,7 @@ def labelled(
     """Check a cloud and its labels. Points with a coordinate that is not finite are dropped.
 
     Args:
-        positions: [N, 3] floats or integers, in metres; N may be 0.
+        positions: [N, 3] floats or integers, in meters; N may be 0.
         prediction: [N] integers; negative is "no prediction".
         truth: [N] integers or None; negative is "ignored".
         class_names: the name of class 0, 1, ...
@@ -96,7 +96,7 @@ def labelled(
         truth = _class_ids("truth", truth, len(positions), names)
 
     finite = np.isfinite(positions).all(axis=1)
-    # Survey coordinates are millions of metres: take the differences before float32 rounds.
+    # Survey coordinates are millions of meters: take the differences before float32 rounds.
     positions = positions[finite].astype(np.float64)
     return Labelled(
         positions,

@@ -22,7 +22,7 @@ from voxax.plot.camera import OVER_WALLS, Scene, compose, direction
 from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors
 
 MOST_POINTS = 60_000
-# Coordinates beyond this lose millimetres in the float32 of a graphics card.
+# Coordinates beyond this lose millimeters in the float32 of a graphics card.
 FAR = 10_000.0
 
 
@@ -40,14 +40,14 @@ def segmentation_html(
 ) -> Path:
     """Write a page that shows the cloud in 3-D, and return its path.
 
-    Colours can be switched between prediction, truth, error and height, and classes can
+    Colors can be switched between prediction, truth, error and height, and classes can
     be hidden. The page needs no network: plotly.js (about 5 MB) is inside. At most
     60,000 points are shown, drawn at random with a fixed seed; the page says so. Numbers
     of points in the legend count every point.
 
     Args:
         path: the page to write; it appears at once or not at all.
-        positions: [N, 3] floats, metres; rows with a coordinate that is not finite are
+        positions: [N, 3] floats, meters; rows with a coordinate that is not finite are
             not shown. N may be 0: the page then says "no points". Shown coordinates are
             rounded to 1/65534 of the longest side.
         prediction: [N] integers, class of each point; negative is "no prediction".
@@ -156,7 +156,7 @@ def _facts(cloud: lab.Labelled, scene: Scene, shown: int) -> str:
         facts.append(f"{cloud.dropped:,} without a finite position left out")
     if cloud.ceiling().any():
         facts.append("the ceiling is switched off at first")
-    return " · ".join([*facts, "axes in metres"])
+    return " · ".join([*facts, "axes in meters"])
 
 
 def _packed(values: np.ndarray) -> str:
@@ -243,7 +243,7 @@ input[type="range"] { width: 100%; accent-color: var(--accent); }
 <body>
 <header><h1>{{title}}</h1><p>{{facts}}</p></header>
 <aside>
-<h2>Colour</h2>
+<h2>Color</h2>
 <div class="modes" id="modes"></div>
 <h2 id="legend-title">Classes</h2>
 <div id="legend"></div>
@@ -385,7 +385,7 @@ for (const [id, change] of [["all", "delete"], ["none", "add"]])
 at("size").addEventListener("input", draw);
 at("metrics").hidden = !at("metrics").querySelector("table");
 if (!D.count) { at("message").hidden = false; at("message").textContent = "no points"; }
-// A link may name the colouring: page.html#error
+// A link may name the coloring: page.html#error
 show(Object.hasOwn(modes, location.hash.slice(1)) ? location.hash.slice(1) : "prediction");
 </script>
 </body>

@@ -1,7 +1,7 @@
-"""Colours for classes, values and groups.
+"""Colors for classes, values and groups.
 
-A class whose name says what it is (road, car, tree, ...) gets the colour a reader expects,
-in every picture. Other classes get, one after the other, the colour of a fixed set that is
+A class whose name says what it is (road, car, tree, ...) gets the color a reader expects,
+in every picture. Other classes get, one after the other, the color of a fixed set that is
 hardest to confuse with those already taken, for normal and for red-green-blind eyes.
 
 Values run along one hue from light to dark; values of both signs from orange over white to
@@ -17,11 +17,11 @@ CORRECT = "#bcc2c9"
 WRONG = "#d7191c"
 IGNORED = "#dfe3e7"
 
-# One colour per word; the words of a group share a hue and differ in lightness. The last
+# One color per word; the words of a group share a hue and differ in lightness. The last
 # word of a class name that is found here decides ("traffic-sign" is a sign), but words in
 # REMAINDER only if there is no other ("vegetation and other" is vegetation).
 WORDS = {
-    # ground: grey-brown
+    # ground: gray-brown
     "ground": "#a08f7d",
     "road": "#75695f",
     "floor": "#a39281",
@@ -111,7 +111,7 @@ GENERIC = (
     "#663300", "#7f7f7f", "#1b1b3a", "#e3f2a8", "#fdbf9f", "#93ac6b", "#004d4d", "#4a0f2e",
 )  # fmt: skip
 
-# Colours closer than this (CIELAB units) are told apart only side by side.
+# Colors closer than this (CIELAB units) are told apart only side by side.
 CONFUSABLE = 6.0
 
 
@@ -123,10 +123,10 @@ def rgb(color: str) -> np.ndarray:
 def class_colors(class_names: Sequence[str]) -> list[str]:
     """One ``"#rrggbb"`` per class.
 
-    A name with a known word ("car", "traffic-sign", "Trees") gets that word's colour,
-    whatever the other classes are. If two classes ask for the same colour, the second
+    A name with a known word ("car", "traffic-sign", "Trees") gets that word's color,
+    whatever the other classes are. If two classes ask for the same color, the second
     one is treated as a name without meaning. Up to 24 classes all differ; beyond that,
-    colours of classes without a known word may repeat.
+    colors of classes without a known word may repeat.
     """
     colors: dict[int, str] = {}
     for i, name in enumerate(class_names):
@@ -157,7 +157,7 @@ def _least_confusable(taken: list[str], turn: int) -> str:
     if not taken:
         return free[0]
     gap = color_gaps(free, taken).min(axis=1)
-    # Early generic colours are the better ones: take the first that is clearly apart.
+    # Early generic colors are the better ones: take the first that is clearly apart.
     clear = np.flatnonzero(gap > 4 * CONFUSABLE)
     return free[clear[0] if clear.size else int(gap.argmax())]
 
@@ -206,7 +206,7 @@ _SIGNED = ("#b45309", "#eba94f", "#f7f4ee", "#7db0dc", "#1c5c99")
 
 
 class Scale:
-    """Colours for the numbers of one picture.
+    """Colors for the numbers of one picture.
 
     Args:
       values: every value of the picture. Without a negative one the scale runs from 0 to
@@ -220,7 +220,7 @@ class Scale:
         self.limit = float(np.abs(values).max(initial=0.0)) or 1.0
 
     def color(self, value: float) -> str:
-        """``"#rrggbb"`` of `value`; one grey for NaN and infinities."""
+        """``"#rrggbb"`` of `value`; one gray for NaN and infinities."""
         if not np.isfinite(value):
             return UNKNOWN
         part = value / self.limit

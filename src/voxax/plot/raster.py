@@ -1,7 +1,7 @@
 """Draws points into an image: nearest point per pixel, then shading by depth.
 
 One pass finds which point each pixel shows; truth, prediction and error pictures of the
-same view are then just different colours for the same pixels. This takes a fraction of
+same view are then just different colors for the same pixels. This takes a fraction of
 the time of scatter plots, and gives shapes an outline where the depth jumps.
 """
 
@@ -24,7 +24,7 @@ class Raster:
     Attributes:
         owner: [H, W] int32, the row of the point seen there; -1 is background.
         shade: [H, W] float32, brightness factor in (0, 1].
-        haze: [H, W] float32, part of the background's colour mixed in, in [0, 1).
+        haze: [H, W] float32, part of the background's color mixed in, in [0, 1).
     """
 
     owner: np.ndarray
@@ -32,7 +32,7 @@ class Raster:
     haze: np.ndarray
 
     def paint(self, colors: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """The picture [H / FINE, W / FINE, 3] uint8 for [M, 3] uint8 colours of the points."""
+        """The picture [H / FINE, W / FINE, 3] uint8 for [M, 3] uint8 colors of the points."""
         background = background.astype(np.float32)
         image = np.broadcast_to(background, (*self.owner.shape, 3)).copy()
         drawn = self.owner >= 0
@@ -59,11 +59,11 @@ def rasterize(
     """Draw points as discs, near ones over far ones.
 
     Args:
-        plane: [M, 2] metres, right and up.
-        depth: [M] metres, growing away from the viewer.
+        plane: [M, 2] meters, right and up.
+        depth: [M] meters, growing away from the viewer.
         width, height: of the picture, in pixels.
-        center: [2] metres, the point of the plane in the middle of the picture.
-        scale: pixels per metre, the same in both directions.
+        center: [2] meters, the point of the plane in the middle of the picture.
+        scale: pixels per meter, the same in both directions.
         perspective: nearer points are drawn larger, and far ones paler.
     """
     width, height = width * FINE, height * FINE

@@ -1,4 +1,4 @@
-"""A server that shows a cloud in a browser, with a choice of colours and their legend."""
+"""A server that shows a cloud in a browser, with a choice of colors and their legend."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _POINTS_ACROSS = 500
 
 @dataclass(frozen=True)
 class Stepped:
-    """Colours that also depend on a whole number, which gets a slider.
+    """Colors that also depend on a whole number, which gets a slider.
 
     Attributes:
         label: name of the number.
         count: it runs from 0 to ``count - 1``.
-        color: function from the number to the colours.
+        color: function from the number to the colors.
     """
 
     label: str
@@ -41,12 +41,12 @@ class Stepped:
 class Viewer:
     """Serves a page that shows a cloud, until ``stop()``.
 
-    Every browser that opens ``url`` sees the same colours. Nothing is loaded from elsewhere. At
+    Every browser that opens ``url`` sees the same colors. Nothing is loaded from elsewhere. At
     most 1,000,000 points are shown, drawn at random with a fixed seed; the page says so.
 
     Args:
         positions: [N, 3] floats, N at least 1.
-        colorings: at least one way to colour all N points, by name; made when they are chosen.
+        colorings: at least one way to color all N points, by name; made when they are chosen.
         chosen: the name of the first.
         title: above the choice.
         up: the cloud's axis that points up: "z", "y" or "-y".
@@ -72,7 +72,7 @@ class Viewer:
         viser = require("viser", "view")
         if chosen not in colorings:
             raise InputError(
-                f"there are no colours by {chosen!r} here, only by {', '.join(colorings)}"
+                f"there are no colors by {chosen!r} here, only by {', '.join(colorings)}"
             )
         scene = compose(np.asarray(positions, np.float64), up)
         if len(scene.index) == 0:
@@ -81,7 +81,7 @@ class Viewer:
         if len(positions) > MOST_POINTS:
             rng = np.random.default_rng(0)
             self._shown = np.sort(rng.choice(len(positions), MOST_POINTS, replace=False))
-        # Survey coordinates are millions of metres: a graphics card's float32 needs small ones.
+        # Survey coordinates are millions of meters: a graphics card's float32 needs small ones.
         drawn = positions[scene.index]
         center = (drawn.min(axis=0) + drawn.max(axis=0)) / 2
         points = (positions[self._shown] - center).astype(np.float32)
@@ -101,7 +101,7 @@ class Viewer:
         camera.near, camera.far = diagonal / 1000, diagonal * 100
         if title:
             server.gui.add_markdown(f"**{html.escape(title)}**  \n{self._facts(len(positions))}")
-        self._choice = server.gui.add_dropdown("Colour", tuple(colorings), initial_value=chosen)
+        self._choice = server.gui.add_dropdown("Color", tuple(colorings), initial_value=chosen)
         self._number = server.gui.add_slider("Number", 0, 1, 1, 0, visible=False)
         self._size = server.gui.add_slider("Point size", 0.2, 5.0, 0.1, 1.0)
         self._legend = server.gui.add_html("")
@@ -130,14 +130,14 @@ class Viewer:
         return f"http://{self._server.get_host()}:{self._server.get_port()}"
 
     def show(self, name: str) -> None:
-        """Choose other colours, as the page's own choice does.
+        """Choose other colors, as the page's own choice does.
 
         Raises:
             InputError: an unknown name.
         """
         if name not in self._colorings:
             known = ", ".join(self._colorings)
-            raise InputError(f"there are no colours by {name!r} here, only by {known}")
+            raise InputError(f"there are no colors by {name!r} here, only by {known}")
         self._choice.value = name  # calls _chosen
 
     def stop(self) -> None:
