@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import importlib
 import importlib.metadata
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from voxax.algorithms.depthwise import tpu as depthwise_tpu
 from voxax.algorithms.implicit_gemm import tpu, windows
 from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
-from voxax.geometry import KernelSpec, kernel_map
+from voxax.geometry import KernelSpec
 from voxax.hardware import describe
 from voxax.predict import TOPOLOGIES as BY_CHIP
 from voxax.predict import compile_for
 
-MAPS = tile_lookup, tile_sort, ordering, lookup, unique, kernel_map
+# `voxax.geometry.kernel_map` is a function too, which hides the module.
+VIEWS = importlib.import_module("voxax.geometry.kernel_map")
+MAPS = tile_lookup, tile_sort, ordering, lookup, unique, VIEWS
 """The modules whose programs kernel maps are."""
 TOPOLOGIES = tuple(BY_CHIP.values())
 
@@ -114,7 +117,7 @@ def operands(problem, parameters, kernel=None):
         kernel = depthwise_tpu.WINDOWED if problem.layer.kind == "depthwise" else tpu.WINDOWED
 
     def run(a, b, views):
-        return kernel.apply(problem, parameters, a, b, kernel_map)
+        return kernel.apply(problem, parameters, a, b, views)
 
     names = kernel.views_of(problem, parameters)
     return run, a, b, {name: view(name) for name in names}

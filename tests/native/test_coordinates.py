@@ -15,7 +15,7 @@ from voxax._native import host as native_host
 from voxax._native.on_cpu import library_call
 from voxax.coords import PAD, host, lookup, ordering, unique
 from voxax.geometry import host as geometry_host
-from voxax.geometry import kernel_map
+from voxax.geometry.kernel_map import _invert_neighbors, _list_pairs, invert_neighbors, list_pairs
 
 native = pytest.mark.skipif(
     _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
@@ -168,14 +168,12 @@ def draw_table(rng, rows, in_rows, taps):
 )
 def test_tables_read_backwards_and_tap_by_tap(rows, in_rows, taps, rng, monkeypatch):
     table = draw_table(rng, rows, in_rows, taps)
-    backwards = kernel_map.invert_neighbors(table, in_rows)
-    by_xla = jax.jit(
-        lambda table, rows: kernel_map._invert_neighbors(table, rows)[0], static_argnums=1
-    )
+    backwards = invert_neighbors(table, in_rows)
+    by_xla = jax.jit(lambda table, rows: _invert_neighbors(table, rows)[0], static_argnums=1)
     np.testing.assert_array_equal(backwards, by_xla(table, in_rows))
-    pairs = kernel_map.list_pairs(table)
+    pairs = list_pairs(table)
     if table.size:
-        for ours, theirs in zip(pairs, jax.jit(kernel_map._list_pairs)(table), strict=True):
+        for ours, theirs in zip(pairs, jax.jit(_list_pairs)(table), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     on_host = geometry_host.invert_table(table, in_rows), *geometry_host.pair_lists(table)
     without_library(monkeypatch)
@@ -192,10 +190,8 @@ def test_tables_with_rows_that_do_not_exist(rng):
     table = rng.integers(-(2**31), 2**31, (20_000, 5)).astype(np.int32)
     table[::2] = rng.integers(-2, 9001, (10_000, 5))
     table = np.where(table < -1, -1, table).astype(np.int32)
-    by_xla = jax.jit(
-        lambda table, rows: kernel_map._invert_neighbors(table, rows)[0], static_argnums=1
-    )
-    found = kernel_map.invert_neighbors(table, 9000)
+    by_xla = jax.jit(lambda table, rows: _invert_neighbors(table, rows)[0], static_argnums=1)
+    found = invert_neighbors(table, 9000)
     np.testing.assert_array_equal(found, by_xla(table, 9000))
     np.testing.assert_array_equal(found, native_host.invert_table(table, 9000))
 
