@@ -23,7 +23,7 @@ def test_deform_is_onnx(modulation, rng):
     from onnx.reference import ReferenceEvaluator
 
     x, w = rng.standard_normal((2, 5, 6, 4)), rng.standard_normal((3, 3, 2, 6))
-    # The reference rounds places to float32: these are none the worse for it.
+    # The reference rounds places to float32: these are exact there.
     offsets = rng.integers(-128, 129, (2, 3, 6, 2, 9, 2)) / 64
     mask = rng.uniform(-1, 1, (2, 3, 6, 2, 9))
     modulated = scipy.special.expit(mask) if modulation == "sigmoid" else mask

@@ -95,7 +95,7 @@ def test_selected_stride(rng):
         full[: want.shape[0], : want.shape[1]] = want
         np.testing.assert_allclose(y[b], full, atol=1e-10)
     assert step._cache_size() == 1
-    # A stride that is not listed is no silent one.
+    # A stride that is not listed gives NaN.
     assert np.isnan(other[1]).all()
     assert not none[1].any()
     with pytest.raises(InputError, match="stride 3 occurs"):

@@ -1,4 +1,4 @@
-"""Check every dynamic operator: exact, one program, differentiable twice, on every chip."""
+"""Dynamic operators: exact, in one program, differentiable twice, compiled for every platform."""
 
 import jax
 import jax.numpy as jnp
