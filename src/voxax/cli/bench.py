@@ -53,8 +53,9 @@ def bench(
         )
     arguments = {**dataclasses.asdict(workload), "algorithm": algorithm}
     arguments["file"] = None if workload.file is None else str(workload.file)
-    if ":" in workload.model:
-        _checked(workload.model)
+    place = workload.model.rpartition(":")[0]
+    if place.endswith(".py") and not Path(place).is_file():
+        raise InputError(f"--model {workload.model}: there is no file {place}")
     programs = count_all([(chip, "voxax.cli.bench:to_compile", arguments) for chip in chips])
     if json_:
         found = [_to_json(program) for program in programs]
@@ -96,12 +97,6 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
 
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), built.arguments)
     return call, *shapes
-
-
-def _checked(model: str) -> None:
-    place = model.rpartition(":")[0]
-    if place.endswith(".py") and not Path(place).is_file():
-        raise InputError(f"--model {model}: there is no file {place}")
 
 
 def passes_of(kernel: CompiledKernel) -> float:

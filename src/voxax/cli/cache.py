@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,9 +54,10 @@ class Show:
 
     def __call__(self) -> int:
         from voxax.cli.progress import print_table
-        from voxax.tuning.cache import shipped
+        from voxax.hardware import describe
+        from voxax.tuning.cache import device_name, shipped
 
-        device = _this_device() if self.device is None else _checked(self.device)
+        device = device_name(describe()) if self.device is None else _checked(self.device)
         store = {**shipped(device), **_stored(device)}
         if not store:
             print(f"nothing is known about {device} in {_folder()}")
@@ -90,10 +92,8 @@ class Export:
             what = "any device" if self.device is None else self.device
             raise InputError(f"{_folder()} has no entries of {what}: nothing to export")
         devices = {name: store_to_json(store) for name, store in stores.items()}
-        try:
+        with _as_input_error(f"{self.file} cannot be written"):
             self.file.write_text(dumps({**file_header(), "devices": devices}) + "\n")
-        except OSError as error:
-            raise InputError(f"{self.file} cannot be written: {error.strerror}") from error
         print(f"{count} entries of {', '.join(stores)}: {self.file}")
         return 0
 
@@ -112,10 +112,8 @@ class Import:
             mine = _stored(device)
             added = {version: _merged(mine.get(version), e) for version, e in store.items()}
             changed = sum(mine.get(version) != entry for version, entry in added.items())
-            try:
+            with _as_input_error(f"{_folder()} cannot be written"):
                 save_file(_folder() / f"{device}.json", device, added)
-            except OSError as error:
-                raise InputError(f"{_folder()} cannot be written: {error.strerror}") from error
             known = f", {len(added) - changed} were known" if changed < len(added) else ""
             print(f"{device}: {changed} entries came in{known}, {len(refused)} were refused")
             for reason in refused[:5]:
@@ -148,10 +146,8 @@ class Clear:
                 print("nothing was deleted")
                 return 0
         for path in paths:
-            try:
+            with _as_input_error(f"{path} cannot be deleted"):
                 remove_file(path)
-            except OSError as error:
-                raise InputError(f"{path} cannot be deleted: {error.strerror}") from error
             print(f"deleted {path}")
         return 0
 
@@ -168,6 +164,15 @@ _Action = (
 def cache(action: Annotated[_Action, tyro.conf.arg(name="")]) -> int:
     """List, show, export, import or clear what the tuner measured."""
     return action()
+
+
+@contextlib.contextmanager
+def _as_input_error(what: str) -> Iterator[None]:
+    """Turn errors of the system into ones of the input."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: {error.strerror}") from error
 
 
 def _folder() -> Path:
@@ -211,27 +216,20 @@ def _checked(device: str) -> str:
     return device
 
 
-def _this_device() -> str:
-    from voxax.hardware import describe
-    from voxax.tuning.cache import device_name
-
-    return device_name(describe())
-
-
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
     """Read entries and refusals by device from an export or a cache file."""
     from voxax.tuning import cache as form
     from voxax.tuning.cache import read_bytes
 
+    with _as_input_error(f"{path} cannot be read"):
+        content = read_bytes(path)[0]
     try:
-        values = form.parse_json(read_bytes(path)[0])
+        values = form.parse_json(content)
         form.check_header(values)
         devices = values.get("devices", {values.get("device"): values.get("entries")})
         if not isinstance(devices, Mapping) or not all(map(form.is_device, devices)):
             raise ValueError("its devices have no proper names")
         return {device: form.entries_of(entries) for device, entries in devices.items()}
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError) as error:
         raise FileFormatError(f"{path} is not what `voxax cache export` writes: {error}") from error
 

@@ -7,8 +7,8 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -59,8 +59,12 @@ def tune(
     print(report.details() if details else report)
     if mode == "off":
         print("VOXAX_AUTOTUNE=off: runs do not read what was measured")
-    print(f"cache: {cache.path}" if saved else f"cache: {cache.path} could not be written")
+    print(_place(cache, saved))
     return 0
+
+
+def _place(cache: Any, saved: bool) -> str:
+    return f"cache: {cache.path}" if saved else f"cache: {cache.path} could not be written"
 
 
 def _predict(workload: Workload, generations: str, anew: bool, details: bool) -> int:
@@ -102,7 +106,7 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
         finally:
             saved = cache.flush()
         print(f"products: {len(products)}, known before: {len(products) - len(asked)}")
-        print(f"cache: {cache.path}" if saved else f"cache: {cache.path} could not be written")
+        print(_place(cache, saved))
     return 0
 
 
@@ -122,43 +126,36 @@ def _progress() -> Iterator[None]:
 
     console = Console(highlight=False, stderr=True)
     log = logging.getLogger("voxax.tuning")
-    with contextlib.ExitStack() as stack:
-        if console.is_terminal:
-            status = stack.enter_context(console.status("tuning"))
-            begin, count = time.perf_counter(), 0
-
-            def tell(line: str) -> None:
-                nonlocal count
-                count += 1
-                seconds = time.perf_counter() - begin
-                status.update(f"tuning: {count} measured, {seconds:.0f} s")
-        else:
-
-            def tell(line: str) -> None:
-                console.print(line, soft_wrap=True, markup=False)
-
-        handler = _Tuned(tell)
-        level = log.level
-        if log.getEffectiveLevel() > logging.INFO:
-            log.setLevel(logging.INFO)
-        log.addHandler(handler)
-        try:
+    status = console.status("tuning") if console.is_terminal else None
+    handler, level = _Tuned(console, status), log.level
+    if log.getEffectiveLevel() > logging.INFO:
+        log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        with status or contextlib.nullcontext():
             yield
-        finally:
-            log.removeHandler(handler)
-            log.setLevel(level)
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 class _Tuned(logging.Handler):
-    """Passes on the line that the tuner writes for each problem."""
+    """Shows the line that the tuner logs for each problem, or their number in a spinner."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, console: Any, status: Any) -> None:
         super().__init__(logging.INFO)
-        self._tell = tell
+        self._console, self._status = console, status
+        self._begin, self._count = time.perf_counter(), 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        if str(record.msg).startswith("tuned "):
-            self._tell(record.getMessage())
+        if not str(record.msg).startswith("tuned "):
+            return
+        if self._status is None:
+            self._console.print(record.getMessage(), soft_wrap=True, markup=False)
+            return
+        self._count += 1
+        seconds = time.perf_counter() - self._begin
+        self._status.update(f"tuning: {self._count} measured, {seconds:.0f} s")
 
 
 Sensor = Literal["lidar32", "lidar64", "lidar128"]
@@ -195,7 +192,13 @@ def explain(
         for name, value in (("width", width), ("sensor", sensor), ("seed", seed)):
             if value is not None:
                 raise InputError(f"--{name} {value} belongs to --roofline: give that too")
-        return _choices(workload, details)
+        import voxax as vx
+
+        built = workload.build()
+        report = vx.explain(built.call, *built.arguments)
+        print(built.title)
+        print(report.details() if details else report)
+        return 0
     if details or workload != dataclasses.replace(DEFAULT, voxel_size=workload.voxel_size):
         raise InputError(
             "--roofline runs the demo's network on a simulated scan: of the options for models "
@@ -207,16 +210,6 @@ def explain(
         sensor or "lidar32",
         seed or 0,
     )
-
-
-def _choices(workload: Workload, details: bool) -> int:
-    import voxax as vx
-
-    built = workload.build()
-    report = vx.explain(built.call, *built.arguments)
-    print(built.title)
-    print(report.details() if details else report)
-    return 0
 
 
 def _roofline(width: float, voxel_size: float, sensor: Sensor, seed: int) -> int:

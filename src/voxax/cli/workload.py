@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from voxax.errors import InputError
+from voxax.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from voxax.geometry import Voxels
@@ -53,7 +53,8 @@ class Workload:
             if value < 1:
                 raise InputError(f"--{name} {value} must be at least 1")
         model = model_of(self.model, self.channels, self.classes)
-        if self.training and not _is_module(model):
+        nnx = importlib.import_module("flax.nnx")
+        if self.training and not isinstance(model, nnx.Module):
             raise InputError(
                 f"--training needs parameters to differentiate by: {self.model} is no flax.nnx "
                 "module"
@@ -113,11 +114,6 @@ class Built:
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     title: str
-
-
-def _is_module(model: Any) -> bool:
-    nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(model, nnx.Module)
 
 
 def _found(path: str) -> Callable[..., Any]:
@@ -182,8 +178,6 @@ def model_of(name: str, channels: int, classes: int) -> Callable[..., Any]:
     try:
         importlib.import_module("flax.nnx")
     except ImportError as error:
-        from voxax.errors import MissingExtraError
-
         raise MissingExtraError('models need: pip install "voxax[nn]"') from error
     if ":" in name:
         return _found(name)
