@@ -114,7 +114,7 @@ class KernelMap:
 
     @property
     def symmetric(self) -> bool:
-        """One voxel set and centred taps: ``neighbors`` reversed along K is the adjoint's.
+        """One voxel set and centered taps: ``neighbors`` reversed along K is the adjoint's.
 
         Not of a restricted map: an output may have left out the pair that its input kept.
         """
@@ -275,7 +275,7 @@ class KernelMap:
 
 @functools.partial(jax.jit, static_argnames="in_capacity")
 def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
-    """Read a neighbour table backwards.
+    """Read a neighbor table backwards.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, input row or -1. For one tap, no two

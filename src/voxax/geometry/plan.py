@@ -1,4 +1,4 @@
-"""Plans: know which maps a network asks for, fit its levels, and build all of it ahead.
+"""Plans: record the maps that a network asks for, fit its levels, and build both ahead.
 
 The model is traced once, abstractly, to learn its maps. The resulting :class:`Plan` is
 small, static and picklable; worker processes apply it to their clouds in NumPy.
@@ -86,7 +86,7 @@ def fit_levels(counts: np.ndarray, margin: float) -> tuple[LevelFit, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a network asks of its input's geometry.
+    """The kernel maps and levels that a network asks of its input's geometry.
 
     Attributes:
       records: the maps to build.
@@ -168,7 +168,7 @@ class Plan:
         return (capacity, *(own or n for own, n in zip(self.fixed, fitted, strict=True)))
 
     def attach(self, voxels: Voxels, *, maps: bool = True, grow: bool = True) -> Voxels:
-        """The same voxels with level capacities, and all maps, attached.
+        """Return the voxels with level capacities, and all maps, attached.
 
         Args:
           voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
@@ -259,7 +259,7 @@ def plan(
     samples: Iterable[Voxels] | None = None,
     margin: float = 1.03,
 ) -> Voxels:
-    """The same voxels with every kernel map that ``model(voxels)`` will ask for attached.
+    """Return the voxels with every kernel map that ``model(voxels)`` will ask for attached.
 
     Level capacities are fitted to ``samples`` where given, else bucketed from this
     cloud's own counts. For many clouds keep the :class:`Plan`:
