@@ -66,18 +66,8 @@ def request_map(
                 "build the map from these voxels with vx.kernel_map"
             )
         return kernel_map
-    built = build_map(
-        voxels,
-        kernel_size,
-        stride,
-        dilation,
-        transposed,
-        generative,
-        out_voxels,
-        capacity,
-        kernel_shape=kernel_shape,
-        spatial_shape=spatial_shape,
-    )
+    relation = (kernel_size, stride, dilation, transposed, generative, out_voxels, capacity)
+    built = build_map(voxels, *relation, kernel_shape=kernel_shape, spatial_shape=spatial_shape)
     warn_if_inputs_unused(built.spec)
     return built
 

@@ -91,19 +91,9 @@ def spatially_sparse_conv(
       CapacityError: eager, and the outputs do not fit.
       AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
     """
-    kmap = request_map(
-        voxels,
-        kernel_size,
-        stride,
-        dilation,
-        transposed,
-        generative,
-        out_voxels,
-        capacity,
-        kernel_map,
-        kernel_shape,
-        spatial_shape,
-    )
+    relation = (kernel_size, stride, dilation, transposed, generative)
+    target = (out_voxels, capacity, kernel_map, kernel_shape, spatial_shape)
+    kmap = request_map(voxels, *relation, *target)
     requests = by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
     return convolve_voxels(
         voxels, weight, kmap, bias, groups, out_voxels, precision=precision, **requests

@@ -109,19 +109,9 @@ def depthwise_conv(
     Raises:
       InputError, CapacityError, AlgorithmError: as there.
     """
-    kmap = request_map(
-        voxels,
-        kernel_size,
-        stride,
-        dilation,
-        transposed,
-        generative,
-        out_voxels,
-        capacity,
-        kernel_map,
-        kernel_shape,
-        spatial_shape,
-    )
+    relation = (kernel_size, stride, dilation, transposed, generative)
+    target = (out_voxels, capacity, kernel_map, kernel_shape, spatial_shape)
+    kmap = request_map(voxels, *relation, *target)
     features = spatially_sparse_depthwise_conv(
         voxels.features,
         depthwise_weight,
