@@ -309,5 +309,5 @@ def test_where_xla_spreads_a_program_the_kernels_are_left_out():
         (SimpleNamespace(mesh=mesh, manual_axes=frozenset("ab")), False),
         (SimpleNamespace(mesh=mesh, manual_axes=frozenset("a")), True),
     )
-    for context, spread in contexts:
-        assert _compat._is_partitioned(context) is spread
+    for context, partitioned in contexts:
+        assert _compat._is_partitioned(context) is partitioned

@@ -12,7 +12,7 @@ from voxax.coords import host
 
 
 def far_apart(seed=0, ndim=3, clusters=20):
-    """Small clusters spread over the whole coordinate range: no 32- or 64-bit key holds it."""
+    """Small clusters distributed over the whole coordinate range: no 32- or 64-bit key holds it."""
     rng = np.random.default_rng(seed)
     limit = device.COORD_LIMIT
     centers = rng.integers(-limit + 4, limit - 4, (clusters, 1, ndim))

@@ -99,11 +99,11 @@ def test_shards_sort_by_tiles_and_what_xla_spreads_does_not():
     spec = jax.sharding.PartitionSpec("part")
     shards = jax.shard_map(device.sort_rows, mesh=mesh, in_specs=spec, out_specs=(spec, spec))
     assert kernels_of(program_of(shards, "tpu")) == (1, 0)
-    spread = jax.jit(device.sort_rows, in_shardings=jax.sharding.NamedSharding(mesh, spec))
-    assert kernels_of(program_of(spread, "tpu")) == (0, 1)
+    partitioned = jax.jit(device.sort_rows, in_shardings=jax.sharding.NamedSharding(mesh, spec))
+    assert kernels_of(program_of(partitioned, "tpu")) == (0, 1)
     exported = [
         jax.export.export(jax.jit(function), platforms=["tpu"])(ROWS).mlir_module()
-        for function in (shards, spread)
+        for function in (shards, partitioned)
     ]
     assert list(map(kernels_of, exported)) == [(1, 0), (0, 1)]
 

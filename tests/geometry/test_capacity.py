@@ -100,7 +100,7 @@ def test_a_fitted_plan_gives_smaller_levels():
 
 def test_overflow_of_a_planned_level_is_reported_or_grown():
     dense = make_voxels(random_cube(300))
-    # As many rows, but spread out: coarse levels need far more than the fit expects.
+    # As many rows, but far apart: coarse levels need far more than the fit expects.
     sparse_rows = random_cube(300)
     sparse_rows[:, 1:] *= 4
     sparse = make_voxels(sparse_rows)
@@ -114,12 +114,12 @@ def test_traced_overflow_at_a_deeper_level_names_it():
     dense = make_voxels(random_cube(300))
     plan = vx.Plan.record(two_levels, dense).fitted([dense])
     planned = plan.attach(dense, maps=False)
-    spread = random_cube(300)
-    spread[:, 1:] *= 4
+    sparse = random_cube(300)
+    sparse[:, 1:] *= 4
 
     @jax.jit
     def network(coords, like):
-        v = vx.Voxels.from_coords(coords, FEATURES[: len(spread)], 2, capacity=384)
+        v = vx.Voxels.from_coords(coords, FEATURES[: len(sparse)], 2, capacity=384)
         return two_levels(
             vx.Voxels(
                 vx.VoxelGeometry(
@@ -130,7 +130,7 @@ def test_traced_overflow_at_a_deeper_level_names_it():
             )
         )  # fmt: skip
 
-    out = network(spread, planned)
+    out = network(sparse, planned)
     with pytest.raises(vx.CapacityError, match=r"stride \(2, 2, 2\): \d+ rows lost"):
         out.raise_if_overflowed()
 

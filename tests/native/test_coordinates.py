@@ -51,10 +51,10 @@ def lexicographic(rows):
 
 @native
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("spread", RANGES)
-def test_the_order_is_that_of_a_stable_sort(width, spread, rng):
+@pytest.mark.parametrize("extent", RANGES)
+def test_the_order_is_that_of_a_stable_sort(width, extent, rng):
     for count in COUNTS:
-        rows = draw(rng, count, width, *RANGES[spread], "odd")
+        rows = draw(rng, count, width, *RANGES[extent], "odd")
         for given in (rows, rows[lexicographic(rows)], rows[lexicographic(rows)[::-1]]):
             found, order = device.sort_rows(given)
             np.testing.assert_array_equal(order, lexicographic(given))
@@ -71,12 +71,12 @@ def test_one_row_out_of_place_at_the_border_of_two_threads(rng):
 
 @native
 @pytest.mark.parametrize("width", [2, 4, 5])
-@pytest.mark.parametrize("spread", RANGES)
+@pytest.mark.parametrize("extent", RANGES)
 @pytest.mark.parametrize("padding", ["none", "some", "odd", "all"])
-def test_distinct_rows_are_bit_for_bit_those_of_xla(width, spread, padding, rng):
+def test_distinct_rows_are_bit_for_bit_those_of_xla(width, extent, padding, rng):
     by_xla = jax.jit(unique._unique_rows, static_argnames="capacity")
     for count in (0, 1, 900, 20_000):
-        rows = draw(rng, count, width, *RANGES[spread], padding)
+        rows = draw(rng, count, width, *RANGES[extent], padding)
         for capacity in (1, 700, 25_000):
             found, wanted = device.unique_rows(rows, capacity), by_xla(rows, capacity=capacity)
             for name, ours, theirs in zip(wanted._fields, found, wanted, strict=True):
@@ -85,11 +85,11 @@ def test_distinct_rows_are_bit_for_bit_those_of_xla(width, spread, padding, rng)
 
 
 @native
-@pytest.mark.parametrize("spread", RANGES)
-def test_distinct_rows_are_those_of_numpy(spread, rng):
+@pytest.mark.parametrize("extent", RANGES)
+def test_distinct_rows_are_those_of_numpy(extent, rng):
     for width in (1, 2, 3, 4, 5):
         for count in COUNTS:
-            rows = draw(rng, count, width, *RANGES[spread], "none")
+            rows = draw(rng, count, width, *RANGES[extent], "none")
             found, inverse = host.unique_rows(rows)
             wanted, places = np.unique(rows, axis=0, return_inverse=True)
             assert (found.dtype, inverse.dtype) == (np.int32, np.int32)

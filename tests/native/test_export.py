@@ -79,7 +79,7 @@ def test_exported_gradients_are_the_same(rng):
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
 
 
-# Of a layer of each kind, both gradients too, whose voxels are spread over two devices.
+# Of a layer of each kind, both gradients too, whose voxels are distributed over two devices.
 SPREAD = """
 import jax, numpy as np
 from benchmarks.workloads import random_cube
@@ -96,8 +96,8 @@ kernel_map = vx.kernel_map(voxels, 3)
 loss = lambda x, w: convolve(x, w, kernel_map).sum()
 for weight in (dense, dense[:, :, 0]):
     for function in (loss, jax.grad(loss, (0, 1))):
-        spread = jax.jit(function, in_shardings=(rows, whole))
-        assert "@voxax_" not in jax.export.export(spread)(voxels.features, weight).mlir_module()
+        split = jax.jit(function, in_shardings=(rows, whole))
+        assert "@voxax_" not in jax.export.export(split)(voxels.features, weight).mlir_module()
 """
 
 

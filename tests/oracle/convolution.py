@@ -26,11 +26,14 @@ def pairs(inputs, outputs, offsets, stride=1, dilation=1, transposed=False):
     for site in coarse:
         batch, *center = site
         ndim = len(center)
-        steps, spread = per_axis(stride, ndim), per_axis(dilation, ndim)
+        steps, dilations = per_axis(stride, ndim), per_axis(dilation, ndim)
         for k, offset in enumerate(offsets):
             place = (
                 batch,
-                *(c * s + o * d for c, s, o, d in zip(center, steps, offset, spread, strict=True)),
+                *(
+                    c * s + o * d
+                    for c, s, o, d in zip(center, steps, offset, dilations, strict=True)
+                ),
             )
             if place in fine:
                 found.append((site, k, place) if transposed else (place, k, site))
@@ -50,9 +53,9 @@ def reached_sites(sites, offsets, stride=1, dilation=1, transposed=False, spatia
     reached = set()
     for batch, *center in sites:
         ndim = len(center)
-        steps, spread = per_axis(stride, ndim), per_axis(dilation, ndim)
+        steps, dilations = per_axis(stride, ndim), per_axis(dilation, ndim)
         for offset in offsets:
-            shift = [o * d for o, d in zip(offset, spread, strict=True)]
+            shift = [o * d for o, d in zip(offset, dilations, strict=True)]
             if transposed:
                 place = [c * s + o for c, s, o in zip(center, steps, shift, strict=True)]
             else:

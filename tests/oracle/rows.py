@@ -37,11 +37,11 @@ def coarse_rows(rows, stride):
 def reached_rows(rows, kernel_size, stride=1, dilation=1, transposed=False):
     """Every site that a tap reaches: the outputs of a generative map."""
     ndim = rows.shape[1] - 1
-    size, step, spread = (per_axis(v, ndim) for v in (kernel_size, stride, dilation))
+    size, step, dilations = (per_axis(v, ndim) for v in (kernel_size, stride, dilation))
     sites = set()
     for batch, *site in rows.tolist():
         for offset in box_offsets(size, step):
-            shift = [o * d for o, d in zip(offset, spread, strict=True)]
+            shift = [o * d for o, d in zip(offset, dilations, strict=True)]
             if transposed:
                 sites.add((batch, *(c * s + o for c, s, o in zip(site, step, shift, strict=True))))
             else:

@@ -1,4 +1,4 @@
-"""Scenes are spread evenly, whatever their sizes."""
+"""Check that scenes of any sizes are packed evenly."""
 
 import itertools
 

@@ -52,7 +52,7 @@ def demo(
         resume: Continue from the checkpoint in --out.
         profile: Folder for a trace of a few training steps, with layers by name, for
             TensorBoard, XProf or Perfetto.
-        devices: How many devices a step's scenes are spread over; on a CPU host devices, which
+        devices: How many devices a step's scenes are distributed over; on a CPU host devices, which
             share its cores.
         batch_size: Scenes of a step, by default one for each device. On any number of devices
             the same batch size and seed give the same steps, up to rounding.

@@ -33,7 +33,7 @@ def train(
         config: The configuration, a TOML file.
         resume: Continue from the checkpoint in the folder of the results.
         out: Folder for the results, instead of the file's.
-        devices: Devices that a step is spread over, instead of the file's.
+        devices: Devices that a step is distributed over, instead of the file's.
     """
     from voxax.cli.process import keep_heap, use_devices
     from voxax.cli.train_config import read_config

@@ -127,7 +127,7 @@ class TrainConfig:
     path: Path
     out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
     seed: int = _key("of order and augmentation", 0, low=0)
-    devices: int = _key("that a step's scenes are spread over", 1, low=1)
+    devices: int = _key("that a step's scenes are distributed over", 1, low=1)
     data: Data
     augment: Augment
     model: Model

@@ -7,9 +7,9 @@ VERDICT = "static"
 
 def model(x, counts):
     rows = torch.nonzero_static(x, size=12)
-    spread = counts.repeat_interleave(counts, output_size=3)
+    repeated = counts.repeat_interleave(counts, output_size=3)
     kept = torch.where((torch.arange(3) < counts[0])[:, None], x, 0)
-    return rows, spread, kept
+    return rows, repeated, kept
 
 
 def inputs():

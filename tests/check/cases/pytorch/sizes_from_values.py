@@ -9,8 +9,8 @@ def model(x, labels, counts):
     rows = torch.nonzero(x)  # expect: VX106
     (same,) = torch.where(labels == 1)  # expect: VX106
     classes = labels.unique()  # expect: VX106
-    spread = counts.repeat_interleave(counts)  # expect: VX106
-    return rows, same, classes, spread
+    repeated = counts.repeat_interleave(counts)  # expect: VX106
+    return rows, same, classes, repeated
 
 
 def inputs():
