@@ -129,6 +129,14 @@ class Problem:
         return (taps, c_in, c_out)
 
     @property
+    def operand_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of the two operands, see :class:`Apply`."""
+        x = self.layer.in_capacity, self.in_channels
+        dy = self.layer.out_capacity, self.out_channels
+        weight = self.weight_shape
+        return {"forward": (x, weight), "dgrad": (dy, weight), "wgrad": (x, dy)}[self.product]
+
+    @property
     def result_shape(self) -> tuple[int, ...]:
         """Shape of what the product computes."""
         if self.product == "wgrad":

@@ -22,7 +22,6 @@ from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup
 from voxax.algorithms.implicit_gemm import tpu
 from voxax.errors import VoxaxError
-from voxax.geometry.kernel_map import View
 from voxax.hardware import HardwareInfo
 from voxax.predict.compiled_program import CompiledProgram, Cost
 from voxax.predict.cycles import outcomes
@@ -30,7 +29,7 @@ from voxax.products.inspect import find_products
 from voxax.tuning import Resolved, targeting
 from voxax.tuning.entry import Entry, Measured, utc_now
 from voxax.tuning.sample import Sample, sample_of
-from voxax.tuning.space import Candidate, Space, space_of
+from voxax.tuning.space import Candidate, Space, space_of, views_read
 
 _OPEN = "it has loops whose length is known at run time only"
 
@@ -90,10 +89,7 @@ def predict(
     begin = time.perf_counter()
     space = space_of(problem, admitted, hardware)
     priced = _priced(space)
-    needed: dict[str, View | None] = {}
-    for candidate in priced:
-        needed.update(candidate.kernel.views_of(problem, candidate.parameters))
-    sample = sample_of(problem, None, needed)
+    sample = sample_of(problem, None, views_read(problem, priced))
     packed = base64.b64encode(pickle.dumps(problem)).decode()
     shapes = {name: view.shape for name, view in sample.views.items()}
     arguments = [{"packed": packed, "shapes": shapes, **_named(candidate)} for candidate in priced]
@@ -119,17 +115,14 @@ def product(
     problem: Problem = pickle.loads(base64.b64decode(packed))
     chosen = tuple((str(name), value) for name, value in parameters)
     (run,) = (k for k in lookup(algorithm, problem.layer.kind) if k.platform == platform)
-    x = (problem.layer.in_capacity, problem.in_channels), problem.dtype
-    y = (problem.layer.out_capacity, problem.out_channels), problem.dtype
-    w = problem.weight_shape, problem.dtype
-    a, b = {"forward": (x, w), "dgrad": (y, w), "wgrad": (x, y)}[problem.product]
+    a, b = (jax.ShapeDtypeStruct(shape, problem.dtype) for shape in problem.operand_shapes)
     names = run.views_of(problem, chosen)
     views = {name: jax.ShapeDtypeStruct(tuple(shapes[name]), "int32") for name in names}
 
     def call(a: jax.Array, b: jax.Array, views: dict[str, jax.Array]) -> jax.Array:
         return run.apply(problem, chosen, a, b, views)
 
-    return call, jax.ShapeDtypeStruct(*a), jax.ShapeDtypeStruct(*b), views
+    return call, a, b, views
 
 
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:

@@ -46,7 +46,7 @@ class Call:
 
 
 def is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Whether all arguments, and the parameters of a module, have values."""
+    """Return whether all arguments, and the parameters of a module, have values."""
     leaves = jax.tree.leaves((args, pure_call(fn)[1]))
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     return not shapes and not _compat.is_traced(leaves)

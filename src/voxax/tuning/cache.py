@@ -494,12 +494,12 @@ def locked(path: Path, patience: float) -> Iterator[None]:
 
 
 def is_device(name: Any) -> bool:
-    """Whether ``name`` can be a device's: file-safe, and no path."""
+    """Return whether ``name`` can be a device's: file-safe, and no path."""
     return isinstance(name, str) and len(name) <= _MAX_DEVICE and bool(_DEVICE.fullmatch(name))
 
 
 def is_key(key: Any) -> bool:
-    """Whether ``key`` is 1 to 512 printable ASCII characters."""
+    """Return whether ``key`` is 1 to 512 printable ASCII characters."""
     return isinstance(key, str) and 0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()
 
 

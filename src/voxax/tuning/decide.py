@@ -108,7 +108,8 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
     if policy.mode == "off":
         return _choice(space, space.heuristics[0], "predicted")
     best = fastest(space, entry)
-    if entry is not None and entry.source != "measured" and _is_rejected(best, policy):
+    own = entry is not None and entry.source == "measured"
+    if best is not None and not own and best[0].identity in policy.rejected:
         entry = best = None
     if policy.measured and best is None:
         raise AlgorithmError(_nothing_left(space.problem, space.refused, entry))
@@ -122,7 +123,7 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
     if best is None or entry is None:
         return _default(space, entry, policy)
     candidate, seconds = best
-    if entry.source == "measured":
+    if own:
         source: Source = "measured" if policy.measured else "cached"
         return _choice(space, candidate, source, seconds, entry)
     # Times that were predicted, or measured elsewhere, say nothing about results on this device.
@@ -130,10 +131,6 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
     if entry.source == "shipped":
         return _choice(space, candidate, "shipped", seconds, entry, check)
     return _choice(space, candidate, "predicted", None, entry, check)
-
-
-def _is_rejected(best: tuple[Candidate, float] | None, policy: Policy) -> bool:
-    return best is not None and best[0].identity in policy.rejected
 
 
 def _pinned(space: Space, policy: Policy) -> Choice:
@@ -209,13 +206,13 @@ def fastest(space: Space, entry: Entry | None) -> tuple[Candidate, float] | None
 
 
 def leaves_unknown(space: Space, entry: Entry | None) -> bool:
-    """Whether a candidate was never considered, or none ran to the end."""
+    """Return whether a candidate was never considered, or none ran to the end."""
     records = [m for _, m in _records(space, entry)]
     return None in records or not any(m is not None and m.verdict == "ok" for m in records)
 
 
 def is_complete(space: Space, entry: Entry) -> bool:
-    """Whether every candidate had its turn."""
+    """Return whether every candidate had its turn."""
     return all(m is not None and m.reached for _, m in _records(space, entry))
 
 

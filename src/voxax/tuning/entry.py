@@ -151,7 +151,7 @@ class Entry:
 
     @property
     def predicted(self) -> bool:
-        """Whether the times were predicted instead of measured."""
+        """Return whether the times were predicted instead of measured."""
         return self.source == "predicted"
 
     def time(self) -> datetime.datetime:
@@ -187,7 +187,7 @@ class Entry:
         return dataclasses.replace(other, measured=measured, seconds_spent=spent)
 
     def knows(self, candidate: tuple[str, Parameters, int]) -> bool:
-        """Whether there is a record of it: the name, parameters and revision."""
+        """Return whether there is a record of it: the name, parameters and revision."""
         return any(m.candidate == candidate for m in self.measured)
 
     def ranked(self) -> tuple[Measured, ...]:

@@ -108,7 +108,7 @@ def measure(
         first = runner.once()
         best = min(best, first)
         if first > _HOPELESS * best:
-            done.append(_measured(runner.candidate, first, "slow"))
+            done.append(Measured(*runner.candidate.identity, first, "slow"))
         else:
             runners.append(runner)
     _rounds(runners, _ROUNDS)
@@ -117,7 +117,7 @@ def measure(
         close = [r for r in runners if r.figure <= _CLOSE * quickest]
         if len(close) > 1:
             _rounds(close, _MORE_ROUNDS)
-    return (*done, *(_measured(r.candidate, r.figure, "ok") for r in runners))
+    return (*done, *(Measured(*r.candidate.identity, r.figure, "ok") for r in runners))
 
 
 def check(
@@ -159,10 +159,10 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
     try:
         result = np.asarray(runner.run())
     except Exception as error:
-        return _measured(runner.candidate, None, "failed", _reason(error))
+        return _failed(runner.candidate, error)
     name = "masked" if problem.layer.kind == "dynamic" else "explicit_gemm"
     wrong = objection(result, expected, problem.dtype, problem.layer.precision, name)
-    return None if wrong is None else _measured(runner.candidate, None, "rejected", wrong)
+    return None if wrong is None else Measured(*runner.candidate.identity, None, "rejected", wrong)
 
 
 def _compile(
@@ -190,7 +190,11 @@ def _built(
         with settings(), undisturbed():
             return _Runner(candidate, compiled(problem, candidate, sample))
     except Exception as error:
-        return _measured(candidate, None, "failed", _reason(error))
+        return _failed(candidate, error)
+
+
+def _failed(candidate: Candidate, error: Exception) -> Measured:
+    return Measured(*candidate.identity, None, "failed", f"{type(error).__name__}: {error}")
 
 
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
@@ -202,17 +206,6 @@ def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
             return
         for runner in runners:
             runner.once()
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _measured(
-    candidate: Candidate, seconds: float | None, verdict: str, reason: str = ""
-) -> Measured:
-    name, parameters, revision = candidate.identity
-    return Measured(name, parameters, revision, seconds, verdict, reason)  # type: ignore[arg-type]
 
 
 _PER_PROBLEM = 2.0

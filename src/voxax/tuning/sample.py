@@ -123,14 +123,7 @@ def _offsets(problem: Problem) -> np.ndarray:
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
     """Normally distributed in every row."""
     rng = np.random.default_rng(0)
-    x_shape = (problem.layer.in_capacity, problem.in_channels)
-    y_shape = (problem.layer.out_capacity, problem.out_channels)
-    shapes = {
-        "forward": (x_shape, problem.weight_shape),
-        "dgrad": (y_shape, problem.weight_shape),
-        "wgrad": (x_shape, y_shape),
-    }[problem.product]
-    a, b = (jnp.asarray(_values(rng, shape, problem.dtype)) for shape in shapes)
+    a, b = (jnp.asarray(_values(rng, s, problem.dtype)) for s in problem.operand_shapes)
     return a, b
 
 

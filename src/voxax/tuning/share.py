@@ -83,7 +83,7 @@ def _ask(client: Any, topic: str, decide: Callable[[], str], timeout: float) -> 
 
 
 def _claim(client: Any, key: str) -> bool:
-    """Whether this process is the first. The store refuses to set a key again."""
+    """Return whether this process is the first. The store refuses to set a key again."""
     try:
         client.key_value_set(f"{key}/claim", "claimed", allow_overwrite=False)
     except Exception as error:

@@ -113,6 +113,14 @@ def _portable(name: str, problem: Problem) -> Candidate | None:
     return None
 
 
+def views_read(problem: Problem, candidates: Iterable[Candidate]) -> dict[str, View | None]:
+    """The arrays that the candidates read, by name, and what builds each (None: the map)."""
+    views: dict[str, View | None] = {}
+    for candidate in candidates:
+        views.update(candidate.kernel.views_of(problem, candidate.parameters))
+    return views
+
+
 def views_of(
     requests: Iterable[tuple[Problem, Resolved]], hardware: HardwareInfo, every: bool
 ) -> dict[str, View | None]:
@@ -132,6 +140,5 @@ def views_of(
         space = space_of(problem, admitted, hardware)
         likely = space.candidates if every else space.heuristics[:1]
         elsewhere = (_portable(c.kernel.name, problem) or c for c in space.heuristics)
-        for c in (*likely, *elsewhere):
-            views.update(c.kernel.views_of(problem, c.parameters))
+        views.update(views_read(problem, (*likely, *elsewhere)))
     return dict(sorted(views.items()))

@@ -51,7 +51,6 @@ import jax
 
 from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup, names
-from voxax.geometry.kernel_map import View
 from voxax.tuning.cache import TuningCache, cache_for, device_name
 from voxax.tuning.decide import (
     Choice,
@@ -67,7 +66,7 @@ from voxax.tuning.measure import allowance, check, measure, progress, spend, und
 from voxax.tuning.request import AutotuneMode, Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
 from voxax.tuning.share import agree
-from voxax.tuning.space import Candidate, Space, reference_of, space_of
+from voxax.tuning.space import Candidate, Space, reference_of, space_of, views_read
 from voxax.tuning.target import hardware_of
 
 _LOG = logging.getLogger("voxax.tuning")
@@ -142,7 +141,7 @@ def choose(
 
 
 def foresee(problem: Problem, admitted: Resolved) -> Choice:
-    """What :func:`choose` would answer from what is known now; measures and checks nothing.
+    """Return the choice of :func:`choose` from what is known now; measure and check nothing.
 
     A choice that would be measured first is given as ``predicted``.
 
@@ -315,10 +314,7 @@ def _compared(problem: Problem, candidate: Candidate, device: Any) -> str | None
 
 
 def _sample(problem: Problem, candidates: Iterable[Candidate], views: _Views) -> Sample:
-    needed: dict[str, View | None] = {}
-    for c in candidates:
-        needed.update(c.kernel.views_of(problem, c.parameters))
-    return sample_of(problem, views, needed)
+    return sample_of(problem, views, views_read(problem, candidates))
 
 
 def _in_worker(work: Callable[[], _Result], device: Any) -> _Result:
