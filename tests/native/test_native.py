@@ -14,7 +14,7 @@ from voxax import _native
 from voxax.algorithms.depthwise import cpu as depthwise
 from voxax.algorithms.depthwise.cpu import gradients
 from voxax.algorithms.implicit_gemm import cpu
-from voxax.algorithms.rows import table_views
+from voxax.algorithms.rows import table_read
 from voxax.coords import find_neighbors
 
 native = pytest.mark.skipif(
@@ -117,7 +117,7 @@ def run(problem, parameters, table, x, dy, w):
     }
     a, b = {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[problem.product]
     apply = jax.jit(lambda a, b, views: body_of(problem).apply(problem, parameters, a, b, views))
-    return apply(a, b, {name: views[name] for name in table_views(problem.product, False)})
+    return apply(a, b, {name: views[name] for name in table_read((), problem.product, False)})
 
 
 def check(rng, problem, table):

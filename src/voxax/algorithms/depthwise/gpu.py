@@ -61,7 +61,7 @@ def apply(
     result = product_dtype(a.dtype)
     if 0 in (*a.shape, *b.shape, *shape):
         return jnp.zeros(shape, result)
-    kernel = gpu_kernel.Kernel(
+    config = gpu_kernel.TileConfig(
         rows=int(values["gemm_block_size" if wgrad else "fwd_block_size"]),
         channels=int(values["channel_block"]),
         splits=int(values.get("split_k_factor", 1)),
@@ -69,12 +69,12 @@ def apply(
         interpret=bool(values.get("interpret", 0)),
     )
     if wgrad:
-        parts = gpu_kernel.weight_product(kernel, views["pairs"], views["pair_starts"], a, b)
+        parts = gpu_kernel.weight_product(config, views["pairs"], views["pair_starts"], a, b)
         return jnp.sum(parts, axis=0).astype(result)
     (name,) = gpu.reads(parameters, problem.product, problem.layer.symmetric)
     table = views[name]
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    return gpu_kernel.product(kernel, tiles_of(table, kernel.rows), a, w, result)
+    return gpu_kernel.product(config, tiles_of(table, config.rows), a, w, result)
 
 
 TRITON = dataclasses.replace(

@@ -19,6 +19,7 @@ from jax.experimental.pallas import triton as plgpu
 from voxax import _compat
 from voxax.algorithms.implicit_gemm.gpu_kernel import (
     Tiles,
+    call,
     divided,
     index_range,
     part_of_pairs,
@@ -27,7 +28,7 @@ from voxax.algorithms.implicit_gemm.gpu_kernel import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class TileConfig:
     """The static side of a call.
 
     Attributes:
@@ -36,6 +37,7 @@ class Kernel:
       splits: parts that the pairs of a tap are cut into.
       warps: threads by 32.
       interpret: run as plain JAX, on any platform.
+      stages: how Triton pipelines loops.
     """
 
     rows: int
@@ -43,27 +45,28 @@ class Kernel:
     splits: int
     warps: int
     interpret: bool = False
+    stages: int = 2
 
 
-def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any) -> jax.Array:
+def product(config: TileConfig, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any) -> jax.Array:
     """``y[order[m]] = sum_k x[table[k, m]] * w[k]``: ``[rows, C]``.
 
     Args:
-      kernel: see there.
+      config: see there.
       tiles: see :class:`voxax.algorithms.implicit_gemm.gpu_kernel.Tiles`.
       x: ``[N, C]``.
       w: ``[K, C]``.
       dtype: of the result.
     """
     rows, channels = tiles.table.shape[1], w.shape[1]
-    blocks = pl.cdiv(channels, kernel.channels)
+    blocks = pl.cdiv(channels, config.channels)
     order = tiles.table.shape[0] - 1
 
     def body(table: Any, taps: Any, counts: Any, x_ref: Any, w_ref: Any, out: Any) -> None:
         tile, block = divided(pl.program_id(0), blocks)
-        places = tile * kernel.rows + index_range(kernel.rows)
+        places = tile * config.rows + index_range(config.rows)
         there = places < rows
-        own = block * kernel.channels + index_range(kernel.channels)
+        own = block * config.channels + index_range(config.channels)
         has = own < channels
 
         def step(turn: jax.Array, total: jax.Array) -> jax.Array:
@@ -77,7 +80,7 @@ def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any
             weight = plgpu.load(w_ref.at[tap, own], mask=has, other=0.0)
             return total + picked.astype(jnp.float32) * weight.astype(jnp.float32)[None, :]
 
-        zero = jnp.zeros((kernel.rows, kernel.channels), jnp.float32)
+        zero = jnp.zeros((config.rows, config.channels), jnp.float32)
         total = jax.lax.fori_loop(jnp.int32(0), counts[tile], step, zero)
         # Where there is no row: places of their own, since masked writes must not meet others.
         target = plgpu.load(table.at[order, places], mask=there, other=0)
@@ -90,31 +93,31 @@ def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any
 
     grid = (blocks * len(tiles.counts),)
     out = _compat.shape_like((rows, channels), dtype, x)
-    return _call(kernel, body, grid, out, tiles.table, tiles.taps, tiles.counts, x, w)
+    return call(config, body, grid, out, tiles.table, tiles.taps, tiles.counts, x, w)
 
 
 def weight_product(
-    kernel: Kernel, pairs: jax.Array, starts: jax.Array, x: jax.Array, dy: jax.Array
+    config: TileConfig, pairs: jax.Array, starts: jax.Array, x: jax.Array, dy: jax.Array
 ) -> jax.Array:
     """``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]``: ``float32[splits, K, C]``, to be added.
 
     Args:
-      kernel: see there.
+      config: see there.
       pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
       x, dy: ``[N, C]`` and ``[M, C]``.
     """
     taps, channels = len(starts) - 1, x.shape[1]
-    blocks = pl.cdiv(channels, kernel.channels)
+    blocks = pl.cdiv(channels, config.channels)
 
     def body(pairs_ref: Any, starts_ref: Any, x_ref: Any, dy_ref: Any, out: Any) -> None:
         rest, block = divided(pl.program_id(0), blocks)
         split, tap = divided(rest, taps)
-        own = block * kernel.channels + index_range(kernel.channels)
+        own = block * config.channels + index_range(config.channels)
         has = own < channels
-        begin, end = part_of_pairs(kernel, starts_ref, tap, split)
+        begin, end = part_of_pairs(config, starts_ref, tap, split)
 
         def step(turn: jax.Array, total: jax.Array) -> jax.Array:
-            places = begin + turn * kernel.rows + index_range(kernel.rows)
+            places = begin + turn * config.rows + index_range(config.rows)
             there = places < end
             mask = there[:, None] & has[None, :]
             sources = plgpu.load(pairs_ref.at[0, places], mask=there, other=0)
@@ -123,22 +126,11 @@ def weight_product(
             slopes = plgpu.load(dy_ref.at[targets[:, None], own[None, :]], mask=mask, other=0.0)
             return total + picked.astype(jnp.float32) * slopes.astype(jnp.float32)
 
-        zero = jnp.zeros((kernel.rows, kernel.channels), jnp.float32)
-        steps = quotient(end - begin + (kernel.rows - 1), kernel.rows)
+        zero = jnp.zeros((config.rows, config.channels), jnp.float32)
+        steps = quotient(end - begin + (config.rows - 1), config.rows)
         total = jax.lax.fori_loop(jnp.int32(0), steps, step, zero)
         plgpu.store(out.at[split, tap, own], jnp.sum(total, axis=0), mask=has)
 
-    grid = (blocks * taps * kernel.splits,)
-    out = _compat.shape_like((kernel.splits, taps, channels), jnp.float32, x)
-    return _call(kernel, body, grid, out, pairs, starts, x, dy)
-
-
-def _call(kernel: Kernel, body: Any, grid: tuple[int, ...], out: Any, *operands: Any) -> jax.Array:
-    """Operands stay in global memory, and bodies load what they need."""
-    return pl.pallas_call(
-        body,
-        grid=grid,
-        out_shape=out,
-        compiler_params=plgpu.CompilerParams(num_warps=kernel.warps, num_stages=2),
-        interpret=kernel.interpret,
-    )(*operands)
+    grid = (blocks * taps * config.splits,)
+    out = _compat.shape_like((config.splits, taps, channels), jnp.float32, x)
+    return call(config, body, grid, out, pairs, starts, x, dy)

@@ -13,27 +13,29 @@ import jax.numpy as jnp
 
 from voxax.algorithms.implicit_gemm.tpu import WINDOWED as DENSE
 from voxax.algorithms.implicit_gemm.windows import (
+    CHANNELS,
+    SHORTEST,
     WINDOW_ALIGNMENT,
     WINDOW_TILE,
     Columns,
+    MapArrays,
+    block_sizes,
     columns_of,
+    fitting,
+    free_smem,
     most_visits,
+    padded,
+    parts_of,
+    scalar_bytes,
+    split,
     tiles_of_visits,
+    unfit,
 )
 from voxax.algorithms.kernel import Parameters, Problem, first_of
-from voxax.algorithms.rows import clear_unreached, oriented, table_name
+from voxax.algorithms.rows import clear_unreached, oriented
 from voxax.hardware import HardwareInfo
 
 _DTYPES = ("float32", "bfloat16")
-# Of these precisions bfloat16 operands are enough.
-_ONE_PASS = ("default", "fastest", "bfloat16")
-# Lengths of windows, as for dense weights.
-_WINDOWS = (256, 512)
-# Channels are taken in multiples of this.
-_CHANNELS = 128
-_MOST_TAPS = 343
-# float32 is the sum of three bfloat16 numbers, of 8 bits each.
-_PARTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,24 +52,20 @@ class Blocks:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why these window kernels cannot run this problem, or None."""
-    if problem.platform != "tpu":
-        return f"the window kernels run on TPUs, not on {problem.platform}"
-    if problem.layer.kind != "depthwise":
-        return f"these window kernels take depthwise weights, not {problem.layer.kind} ones"
-    if problem.dtype not in _DTYPES:
-        return f"the window kernels multiply {' and '.join(_DTYPES)}, got {problem.dtype}"
-    if problem.layer.num_offsets > _MOST_TAPS:
-        return f"the window kernels take {_MOST_TAPS} taps at most, got {problem.layer.num_offsets}"
-    if not _fitting(problem, hardware):
-        least = Blocks(_WINDOWS[0], _CHANNELS)
+    """Depthwise weights on TPUs, whose blocks fit the chip."""
+    allowed = " and ".join(_DTYPES)
+    reason = f"the window kernels multiply {allowed}, got {problem.dtype}"
+    reason = None if problem.dtype in _DTYPES else reason
+    reason = unfit(problem, "these window kernels take depthwise", reason)
+    if reason is None and not _fitting(problem, hardware):
+        least, taps = Blocks(SHORTEST, CHANNELS), problem.layer.num_offsets
         return (
             f"the window kernels need {_vmem_bytes(problem, least)} bytes of vector memory and "
-            f"{_smem_bytes(problem, least)} of scalar memory for {problem.layer.num_offsets} taps "
-            f"and {problem.out_rows} rows, the chip has {hardware.vmem_bytes or 0} and "
-            f"{_free_smem(hardware)}"
+            f"{_smem_bytes(problem, least)} of scalar memory for {taps} taps and "
+            f"{problem.out_rows} rows, the chip has {hardware.vmem_bytes or 0} and "
+            f"{free_smem(hardware)}"
         )
-    return None
+    return reason
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
@@ -94,51 +92,46 @@ def apply(
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
     # Not with voxax: only programs that use it need Pallas.
     from voxax.algorithms.depthwise import tpu_kernel
+    from voxax.algorithms.implicit_gemm.tpu_kernel import TileConfig, Visits
 
     values = dict(parameters)
     blocks = Blocks(int(values["window_rows"]), int(values["channel_block"]))
-    name = table_name(problem)
-    table, other = views[name], views["neighbors"]
-    if not problem.layer.symmetric:
-        (other,) = (views[n] for n in ("neighbors", "transposed_neighbors") if n != name)
-    channels = problem.in_channels
-    wgrad = problem.product == "wgrad"
-    shape = problem.result_shape
+    kmap, shape = MapArrays.of(problem, views), problem.result_shape
+    table, channels = kmap.table, problem.in_channels
     if 0 in (*a.shape, *b.shape, *table.shape, *shape):
         return jnp.zeros(shape, a.dtype)
 
-    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
-    windows = views["windows" if name == "neighbors" else "transposed_windows"]
-    visits, visited, fits = _visits(problem, blocks, columns, windows, a.shape[0])
-    kernel = tpu_kernel.Kernel(
-        columns, blocks.window, _parts(problem), _vmem_bytes(problem, blocks),
-        bool(values.get("interpret", 0)),
-    )  # fmt: skip
-    places = WINDOW_TILE * windows.shape[1]
-    fill = ((0, -problem.layer.num_offsets % 8), (0, places - table.shape[0]))
-    arguments = kernel, tpu_kernel.Visits(*visits), jnp.pad(table.T, fill, constant_values=-1)
+    columns = kmap.columns
+    visits, visited, fits = _visits(problem, blocks, columns, kmap.windows, a.shape[0])
+    config = TileConfig(
+        columns=columns,
+        window=blocks.window,
+        parts=parts_of(problem),
+        vmem_bytes=_vmem_bytes(problem, blocks),
+        interpret=bool(values.get("interpret", 0)),
+    )
+    by_tap, block = kmap.by_tap, blocks.channels
+    arguments = config, Visits(*visits), by_tap
     # Rows that nothing reads are zero, since zero times NaN is NaN. A window may begin at the last.
     rows = a.shape[0] + blocks.window
-    x = _padded(clear_unreached(a, other), rows + -rows % WINDOW_ALIGNMENT, blocks)
-    xs = [_in_parts(part, _parts(problem)) for part in _split(x, blocks)]
+    x = padded(clear_unreached(a, kmap.other), rows + -rows % WINDOW_ALIGNMENT, block)
+    xs = [_in_parts(part, parts_of(problem)) for part in split(x, block, 1)]
 
-    if wgrad:
-        dy = _padded(clear_unreached(b, table).astype(jnp.float32), places, blocks)
-        dys = _split(dy, blocks)
+    if problem.product == "wgrad":
+        dy = padded(clear_unreached(b, table).astype(jnp.float32), by_tap.shape[1], block)
+        dys = split(dy, block, 1)
         parts = [tpu_kernel.weight_product(*arguments, *p) for p in zip(xs, dys, strict=True)]
         whole = jnp.concatenate(parts, axis=1)[: problem.layer.num_offsets, :channels]
         return jnp.where(jnp.all(fits), whole, jnp.nan).astype(a.dtype)
 
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    w = _padded(
-        w.astype(jnp.float32), problem.layer.num_offsets + -problem.layer.num_offsets % 8, blocks
-    )
-    ws = _split(w, blocks)
+    w = padded(w.astype(jnp.float32), by_tap.shape[0], block)
+    ws = split(w, block, 1)
     parts = [tpu_kernel.product(*arguments, *p, a.dtype) for p in zip(xs, ws, strict=True)]
     y = jnp.concatenate(parts, axis=1).reshape(len(visited), WINDOW_TILE, -1)
     y = jnp.where(visited[:, None, None], y, jnp.zeros((), y.dtype))
     y = jnp.where(fits[:, None, None], y, jnp.asarray(jnp.nan, y.dtype))
-    return y.reshape(places, -1)[: shape[0], :channels]
+    return y.reshape(by_tap.shape[1], -1)[: shape[0], :channels]
 
 
 def _visits(
@@ -171,30 +164,18 @@ def _in_parts(x: jax.Array, parts: int) -> jax.Array:
     return jnp.concatenate(found, axis=1).astype(jnp.bfloat16)
 
 
-def _padded(x: jax.Array, rows: int, blocks: Blocks) -> jax.Array:
-    return jnp.pad(x, ((0, rows - x.shape[0]), (0, -x.shape[1] % blocks.channels)))
-
-
-def _split(x: jax.Array, blocks: Blocks) -> list[jax.Array]:
-    return jnp.split(x, x.shape[1] // blocks.channels, axis=1)
-
-
-def _parts(problem: Problem) -> int:
-    return _PARTS if problem.dtype == "float32" and problem.layer.precision not in _ONE_PASS else 1
-
-
 def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
-    vmem, smem = hardware.vmem_bytes or 0, _free_smem(hardware)
-    whole = max(1, -(-problem.in_channels // _CHANNELS))
-    pieces = {-(-whole // number) for number in range(1, whole + 1)}
-    sizes = sorted((_CHANNELS * piece for piece in pieces), reverse=True)
-    found = []
-    for window in _WINDOWS:
-        fitting = (b for size in sizes if _vmem_bytes(problem, b := Blocks(window, size)) <= vmem)
-        best = next(fitting, None)
-        if best is not None and _smem_bytes(problem, best) <= smem:
-            found.append(best)
-    return found
+    sizes = block_sizes(problem.in_channels)
+    return fitting(
+        hardware,
+        lambda window: (Blocks(window, size) for size in sizes),
+        lambda blocks: _vmem_bytes(problem, blocks),
+        lambda blocks: _smem_bytes(problem, blocks),
+    )
+
+
+def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
+    return scalar_bytes(problem, blocks.window, WINDOW_ALIGNMENT, 1)
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
@@ -204,25 +185,12 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
         problem.layer.num_offsets + 8,
     )
     longest, wide = max(map(len, columns)), 4
-    selected = blocks.channels * _parts(problem)
+    selected = blocks.channels * parts_of(problem)
     tile = WINDOW_TILE * blocks.channels * wide
     windows = len(columns) * blocks.window * selected * 2
     twice = windows + taps * (WINDOW_TILE + 2 * blocks.channels) * wide + 2 * tile
     computed = (longest + 2) * WINDOW_TILE * (2 * blocks.window + 2 * selected) * wide
     return 2 * twice + tile + computed
-
-
-def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
-    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
-    sources = problem.gathered_rows
-    tiles = -(-problem.out_rows // WINDOW_TILE)
-    visits = most_visits(problem.layer.spec, columns, sources, tiles, blocks.window)
-    return 4 * (visits + 1 + tiles * (1 + 2 * len(columns)))
-
-
-def _free_smem(hardware: HardwareInfo) -> int:
-    """Scalar memory that arguments may fill: all but 2 KiB of 1 MiB was seen to compile."""
-    return max(0, (hardware.smem_bytes or 0) - 4096)
 
 
 WINDOWED = dataclasses.replace(

@@ -9,7 +9,6 @@ the unit once. What follows is no matrix product: each channel is multiplied by 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,51 +18,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from voxax import _compat
-from voxax.algorithms.implicit_gemm.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
+from voxax.algorithms.implicit_gemm.tpu_kernel import TileConfig, Visits, call_over_visits
+from voxax.algorithms.implicit_gemm.windows import WINDOW_ALIGNMENT, WINDOW_TILE
 
 
-@dataclasses.dataclass(frozen=True)
-class Kernel:
-    """The static side of a call.
-
-    Attributes:
-      columns: taps of each column.
-      window: rows of a window.
-      parts: ``x`` is the sum of so many bfloat16 numbers, side by side in its channels.
-      vmem_bytes: what the compiler may use.
-      interpret: run as plain JAX, on any platform.
-    """
-
-    columns: Columns
-    window: int
-    parts: int
-    vmem_bytes: int
-    interpret: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Visits:
-    """What the scalar unit knows before a step starts: ``int32``, one-dimensional.
-
-    Attributes:
-      tiles: ``[most]``, the tile of each visit; a tile's visits follow each other.
-      first: ``[tiles]``, the place of a tile's first visit.
-      starts, lengths: ``[tiles * columns]``, see ``windows.find_windows``.
-      total: ``[1]``, visits.
-    """
-
-    tiles: jax.Array
-    first: jax.Array
-    starts: jax.Array
-    lengths: jax.Array
-    total: jax.Array
-
-
-def product(kernel: Kernel, visits: Visits, table: Any, x: Any, w: Any, dtype: Any) -> jax.Array:
+def product(
+    config: TileConfig, visits: Visits, table: Any, x: Any, w: Any, dtype: Any
+) -> jax.Array:
     """``y[m] = sum_k x[table[k, m]] * w[k]``; rows of tiles without a visit are undefined.
 
     Args:
-      kernel, visits: see there.
+      config, visits: see there.
       table: ``int32[K', tiles * WINDOW_TILE]``, input row or -1; K' is a multiple of 8.
       x: ``bfloat16[N, parts * C]``, finite, with a window of rows to spare behind the last; C is a
         multiple of 128.
@@ -87,19 +52,21 @@ def product(kernel: Kernel, visits: Visits, table: Any, x: Any, w: Any, dtype: A
             out[...] = total[...].astype(out.dtype)
 
     return _call(
-        kernel,
+        config,
         visits,
         body,
         table,
         x,
         (w, pl.BlockSpec(w.shape, lambda *_: (0, 0))),
-        _compat.shape_like((table.shape[1], channels), dtype, x),
-        pl.BlockSpec((WINDOW_TILE, channels), lambda *place: (_Step(kernel, *place).tile, 0)),
+        (
+            _compat.shape_like((table.shape[1], channels), dtype, x),
+            pl.BlockSpec((WINDOW_TILE, channels), lambda *at: (_Step(config, *at).tile, 0)),
+        ),
         [pltpu.VMEM((WINDOW_TILE, channels), jnp.float32)],
     )
 
 
-def weight_product(kernel: Kernel, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
+def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
     """``dw[k] = sum_m x[table[k, m]] * dy[m]``: ``float32[K', C]``.
 
     Args: those of :func:`product`; ``dy float32[tiles * WINDOW_TILE, C]`` is finite.
@@ -118,20 +85,19 @@ def weight_product(kernel: Kernel, visits: Visits, table: Any, x: Any, dy: Any) 
 
     tile = (WINDOW_TILE, dy.shape[1])
     return _call(
-        kernel,
+        config,
         visits,
         body,
         table,
         x,
-        (dy, pl.BlockSpec(tile, lambda *place: (_Step(kernel, *place).tile, 0))),
-        _compat.shape_like(shape, jnp.float32, x),
-        pl.BlockSpec(shape, lambda *_: (0, 0)),
+        (dy, pl.BlockSpec(tile, lambda *place: (_Step(config, *place).tile, 0))),
+        (_compat.shape_like(shape, jnp.float32, x), pl.BlockSpec(shape, lambda *_: (0, 0))),
         [],
     )
 
 
 class _Step:
-    """One step of the grid, from its index and the scalars (those of ``Visits``, as refs).
+    """One step of the grid, from its index and the scalars (those of :class:`Visits`, as refs).
 
     Attributes:
       place: of the visit.
@@ -141,27 +107,27 @@ class _Step:
     """
 
     def __init__(
-        self, kernel: Kernel, place: Any,
+        self, config: TileConfig, place: Any,
         tiles: Any, first: Any, starts: Any, lengths: Any, total: Any,
     ) -> None:  # fmt: skip
         self.place, self.live = place, place < total[0]
         self.tile = tiles[place]
         self.turn = place - first[self.tile]
-        self._kernel, self._starts, self._lengths = kernel, starts, lengths
+        self._config, self._starts, self._lengths = config, starts, lengths
 
     def fetched(self, column: int) -> jax.Array:
         """First row of a column's window, or of its last again where it has no more."""
-        length, window = self._lengths[self._at(column)], self._kernel.window
+        length, window = self._lengths[self._at(column)], self._config.window
         turn = jnp.minimum(self.turn, jnp.maximum(pl.cdiv(length, jnp.int32(window)) - 1, 0))
         begin = self._starts[self._at(column)] + turn * window
         return pl.multiple_of(begin, WINDOW_ALIGNMENT)
 
     def each_tap(self, table: Any, windows: Any, use: Callable[[int, jax.Array], None]) -> None:
         """``use(tap, float32 rows [WINDOW_TILE, C])`` for columns that have this window."""
-        kernel = self._kernel
-        places = jax.lax.broadcasted_iota(jnp.int32, (WINDOW_TILE, kernel.window), 1)
-        for column, taps in enumerate(kernel.columns):
-            passed = self.turn * kernel.window
+        config = self._config
+        places = jax.lax.broadcasted_iota(jnp.int32, (WINDOW_TILE, config.window), 1)
+        for column, taps in enumerate(config.columns):
+            passed = self.turn * config.window
 
             @pl.when(self.live & (self._lengths[self._at(column)] > passed))
             def _(column: int = column, taps: tuple[int, ...] = taps, passed: Any = passed) -> None:
@@ -180,10 +146,10 @@ class _Step:
                 )
                 for turn, tap in enumerate(taps):
                     rows = chosen[turn * WINDOW_TILE : (turn + 1) * WINDOW_TILE]
-                    use(tap, _joined(rows, kernel.parts))
+                    use(tap, _joined(rows, config.parts))
 
     def _at(self, column: int) -> Any:
-        return self.tile * len(self._kernel.columns) + column
+        return self.tile * len(self._config.columns) + column
 
 
 def _joined(rows: jax.Array, parts: int) -> jax.Array:
@@ -196,50 +162,36 @@ def _joined(rows: jax.Array, parts: int) -> jax.Array:
 
 
 def _call(
-    kernel: Kernel,
+    config: TileConfig,
     visits: Visits,
     body: Callable[..., None],
     table: jax.Array,
     x: jax.Array,
     other: tuple[jax.Array, pl.BlockSpec],
-    out: Any,
-    out_spec: pl.BlockSpec,
+    out: tuple[Any, pl.BlockSpec],
     scratch: list[Any],
 ) -> jax.Array:
     """The grid over visits: windows of ``x`` by column, the table's and ``other``'s blocks."""
-    scalars = tuple(getattr(visits, field.name) for field in dataclasses.fields(visits))
-    columns = len(kernel.columns)
+    number, columns = len(visits.scalars), len(config.columns)
 
     def run(*refs: Any) -> None:
-        known, (table_ref, *rest) = refs[: len(scalars)], refs[len(scalars) :]
-        body(_Step(kernel, pl.program_id(0), *known), table_ref, rest[:columns], *rest[columns:])
+        known, (table_ref, *rest) = refs[:number], refs[number:]
+        body(_Step(config, pl.program_id(0), *known), table_ref, rest[:columns], *rest[columns:])
 
     def window(column: int) -> pl.BlockSpec:
-        shape = (pl.Element(kernel.window), pl.Element(x.shape[1]))
-        return pl.BlockSpec(shape, lambda *place: (_Step(kernel, *place).fetched(column), 0))
+        shape = (pl.Element(config.window), pl.Element(x.shape[1]))
+        return pl.BlockSpec(shape, lambda *place: (_Step(config, *place).fetched(column), 0))
 
-    table_block = (table.shape[0], WINDOW_TILE)
-    call = pl.pallas_call(
+    tile = pl.BlockSpec((table.shape[0], WINDOW_TILE), lambda *at: (0, _Step(config, *at).tile))
+    return call_over_visits(
         run,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(scalars),
-            # Traced: neither padding nor tiles without neighbours cost a step. One step at least,
-            # in which sums are set to zero.
-            grid=(jnp.maximum(visits.total[0], jnp.int32(1)),),
-            in_specs=[
-                pl.BlockSpec(table_block, lambda *place: (0, _Step(kernel, *place).tile)),
-                *(window(column) for column in range(columns)),
-                other[1],
-            ],
-            out_specs=out_spec,
-            scratch_shapes=scratch,
-        ),
-        out_shape=out,
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("arbitrary",), vmem_limit_bytes=kernel.vmem_bytes
-        ),
-        interpret=kernel.interpret,
+        config,
+        visits,
+        # Traced: neither padding nor tiles without neighbors cost a step. One step at least, in
+        # which sums are set to zero.
+        (jnp.maximum(visits.bounds[0], jnp.int32(1)),),
+        [(table, tile), *((x, window(column)) for column in range(columns)), other],
+        out,
+        scratch,
+        dimension_semantics=("arbitrary",),
     )
-    # The chip has no integers of 64 bits, which a Python number in an index map would be.
-    with jax.enable_x64(False):
-        return call(*scalars, table, *(x,) * columns, other[0])

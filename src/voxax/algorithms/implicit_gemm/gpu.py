@@ -128,19 +128,6 @@ def apply(
     views: dict[str, jax.Array],
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    values = dict(parameters)
-    return run(problem, parameters, a, b, views, int(values.get("split_k_factor", 1)))
-
-
-def run(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
-    splits: int,
-) -> jax.Array:
-    """A product in so many parts, which are added in order."""
     # Not with voxax: only programs that use it need Pallas.
     from voxax.algorithms.implicit_gemm import gpu_kernel
 
@@ -149,7 +136,8 @@ def run(
     result = product_dtype(a.dtype)
     if 0 in (*a.shape, *b.shape, *shape):
         return jnp.zeros(shape, result)
-    kernel = gpu_kernel.Kernel(
+    splits = int(values.get("split_k_factor", 1))
+    config = gpu_kernel.TileConfig(
         rows=int(values["gemm_block_size" if wgrad else "fwd_block_size"]),
         in_block=int(values["in_block"]),
         out_block=int(values["out_block"]),
@@ -161,12 +149,12 @@ def run(
     )
     if wgrad:
         parts = gpu_kernel.weight_product(
-            kernel, views["pairs"], views["pair_starts"], a, b, problem.layer.groups
+            config, views["pairs"], views["pair_starts"], a, b, problem.layer.groups
         )
         return jnp.sum(parts, axis=0).reshape(shape).astype(result)
     table, w = table_and_weight(problem, b, views)
-    tiles = gpu_kernel.tiles_of(table, kernel.rows)
-    y = gpu_kernel.product(kernel, tiles, a, w, result if splits == 1 else jnp.float32)
+    tiles = gpu_kernel.tiles_of(table, config.rows)
+    y = gpu_kernel.product(config, tiles, a, w, result if splits == 1 else jnp.float32)
     return (y[0] if splits == 1 else jnp.sum(y, axis=0)).astype(result)
 
 

@@ -28,7 +28,7 @@ from voxax import _compat
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class TileConfig:
     """The static side of a call.
 
     Attributes:
@@ -78,11 +78,11 @@ def tiles_of(table: jax.Array, rows: int) -> Tiles:
     return Tiles(table, taps, upto[:, -1])
 
 
-def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any) -> jax.Array:
+def product(config: TileConfig, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any) -> jax.Array:
     """``y[order[m]] = sum_k x[table[k, m]] @ w[k]``.
 
     Args:
-      kernel, tiles: see there.
+      config, tiles: see there.
       x: ``[N, G * C_in]``.
       w: ``[K, G, C_in, C_out]``, in the same dtype.
       dtype: of the result.
@@ -91,7 +91,7 @@ def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any
       ``[splits, rows, G * C_out]``, to be added up.
     """
     (rows, (_, groups, c_in, c_out)) = tiles.table.shape[1], w.shape
-    in_blocks, out_blocks = pl.cdiv(c_in, kernel.in_block), pl.cdiv(c_out, kernel.out_block)
+    in_blocks, out_blocks = pl.cdiv(c_in, config.in_block), pl.cdiv(c_out, config.out_block)
     columns = groups * out_blocks
     order = tiles.table.shape[0] - 1
 
@@ -99,12 +99,12 @@ def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any
         rest, column = divided(pl.program_id(0), columns)
         split, tile = divided(rest, len(tiles.counts))
         group, block = divided(column, out_blocks)
-        places = tile * kernel.rows + index_range(kernel.rows)
+        places = tile * config.rows + index_range(config.rows)
         there = places < rows
-        outs = block * kernel.out_block + index_range(kernel.out_block)
+        outs = block * config.out_block + index_range(config.out_block)
         has_out = outs < c_out
 
-        share = quotient(counts[tile] + (kernel.splits - 1), kernel.splits)
+        share = quotient(counts[tile] + (config.splits - 1), config.splits)
         first = split * share
         number = jnp.maximum(jnp.minimum(share, counts[tile] - first), 0)
 
@@ -112,7 +112,7 @@ def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any
             which, part = divided(turn, in_blocks)
             tap = taps[tile, first + which]
             sources = plgpu.load(table.at[tap, places], mask=there, other=-1)
-            ins = part * kernel.in_block + index_range(kernel.in_block)
+            ins = part * config.in_block + index_range(config.in_block)
             has_in = ins < c_in
             picked = plgpu.load(
                 x_ref.at[sources[:, None], group * c_in + ins[None, :]],
@@ -124,9 +124,9 @@ def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any
                 mask=has_in[:, None] & has_out[None, :],
                 other=0.0,
             )
-            return total + _dot(kernel, picked, weight, 1)
+            return total + _dot(config, picked, weight, 1)
 
-        zero = jnp.zeros((kernel.rows, kernel.out_block), jnp.float32)
+        zero = jnp.zeros((config.rows, config.out_block), jnp.float32)
         total = jax.lax.fori_loop(jnp.int32(0), number * in_blocks, step, zero)
         # Where there is no row: places of their own, since masked writes must not meet others.
         target = plgpu.load(table.at[order, places], mask=there, other=0)
@@ -137,19 +137,24 @@ def product(kernel: Kernel, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any
             mask=there[:, None] & has_out[None, :],
         )
 
-    shape = (kernel.splits, rows, groups * c_out)
-    grid = (columns * len(tiles.counts) * kernel.splits,)
+    shape = (config.splits, rows, groups * c_out)
+    grid = (columns * len(tiles.counts) * config.splits,)
     operands = tiles.table, tiles.taps, tiles.counts, x, w
-    return call(kernel, body, grid, _compat.shape_like(shape, dtype, x), *operands)
+    return call(config, body, grid, _compat.shape_like(shape, dtype, x), *operands)
 
 
 def weight_product(
-    kernel: Kernel, pairs: jax.Array, starts: jax.Array, x: jax.Array, dy: jax.Array, groups: int
+    config: TileConfig,
+    pairs: jax.Array,
+    starts: jax.Array,
+    x: jax.Array,
+    dy: jax.Array,
+    groups: int,
 ) -> jax.Array:
     """``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]`` over the pairs of each tap.
 
     Args:
-      kernel: see there.
+      config: see there.
       pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``.
       groups: G.
@@ -158,20 +163,20 @@ def weight_product(
       ``float32[splits, K, G, C_in, C_out]``, to be added up.
     """
     taps, c_in, c_out = len(starts) - 1, x.shape[1] // groups, dy.shape[1] // groups
-    in_blocks, out_blocks = pl.cdiv(c_in, kernel.in_block), pl.cdiv(c_out, kernel.out_block)
+    in_blocks, out_blocks = pl.cdiv(c_in, config.in_block), pl.cdiv(c_out, config.out_block)
 
     def body(pairs_ref: Any, starts_ref: Any, x_ref: Any, dy_ref: Any, out: Any) -> None:
         rest, column = divided(pl.program_id(0), groups * in_blocks * out_blocks)
         split, tap = divided(rest, taps)
         group, block = divided(column, in_blocks * out_blocks)
         in_place, out_place = divided(block, out_blocks)
-        ins = in_place * kernel.in_block + index_range(kernel.in_block)
-        outs = out_place * kernel.out_block + index_range(kernel.out_block)
+        ins = in_place * config.in_block + index_range(config.in_block)
+        outs = out_place * config.out_block + index_range(config.out_block)
         has_in, has_out = ins < c_in, outs < c_out
-        begin, end = part_of_pairs(kernel, starts_ref, tap, split)
+        begin, end = part_of_pairs(config, starts_ref, tap, split)
 
         def step(turn: jax.Array, total: jax.Array) -> jax.Array:
-            places = begin + turn * kernel.rows + index_range(kernel.rows)
+            places = begin + turn * config.rows + index_range(config.rows)
             there = places < end
             sources = plgpu.load(pairs_ref.at[0, places], mask=there, other=0)
             targets = plgpu.load(pairs_ref.at[1, places], mask=there, other=0)
@@ -185,10 +190,10 @@ def weight_product(
                 mask=there[:, None] & has_out[None, :],
                 other=0.0,
             )
-            return total + _dot(kernel, picked, slopes, 0)
+            return total + _dot(config, picked, slopes, 0)
 
-        zero = jnp.zeros((kernel.in_block, kernel.out_block), jnp.float32)
-        steps = quotient(end - begin + (kernel.rows - 1), kernel.rows)
+        zero = jnp.zeros((config.in_block, config.out_block), jnp.float32)
+        steps = quotient(end - begin + (config.rows - 1), config.rows)
         total = jax.lax.fori_loop(jnp.int32(0), steps, step, zero)
         plgpu.store(
             out.at[split, tap, group, ins[:, None], outs[None, :]],
@@ -196,25 +201,25 @@ def weight_product(
             mask=has_in[:, None] & has_out[None, :],
         )
 
-    shape = (kernel.splits, taps, groups, c_in, c_out)
-    grid = (groups * in_blocks * out_blocks * taps * kernel.splits,)
+    shape = (config.splits, taps, groups, c_in, c_out)
+    grid = (groups * in_blocks * out_blocks * taps * config.splits,)
     out = _compat.shape_like(shape, jnp.float32, x)
-    return call(kernel, body, grid, out, pairs, starts, x, dy)
+    return call(config, body, grid, out, pairs, starts, x, dy)
 
 
-def part_of_pairs(kernel: Any, starts: Any, tap: Any, split: Any) -> tuple[jax.Array, jax.Array]:
-    """``(begin, end)``: the pairs of one tap that one part of ``kernel.splits`` adds up.
+def part_of_pairs(config: Any, starts: Any, tap: Any, split: Any) -> tuple[jax.Array, jax.Array]:
+    """``(begin, end)``: the pairs of one tap that one part of ``config.splits`` adds up.
 
-    Every part but the last has whole steps of ``kernel.rows`` pairs.
+    Every part but the last has whole steps of ``config.rows`` pairs.
     """
     begin, end = starts[tap], starts[tap + 1]
-    steps = quotient(end - begin + (kernel.rows - 1), kernel.rows)
-    share = quotient(steps + (kernel.splits - 1), kernel.splits) * kernel.rows
+    steps = quotient(end - begin + (config.rows - 1), config.rows)
+    share = quotient(steps + (config.splits - 1), config.splits) * config.rows
     first = jnp.minimum(begin + split * share, end)
     return first, jnp.minimum(first + share, end)
 
 
-def call(kernel: Kernel, body: Any, grid: tuple[int, ...], out: Any, *operands: Any) -> jax.Array:
+def call(config: Any, body: Any, grid: tuple[int, ...], out: Any, *operands: Any) -> jax.Array:
     """Operands stay in global memory, and bodies load what they need.
 
     One axis: CUDA allows 2^31 programs along the first, 65,535 along the others.
@@ -223,18 +228,18 @@ def call(kernel: Kernel, body: Any, grid: tuple[int, ...], out: Any, *operands: 
         body,
         grid=grid,
         out_shape=out,
-        compiler_params=plgpu.CompilerParams(num_warps=kernel.warps, num_stages=kernel.stages),
-        interpret=kernel.interpret,
+        compiler_params=plgpu.CompilerParams(num_warps=config.warps, num_stages=config.stages),
+        interpret=config.interpret,
     )(*operands)
 
 
-def _dot(kernel: Kernel, a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
+def _dot(config: TileConfig, a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
     """The product over this axis of ``a`` and the first of ``b``, in float32."""
     return jax.lax.dot_general(
         a,
         b,
         (((axis,), (0,)), ((), ())),
-        precision=kernel.precision,
+        precision=config.precision,
         preferred_element_type=jnp.float32,
     )
 

@@ -14,39 +14,40 @@ import jax
 import jax.numpy as jnp
 
 from voxax.algorithms.implicit_gemm.windows import (
+    CHANNELS,
+    SHORTEST,
     VIEWS,
     WINDOW_ALIGNMENT,
     WINDOW_TILE,
     Columns,
+    MapArrays,
+    block_sizes,
     columns_of,
+    fitting,
+    free_smem,
     most_visits,
+    padded,
+    parts_of,
+    reads,
+    scalar_bytes,
+    split,
     tiles_of_visits,
+    unfit,
 )
 from voxax.algorithms.kernel import (
     EVERY_PRODUCT,
     Kernel,
     Parameters,
     Problem,
-    Product,
     first_of,
 )
-from voxax.algorithms.rows import clear_unreached, oriented, table_name
+from voxax.algorithms.rows import clear_unreached, oriented
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.hardware import HardwareInfo
 
 _DTYPES = ("float32", "bfloat16", "int8")
-# Of these precisions one pass over bfloat16 operands is enough.
-_ONE_PASS = ("default", "fastest", "bfloat16")
-# Of tiles of 128 rows on LiDAR sweeps and indoor scans, 98.6 to 100 % have no window longer than
-# 256 rows, and none had one longer than 512.
-_WINDOWS = (256, 512)
-# Channels are multiples of it, and so are the blocks they are taken in; or they are half of it.
-_CHANNELS = 128
+# Channels are multiples of CHANNELS, and so are the blocks they are taken in; or half of it.
 _HALF = 64
-# Every column and tap is code of its own, so many taps would take long to compile. 7 x 7 x 7.
-_MOST_TAPS = 343
-# float32 is the sum of three bfloat16 numbers, of 8 bits each.
-_PARTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Blocks:
     @property
     def packed(self) -> int:
         """Rows that stand side by side in 128 lanes."""
-        return _CHANNELS // self.in_block if self.in_block < _CHANNELS else 1
+        return CHANNELS // self.in_block if self.in_block < CHANNELS else 1
 
     @property
     def alignment(self) -> int:
@@ -76,18 +77,12 @@ class Blocks:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why the window kernels cannot run this problem, or None."""
-    if problem.platform != "tpu":
-        return f"the window kernels run on TPUs, not on {problem.platform}"
-    if problem.layer.kind != "dense":
-        return f"the window kernels multiply dense weights, not {problem.layer.kind} ones"
-    if problem.dtype not in _DTYPES:
-        return _dtype_refusal(problem.dtype)
-    if problem.layer.num_offsets > _MOST_TAPS:
-        return f"the window kernels take {_MOST_TAPS} taps at most, got {problem.layer.num_offsets}"
-    if not _fitting(problem, hardware):
+    """Dense weights on TPUs, whose blocks fit the chip."""
+    reason = None if problem.dtype in _DTYPES else _dtype_refusal(problem.dtype)
+    reason = unfit(problem, "the window kernels multiply dense", reason)
+    if reason is None and not _fitting(problem, hardware):
         return _excess(problem, hardware)
-    return None
+    return reason
 
 
 def _dtype_refusal(dtype: str) -> str:
@@ -107,18 +102,6 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
-def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The table of the side that is written, its windows, and the other table.
-
-    The other table says which rows of the gathered operand are read at all.
-    """
-    del parameters
-    if symmetric:
-        return ("neighbors", "windows")
-    windows = "windows" if product != "dgrad" else "transposed_windows"
-    return ("neighbors", "transposed_neighbors", windows)
-
-
 def apply(
     problem: Problem,
     parameters: Parameters,
@@ -132,34 +115,34 @@ def apply(
 
     values = dict(parameters)
     blocks = Blocks(*(int(values[name]) for name in _NAMES))
-    name = table_name(problem)
-    table, other = views[name], views["neighbors"]
-    if not problem.layer.symmetric:
-        (other,) = (views[n] for n in ("neighbors", "transposed_neighbors") if n != name)
-    shape = problem.result_shape
-    result = product_dtype(a.dtype)
+    kmap, shape = MapArrays.of(problem, views), problem.result_shape
+    result, table = product_dtype(a.dtype), kmap.table
     if 0 in (*a.shape, *b.shape, *table.shape, *shape):
         return jnp.zeros(shape, result)
 
-    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
-    windows = views["windows" if name == "neighbors" else "transposed_windows"]
-    visits, fits = _visits(problem, blocks, columns, windows, a.shape[0])
+    columns = kmap.columns
+    visits, fits = _visits(problem, blocks, columns, kmap.windows, a.shape[0])
     total = accumulator(a.dtype)
-    kernel = tpu_kernel.Kernel(
-        columns, blocks.window, blocks.packed, _parts(problem), total,
-        _vmem_bytes(problem, blocks), bool(values.get("interpret", 0)),
-    )  # fmt: skip
-    by_tap = _by_tap(table, WINDOW_TILE * windows.shape[1])
-    x = _gathered(problem, a, other, blocks)
-    arguments = kernel, tpu_kernel.Visits(*visits), by_tap
+    config = tpu_kernel.TileConfig(
+        columns=columns,
+        window=blocks.window,
+        parts=parts_of(problem),
+        vmem_bytes=_vmem_bytes(problem, blocks),
+        interpret=bool(values.get("interpret", 0)),
+        packed=blocks.packed,
+        total=total,
+    )
+    by_tap = kmap.by_tap
+    x = _gathered(problem, a, kmap.other, blocks)
+    arguments = config, tpu_kernel.Visits(*visits), by_tap
 
     if problem.product == "wgrad":
         dy = clear_unreached(b, table).astype(x[0].dtype)
-        dy = _padded(dy, by_tap.shape[1], blocks.out_block)
+        dy = padded(dy, by_tap.shape[1], blocks.out_block)
         parts = [
             [
                 jnp.sum(tpu_kernel.weight_product(*arguments, xs, dys), axis=0)
-                for dys in _split(dy, blocks.out_block, 1)
+                for dys in split(dy, blocks.out_block, 1)
             ]
             for xs in x
         ]
@@ -176,10 +159,10 @@ def apply(
     # Of several terms in the first alone: twice the least integer is zero.
     starts = [unvisited] + [jnp.zeros_like(unvisited)] * (len(x) - 1)
     outs = []
-    for ws in _split(_padded_weight(w, blocks), blocks.out_block, 2):
+    for ws in split(_padded_weight(w, blocks), blocks.out_block, 2):
         terms = [
             tpu_kernel.product(*arguments, xs, _weight_of(problem, part), start)
-            for xs, part, start in zip(x, _split(ws, blocks.in_block, 1), starts, strict=True)
+            for xs, part, start in zip(x, split(ws, blocks.in_block, 1), starts, strict=True)
         ]
         outs.append(sum(terms[1:], terms[0]))
     y = jnp.concatenate(outs, axis=2)
@@ -232,13 +215,6 @@ def _visits(
     return scalars, fits
 
 
-def _by_tap(table: jax.Array, places: int) -> jax.Array:
-    """``int32[K', places]``: the table tap by tap, filled up with -1."""
-    rows, taps = table.shape
-    fill = ((0, -taps % 8), (0, places - rows))
-    return jnp.pad(table.T, fill, constant_values=-1)
-
-
 def _gathered(problem: Problem, x: jax.Array, other: jax.Array, blocks: Blocks) -> list[jax.Array]:
     """Blocks of channels of the operand that rows are selected from, as the kernel wants them.
 
@@ -246,10 +222,10 @@ def _gathered(problem: Problem, x: jax.Array, other: jax.Array, blocks: Blocks) 
     column's that has none, and it begins behind every other.
     """
     rows = x.shape[0] + -x.shape[0] % blocks.alignment
-    x = _padded(clear_unreached(x, other), rows, blocks.in_block)
-    x = x.astype(jnp.float32 if _parts(problem) > 1 else jnp.bfloat16)
+    x = padded(clear_unreached(x, other), rows, blocks.in_block)
+    x = x.astype(jnp.float32 if parts_of(problem) > 1 else jnp.bfloat16)
     packed = (rows // blocks.packed, blocks.packed * blocks.in_block)
-    parts = [part.reshape(packed) for part in _split(x, blocks.in_block, 1)]
+    parts = [part.reshape(packed) for part in split(x, blocks.in_block, 1)]
     # After the reshape: the other way round a cycle a row, this way a sixth of it.
     return [jnp.pad(part, ((0, blocks.window // blocks.packed), (0, 0))) for part in parts]
 
@@ -261,28 +237,16 @@ def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:
     """
     rows = w.transpose(2, 0, 1).reshape(w.shape[2], -1)
     found = []
-    for _ in range(_parts(problem) - 1):
+    for _ in range(parts_of(problem) - 1):
         found.append(jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7))
         rows = rows - found[-1]
     return jnp.concatenate([*found, rows], axis=0).astype(jnp.bfloat16)
-
-
-def _padded(x: jax.Array, rows: int, block: int) -> jax.Array:
-    return jnp.pad(x, ((0, rows - x.shape[0]), (0, -x.shape[1] % block)))
 
 
 def _padded_weight(w: jax.Array, blocks: Blocks) -> jax.Array:
     return jnp.pad(
         w, ((0, 0), (0, -w.shape[1] % blocks.in_block), (0, -w.shape[2] % blocks.out_block))
     )
-
-
-def _split(x: jax.Array, block: int, axis: int) -> list[jax.Array]:
-    return jnp.split(x, x.shape[axis] // block, axis)
-
-
-def _parts(problem: Problem) -> int:
-    return _PARTS if problem.dtype == "float32" and problem.layer.precision not in _ONE_PASS else 1
 
 
 # In the order of Blocks.
@@ -296,16 +260,12 @@ def parameters(blocks: Blocks) -> Parameters:
 
 
 def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
-    vmem, smem = hardware.vmem_bytes or 0, _free_smem(hardware)
-    found = []
-    for window in _WINDOWS:
-        of_window = (
-            b for b in _blocks(problem, hardware, window) if _vmem_bytes(problem, b) <= vmem
-        )
-        best = next(of_window, None)
-        if best is not None and _smem_bytes(problem, best) <= smem:
-            found.append(best)
-    return found
+    return fitting(
+        hardware,
+        lambda window: _blocks(problem, hardware, window),
+        lambda blocks: _vmem_bytes(problem, blocks),
+        lambda blocks: _smem_bytes(problem, blocks),
+    )
 
 
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int) -> list[Blocks]:
@@ -318,10 +278,11 @@ def _blocks(problem: Problem, hardware: HardwareInfo, window: int) -> list[Block
 
 
 def _sizes(channels: int) -> list[int]:
-    if channels <= _HALF:
-        return [_HALF]
-    whole = -(-channels // _CHANNELS)
-    return sorted({-(-whole // pieces) * _CHANNELS for pieces in range(1, whole + 1)}, reverse=True)
+    return [_HALF] if channels <= _HALF else block_sizes(channels)
+
+
+def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
+    return scalar_bytes(problem, blocks.window, blocks.alignment, blocks.stripes + 1)
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
@@ -330,10 +291,10 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
         columns_of(problem.layer.spec, problem.layer.num_offsets),
         problem.layer.num_offsets,
     )
-    parts, wide, half = _parts(problem), 4, 2
+    parts, wide, half = parts_of(problem), 4, 2
     operand = wide if parts > 1 else half
     weight = taps * blocks.in_block * blocks.out_block
-    lanes = max(blocks.out_block, _CHANNELS)
+    lanes = max(blocks.out_block, CHANNELS)
     tile = WINDOW_TILE * lanes * wide
     picked = parts * taps * blocks.in_block * WINDOW_TILE * half
     window = blocks.window * blocks.in_block
@@ -351,28 +312,12 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
     return 2 * twice + once + picked + 2 * wide * computed
 
 
-def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
-    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
-    sources = problem.gathered_rows
-    tiles = -(-problem.out_rows // WINDOW_TILE)
-    visits = most_visits(
-        problem.layer.spec, columns, sources, tiles, blocks.window, blocks.alignment
-    )
-    words = visits + tiles * (1 + 2 * len(columns)) + blocks.stripes + 1
-    return 4 * words
-
-
-def _free_smem(hardware: HardwareInfo) -> int:
-    """Scalar memory that arguments may fill: all but 2 KiB of 1 MiB was seen to compile."""
-    return max(0, (hardware.smem_bytes or 0) - 4096)
-
-
 def _excess(problem: Problem, hardware: HardwareInfo) -> str:
     """Which memory the smallest blocks exceed."""
-    least, taps = _blocks(problem, hardware, _WINDOWS[0])[-1], problem.layer.num_offsets
+    least, taps = _blocks(problem, hardware, SHORTEST)[-1], problem.layer.num_offsets
     for name, needed, there in (
         ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),
-        ("scalar memory", _smem_bytes(problem, least), _free_smem(hardware)),
+        ("scalar memory", _smem_bytes(problem, least), free_smem(hardware)),
     ):
         if needed > there:
             return (

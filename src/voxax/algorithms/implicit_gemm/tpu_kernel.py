@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,27 +36,27 @@ _EXACT_TERMS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
-    """The static side of a call.
+class TileConfig:
+    """The static side of a call of a window kernel, dense or depthwise.
 
     Attributes:
       columns: taps of each column.
       window: rows of a window.
-      packed: rows that stand side by side in one row of ``x``: 1 or 2.
       parts: bfloat16 numbers whose sum each operand is: 1, or 3 for all digits of float32.
+      vmem_bytes: memory that the compiler may use.
+      interpret: run as plain JAX, on any platform. Or Pallas' parameters of its TPU interpreter.
+      packed: rows that stand side by side in one row of ``x``: 1 or 2.
       total: dtype that sums are kept in: float32, or int32 for operands that hold integers of
         8 bits.
-      vmem_bytes: what the compiler may use.
-      interpret: run as plain JAX, on any platform. Or Pallas' parameters of its TPU interpreter.
     """
 
     columns: Columns
     window: int
-    packed: int
     parts: int
-    total: Any
     vmem_bytes: int
     interpret: Any = False
+    packed: int = 1
+    total: Any = jnp.float32
 
     @property
     def taps(self) -> int:
@@ -67,7 +67,7 @@ class Kernel:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Visits:
-    """What the scalar unit knows before a step starts: ``int32``, one-dimensional.
+    """The scalars that are known before a step starts: ``int32``, one-dimensional.
 
     Attributes:
       tiles: ``[most]``, the tile of each visit; a tile's visits follow each other.
@@ -76,7 +76,8 @@ class Visits:
         a multiple of ``packed * WINDOW_ALIGNMENT``.
       lengths: ``[tiles * columns]``, rows from there to the last neighbour.
       bounds: ``[stripes + 1]``, the place where each stripe's visits begin, and where all end.
-        No tile has visits in two stripes.
+        No tile has visits in two stripes. Of depthwise products, which have no stripes, ``[1]``:
+        the number of visits.
     """
 
     tiles: jax.Array
@@ -85,18 +86,58 @@ class Visits:
     lengths: jax.Array
     bounds: jax.Array
 
+    @property
+    def scalars(self) -> tuple[jax.Array, ...]:
+        """All of them, in this order."""
+        return self.tiles, self.first, self.starts, self.lengths, self.bounds
+
+
+def call_over_visits(
+    run: Callable[..., None],
+    config: TileConfig,
+    visits: Visits,
+    grid: tuple[Any, ...],
+    operands: Sequence[tuple[jax.Array, pl.BlockSpec]],
+    out: tuple[Any, pl.BlockSpec],
+    scratch: list[Any],
+    aliases: dict[int, int] | None = None,
+    **parameters: Any,
+) -> jax.Array:
+    """A call that knows the visits before its steps start, with its arrays and their blocks.
+
+    ``parameters`` are the compiler's; ``run`` gets the scalars, operands, result and ``scratch``.
+    """
+    scalars, arrays = visits.scalars, [array for array, _ in operands]
+    call = pl.pallas_call(
+        run,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(scalars),
+            grid=grid,
+            in_specs=[spec for _, spec in operands],
+            out_specs=out[1],
+            scratch_shapes=scratch,
+        ),
+        out_shape=out[0],
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=config.vmem_bytes, **parameters),
+        input_output_aliases=aliases or {},
+        interpret=config.interpret,
+    )
+    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    with jax.enable_x64(False):
+        return call(*scalars, *arrays)
+
 
 # Jitted, so that layers of the same sizes are traced and translated for the chip once.
 @functools.partial(jax.jit, static_argnums=0)
 def product(
-    kernel: Kernel, visits: Visits, table: Any, x: Any, w: Any, unvisited: jax.Array
+    config: TileConfig, visits: Visits, table: Any, x: Any, w: Any, unvisited: jax.Array
 ) -> jax.Array:
     """``y[m] = sum_k x[table[k, m]] @ w[k]``: ``[tiles + 1, WINDOW_TILE, C_out]``.
 
     The last tile is undefined.
 
     Args:
-      kernel, visits: see there.
+      config, visits: see there.
       table: ``int32[K', tiles * WINDOW_TILE]``, input row or -1; K' is a multiple of 8.
       x: ``[N / packed, packed * C_in]``, bfloat16, or float32 for more than one part; finite. The
         last window of rows is zero, and no neighbour.
@@ -104,20 +145,20 @@ def product(
       unvisited: the result, as it is in tiles that have no visit. Its memory becomes the result's:
         no pass over all rows has to follow that looks for such tiles.
     """
-    channels, c_in = w.shape[0] // kernel.parts, x.shape[1] // kernel.packed
+    channels, c_in = w.shape[0] // config.parts, x.shape[1] // config.packed
 
     def body(step: _Step, picked: Any, w_ref: Any, out: Any, total: Any) -> None:
-        y = jnp.zeros((channels, WINDOW_TILE), kernel.total)
+        y = jnp.zeros((channels, WINDOW_TILE), config.total)
         # The smallest terms first. The products of two small parts are below float32's digits.
-        for part in reversed(range(kernel.parts)):
-            rows = kernel.parts - part
-            for begin, size in _pieces(kernel, kernel.taps * c_in):
+        for part in reversed(range(config.parts)):
+            rows = config.parts - part
+            for begin, size in _pieces(config, config.taps * c_in):
                 terms = _dot(
                     w_ref[: rows * channels, begin : begin + size],
                     picked[part, begin : begin + size],
                     1,
                     0,
-                ).astype(kernel.total)
+                ).astype(config.total)
                 for row in reversed(range(rows)):
                     y = y + terms[row * channels : (row + 1) * channels]
         y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
@@ -125,7 +166,7 @@ def product(
         out[...] = jnp.transpose(y).astype(out.dtype)
 
     return _call(
-        kernel,
+        config,
         visits,
         body,
         table,
@@ -138,20 +179,20 @@ def product(
             (None, WINDOW_TILE, channels), lambda *place: (step(*place).written, 0, 0)
         ),
         None,
-        [pltpu.VMEM((channels, WINDOW_TILE), kernel.total)],
+        [pltpu.VMEM((channels, WINDOW_TILE), config.total)],
         unvisited,
     )
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def weight_product(kernel: Kernel, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
+def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
     """``dw[k] = sum_m x[table[k, m]]^T dy[m]``: ``[stripes, C_out, K * C_in]``, to be summed.
 
     Args: those of :func:`product`; ``dy`` is ``[tiles * WINDOW_TILE, C_out]`` of the dtype of
       ``x``, and finite.
     """
-    c_in = x.shape[1] // kernel.packed
-    shape = (visits.bounds.shape[0] - 1, dy.shape[1], kernel.taps * c_in)
+    c_in = x.shape[1] // config.packed
+    shape = (visits.bounds.shape[0] - 1, dy.shape[1], config.taps * c_in)
 
     def clear(out: Any) -> None:
         out[...] = jnp.zeros_like(out)
@@ -159,23 +200,23 @@ def weight_product(kernel: Kernel, visits: Visits, table: Any, x: Any, dy: Any) 
     def body(step: _Step, picked: Any, dy_ref: Any, out: Any) -> None:
         del step
         channels = dy.shape[1]
-        cotangents = _in_parts(jnp.transpose(dy_ref[...]), kernel.parts)
-        for part in reversed(range(kernel.parts)):
-            rows = kernel.parts - part
+        cotangents = _in_parts(jnp.transpose(dy_ref[...]), config.parts)
+        for part in reversed(range(config.parts)):
+            rows = config.parts - part
             terms = _dot(
                 jnp.concatenate(cotangents[:rows], axis=0), picked[part], 1, 1
-            ).astype(kernel.total)  # fmt: skip
+            ).astype(config.total)  # fmt: skip
             for row in reversed(range(rows)):
                 out[0] += terms[row * channels : (row + 1) * channels]
 
     return _call(
-        kernel,
+        config,
         visits,
         body,
         table,
         x,
         (dy, None),
-        _compat.shape_like(shape, kernel.total, x),
+        _compat.shape_like(shape, config.total, x),
         lambda step: pl.BlockSpec((1, *shape[1:]), lambda stripe, *_: (stripe, 0, 0)),
         clear,
         [],
@@ -198,7 +239,7 @@ class _Step:
     """
 
     def __init__(
-        self, kernel: Kernel, stripe: Any, step: Any,
+        self, config: TileConfig, stripe: Any, step: Any,
         tiles: Any, first: Any, starts: Any, lengths: Any, bounds: Any,
     ) -> None:  # fmt: skip
         begin, end = bounds[stripe], bounds[stripe + 1]
@@ -210,7 +251,7 @@ class _Step:
         self.before = tiles[before]
         self.written = jnp.where(begin < end, self.before, first.shape[0])
         self.turn = before - first[self.before]
-        self._kernel, self._scalars = kernel, (tiles, first, starts, lengths)
+        self._config, self._scalars = config, (tiles, first, starts, lengths)
 
     def _known(self, place: Any) -> Any:
         """A place that holds a visit."""
@@ -222,53 +263,53 @@ class _Step:
         ``behind``: where the rows begin that are zero. No window starts after it, whatever the
         scalars say: the copies need no further check.
         """
-        kernel, (tiles, first, starts, lengths) = self._kernel, self._scalars
+        config, (tiles, first, starts, lengths) = self._config, self._scalars
         wanted = self._place + ahead
         place = self._known(wanted)
         tile = tiles[place]
-        passed = (place - first[tile]) * kernel.window
+        passed = (place - first[tile]) * config.window
         # Behind the last visit every window is one of zeros.
         passed = jnp.where(wanted < self._end, passed, jnp.iinfo(jnp.int32).max)
         found = []
-        for column in range(len(kernel.columns)):
-            at = tile * len(kernel.columns) + column
+        for column in range(len(config.columns)):
+            at = tile * len(config.columns) + column
             start = jnp.where(lengths[at] > passed, starts[at] + passed, behind)
             found.append(jnp.minimum(start, behind))
         return found
 
 
-def _pick(kernel: Kernel, starts: list[Any], table: Any, windows: Any, picked: Any) -> None:
+def _pick(config: TileConfig, starts: list[Any], table: Any, windows: Any, picked: Any) -> None:
     """Every tap's rows: ``picked[part, tap * C_in + channel, row]``, zero where there is none."""
-    places = _places(kernel)
-    for column in range(len(kernel.columns)):
-        _pick_column(kernel, column, starts[column], table, windows[column], places, picked)
+    places = _places(config)
+    for column in range(len(config.columns)):
+        _pick_column(config, column, starts[column], table, windows[column], places, picked)
 
 
-def _places(kernel: Kernel) -> Any:
+def _places(config: TileConfig) -> Any:
     """Of each row of a transposed window, which it was: ``[window, WINDOW_TILE]``.
 
     Rows that share one come apart as the first of each, then the second of each.
     """
-    places = jax.lax.broadcasted_iota(jnp.int32, (kernel.window, WINDOW_TILE), 0)
-    if kernel.packed == 1:
+    places = jax.lax.broadcasted_iota(jnp.int32, (config.window, WINDOW_TILE), 0)
+    if config.packed == 1:
         return places
-    half = kernel.window // 2
-    return jnp.where(places < half, 2 * places, 2 * places - (kernel.window - 1))
+    half = config.window // 2
+    return jnp.where(places < half, 2 * places, 2 * places - (config.window - 1))
 
 
 def _pick_column(
-    kernel: Kernel, column: int, start: Any, table: Any, x: Any, places: Any, picked: Any
+    config: TileConfig, column: int, start: Any, table: Any, x: Any, places: Any, picked: Any
 ) -> None:
     """The rows of one column's taps, from its window ``x``, which begins at row ``start``."""
-    c_in = picked.shape[1] // kernel.taps
+    c_in = picked.shape[1] // config.taps
     x = jnp.transpose(x)
-    x = jnp.concatenate([x[p * c_in : (p + 1) * c_in] for p in range(kernel.packed)], axis=1)
-    x = jnp.concatenate(_in_parts(x, kernel.parts), axis=0)
-    for tap in kernel.columns[column]:
+    x = jnp.concatenate([x[p * c_in : (p + 1) * c_in] for p in range(config.packed)], axis=1)
+    x = jnp.concatenate(_in_parts(x, config.parts), axis=0)
+    for tap in config.columns[column]:
         wanted = table[pl.ds(tap, 1), :] - start
         ones = jnp.where(wanted == places, jnp.float32(1), jnp.float32(0))
         rows = _dot(x, ones.astype(jnp.bfloat16), 1, 0).astype(jnp.bfloat16)
-        for part in range(kernel.parts):
+        for part in range(config.parts):
             picked[part, pl.ds(tap * c_in, c_in), :] = rows[part * c_in : (part + 1) * c_in]
 
 
@@ -286,9 +327,9 @@ def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
     return found
 
 
-def _pieces(kernel: Kernel, terms: int) -> list[tuple[int, int]]:
+def _pieces(config: TileConfig, terms: int) -> list[tuple[int, int]]:
     """``(begin, size)`` of the sums that one product may take: all, but of integers few."""
-    size = _EXACT_TERMS if kernel.total == jnp.int32 else terms
+    size = _EXACT_TERMS if config.total == jnp.int32 else terms
     return [(begin, min(size, terms - begin)) for begin in range(0, terms, size)]
 
 
@@ -304,7 +345,7 @@ def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
 
 
 def _call(
-    kernel: Kernel,
+    config: TileConfig,
     visits: Visits,
     body: Callable[..., None],
     table: jax.Array,
@@ -320,18 +361,18 @@ def _call(
 
     ``before``: what the result's memory holds where no step writes.
     """
-    scalars = tuple(getattr(visits, field.name) for field in dataclasses.fields(visits))
-    stripes, columns = visits.bounds.shape[0] - 1, len(kernel.columns)
-    c_in, rows = x.shape[1] // kernel.packed, kernel.window // kernel.packed
-    behind = x.shape[0] * kernel.packed - kernel.window
+    number = len(visits.scalars)
+    stripes, columns = visits.bounds.shape[0] - 1, len(config.columns)
+    c_in, rows = x.shape[1] // config.packed, config.window // config.packed
+    behind = x.shape[0] * config.packed - config.window
 
     held = () if before is None else (before,)
 
     def step_of(stripe: Any, step: Any, *known: Any) -> _Step:
-        return _Step(kernel, stripe, step, *known)
+        return _Step(config, stripe, step, *known)
 
     def run(*refs: Any) -> None:
-        known, rest = refs[: len(scalars)], refs[len(scalars) :]
+        known, rest = refs[:number], refs[number:]
         table_ref, x_ref, other_ref, *rest = rest
         out_ref, windows, picked, arrived, *own = rest[len(held) :]
         step = step_of(pl.program_id(0), pl.program_id(1), *known)
@@ -340,7 +381,7 @@ def _call(
         def copies(starts: list[Any], slot: Any) -> list[Any]:
             found = []
             for column, start in enumerate(starts):
-                if kernel.packed == 2:
+                if config.packed == 2:
                     start = jax.lax.shift_right_logical(start, jnp.int32(1))
                 source = x_ref.at[pl.ds(pl.multiple_of(start, WINDOW_ALIGNMENT), rows), :]
                 found.append(
@@ -363,12 +404,12 @@ def _call(
                     copy.start()
 
             # Without a condition, which would part this from the computation; the last step's
-            # copies bring zeros, which nobody reads.
+            # copies bring zeros, which nothing reads.
             for copy in copies(step.windows(behind, ahead=1), 1 - slot):
                 copy.start()
             wait(slot)
             body(step, picked, other_ref, out_ref, *own)
-            _pick(kernel, here, table_ref, windows.at[slot], picked)
+            _pick(config, here, table_ref, windows.at[slot], picked)
 
             @pl.when(step.ends)
             def _() -> None:
@@ -383,38 +424,24 @@ def _call(
     # Traced: neither padding nor tiles without neighbours cost a step. One step more than visits:
     # the last are multiplied in it; and sums are set to zero in the first, visits or not.
     steps = jnp.max(visits.bounds[1:] - visits.bounds[:-1]) + jnp.int32(1)
-    call = pl.pallas_call(
+    tile = pl.BlockSpec((table.shape[0], WINDOW_TILE), lambda *place: (0, step_of(*place).tile))
+    hbm = pl.BlockSpec(memory_space=pltpu.HBM)
+    return call_over_visits(
         run,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(scalars),
-            grid=(stripes, steps),
-            in_specs=[
-                pl.BlockSpec(
-                    (table.shape[0], WINDOW_TILE), lambda *place: (0, step_of(*place).tile)
-                ),
-                pl.BlockSpec(memory_space=pltpu.HBM),
-                other_spec,
-                *(pl.BlockSpec(memory_space=pltpu.HBM) for _ in held),
-            ],
-            out_specs=out_spec(step_of),
-            scratch_shapes=[
-                pltpu.VMEM((2, columns, rows, x.shape[1]), x.dtype),
-                pltpu.VMEM((kernel.parts, kernel.taps * c_in, WINDOW_TILE), jnp.bfloat16),
-                pltpu.SemaphoreType.DMA((2,)),
-                *scratch,
-            ],
-        ),
-        out_shape=out,
+        config,
+        visits,
+        (stripes, steps),
+        [(table, tile), (x, hbm), (other[0], other_spec), *((array, hbm) for array in held)],
+        (out, out_spec(step_of)),
+        [
+            pltpu.VMEM((2, columns, rows, x.shape[1]), x.dtype),
+            pltpu.VMEM((config.parts, config.taps * c_in, WINDOW_TILE), jnp.bfloat16),
+            pltpu.SemaphoreType.DMA((2,)),
+            *scratch,
+        ],
+        {number + 3: 0} if held else {},
         # Stripes are independent: a device of two cores takes two at once. Visits add up.
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary"),
-            vmem_limit_bytes=kernel.vmem_bytes,
-            # No copy leaves its array, see _Step.windows; the checks took 260 bundles a visit.
-            disable_bounds_checks=True,
-        ),
-        input_output_aliases={len(scalars) + 3: 0} if held else {},
-        interpret=kernel.interpret,
+        dimension_semantics=("parallel", "arbitrary"),
+        # No copy leaves its array, see _Step.windows; the checks took 260 bundles a visit.
+        disable_bounds_checks=True,
     )
-    # The chip has no integers of 64 bits, which a Python number in an index map would be.
-    with jax.enable_x64(False):
-        return call(*scalars, table, x, other[0], *held)
