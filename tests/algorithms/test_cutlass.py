@@ -7,6 +7,7 @@ import pytest
 from benchmarks.gpu.compile import PRODUCTS, problem_of
 from benchmarks.gpu.lowered import CHIPS
 
+import problems
 from voxax.algorithms import cutlass_implicit_gemm, lookup
 
 (CUTLASS,) = lookup("cutlass_implicit_gemm")
@@ -41,7 +42,7 @@ def test_what_it_does_not_run_is_refused_with_the_reason(installed):
         ({"kind": "grouped", "groups": 12}, H100, "got 4 and 8"),
         ({"platform": "cpu"}, H100, "not on cpu"),
     ):
-        problem = dataclasses.replace(fitting, **changes)
+        problem = problems.changed(fitting, **changes)
         assert reason in CUTLASS.supports(problem, hardware)
     assert CUTLASS.supports(fitting, H100) is None
     assert CUTLASS.supports(fitting, dataclasses.replace(H100, generation="10.0")) is None
@@ -73,7 +74,7 @@ def test_every_tile_and_slice_is_a_candidate(installed):
 def test_few_rows_are_cut_into_slices():
     """Check the default without measurements, with fewer tiles than cores."""
     few = problem_of("forward")
-    many = dataclasses.replace(few, out_capacity=10**6)
+    many = problems.changed(few, out_capacity=10**6)
     assert dict(CUTLASS.heuristic(few, H100))["split_k_slices"] == 8
     assert dict(CUTLASS.heuristic(many, H100))["split_k_slices"] == 1
 

@@ -3,8 +3,6 @@
 Small maps are in ``test_every_form.py`` and ``test_gpu_sample.py``, under the form ``triton_16``.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,7 +115,7 @@ def test_few_rows_are_cut_into_slices():
     """Check the default without measurements, also with fewer programs than cores."""
     h100 = CHIPS["cuda"].info
     few = problem_of("forward")
-    many = dataclasses.replace(few, out_capacity=10**6)
+    many = problems.changed(few, out_capacity=10**6)
     splits = [dict(p).get("split_k_factor", 1) for p in gpu.space(few, h100)]
     assert splits[0] == 1
     assert set(splits) == {1, 2, 8}

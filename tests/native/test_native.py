@@ -43,7 +43,7 @@ def body_of(problem):
 
 
 def space_of(problem):
-    return body_of(problem).space(problem)
+    return body_of(problem).space(problem, None)
 
 
 def make_problem(product, table, inputs, c_in, c_out, groups=1, dtype="float32", kind=None):

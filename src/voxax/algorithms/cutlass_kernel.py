@@ -3,8 +3,8 @@
 *Forward and dgrad.* A block of threads owns a tile of output rows, in the order of the taps they
 have, and as many output channels; it walks the list of the taps that any row of its tile has, or a
 slice of it. For each tap and step of input channels its threads copy rows of features, which the
-neighbour table names, and the tap's weight into shared memory, 16 bytes a thread at a time and
-without waiting (``cp.async``; a missing neighbour reads nothing and becomes zeros). ``stages``
+neighbor table names, and the tap's weight into shared memory, 16 bytes a thread at a time and
+without waiting (``cp.async``; a missing neighbor reads nothing and becomes zeros). ``stages``
 steps are under way at once. Warps read them as fragments (``ldmatrix``) and multiply on tensor
 cores (``mma.sync``), adding in float32.
 
@@ -15,11 +15,10 @@ No number is written twice, and slices are added by XLA in order: runs repeat bi
 ``wgmma`` would read shared memory itself; ``mma.sync`` is what Blackwell and later have too.
 
 Source of the idioms: CUTLASS' documentation of CuTe (layouts, tiled copies and products).
-
-What the kernels of ``cutlass_implicit_gemm`` share: layouts, copies, fragments and products.
-
-In CUTLASS' Python DSL, whose package this needs; see ``cutlass_kernel.py``.
 """
+# The DSL reads annotations and source text of what it traces: no postponed annotations here. Its
+# package is an extra, which pyright does not find.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import dataclasses
 from typing import Any
@@ -31,11 +30,6 @@ import cutlass.jax as bridge
 import jax
 import jax.numpy as jnp
 from cutlass import Int32, Int64, range_constexpr
-
-# The DSL reads annotations and source text of what it traces: no postponed annotations here. Its
-# package is an extra, which pyright does not find.
-# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
 
 # Numbers of 16 bits that one instruction copies: 16 bytes.
 PIECE = 8
@@ -51,7 +45,7 @@ def tiled_product(dtype, tile):
 
 def staged(side, tile, side_first):
     """``(side, depth, stages)`` in shared memory, swizzled: eight rows of 16 bytes that lie under
-    each other are in different banks. ``side_first``: neighbours in memory are along the side."""
+    each other are in different banks. ``side_first``: neighbors in memory are along the side."""
     run = 64 if side_first else tile.depth  # numbers next to each other
     swizzle = cute.make_swizzle(3 if run == 64 else 2, 3, 3)
     shape, stride = ((run, 8), (1, run)) if side_first else ((8, run), (run, 1))
@@ -107,7 +101,7 @@ def multiply(tiled, read_a, read_b, a, b, total, slot):
 
 @cute.jit
 def store_two(out, offset, first, second):
-    """Two neighbours of the result, in one instruction; the offset is even."""
+    """Two neighbors of the result, in one instruction; the offset is even."""
     pointer = (out.iterator + offset).align(out.element_type.width // 4)
     two = cute.make_rmem_tensor((2,), out.element_type)
     two[0] = first.to(out.element_type)
@@ -122,7 +116,7 @@ def store_two(out, offset, first, second):
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """What a block of threads multiplies at a time.
+    """The part of a product that a block of threads multiplies at a time.
 
     Attributes:
       rows, columns: of the result.
@@ -274,21 +268,11 @@ def _launch_weight_product(
 
 @cute.jit
 def _fetch_step(
-    table,
-    taps,
-    x,
-    w,
-    shared_a,
-    shared_b,
-    layout_a,
-    layout_b,
-    place,
-    turn,
-    slot,
-    tile: cutlass.Constexpr,
-    sizes: cutlass.Constexpr,
+    arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
     """Features and weight of one tap and step of input channels."""
+    table, taps, x, w = arrays
+    shared_a, shared_b, layout_a, layout_b = shared
     thread, first_row, first_tap, group, first_out = place
     steps = -(-sizes.c_in // tile.depth)
     first_in = (turn % steps) * tile.depth
@@ -311,6 +295,136 @@ def _fetch_step(
         there = (first_in + row < sizes.c_in) & (first_out + at < sizes.c_out)
         offset = channel * sizes.c_out + first_out + at
         fetch(shared_b.iterator + layout_b((at, row, slot)), w.iterator, offset, there)
+
+
+@cute.jit
+def _fetch_side(
+    pairs,
+    array,
+    shared,
+    layout,
+    place,
+    step,
+    slot,
+    side: cutlass.Constexpr,
+    width: cutlass.Constexpr,
+    channels: cutlass.Constexpr,
+    tile: cutlass.Constexpr,
+    groups: cutlass.Constexpr,
+):
+    """Rows of one side of ``depth`` pairs, from the first of ``width`` channels."""
+    thread, end, group, first = place
+    across = width // PIECE
+    at = (thread % across) * PIECE
+    for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
+        row = thread // across + turn_of_rows * (tile.threads // across)
+        pair = step + row
+        source = Int32(-1)
+        if pair < end:
+            source = pairs[side, pair]
+        offset = Int64(source) * (groups * channels) + group * channels + first + at
+        there = (source >= 0) & (first + at < channels)
+        fetch(shared.iterator + layout((at, row, slot)), array.iterator, offset, there)
+
+
+@cute.jit
+def _fetch_pairs(
+    arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
+):
+    """Both rows of ``depth`` pairs."""
+    pairs, x, dy = arrays
+    shared_a, shared_b, layout_a, layout_b = shared
+    thread, begin, end, group, first_in, first_out = place
+    step = begin + turn * tile.depth
+    _fetch_side(
+        pairs, x, shared_a, layout_a, (thread, end, group, first_in), step, slot,
+        0, tile.rows, sizes.c_in, tile, sizes.groups,
+    )  # fmt: skip
+    _fetch_side(
+        pairs, dy, shared_b, layout_b, (thread, end, group, first_out), step, slot,
+        1, tile.columns, sizes.c_out, tile, sizes.groups,
+    )  # fmt: skip
+
+
+@cute.jit
+def _sum_steps(
+    fetch_step: cutlass.Constexpr,
+    arrays,
+    place,
+    turns,
+    tiled,
+    layout_a,
+    layout_b,
+    transposed: cutlass.Constexpr,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    """The sums of a thread over ``turns`` steps, of which ``stages`` are fetched at once.
+
+    ``fetch_step`` is one of the two functions above.
+    """
+    thread, dtype = place[0], arrays[2].element_type
+    memory = cutlass.memory.SmemAllocator()
+    shared_a = memory.allocate_tensor(dtype, layout_a, 1024)
+    shared_b = memory.allocate_tensor(dtype, layout_b, 1024)
+    shared = (shared_a, shared_b, layout_a, layout_b)
+    read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, transposed, tile)
+    for turn in range_constexpr(tile.stages - 1):
+        if turn < turns:
+            fetch_step(arrays, shared, place, turn, turn, tile, sizes)
+        cute.arch.cp_async_commit_group()
+    for turn in cutlass.range(turns, unroll=1):
+        # This step is there, for all threads; and all have read the one before.
+        cute.arch.cp_async_wait_group(tile.stages - 2)
+        cute.arch.sync_threads()
+        ahead = turn + (tile.stages - 1)
+        if ahead < turns:
+            fetch_step(arrays, shared, place, ahead, ahead % tile.stages, tile, sizes)
+        cute.arch.cp_async_commit_group()
+        multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
+    return total
+
+
+@cute.jit
+def _store(
+    target_of: cutlass.Constexpr,
+    where_to,
+    out,
+    total,
+    tiled,
+    thread,
+    first_row,
+    first_out,
+    rows: cutlass.Constexpr,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    """Write a thread's sums; ``target_of(where_to, row, sizes)`` is the row of the result."""
+    where = tiled.get_slice(thread).partition_C(
+        cute.make_identity_tensor((tile.rows, tile.columns))
+    )
+    for i in range_constexpr(cute.size(total, mode=[1])):
+        for half in range_constexpr(2):  # rows of a thread lie 8 apart
+            row = first_row + where[(0, half), i, 0][0]
+            if row < rows:
+                target = target_of(where_to, row, sizes)
+                for j in range_constexpr(cute.size(total, mode=[2])):
+                    at = first_out + where[(0, half), i, j][1]
+                    if at < sizes.c_out:
+                        offset = target * sizes.c_out + at
+                        store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
+
+
+def _row_of_output(where_to, row, sizes):
+    """Forward and dgrad: rows stand in the order of taps, and the table says which each is."""
+    table, part, group = where_to
+    return (Int64(part) * sizes.rows + table[sizes.taps, row]) * sizes.groups + group
+
+
+def _row_of_weight(where_to, row, sizes):
+    """wgrad: a row is an input channel of one tap and group."""
+    part, tap, group = where_to
+    return ((Int64(part) * sizes.taps + tap) * sizes.groups + group) * sizes.c_in + row
 
 
 @cute.kernel
@@ -340,86 +454,15 @@ def _product(
     first_tap = part * share
     turns = cutlass.min(share, counts[number] - first_tap) * -(-sizes.c_in // tile.depth)
 
-    memory = cutlass.memory.SmemAllocator()
-    shared_a = memory.allocate_tensor(x.element_type, layout_a, 1024)
-    shared_b = memory.allocate_tensor(x.element_type, layout_b, 1024)
     place = (thread, first_row, first_tap, group, first_out)
-    read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, False, tile)
-
-    for turn in range_constexpr(tile.stages - 1):
-        if turn < turns:
-            _fetch_step(
-                table, taps, x, w, shared_a, shared_b, layout_a, layout_b, place, turn, turn,
-                tile, sizes,
-            )  # fmt: skip
-        cute.arch.cp_async_commit_group()
-    for turn in cutlass.range(turns, unroll=1):
-        # This step is there, for all threads; and all have read the one before.
-        cute.arch.cp_async_wait_group(tile.stages - 2)
-        cute.arch.sync_threads()
-        ahead = turn + (tile.stages - 1)
-        if ahead < turns:
-            _fetch_step(
-                table, taps, x, w, shared_a, shared_b, layout_a, layout_b, place, ahead,
-                ahead % tile.stages, tile, sizes,
-            )  # fmt: skip
-        cute.arch.cp_async_commit_group()
-        multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
-
-    where = tiled.get_slice(thread).partition_C(
-        cute.make_identity_tensor((tile.rows, tile.columns))
+    arrays = (table, taps, x, w)
+    total = _sum_steps(
+        _fetch_step, arrays, place, turns, tiled, layout_a, layout_b, False, tile, sizes
     )
-    for i in range_constexpr(cute.size(total, mode=[1])):
-        for half in range_constexpr(2):  # rows of a thread lie 8 apart
-            row = first_row + where[(0, half), i, 0][0]
-            if row < sizes.rows:
-                target = Int64(part) * sizes.rows + table[sizes.taps, row]
-                for j in range_constexpr(cute.size(total, mode=[2])):
-                    at = first_out + where[(0, half), i, j][1]
-                    if at < sizes.c_out:
-                        offset = (target * sizes.groups + group) * sizes.c_out + at
-                        store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
-
-
-@cute.jit
-def _fetch_pairs(
-    pairs,
-    x,
-    dy,
-    shared_a,
-    shared_b,
-    layout_a,
-    layout_b,
-    place,
-    turn,
-    slot,
-    tile: cutlass.Constexpr,
-    sizes: cutlass.Constexpr,
-):
-    """Both rows of ``depth`` pairs."""
-    thread, begin, end, group, first_in, first_out = place
-    across = tile.rows // PIECE
-    at = (thread % across) * PIECE
-    for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
-        row = thread // across + turn_of_rows * (tile.threads // across)
-        pair = begin + turn * tile.depth + row
-        source = Int32(-1)
-        if pair < end:
-            source = pairs[0, pair]
-        offset = Int64(source) * (sizes.groups * sizes.c_in) + group * sizes.c_in + first_in + at
-        there = (source >= 0) & (first_in + at < sizes.c_in)
-        fetch(shared_a.iterator + layout_a((at, row, slot)), x.iterator, offset, there)
-    across = tile.columns // PIECE
-    at = (thread % across) * PIECE
-    for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
-        row = thread // across + turn_of_rows * (tile.threads // across)
-        pair = begin + turn * tile.depth + row
-        source = Int32(-1)
-        if pair < end:
-            source = pairs[1, pair]
-        offset = Int64(source) * (sizes.groups * sizes.c_out) + group * sizes.c_out + first_out + at
-        there = (source >= 0) & (first_out + at < sizes.c_out)
-        fetch(shared_b.iterator + layout_b((at, row, slot)), dy.iterator, offset, there)
+    _store(
+        _row_of_output, (table, part, group), out, total, tiled, thread, first_row, first_out,
+        sizes.rows, tile, sizes,
+    )  # fmt: skip
 
 
 @cute.kernel
@@ -452,40 +495,12 @@ def _weight_product(
     end = cutlass.min(begin + share, starts[tap + 1])
     turns = (end - begin + (tile.depth - 1)) // tile.depth
 
-    memory = cutlass.memory.SmemAllocator()
-    shared_a = memory.allocate_tensor(x.element_type, layout_a, 1024)
-    shared_b = memory.allocate_tensor(x.element_type, layout_b, 1024)
     place = (thread, begin, end, group, first_in, first_out)
-    read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, True, tile)
-
-    for turn in range_constexpr(tile.stages - 1):
-        if turn < turns:
-            _fetch_pairs(
-                pairs, x, dy, shared_a, shared_b, layout_a, layout_b, place, turn, turn, tile, sizes
-            )
-        cute.arch.cp_async_commit_group()
-    for turn in cutlass.range(turns, unroll=1):
-        cute.arch.cp_async_wait_group(tile.stages - 2)
-        cute.arch.sync_threads()
-        ahead = turn + (tile.stages - 1)
-        if ahead < turns:
-            _fetch_pairs(
-                pairs, x, dy, shared_a, shared_b, layout_a, layout_b, place, ahead,
-                ahead % tile.stages, tile, sizes,
-            )  # fmt: skip
-        cute.arch.cp_async_commit_group()
-        multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
-
-    where = tiled.get_slice(thread).partition_C(
-        cute.make_identity_tensor((tile.rows, tile.columns))
+    arrays = (pairs, x, dy)
+    total = _sum_steps(
+        _fetch_pairs, arrays, place, turns, tiled, layout_a, layout_b, True, tile, sizes
     )
-    for i in range_constexpr(cute.size(total, mode=[1])):
-        for half in range_constexpr(2):
-            row = first_in + where[(0, half), i, 0][0]
-            if row < sizes.c_in:
-                target = (Int64(part) * sizes.taps + tap) * sizes.groups + group
-                for j in range_constexpr(cute.size(total, mode=[2])):
-                    at = first_out + where[(0, half), i, j][1]
-                    if at < sizes.c_out:
-                        offset = (target * sizes.c_in + row) * sizes.c_out + at
-                        store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
+    _store(
+        _row_of_weight, (part, tap, group), out, total, tiled, thread, first_in, first_out,
+        sizes.c_in, tile, sizes,
+    )  # fmt: skip
