@@ -62,7 +62,7 @@ def deform_conv(
       mask: ``[B, *outputs, K]`` or ``[B, *outputs, G, K]``, floats.
       modulation: what becomes of the mask before it multiplies.
       bias: ``[C_out]`` or None.
-      kernel_size: where there is no weight to tell: an integer or one per axis.
+      kernel_size: given without a weight: an integer or one per axis.
       stride, dilation, groups: static; ``groups`` are those of the weight.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).

@@ -288,8 +288,8 @@ def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> j
         return known
     size = jnp.asarray(size)
     if jnp.issubdtype(size.dtype, jnp.integer):
-        # 32 bits would wrap around. Not where they hold the size: clipped in a trace, sizes that
-        # are known there would no longer be.
+        # Wider integers would wrap around. Others are not clipped: a trace would make of concrete
+        # sizes traced ones.
         if jnp.iinfo(size.dtype).max > jnp.iinfo(jnp.int32).max:
             size = jnp.clip(size, 0, largest_size(taps))
         size = size.astype(jnp.int32)
@@ -403,7 +403,7 @@ def choose_bank(
     else:
         every = [tuple(sorted(bank))]
         if not bank or not all(1 <= size <= largest for size in bank):
-            raise InputError(f"bank={list(bank)}: sizes from 1 to {largest} are there")
+            raise InputError(f"bank={list(bank)}: the weight has sizes 1 to {largest}")
     # The nearest in taps; of two, the smaller.
     gaps = [np.abs(counts[:, None] - counts[list(chosen)][None]) for chosen in every]
     nearest = np.array([np.asarray(c)[g.argmin(1)] for c, g in zip(every, gaps, strict=True)])

@@ -35,15 +35,15 @@ class Around(NamedTuple):
     """A block of queries.
 
     Attributes:
-      places: ``float[m, k, D]``, neighbors minus query; zero where there is none.
+      places: ``float[m, k, D]``, neighbors minus query; zero without a neighbor.
       rows: ``int32[m, k]``, or -1.
-      there: ``bool[m, k]``.
+      exists: ``bool[m, k]``.
       extra: the block's part of what was given by query.
     """
 
     places: jax.Array
     rows: jax.Array
-    there: jax.Array
+    exists: jax.Array
     extra: Any
 
 
@@ -99,7 +99,7 @@ def neighbor_conv(
         around = around_queries(points, *part)
         c = coefficients(around)
         # In the dtype of the products; what stands where no neighbor is reaches no gradient.
-        c = jnp.where(around.there[..., None], c, jnp.zeros((), c.dtype)).astype(dtype)
+        c = jnp.where(around.exists[..., None], c, jnp.zeros((), c.dtype)).astype(dtype)
         sums = jnp.einsum("mkt,mkc->mtc", c, gather_rows(source, around.rows), **options)
         return jnp.matmul(sums.astype(dtype).reshape(-1, taps * channels), flat, **options)
 
@@ -142,12 +142,12 @@ def in_blocks(
 
 def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra: Any) -> Around:
     """Return what is around a block of queries, for the functions that :func:`in_blocks` runs."""
-    there = rows >= 0
+    exists = rows >= 0
     wide = max(points.positions.dtype, positions.dtype, key=lambda dtype: dtype.itemsize)
     near = points.positions.at[jnp.maximum(rows, 0)].get(mode="clip").astype(wide)
     places = near - positions.astype(wide)[:, None]
-    places = jnp.where(there[..., None], places, jnp.zeros((), wide))
-    return Around(places, rows, there, extra)
+    places = jnp.where(exists[..., None], places, jnp.zeros((), wide))
+    return Around(places, rows, exists, extra)
 
 
 def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> None:
@@ -259,7 +259,7 @@ def continuous_conv(
         factor = jnp.ones(places.shape[:-1], places.dtype)
         if window is not None:
             factor = window(jnp.sum(places**2, axis=-1))
-        factor = jnp.where(around.there, factor, jnp.zeros((), factor.dtype))
+        factor = jnp.where(around.exists, factor, jnp.zeros((), factor.dtype))
         if normalize:
             total = jnp.sum(factor, axis=1, keepdims=True)
             factor = jnp.where(total != 0, factor / jnp.where(total != 0, total, 1), 0)
@@ -310,8 +310,8 @@ def _disc_to_square(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return ``a / b``, zero where b is zero."""
-    there = b != 0
-    return jnp.where(there, a / jnp.where(there, b, 1), 0)
+    divides = b != 0
+    return jnp.where(divides, a / jnp.where(divides, b, 1), 0)
 
 
 _RELAXATION_STEPS = 2000
@@ -482,7 +482,7 @@ def kernel_point_penalty(
         reach = jnp.asarray(extent, places.dtype)
         nodes = _nodes(kernel_points, around.extra, places.dtype)
         squares = jnp.sum((places[:, :, None] - nodes[:, None]) ** 2, axis=-1)
-        squares = jnp.where(around.there[..., None], squares, jnp.inf)
+        squares = jnp.where(around.exists[..., None], squares, jnp.inf)
         nearest = jnp.min(squares, axis=1, initial=jnp.inf)
         nearest = jnp.where(jnp.isfinite(nearest), nearest, 0)
         apart = length(nodes[:, :, None] - nodes[:, None])

@@ -30,7 +30,7 @@ def choose_size(
 
     Args:
       scores: ``float[B, len(sizes)]``, of a selector.
-      sizes: what there is to choose from.
+      sizes: the sizes to choose from.
       fallback: the size where a score is not finite.
 
     Returns:

@@ -275,7 +275,7 @@ def _shells(
         taps = np.flatnonzero(reach == number)
         shell = kernel_map.of_taps(taps.tolist())
         fixed = jax.lax.stop_gradient(size)
-        # The ramp's lower end belongs to it: there its slope is not zero yet.
+        # The lower end of the ramp is included: its slope is not zero at that point.
         present = fixed >= number if tau is None else (fixed - number) / tau + 1 >= 0
         part = convolve(features, weight[taps], shell.restrict(present[:, None]), **requests)
         dtype = part.dtype
