@@ -37,9 +37,8 @@ from voxax.geometry.voxels import Voxels
 class LevelFit:
     """Rows of one level, by input capacity.
 
-    A bucket that samples fell into has the rows that they, and those of smaller buckets, need
-    at most. Any other
-    has ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. It is a
+    A bucket with samples has the most rows that these, and those of smaller buckets, need. Any
+    other has ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. It is a
     power law because coarsening a surface divides its voxels by about the square of the
     stride and a line's by the stride: the exponent depends on the scene, not only the level.
 
@@ -190,22 +189,13 @@ class Plan:
         by_stride = tuple(largest.items())
         on_host = isinstance(voxels.geometry.coords, np.ndarray)
 
-        drops = {k: int(n) for k, n in voxels.geometry.drops.items()}
-        geometries: list[VoxelGeometry] = []
-        for index, (rows, capacity) in enumerate(zip(levels, capacities, strict=True)):
-            known = (
-                drops
-                if index == 0
-                else {
-                    self.strides[index]: 0,
-                    **{k: int(n) for k, n in geometries[self.parents[index - 1][0]].drops.items()},
-                }
-            )
-            geometries.append(
-                host_geometry(
-                    rows, capacity, known, self.strides[index], voxels.batch_size, index, by_stride
-                )
-            )
+        drops = [{k: int(n) for k, n in voxels.geometry.drops.items()}]
+        for stride, (parent, _) in zip(self.strides[1:], self.parents, strict=True):
+            drops.append({stride: 0, **drops[parent]})
+        geometries = [
+            host_geometry(*level, voxels.batch_size, index, by_stride)
+            for index, level in enumerate(zip(levels, capacities, drops, self.strides, strict=True))
+        ]
         attached = None
         if maps:
             views = tuple(self._views(record, levels, capacities) for record in self.records)
