@@ -50,11 +50,11 @@ def context_of(*values: Any) -> contextlib.AbstractContextManager | None:
     (trace,) = traces.values()
     if trace is not None:
         return _extend_core.set_current_trace(trace)
-    return _outside()
+    return _eagerly()
 
 
 @contextlib.contextmanager
-def _outside() -> Iterator[None]:
+def _eagerly() -> Iterator[None]:
     """Evaluate eagerly, also outside of a ``shard_map`` that is being traced or run.
 
     Arrays made under its mesh belong to it, and could not be used with others afterwards; and
@@ -827,7 +827,8 @@ def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
     Each is (code, instruction); JAX's own frames are among them.
     """
     sources = (getattr(recorded, name, None) for name in ("source_info", "source", "_line_info"))
-    traceback = next((s.traceback for s in sources if hasattr(s, "traceback")), None)
+    tracebacks = (getattr(source, "traceback", None) for source in sources)
+    traceback = next((found for found in tracebacks if found is not None), None)
     return [] if traceback is None else list(zip(*traceback.raw_frames(), strict=True))
 
 

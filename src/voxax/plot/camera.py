@@ -152,6 +152,13 @@ def _axis_name(row: np.ndarray) -> str:
     return ("+" if row[axis] > 0 else "-") + "xyz"[axis]
 
 
+def sample_rows(rows: int, most: int) -> np.ndarray:
+    """Draw at most `most` of `rows` row numbers at random, with a fixed seed; sorted int64."""
+    if rows <= most:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+
+
 def direction(scene: Scene) -> np.ndarray:
     """[3] float64 unit vector from the scene's center to the camera, in scene axes."""
     azimuth, elevation = np.radians([scene.azimuth, scene.elevation])

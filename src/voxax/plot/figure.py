@@ -12,16 +12,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from voxax._atomic_file import write_atomically
 from voxax.plot import labels as lab
 from voxax.plot._extra import require
-from voxax.plot.camera import Scene, compose, from_above, in_perspective
+from voxax.plot.camera import Scene, compose, from_above, in_perspective, sample_rows
 from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors, rgb
-from voxax.plot.raster import rasterize
+from voxax.plot.raster import Raster, rasterize
 
 # Beyond this many points a picture looks no different, and only takes longer.
 MOST_DRAWN = 1_500_000
@@ -76,7 +75,9 @@ def segmentation_png(
     require("matplotlib")
     cloud = lab.labelled(positions, prediction, truth, class_names)
     roof = cloud.ceiling()
-    scene = _thinned(compose(cloud.positions, up, origin_view, without=roof))
+    scene = compose(cloud.positions, up, origin_view, without=roof)
+    kept = sample_rows(len(scene.points), MOST_DRAWN)
+    scene = replace(scene, points=scene.points[kept], index=scene.index[kept])
     colors = class_colors(cloud.class_names)
 
     columns = _columns(cloud, scene, colors)
@@ -117,14 +118,16 @@ def segmentation_png(
         sheet.height_bar(y + 10, *_height_range(scene))
     else:
         sheet.legend(y + 4, _error_entries(cloud))
-    return write_atomically(path, _png(sheet))
+    return write_atomically(path, sheet.png())
 
 
+@dataclass(frozen=True)
 class _View:
     """A rastered view: its pixels per meter and its size on the sheet."""
 
-    def __init__(self, raster, scale: float, height: int) -> None:
-        self.raster, self.scale, self.height = raster, scale, height
+    raster: Raster | None
+    scale: float
+    height: int
 
 
 def _fit(
@@ -227,19 +230,6 @@ def _facts(cloud: lab.Labelled, scene: Scene, roof: np.ndarray) -> str:
     if cloud.dropped:
         facts.append(f"{cloud.dropped:,} without a finite position left out")
     return " · ".join(facts)
-
-
-def _thinned(scene: Scene) -> Scene:
-    if len(scene.points) <= MOST_DRAWN:
-        return scene
-    keep = np.sort(np.random.default_rng(0).choice(len(scene.points), MOST_DRAWN, replace=False))
-    return replace(scene, points=scene.points[keep], index=scene.index[keep])
-
-
-def _png(sheet: Sheet) -> bytes:
-    buffer = io.BytesIO()
-    sheet.write(buffer)
-    return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -376,11 +366,11 @@ class Sheet:
         self.panel(int(start), int(y), np.ascontiguousarray(image))
         self._text(start + 330, y + 15, last, size=14, color=FADED)
 
-    def write(self, file: BinaryIO) -> None:
-        """Write the sheet as PNG."""
-        self._canvas.print_png(
-            file, metadata={"Software": "voxax"}, pil_kwargs={"compress_level": 5}
-        )
+    def png(self) -> bytes:
+        """The sheet as a PNG file."""
+        file, options = io.BytesIO(), {"compress_level": 5}
+        self._canvas.print_png(file, metadata={"Software": "voxax"}, pil_kwargs=options)
+        return file.getvalue()
 
     def _text(self, x: float, y: float, text: str, *, halo: bool = False, **style) -> None:
         artist = self._axes.text(x, y, text, family=FONT, parse_math=False, **_points(style))

@@ -18,7 +18,7 @@ import numpy as np
 from voxax._atomic_file import write_atomically
 from voxax.plot import labels as lab
 from voxax.plot._extra import require
-from voxax.plot.camera import OVER_WALLS, Scene, compose, direction
+from voxax.plot.camera import OVER_WALLS, Scene, compose, direction, sample_rows
 from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors
 
 MOST_POINTS = 60_000
@@ -69,9 +69,7 @@ def segmentation_html(
     scene = compose(cloud.positions, up)
     if cloud.ceiling().any() and up != "-y":
         scene = replace(scene, elevation=OVER_WALLS)
-    shown = scene.index
-    if len(shown) > MOST_POINTS:
-        shown = np.sort(np.random.default_rng(0).choice(shown, MOST_POINTS, replace=False))
+    shown = scene.index[sample_rows(len(scene.index), MOST_POINTS)]
 
     parts = {
         "title": html.escape(title or "Segmentation"),

@@ -14,7 +14,7 @@ import numpy as np
 
 from voxax.errors import InputError
 from voxax.plot._extra import require
-from voxax.plot.camera import compose, direction
+from voxax.plot.camera import compose, direction, sample_rows
 from voxax.plot.coloring import Coloring
 
 MOST_POINTS = 1_000_000
@@ -77,10 +77,7 @@ class Viewer:
         scene = compose(np.asarray(positions, np.float64), up)
         if len(scene.index) == 0:
             raise InputError("there are no points to show")
-        self._shown = np.arange(len(positions))
-        if len(positions) > MOST_POINTS:
-            rng = np.random.default_rng(0)
-            self._shown = np.sort(rng.choice(len(positions), MOST_POINTS, replace=False))
+        self._shown = sample_rows(len(positions), MOST_POINTS)
         # Survey coordinates are millions of meters: a graphics card's float32 needs small ones.
         drawn = positions[scene.index]
         center = (drawn.min(axis=0) + drawn.max(axis=0)) / 2
