@@ -158,7 +158,7 @@ def _(original):
 
 
 @fault(
-    "duplicates added instead of averaged", "voxax.geometry.regroup:reduce_rows", near="duplicates"
+    "duplicates added instead of averaged", "voxax.geometry.voxels:reduce_rows", near="duplicates"
 )
 def _(original):
     def wrong(features, inverse, capacity, reduction):
