@@ -115,7 +115,7 @@ def test_no_rows_on_either_side(product, rows, out_rows):
         ({"platform": "gpu"}, {"platform": "gpu"}, "the platform is gpu"),
         ({"sparse_cores": 0, "model": "TPU of old"}, {}, "TPU of old has no SparseCores"),
         ({"sparse_cores": None}, {}, "some has no SparseCores"),
-        ({"sparse_memory_bytes": None}, {}, "nobody knows how many subcores"),
+        ({"sparse_memory_bytes": None}, {}, "unknown how many subcores"),
         ({"sparse_memory_bytes": 1000}, {}, r"needs 33792 bytes .* it has 1000"),
         ({"sparse_lanes": 64}, {}, "32 words are no multiple of 64 lanes"),
         ({}, {"kind": "grouped", "groups": 2}, "not grouped ones"),

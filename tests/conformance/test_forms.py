@@ -60,7 +60,7 @@ def variant(parameters):
 
 
 def test_every_variant_of_every_algorithm_has_a_form():
-    """A new algorithm or body is missing here until it has."""
+    """A new kernel is missing here until it has one."""
     problems = [make_problem(product, kind) for product in PRODUCTS for kind in KINDS]
     cpu, other = (HardwareInfo(platform=p, device_kind="some") for p in ("cpu", "any"))
     there = {variant(f.heuristic(p, cpu)) for f in FORMS.values() for p in problems}

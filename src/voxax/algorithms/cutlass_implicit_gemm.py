@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax.algorithms.implicit_gemm import gpu
-from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, first_of
+from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of
 from voxax.hardware import HardwareInfo
 
 PACKAGE = "nvidia-cutlass-dsl"
@@ -71,7 +71,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def _absence() -> str | None:
-    """Why the DSL cannot be called, or None."""
+    """The reason why the DSL cannot be called, or None."""
     least = ".".join(map(str, _LEAST_VERSION))
     how = f"install it with pip install '{PACKAGE}>={least}' (or voxax[cutlass])"
     try:
@@ -85,7 +85,7 @@ def _absence() -> str | None:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """Of a version or a compute capability."""
+    """The numbers of a version or a compute capability."""
     parts = text.split(".")
     return tuple(map(int, parts)) if all(p.isdigit() for p in parts) else None
 
@@ -129,11 +129,7 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product in the tile ``mma_tile``, its sums in ``split_k_slices``."""
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype

@@ -48,7 +48,7 @@ class Layer:
         None where the map is traced.
       grid: of a dynamic layer the shape ``[B, *spatial]`` whose positions its input rows are.
       tile_density: of a dynamic layer the same as ``density`` if every position had the largest
-        size of its neighbourhood: how smooth the sizes are.
+        size of its neighborhood: how smooth the sizes are.
       prefix: of a dynamic layer, how many positions have at least each size (from 0), rounded
         up; known only to programs that are compiled for one histogram of sizes.
       requests: admitted algorithms by product. All three are fixed when the forward product is
@@ -166,6 +166,10 @@ class Problem:
         return self.in_channels if self.product == "dgrad" else self.out_channels
 
 
+Views = dict[str, jax.Array]
+"""The map's arrays by name."""
+
+
 class Apply(Protocol):
     """Executes a product.
 
@@ -180,7 +184,7 @@ class Apply(Protocol):
         parameters: Parameters,
         a: jax.Array,
         b: jax.Array,
-        views: dict[str, jax.Array],
+        views: Views,
     ) -> jax.Array: ...
 
 
@@ -196,7 +200,7 @@ class Fused(Protocol):
         dy: jax.Array,
         x: jax.Array,
         w: jax.Array,
-        views: dict[str, jax.Array],
+        views: Views,
     ) -> tuple[jax.Array, jax.Array]: ...
 
 
@@ -245,7 +249,7 @@ class Kernel:
     rank: int = 1000
 
     def refusal(self, problem: Problem, hardware: HardwareInfo) -> str | None:
-        """Why this kernel cannot run this problem, or None."""
+        """The reason why this kernel cannot run this problem, or None."""
         if problem.product not in self.products:
             return f"does not compute {problem.product}"
         reason = self.supports(problem, hardware)

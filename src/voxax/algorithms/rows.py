@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.kernel import Parameters, Problem, Product
+from voxax.algorithms.kernel import Parameters, Problem, Product, Views
 from voxax.geometry.dtypes import accumulator
 from voxax.hardware import HardwareInfo
 
@@ -31,16 +31,14 @@ def table_name(problem: Problem) -> str:
 
 
 def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The same as :attr:`Kernel.reads` of a kernel that reads nothing else."""
+    """The :attr:`Kernel.reads` of a kernel that reads one neighbor table alone."""
     del parameters
     if product == "dgrad" and not symmetric:
         return ("transposed_neighbors",)
     return ("neighbors",)
 
 
-def oriented(
-    problem: Problem, b: jax.Array, views: dict[str, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
+def oriented(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
     """``(weight, table)`` such that forward and dgrad are ``sum_k x[table[:, k]] @ weight[k]``."""
     if problem.product == "forward":
         return b, views["neighbors"]
@@ -51,17 +49,17 @@ def oriented(
 
 
 def with_zero_row(x: jax.Array) -> jax.Array:
-    """``[N + 1, C]``: missing neighbours read the last row."""
+    """``[N + 1, C]``: missing neighbors read the last row."""
     return jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])
 
 
 def clear_missing(neighbors: jax.Array, x: jax.Array) -> jax.Array:
-    """Point missing neighbours at the zero row behind the last."""
+    """Point missing neighbors at the zero row behind the last."""
     return jnp.where(neighbors < 0, x.shape[0], neighbors)
 
 
 def clear_unreached(dy: jax.Array, neighbors: jax.Array) -> jax.Array:
-    """Zero in rows without any neighbour (padding among them): zero times NaN is NaN."""
+    """Zero in rows without any neighbor (padding among them): zero times NaN is NaN."""
     return jnp.where(jnp.any(neighbors >= 0, axis=1)[:, None], dy, jnp.zeros((), dy.dtype))
 
 
@@ -74,7 +72,7 @@ def split_rows(array: jax.Array, size: int, fill: int) -> jax.Array:
 
 
 def options(problem: Problem, dtype: Any) -> dict[str, Any]:
-    """How XLA multiplies: the problem's precision, accumulated wide."""
+    """Options of XLA's products: the problem's precision, accumulated wide."""
     return {"precision": problem.layer.precision, "preferred_element_type": accumulator(dtype)}
 
 

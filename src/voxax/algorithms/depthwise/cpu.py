@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from voxax.algorithms.implicit_gemm import cpu
-from voxax.algorithms.kernel import Parameters, Problem, first_of
+from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
 from voxax.algorithms.rows import table_name
 from voxax.hardware import HardwareInfo
 
@@ -31,11 +31,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product in units of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     (tile,) = (value for name, value in parameters if name.endswith("_block_size"))
@@ -51,7 +47,7 @@ def apply(
 
 
 def gradients(
-    problem: Problem, dy: jax.Array, x: jax.Array, w: jax.Array, views: dict[str, jax.Array]
+    problem: Problem, dy: jax.Array, x: jax.Array, w: jax.Array, views: Views
 ) -> tuple[jax.Array, jax.Array]:
     """``(dx [N, C], dw [K, C])`` of a depthwise layer whose dgrad is ``problem``.
 

@@ -1,4 +1,4 @@
-"""Depthwise products on GPUs: rows read by the neighbour table inside the kernel, through Triton.
+"""Depthwise products on GPUs: rows read by the neighbor table inside the kernel, through Triton.
 
 ``gpu_kernel.py`` has the idea. Here: in which blocks, and the operands as the kernel wants them.
 """
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax.algorithms.implicit_gemm import gpu
-from voxax.algorithms.kernel import Parameters, Problem, first_of
+from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
 from voxax.algorithms.rows import oriented
 from voxax.geometry.dtypes import product_dtype
 from voxax.hardware import HardwareInfo
@@ -22,7 +22,7 @@ _SPLITS = (4, 16, 64)
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why these Triton kernels cannot run this problem, or None."""
+    """Depthwise weights on GPUs."""
     if problem.layer.kind != "depthwise":
         return f"these kernels take depthwise weights, not {problem.layer.kind} ones"
     return gpu.unfit(problem, hardware)
@@ -45,11 +45,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
     # Not with voxax: only programs that use it need Pallas.

@@ -31,7 +31,7 @@ from voxax.algorithms.implicit_gemm.windows import (
     tiles_of_visits,
     unfit,
 )
-from voxax.algorithms.kernel import Parameters, Problem, first_of
+from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
 from voxax.algorithms.rows import clear_unreached, oriented
 from voxax.hardware import HardwareInfo
 
@@ -83,11 +83,7 @@ def parameters(blocks: Blocks) -> Parameters:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
     # Not with voxax: only programs that use it need Pallas.

@@ -17,7 +17,7 @@ import numpy as np
 from voxax.algorithms.dynamic import masked
 from voxax.algorithms.dynamic.grid import Grid, grid_of
 from voxax.algorithms.implicit_gemm import cpu
-from voxax.algorithms.kernel import Parameters, Problem, first_of
+from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
 from voxax.algorithms.rows import table_read, zeros
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.hardware import HardwareInfo
@@ -38,11 +38,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     sizes = views["sizes"]

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 
 from voxax.algorithms.dynamic import masked, patches
 from voxax.algorithms.dynamic.grid import grid_of
-from voxax.algorithms.kernel import Parameters, Problem, first_of
+from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
 from voxax.hardware import HardwareInfo
 
 GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (512, 256, 1024))
 
 
 def apply_grouped(
-    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     sizes = views["sizes"]
@@ -68,7 +68,7 @@ def supports_specialised(problem: Problem, hardware: HardwareInfo) -> str | None
 
 
 def apply_specialised(
-    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     grid = grid_of(problem)

@@ -25,6 +25,7 @@ from voxax.algorithms.kernel import (
     Parameters,
     Problem,
     Product,
+    Views,
     first_of,
 )
 from voxax.hardware import HardwareInfo
@@ -49,7 +50,7 @@ def forms_for(problem: Problem) -> tuple[Parameters, ...]:
 
 
 def apply_masked(
-    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     options = dict(parameters)
@@ -86,7 +87,7 @@ TILED_FORMS: tuple[Parameters, ...] = ((("tile", 256),), (("tile", 1024),))
 
 
 def apply_tiled(
-    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     tile, sizes = int(dict(parameters)["tile"]), views["sizes"]

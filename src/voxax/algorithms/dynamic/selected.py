@@ -17,7 +17,7 @@ import numpy as np
 
 from voxax.algorithms.dynamic import masked
 from voxax.algorithms.dynamic.grid import Grid, box_conv, grid_of
-from voxax.algorithms.kernel import Parameters, Problem
+from voxax.algorithms.kernel import Parameters, Problem, Views
 from voxax.algorithms.rows import options, zeros
 from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator, product_dtype
@@ -34,7 +34,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def apply(
-    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: dict
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     grid, scenes = grid_of(problem), problem.layer.grid[0]

@@ -1,7 +1,7 @@
 """SparseCores gather, TensorCores multiply: block by block of output rows, on TPUs that have both.
 
 Of each block the rows under all taps are gathered into memory, ``sparse_core_kernel.py`` has that
-part, and multiplied there by XLA. It is im2col, but for who gathers: missing neighbours cost no
+part, and multiplied there by XLA. It is im2col, but for who gathers: missing neighbors cost no
 copy, and nothing is scattered. What is gathered is 32-bit words, 128 side by side:
 
 - bfloat16 channels stand in pairs, the first half of them below, the second half above. Shifts take
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, first_of
+from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of
 from voxax.algorithms.rows import (
     clear_unreached,
     options,
@@ -47,7 +47,7 @@ _MOST_BYTES = 2**29
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How gathered rows lie in memory.
+    """The layout of gathered rows in memory.
 
     Attributes:
       halves: channels in one word: 1, or 2 of 16 bits.
@@ -78,7 +78,7 @@ class Layout:
 
 
 def layout_of(channels: int, dtype: str) -> Layout:
-    """Of rows of so many channels."""
+    """Return the layout of rows of so many channels."""
     halves = _WORD_BYTES // np.dtype(jnp.dtype(dtype)).itemsize
     words = max(-(-channels // halves), _LEAST)
     if words < _WORDS:
@@ -87,13 +87,13 @@ def layout_of(channels: int, dtype: str) -> Layout:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why SparseCores cannot gather for this problem, or None."""
+    """Dense weights on TPUs whose SparseCores can gather the rows."""
     if problem.platform != "tpu":
         return f"SparseCores are parts of TPUs, the platform is {problem.platform}"
     if not hardware.sparse_cores:
         return f"{hardware.model or hardware.device_kind} has no SparseCores"
     if not (hardware.sparse_subcores and hardware.sparse_lanes and hardware.sparse_memory_bytes):
-        return "nobody knows how many subcores the SparseCores have, and how much memory"
+        return "it is unknown how many subcores the SparseCores have, and how much memory"
     if problem.layer.kind != "dense":
         return f"gathered rows meet dense weights, not {problem.layer.kind} ones"
     if problem.dtype not in _DTYPES:
@@ -138,11 +138,7 @@ def parameters(block_rows: int, hardware: HardwareInfo) -> Parameters:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters gathers in plain JAX anywhere."""
     # Not with voxax: only programs that use it need Pallas.

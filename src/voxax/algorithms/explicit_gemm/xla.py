@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Product
+from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Product, Views
 from voxax.algorithms.rows import (
     clear_missing,
     clear_unreached,
@@ -106,11 +106,7 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run the formulation that ``parameters`` name."""
     values = dict(parameters)
@@ -128,7 +124,7 @@ def apply(
 _TILE_ELEMENTS = 2**20
 
 
-def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: dict[str, jax.Array]) -> jax.Array:
+def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
     """Any product by im2col; arguments as :class:`voxax.algorithms.kernel.Apply`."""
     if problem.product == "wgrad":
         return _gather_wgrad(problem, a, b, views["neighbors"])
@@ -208,9 +204,7 @@ def _tile_rows(shape: tuple[int, ...], channels: int) -> int:
     return max(64, min(rows, _TILE_ELEMENTS // max(taps * channels, 1)))
 
 
-def output_stationary(
-    problem: Problem, a: jax.Array, b: jax.Array, views: dict[str, jax.Array]
-) -> jax.Array:
+def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
     """Any product, one tap after the other; arguments as :class:`voxax.algorithms.kernel.Apply`."""
     source = with_zero_row(a)
     if problem.product == "wgrad":
@@ -230,9 +224,7 @@ def output_stationary(
     return out.astype(product_dtype(a.dtype))
 
 
-def pair_lists(
-    problem: Problem, block: int, a: jax.Array, b: jax.Array, views: dict[str, jax.Array]
-) -> jax.Array:
+def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
     """``block``: pairs of one step, at most the room that the lists leave behind their end."""
     pairs, starts = views["pairs"], views["pair_starts"]
     wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)

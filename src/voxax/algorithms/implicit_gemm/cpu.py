@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from voxax import _native
-from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, first_of
+from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of
 from voxax.algorithms.rows import table_name, table_read
 from voxax.hardware import HardwareInfo
 
@@ -26,7 +26,7 @@ _FEW_ROWS = 8192
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why the native library cannot run this problem, or None."""
+    """The reason why the native library cannot run this problem, or None."""
     if problem.platform != "cpu":
         return f"the native kernels do not run on {problem.platform}"
     if problem.dtype not in _DTYPES:
@@ -55,11 +55,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product with tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     values = dict(parameters)

@@ -1,4 +1,4 @@
-"""Implicit GEMM on GPUs: features read by the neighbour table inside the kernel, through Triton.
+"""Implicit GEMM on GPUs: features read by the neighbor table inside the kernel, through Triton.
 
 ``gpu_kernel.py`` has the idea in full. Here: whether a problem fits the chip, in which blocks, and
 the operands as the kernel wants them.
@@ -18,6 +18,7 @@ from voxax.algorithms.kernel import (
     Parameters,
     Problem,
     Product,
+    Views,
     first_of,
 )
 from voxax.algorithms.rows import oriented
@@ -61,7 +62,7 @@ _NAMES = ("in_block", "out_block", "num_stages", "num_warps")
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why the Triton kernels cannot run this problem, or None."""
+    """Dense and grouped weights on GPUs, whose blocks fit shared memory."""
     if problem.layer.kind == "depthwise":
         return "these kernels multiply matrices, not depthwise weights"
     reason = unfit(problem, hardware)
@@ -75,7 +76,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Why no Triton kernel runs this problem, whatever its blocks, or None."""
+    """The reason why no Triton kernel runs this problem, whatever its blocks, or None."""
     if problem.platform != "gpu":
         return f"the Triton kernels run on GPUs, not on {problem.platform}"
     if problem.layer.kind == "dynamic":
@@ -85,7 +86,7 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
     if problem.layer.num_offsets > MOST_TAPS:
         return f"the Triton kernels take {MOST_TAPS} taps at most, got {problem.layer.num_offsets}"
     if hardware.shared_memory_bytes is None:
-        return "nobody says how much shared memory a block of this GPU has"
+        return "it is unknown how much shared memory a block of this GPU has"
     return None
 
 
@@ -121,11 +122,7 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
     # Not with voxax: only programs that use it need Pallas.
@@ -158,11 +155,9 @@ def apply(
     return (y[0] if splits == 1 else jnp.sum(y, axis=0)).astype(result)
 
 
-def table_and_weight(
-    problem: Problem, b: jax.Array, views: dict[str, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    """Of forward and dgrad: the sorted table, and the weight as ``[K, G, C_in, C_out]`` of what is
-    gathered and written."""
+def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
+    """The sorted table of forward or dgrad, and the weight from gathered to written channels,
+    ``[K, G, C_in, C_out]``."""
     (name,) = reads((), problem.product, problem.layer.symmetric)
     table = views[name]
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
@@ -178,7 +173,7 @@ def precision_of(problem: Problem) -> jax.lax.Precision:
 
 
 def is_amd(hardware: HardwareInfo) -> bool:
-    """Whether this is a GPU of AMD, whose generations are called ``gfx942``, say."""
+    """True for a GPU of AMD, whose generations have names like ``gfx942``."""
     return (hardware.generation or "").startswith("gfx")
 
 
@@ -240,7 +235,7 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
 
 
 def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
-    """Where rows are few: the taps of a tile shared by several programs, in the two best blocks."""
+    """Parameters for few rows: programs share the taps of a tile, in the two best blocks."""
     channels = problem.other_channels
     few = [p for p in whole if _programs(problem, p) < wanted][:2]
     return [

@@ -3,8 +3,8 @@
 *Forward and dgrad.* A program owns a tile of output rows and a block of output channels. The rows
 come in the order of the taps they have (``tap_order.py``), and each tile has a list
 of the taps that any of its rows has: the program walks that list, and for each tap and block of
-input channels loads rows of features by the neighbour table, multiplies them with the tap's weight
-and adds in float32. Rows without that neighbour are masked: nothing is read for them. Each output
+input channels loads rows of features by the neighbor table, multiplies them with the tap's weight
+and adds in float32. Rows without that neighbor are masked: nothing is read for them. Each output
 row belongs to one program, so it is written once.
 
 *wgrad.* A program owns a block of one tap's weight and a part of the tap's pairs. Parts are added
@@ -220,7 +220,7 @@ def part_of_pairs(config: Any, starts: Any, tap: Any, split: Any) -> tuple[jax.A
 
 
 def call(config: Any, body: Any, grid: tuple[int, ...], out: Any, *operands: Any) -> jax.Array:
-    """Operands stay in global memory, and bodies load what they need.
+    """Operands stay in global memory, and the functions load their own parts.
 
     One axis: CUDA allows 2^31 programs along the first, 65,535 along the others.
     """
@@ -250,7 +250,7 @@ def index_range(size: int) -> jax.Array:
 
 
 def quotient(number: Any, divisor: int) -> jax.Array:
-    """Of integers that are not negative: one instruction, where Python's rounding takes several."""
+    """Divide integers that are not negative: one instruction, Python's rounding takes several."""
     return jax.lax.div(number, jnp.int32(divisor))
 
 

@@ -39,6 +39,7 @@ from voxax.algorithms.kernel import (
     Kernel,
     Parameters,
     Problem,
+    Views,
     first_of,
 )
 from voxax.algorithms.rows import clear_unreached, oriented
@@ -103,11 +104,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
     # Not with voxax: only programs that use it need Pallas.

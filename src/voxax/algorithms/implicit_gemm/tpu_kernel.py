@@ -4,11 +4,11 @@ A step of the grid is one *visit*: a tile of output rows, and of every column of
 input rows, copied from HBM while the step before computes. It selects the rows of its visit, and
 multiplies those that the step before selected: neither waits for the other, so the matrix unit is
 at work while rows are compared and results come back. Everything is transposed, channels by
-rows: for each tap a matrix of ones where "that row of the window is this output row's neighbour"
+rows: for each tap a matrix of ones where "that row of the window is this output row's neighbor"
 and zeros elsewhere is the *stationary* operand of the matrix unit, and the window's channels pass
 through it. That picks rows exactly; no row is copied alone. The picked rows of all taps stand
 below each other, ``[K * C_in, WINDOW_TILE]``, and meet all the weights (forward, dgrad) or the
-tile's cotangent (wgrad) in one product. Tiles whose neighbours lie further apart are visited
+tile's cotangent (wgrad) in one product. Tiles whose neighbors lie further apart are visited
 again, for the next window of each column.
 
 Why transposed: the ones are built by comparing a row of the table with the index of the row in a
@@ -74,7 +74,7 @@ class Visits:
       first: ``[tiles]``, the place of a tile's first visit.
       starts: ``[tiles * columns]``, first input row of a tile's first window; not negative, and
         a multiple of ``packed * WINDOW_ALIGNMENT``.
-      lengths: ``[tiles * columns]``, rows from there to the last neighbour.
+      lengths: ``[tiles * columns]``, rows from there to the last neighbor.
       bounds: ``[stripes + 1]``, the place where each stripe's visits begin, and where all end.
         No tile has visits in two stripes. Of depthwise products, which have no stripes, ``[1]``:
         the number of visits.
@@ -140,7 +140,7 @@ def product(
       config, visits: see there.
       table: ``int32[K', tiles * WINDOW_TILE]``, input row or -1; K' is a multiple of 8.
       x: ``[N / packed, packed * C_in]``, bfloat16, or float32 for more than one part; finite. The
-        last window of rows is zero, and no neighbour.
+        last window of rows is zero, and no neighbor.
       w: ``bfloat16[parts * C_out, K * C_in]``, part after part; channels are multiples of 64.
       unvisited: the result, as it is in tiles that have no visit. Its memory becomes the result's:
         no pass over all rows has to follow that looks for such tiles.
@@ -286,7 +286,7 @@ def _pick(config: TileConfig, starts: list[Any], table: Any, windows: Any, picke
 
 
 def _places(config: TileConfig) -> Any:
-    """Of each row of a transposed window, which it was: ``[window, WINDOW_TILE]``.
+    """The number that each row of a transposed window had: ``[window, WINDOW_TILE]``.
 
     Rows that share one come apart as the first of each, then the second of each.
     """
@@ -421,7 +421,7 @@ def _call(
     other_spec = other[1] or pl.BlockSpec(
         (WINDOW_TILE, other[0].shape[1]), lambda *place: (step_of(*place).before, 0)
     )
-    # Traced: neither padding nor tiles without neighbours cost a step. One step more than visits:
+    # Traced: neither padding nor tiles without neighbors cost a step. One step more than visits:
     # the last are multiplied in it; and sums are set to zero in the first, visits or not.
     steps = jnp.max(visits.bounds[1:] - visits.bounds[:-1]) + jnp.int32(1)
     tile = pl.BlockSpec((table.shape[0], WINDOW_TILE), lambda *place: (0, step_of(*place).tile))

@@ -7,7 +7,7 @@ sweeps and indoor scans, 127 rows in the mean and 162 to 273 in 99 of 100 tiles.
 rows between their lines, so theirs are longer.
 
 Here are the views, and what the kernels for dense and for depthwise weights have in common: what
-they read of a map, the room that they take, and how operands are cut into blocks of channels.
+they read of a map, the memory that they take, and how operands are cut into blocks of channels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.kernel import Parameters, Problem, Product
+from voxax.algorithms.kernel import Parameters, Problem, Product, Views
 from voxax.algorithms.rows import table_name
 from voxax.geometry.kernel_map import View, by_name
 from voxax.geometry.kernel_spec import KernelSpec
@@ -79,7 +79,7 @@ def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
 
 @functools.partial(jax.jit, static_argnames="columns")
 def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
-    """Where the neighbors of each tile lie, column by column.
+    """Find the runs of rows that hold the neighbors of each tile, column by column.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, input row or -1.
@@ -159,7 +159,7 @@ def most_visits(
     window: int,
     alignment: int = WINDOW_ALIGNMENT,
 ) -> int:
-    """How often tiles are visited at most, where one visit covers ``window`` rows of each column.
+    """The most visits of all tiles, where one covers ``window`` rows of each column.
 
     A tile of visits ``max_c ceil(length_c / window)`` needs ``sum_c (length_c - 1) // window``
     more than one at most. Windows of one column overlap only where two tiles meet, by less than
@@ -206,7 +206,7 @@ class MapArrays:
     columns: Columns
 
     @classmethod
-    def of(cls, problem: Problem, views: dict[str, jax.Array]) -> MapArrays:
+    def of(cls, problem: Problem, views: Views) -> MapArrays:
         """The arrays among the views that :func:`reads` names."""
         name, layer = table_name(problem), problem.layer
         other = name
@@ -225,7 +225,7 @@ class MapArrays:
 
 
 def unfit(problem: Problem, takes: str, dtype_reason: str | None) -> str | None:
-    """Why no window kernel runs this problem, whatever its blocks, or None.
+    """The reason why no window kernel runs this problem, whatever its blocks, or None.
 
     Args:
       problem: a product.
@@ -250,7 +250,7 @@ def fitting(
     vmem_bytes: Callable[[_Blocks], int],
     smem_bytes: Callable[[_Blocks], int],
 ) -> list[_Blocks]:
-    """Of each length of windows the first blocks that fit vector memory, if their scalars fit."""
+    """The first blocks of each length of windows that fit vector memory, if their scalars fit."""
     found = []
     for window in _WINDOWS:
         fits = (b for b in blocks_of(window) if vmem_bytes(b) <= (hardware.vmem_bytes or 0))

@@ -14,7 +14,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, first_of
+from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of
 from voxax.algorithms.rows import (
     clear_missing,
     clear_unreached,
@@ -62,11 +62,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def apply(
-    problem: Problem,
-    parameters: Parameters,
-    a: jax.Array,
-    b: jax.Array,
-    views: dict[str, jax.Array],
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product with tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     values = {name: int(value) for name, value in parameters}
