@@ -113,7 +113,9 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Blocks of rows, none much longer than the map and none too large for memory."""
+    """Blocks of rows, none much longer than the map and none too large for memory; or nothing."""
+    if supports(problem, hardware) is not None:
+        return ()
     layout = layout_of(problem.gathered_channels, problem.dtype)
     row = layout.groups(problem.layer.num_offsets) * _WORDS * _WORD_BYTES
     most = min(_MOST_BYTES, (hardware.memory_free or _MOST_BYTES) // 4)
