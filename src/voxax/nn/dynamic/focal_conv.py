@@ -83,6 +83,6 @@ def focal_conv(
         wide = accumulator(voxels.features.dtype)
         features = voxels.features.astype(wide) * own[:, None].astype(wide)
         voxels = voxels.replace_features(features.astype(voxels.features.dtype))
-    kmap = request_map(voxels, kernel_size, 1, dilation, False, False, out, None)
+    kmap = request_map(voxels, kernel_size, 1, dilation, out_voxels=out)
     requests = by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
     return convolve_voxels(voxels, weight, kmap, bias, groups, out, precision=precision, **requests)

@@ -155,18 +155,7 @@ def pooling_map(
     """Return the map of a pooling window; ``stride=None`` takes ``kernel_size``, a partition."""
     if stride is None:
         stride = kernel_size if window.get("kernel_map") is None else 1
-    return request_map(
-        voxels,
-        kernel_size,
-        stride,
-        dilation,
-        transposed,
-        window.get("generative", False),
-        window.get("out_voxels"),
-        window.get("capacity"),
-        window.get("kernel_map"),
-        window.get("kernel_shape", "box"),
-    )
+    return request_map(voxels, kernel_size, stride, dilation, transposed, **window)
 
 
 @functools.partial(jax.jit, static_argnames="largest")

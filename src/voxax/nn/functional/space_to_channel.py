@@ -34,7 +34,7 @@ def space_to_channel(
     """
     ndim = voxels.geometry.ndim
     blocks = per_axis(factor, ndim, "factor")
-    kmap = request_map(voxels, blocks, blocks, 1, False, False, None, capacity)
+    kmap = request_map(voxels, blocks, blocks, capacity=capacity)
     own, whole = kmap.with_halo(voxels.features)
     source = jnp.concatenate([own, jnp.zeros((1, voxels.num_channels), own.dtype)])
     rows = jnp.where(whole.neighbors < 0, whole.in_capacity, whole.neighbors)

@@ -13,7 +13,22 @@ from voxax.nn import functional
 from voxax.nn.functional.pooling import Size
 
 
-class _Pool(nnx.Module):
+class _Window(nnx.Module):
+    """Hold the window of a pooling: arguments as in :func:`voxax.nn.functional.sum_pool`."""
+
+    def __init__(
+        self,
+        kernel_size: Size = 2,
+        stride: Size | None = None,
+        dilation: Size = 1,
+        *,
+        kernel_shape: KernelShape = "box",
+    ) -> None:
+        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
+        self.kernel_shape: KernelShape = static_shape(kernel_shape)
+
+
+class _Pool(_Window):
     """Pooling over the voxels under a kernel.
 
     Args:
@@ -33,8 +48,7 @@ class _Pool(nnx.Module):
         generative: bool = False,
         capacity: int | None = None,
     ) -> None:
-        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
-        self.kernel_shape: KernelShape = static_shape(kernel_shape)
+        super().__init__(kernel_size, stride, dilation, kernel_shape=kernel_shape)
         self.generative, self.capacity = generative, capacity
 
     def __call__(
@@ -85,19 +99,8 @@ class SumPool(_Pool):
     FUNCTION = staticmethod(functional.sum_pool)
 
 
-class Unpool(nnx.Module):
+class Unpool(_Window):
     """Back to the voxels that were pooled. See :func:`voxax.nn.functional.unpool`."""
-
-    def __init__(
-        self,
-        kernel_size: Size = 2,
-        stride: Size | None = None,
-        dilation: Size = 1,
-        *,
-        kernel_shape: KernelShape = "box",
-    ) -> None:
-        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
-        self.kernel_shape: KernelShape = static_shape(kernel_shape)
 
     def __call__(
         self, voxels: Voxels, out_voxels: Voxels, indices: jax.Array | None = None
