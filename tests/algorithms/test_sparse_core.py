@@ -15,6 +15,7 @@ from voxax.algorithms.explicit_gemm import sparse_core, xla
 from voxax.algorithms.explicit_gemm.sparse_core_kernel import Gather, gather
 from voxax.algorithms.rows import table_name
 from voxax.hardware import HardwareInfo
+from voxax.tuning.space import space_of
 
 CHIP = HardwareInfo(
     platform="tpu",
@@ -126,19 +127,21 @@ def test_no_rows_on_either_side(product, rows, out_rows):
 def test_what_cannot_run_is_refused_with_its_reason(chip, changes, reason):
     sizes = make_problem("forward", 1000, 1000, 27, 64, 64, "bfloat16")
     assert sparse_core.supports(sizes, CHIP) is None
-    problem, chip = dataclasses.replace(sizes, **changes), dataclasses.replace(CHIP, **chip)
+    problem, chip = problems.changed(sizes, **changes), dataclasses.replace(CHIP, **chip)
     with pytest.raises(ValueError, match=reason):
         raise ValueError(sparse_core.supports(problem, chip))
     assert sparse_core.space(problem, chip) == ()
-    assert "sparse_core" not in str(xla.space(problem, chip))
+    found = space_of(problem, ("explicit_gemm",), chip).candidates
+    assert "sparse_core" not in str([candidate.parameters for candidate in found])
 
 
 def test_it_is_measured_but_never_taken_unmeasured():
     problem = make_problem("forward", 10**5, 10**5, 27, 64, 64, "bfloat16")
-    space = xla.space(problem, CHIP)
-    blocks = [dict(p)["block_rows"] for p in space if dict(p)["formulation"] == "sparse_core"]
+    space = space_of(problem, ("explicit_gemm",), CHIP)
+    found = [dict(candidate.parameters) for candidate in space.candidates]
+    blocks = [p["block_rows"] for p in found if p["formulation"] == "sparse_core"]
     assert blocks == [8192, 32768]
-    assert xla.heuristic(problem, CHIP) == xla.IM2COL
+    assert [candidate.parameters for candidate in space.heuristics] == [xla.IM2COL]
     # Blocks that are longer than the map, or larger than the memory, are left out.
     for changes in ({"out_capacity": 1000}, {"in_channels": 2048}):
         (only,) = sparse_core.space(problems.changed(problem, **changes), CHIP)
