@@ -1,4 +1,4 @@
-"""An interpreter of PTX, for tests of kernels whose GPU is not here: one block after another.
+"""An interpreter of PTX, for tests of kernels without a GPU: one block after another.
 
 Knows the instructions that voxax' own kernels become, and raises for any other. Numbers are exact
 but for the order of a tensor core's sums. It is stricter than a GPU: reads and writes outside of

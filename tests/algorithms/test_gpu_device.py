@@ -222,7 +222,7 @@ def test_shards_lower_for_several_gpus():
 
 @pytest.mark.slow
 def test_the_comparison_itself_runs():
-    """Interpreted, with a chip that is not here."""
+    """Interpret kernels for a chip that is not present."""
     chip = HardwareInfo(
         platform="gpu", device_kind="some", shared_memory_bytes=2**16, cores=8, generation="9.0"
     )

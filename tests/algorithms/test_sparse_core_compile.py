@@ -1,4 +1,4 @@
-"""Products with SparseCores through the real TPU compiler, for chips that are not there.
+"""Products with SparseCores through the real TPU compiler, without a TPU.
 
 Needs libtpu (`pip install .[tpu]`); run with `pytest -m tpu_compile`. Nothing is executed.
 """

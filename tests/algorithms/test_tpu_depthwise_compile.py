@@ -1,4 +1,4 @@
-"""Depthwise products through the real TPU compiler, for chips that are not there."""
+"""Depthwise products through the real TPU compiler, without a TPU."""
 
 import functools
 

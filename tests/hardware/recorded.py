@@ -1,4 +1,4 @@
-"""Runtimes as they answered elsewhere, so that every kind of chip can be described here.
+"""Answers of runtimes on other machines, so that tests can describe every kind of chip.
 
 The TPU's statistics and attributes are those of a TPU v5e, the GPU's those of an H100 with its
 driver and NVML, the processor's files those of an AMD EPYC and an AWS Graviton.

@@ -1,4 +1,4 @@
-"""TPUs that are not there, by the name of their topology."""
+"""Check the description of TPUs that are not present, by their topology."""
 
 import importlib.util
 

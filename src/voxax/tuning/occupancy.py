@@ -212,7 +212,7 @@ def _sides(part: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
 def _fit(
     scene: np.ndarray, spec: KernelSpec, in_room: int, out_room: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """The largest part of the scene, to about 3 %, whose both sides have room.
+    """The largest part of the scene, to about 3 %, whose both sides fit the capacities.
 
     Returns:
       ``(input rows, output rows, rows of the scene that were used)``.
