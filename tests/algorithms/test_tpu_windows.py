@@ -221,7 +221,7 @@ def test_stripes_have_as_many_visits():
     windows[1] = np.where(np.arange(40) < 20, 16, 16 * 9)[:, None]
     blocks = tpu.Blocks(16, 128, 128, 4)
     spec = vx.KernelSpec.make(3, 1, 1)
-    problem = SimpleNamespace(spec=spec)
+    problem = SimpleNamespace(layer=SimpleNamespace(spec=spec))
     (of_place, *_, bounds), fits = tpu._visits(
         problem, blocks, ((0,),), jnp.asarray(windows), 40 * 128
     )
