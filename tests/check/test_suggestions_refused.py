@@ -46,6 +46,11 @@ SAME = {
     "bounds that cross": ("x, n", "return x[n : n - 3].sum()\n", (X, np.int32(2))),
     "window before row 0": ("x, i", "return x[i : i + 3].sum()\n", (X, np.int32(-2))),
     "window from the end": ("x, i", "return x[i : i + 2].sum()\n", (X, np.int32(-3))),
+    "names that are taken": (
+        "x, stop",
+        "rows = x + 1\nreturn rows[: int(stop)].sum() + rows.sum()\n",
+        (X, np.int32(-1)),
+    ),
     "bound by choice": ("x, n", "return x[: n if True else 2].sum()\n", (X, np.int32(3))),
     "window by choice": (
         "x, n",

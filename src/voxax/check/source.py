@@ -108,19 +108,9 @@ _CHECKER = os.path.join(os.path.dirname(__file__), "")
 
 # What stands between a user's call and the function that they called.
 _WRAPPERS = {
-    "reraise_with_filtered_traceback",
-    "cache_miss",
-    "_python_pjit_helper",
-    "_run_python_pjit",
-    "wrapper",
-    "wrapped",
-    "inner",
-    "__call__",
-    "deferring_binary_op",
-    "op",
-    "wrap",
-    "meth",
-}
+    "reraise_with_filtered_traceback", "cache_miss", "_python_pjit_helper", "_run_python_pjit",
+    "wrapper", "wrapped", "inner", "__call__", "deferring_binary_op", "op", "wrap", "meth",
+}  # fmt: skip
 
 
 def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
@@ -318,11 +308,8 @@ def swallowed(where: Place) -> bool:
 # Of what JAX raises: ConcretizationTypeError and its like are TypeErrors.
 _BROAD = {"Exception", "BaseException", "TypeError"}
 _OF_JAX = {
-    "JAXTypeError",
-    "JAXIndexError",
-    "ConcretizationTypeError",
-    "NonConcreteBooleanIndexError",
-}
+    "JAXTypeError", "JAXIndexError", "ConcretizationTypeError", "NonConcreteBooleanIndexError",
+}  # fmt: skip
 
 
 def _names(node: ast.AST | None) -> set[str]:

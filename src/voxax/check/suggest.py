@@ -367,29 +367,30 @@ def _bounded_slice(
     if not returned and _reduction_of(node, parents, library)[1] != "sum":
         return ""
     of = _grouped(node.value)
-    rows = f"jnp.arange({of}.shape[0])"
+    walked = ast.walk(first_of(parents, FUNCTIONS) or statement)
+    taken = {n.id for n in walked if isinstance(n, ast.Name)}
+    names = ("rows", "inside", "start", "stop")
+    rows, inside, start, stop = (f"slice_{n}" if set(names) & taken else n for n in names)
+    device = f", device={of}.device" if library == "torch" else ""
+    lines, tests = [f"{rows} = {library}.arange({of}.shape[0]{device})"], []
+    for name, bound, compare in ((start, cut.lower, ">="), (stop, cut.upper, "<")):
+        if bound is None:
+            continue
+        at = ast.unparse(bound)
+        if not isinstance(bound, ast.Constant):
+            lines.append(f"{name} = {_integer(bound, library)}")
+            # In Python, negative bounds count from the end.
+            at = f"{library}.where({name} < 0, {name} + {of}.shape[0], {name})"
+        tests.append(f"{rows} {compare} {at}")
+    both = len(tests) > 1
+    lines.append(f"{inside} = {' & '.join(f'({test})' if both else test for test in tests)}")
     if library == "torch":
-        rows = f"torch.arange({of}.shape[0], device={of}.device)"
-    bounds = ((cut.lower, ">="), (cut.upper, "<"))
-    mask = " & ".join(
-        f"({rows} {compare} {_from_start(bound, of, library)})"
-        for bound, compare in bounds
-        if bound is not None
-    )
-    if library == "torch":
-        text = f"torch.where(({mask}).reshape(-1, *[1] * ({of}.ndim - 1)), {of}, 0)"
+        text = f"torch.where({inside}.reshape(-1, *[1] * ({of}.ndim - 1)), {of}, 0)"
     else:
         axes = f"tuple(range(1, {of}.ndim))"
-        text = f"jnp.where(jnp.expand_dims({mask}, {axes}), {of}, jnp.zeros_like({of}))"
-    return _within(statement, node, text)
-
-
-def _from_start(bound: ast.expr, of: str, library: str) -> str:
-    """Return a bound that counts from the start: in Python, negative ones count from the end."""
-    at = _integer(bound, library)
-    if isinstance(bound, ast.Constant) and isinstance(bound.value, int):
-        return at
-    return f"({at}) + (({at}) < 0) * {of}.shape[0]"
+        text = f"jnp.where(jnp.expand_dims({inside}, {axes}), {of}, jnp.zeros_like({of}))"
+    last = _within(statement, node, text)
+    return "\n".join([*lines, last]) if last else ""
 
 
 def _masked(

@@ -294,7 +294,7 @@ def _counterexample(
 ) -> float | None:
     """Return a value of one input that makes the gradient NaN and not the result."""
 
-    def evaluate(values: Sequence[Any]) -> Any:
+    def evaluate(*values: Any) -> Any:
         known = {id(v): given for v, given in zip(inputs, values, strict=True)}
 
         def read(operand: _Value) -> Any:
@@ -313,30 +313,20 @@ def _counterexample(
                 )
         return known[id(selection.output)]
 
-    differentiable = [i for i, v in enumerate(inputs) if jnp.issubdtype(v.aval.dtype, jnp.floating)]
+    floats = [i for i, v in enumerate(inputs) if jnp.issubdtype(v.aval.dtype, jnp.floating)]
     if not jnp.issubdtype(selection.output.aval.dtype, jnp.floating):
         return None
     try:
         with _compat.outside():
             for probe in itertools.product(*(_probes(v) for v in inputs)):
-                bad = _tried(evaluate, probe, differentiable)
-                if bad is not None:
-                    return bad
+                if not math.isfinite(float(evaluate(*probe))):
+                    continue
+                slopes = jax.grad(evaluate, argnums=tuple(floats))(*probe)
+                for i, slope in zip(floats, slopes, strict=True):
+                    if math.isnan(float(slope)):
+                        return float(probe[i])
     except (TypeError, ValueError, NotImplementedError, KeyError, IndexError):
         return None  # an operation that is not one of single values after all
-    return None
-
-
-def _tried(evaluate: Any, probe: Sequence[Any], differentiable: Sequence[int]) -> float | None:
-    if not math.isfinite(float(evaluate(probe))):
-        return None
-    for i in differentiable:
-
-        def alone(value: Any, i: int = i) -> Any:
-            return evaluate([*probe[:i], value, *probe[i + 1 :]])
-
-        if math.isnan(float(jax.grad(alone)(probe[i]))):
-            return float(probe[i])
     return None
 
 
