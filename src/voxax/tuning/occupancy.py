@@ -103,10 +103,10 @@ def sample_map(
     level = level or (1,) * spec.ndim
     if len(level) != spec.ndim:
         raise InputError(f"level {level} has {len(level)} axes, the kernel has {spec.ndim}")
-    in_room, out_room = _filled(in_capacity), _filled(out_capacity)
+    in_fill, out_fill = _filled(in_capacity), _filled(out_capacity)
     scene = scene_rows(kind, _scene_level(spec, level), spec.spatial_shape)
     if spec.keeps_coords and in_capacity != out_capacity:
-        source, out = _repeated(scene, in_room), _repeated(scene, out_room)
+        source, out = _repeated(scene, in_fill), _repeated(scene, out_fill)
         table = neighbor_table(source, out, spec, out_capacity)
         return _finished(kind, table, source, out)
 
@@ -115,13 +115,13 @@ def sample_map(
     batch = in_used = out_used = 0
     whole = True
     # Whole scenes are repeated as often as they fit, the last piece is a part of one.
-    while whole and in_used < in_room and out_used < out_room:
-        source, out, size = _fit(scene, spec, in_room - in_used, out_room - out_used)
+    while whole and in_used < in_fill and out_used < out_fill:
+        source, out, size = _fit(scene, spec, in_fill - in_used, out_fill - out_used)
         if not len(source) or not len(out):
             break
         whole = size == len(scene)
         piece = _table(source, out, spec)
-        times = min((in_room - in_used) // len(source), (out_room - out_used) // len(out))
+        times = min((in_fill - in_used) // len(source), (out_fill - out_used) // len(out))
         first = in_used + len(source) * np.arange(times, dtype=np.int32)
         block = np.where(piece[None] >= 0, piece[None] + first[:, None, None], -1)
         table[out_used : out_used + times * len(out)] = block.reshape(-1, spec.num_offsets)
@@ -210,7 +210,7 @@ def _sides(part: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fit(
-    scene: np.ndarray, spec: KernelSpec, in_room: int, out_room: int
+    scene: np.ndarray, spec: KernelSpec, in_fill: int, out_fill: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """The largest part of the scene, to about 3 %, whose both sides fit the capacities.
 
@@ -220,13 +220,13 @@ def _fit(
     best = scene[:0], scene[:0], 0
     fails = len(scene) + 1
     finer = spec.transposed and not spec.generative
-    size = min(len(scene), out_room if finer else in_room)
+    size = min(len(scene), out_fill if finer else in_fill)
     if spec.generative:
-        size = min(size, max(1, out_room // 16))  # a cheap look at how much it grows
+        size = min(size, max(1, out_fill // 16))  # a cheap look at how much it grows
     while best[2] + 1 < fails:
         size = min(max(size, best[2] + 1), fails - 1)
         source, out = _sides(scene[:size], spec)
-        used = max(len(source) / in_room, len(out) / out_room)
+        used = max(len(source) / in_fill, len(out) / out_fill)
         if used <= 1:
             best = source, out, size
             if used > 0.97:
