@@ -363,6 +363,8 @@ def _bounded_slice(
     cut = node.slice
     if not isinstance(cut, ast.Slice) or cut.step is not None:
         return ""
+    if cut.lower is None and cut.upper is None:
+        return ""
     returned = bool(parents) and isinstance(parents[0], ast.Return)
     if not returned and _reduction_of(node, parents, library)[1] != "sum":
         return ""
