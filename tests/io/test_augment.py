@@ -1,4 +1,4 @@
-"""Random changes of a cloud, and joining clouds into a batch."""
+"""Random changes of a cloud."""
 
 from functools import partial
 
@@ -7,7 +7,6 @@ import pytest
 
 from voxax.errors import InputError
 from voxax.io.augment import compose, crop, drop, flip, jitter, rotate_z, scale
-from voxax.io.collate import collate
 from voxax.io.point_cloud import PointCloud
 
 EVERY = {
@@ -169,57 +168,3 @@ def test_compose_applies_in_order():
 def test_wrong_options(call, message, rng):
     with pytest.raises(InputError, match=message):
         call(scene(), rng)
-
-
-def test_collate_joins_scenes_and_keeps_precision():
-    clouds = [scene(30), scene(0), scene(20, seed=2, shift=(85_000.123, 447_412.8, -0.6))]
-    batch = collate(clouds)
-    assert batch.positions.dtype == np.float32
-    assert batch.positions.shape == (50, 3)
-    assert batch.batch_index.dtype == np.int32
-    assert batch.batch_index.tolist() == [0] * 30 + [2] * 20
-    assert batch.offsets.dtype == np.int32
-    assert batch.offsets.tolist() == [0, 30, 30, 50]
-    assert batch.labels.dtype == np.int32
-    assert batch.origins.dtype == np.float64
-    assert batch.origins.shape == (3, 3)
-    assert np.all(batch.origins == np.rint(batch.origins))
-    np.testing.assert_array_equal(batch.origins[1], 0)
-    for index, cloud in enumerate(clouds):
-        rows = slice(batch.offsets[index], batch.offsets[index + 1])
-        restored = batch.positions[rows] + batch.origins[index]
-        np.testing.assert_allclose(restored, cloud.positions, atol=2e-6, rtol=0)
-        np.testing.assert_array_equal(batch.labels[rows], cloud.labels)
-
-
-def test_collate_with_given_origins():
-    cloud = scene(30)
-    batch = collate([cloud], origins=np.zeros((1, 3)))
-    np.testing.assert_array_equal(batch.positions, cloud.positions.astype(np.float32))
-    with pytest.raises(InputError, match=r"shape \[2, 3\] for 2 clouds, got \[3\]"):
-        collate([cloud, cloud], origins=[0, 0, 0])
-
-
-def test_collate_labels_are_all_or_none():
-    bare = scene(4).with_labels(None)
-    assert collate([bare, bare]).labels is None
-    assert collate([bare, scene(0)]).labels is None
-    # A scene without points needs no labels.
-    assert collate([scene(4), scene(0).with_labels(None)]).labels.tolist() == [0, 1, 2, 3]
-    with pytest.raises(InputError, match=r"1 of 2 scenes have no labels: scenes \[1\]"):
-        collate([scene(4), bare])
-
-
-def test_collate_of_empty_scenes_only():
-    batch = collate([scene(0), scene(0)])
-    assert batch.positions.shape == (0, 3)
-    assert batch.offsets.tolist() == [0, 0, 0]
-    assert batch.labels.shape == (0,)
-
-
-def test_collate_errors():
-    with pytest.raises(InputError, match="at least one cloud, got 0"):
-        collate([])
-    broken = PointCloud([[0.0, 0, 0], [np.nan, 0, 0]])
-    with pytest.raises(InputError, match="1 of 2 positions of scene 1 are not finite"):
-        collate([scene(2), broken])

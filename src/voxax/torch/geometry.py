@@ -15,7 +15,7 @@ from voxax.coords import PAD
 from voxax.errors import InputError
 from voxax.geometry.kernel_map import opposite
 from voxax.torch.operators import map_view, neighbors, output_bucket, output_coords
-from voxax.torch.static_text import adjoint_text, output_level, relation_facts
+from voxax.torch.static_text import Level, adjoint_text, output_level, relation_facts
 
 # True while `voxax.torch.plan` runs a model. A plain variable: torch.compile guards it, and cannot
 # read a context variable.
@@ -36,9 +36,6 @@ def recording() -> Iterator[None]:
         yield
     finally:
         _PLANNING = before
-
-
-Level = tuple[int, ...]
 
 
 class KernelMap:

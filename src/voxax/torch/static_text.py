@@ -26,6 +26,8 @@ from voxax.products import convolve
 from voxax.tuning import Request
 from voxax.tuning.request import frozen
 
+Level = tuple[int, ...]
+
 # Rows of the problem for which views are chosen: those that a program lacks it builds itself.
 _TYPICAL_ROWS = 65536
 
@@ -45,7 +47,7 @@ class LayerText:
 
     spec: KernelSpec
     same: bool
-    level: tuple[int, ...]
+    level: Level
     kind: WeightKind
     groups: int
     views: tuple[str, ...]
@@ -70,7 +72,7 @@ class LayerText:
         )
 
 
-def stand_in(rows: int, stride: tuple[int, ...]) -> VoxelGeometry:
+def stand_in(rows: int, stride: Level) -> VoxelGeometry:
     """Return a voxel set of which only the number of rows is known."""
     coords: Any = jax.ShapeDtypeStruct((rows, 1 + len(stride)), jnp.int32)
     return VoxelGeometry(coords, jax.ShapeDtypeStruct((), jnp.int32), {}, None, stride, 1)  # type: ignore[arg-type]
@@ -125,7 +127,7 @@ def relation_facts(spec: str) -> Facts:
 
 
 @torch.compiler.assume_constant_result
-def output_level(spec: str, stride: tuple[int, ...]) -> tuple[int, ...]:
+def output_level(spec: str, stride: Level) -> tuple[int, ...]:
     """Return the total stride of the output for an input of that total stride.
 
     Raises:
@@ -165,36 +167,24 @@ def request_text(
 
 @torch.compiler.assume_constant_result
 def layer_text(
-    spec: str,
-    same: bool,
-    level: tuple[int, ...],
-    options: str,
-    kind: WeightKind,
-    weight_shape: tuple[int, ...],
-    dtype: str,
+    spec: str, same: bool, level: Level, options: str, kind: WeightKind, shape: Level, dtype: str
 ) -> str:
     """Return the text that :func:`read_layer` reads, with the views that its products read.
 
     Args:
       spec, options: texts.
-      same, level, kind: as in :class:`Layer`.
-      weight_shape: of the weight.
+      same, level, kind: as in :class:`LayerText`.
+      shape: of the weight.
       dtype: of the operands, by name.
     """
-    return _layer_text(spec, same, tuple(level), options, kind, tuple(weight_shape), dtype)
+    return _layer_text(spec, same, tuple(level), options, kind, tuple(shape), dtype)
 
 
 @functools.lru_cache(maxsize=4096)
 def _layer_text(
-    spec: str,
-    same: bool,
-    level: tuple[int, ...],
-    options: str,
-    kind: WeightKind,
-    weight_shape: tuple[int, ...],
-    dtype: str,
+    spec: str, same: bool, level: Level, options: str, kind: WeightKind, shape: Level, dtype: str
 ) -> str:
-    groups = weight_shape[1] if kind == "grouped" else 1
+    groups = shape[1] if kind == "grouped" else 1
     described = {
         "spec": json.loads(spec),
         "same": same,
@@ -205,11 +195,11 @@ def _layer_text(
         **json.loads(options),
     }
     layer = read_layer(json.dumps(described))
-    c_in = weight_shape[1] if kind == "depthwise" else groups * weight_shape[-2]
+    c_in = shape[1] if kind == "depthwise" else groups * shape[-2]
     taps = layer.spec.num_offsets
     table = jax.ShapeDtypeStruct((_TYPICAL_ROWS, taps), jnp.int32)
     x = jax.ShapeDtypeStruct((_TYPICAL_ROWS, c_in), dtype)
-    w = jax.ShapeDtypeStruct(weight_shape, dtype)
+    w = jax.ShapeDtypeStruct(shape, dtype)
     asked: list[str] = []
 
     def forward(x: jax.Array, w: jax.Array, table: jax.Array) -> jax.Array:
