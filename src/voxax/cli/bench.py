@@ -29,12 +29,12 @@ def bench(
     most: int = _SHOWN,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Compile a model for TPUs that need not be there, and predict what it takes at least.
+    """Compile a model for TPUs, which may be absent, and predict the least time it takes.
 
-    Counted are the cycles of each kernel in the compiler's own schedule, and the bytes and
-    operations of the program. Printed are the kernels by time with what bounds them, the whole,
-    and its distance to the lower bound: the operands and results once through the memory, or the
-    operations at the peak rate. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
+    Counts the cycles of each kernel in the compiler's own schedule, and the bytes and operations
+    of the program. Prints the kernels by time with what bounds them, the whole, and its distance
+    to the lower bound: the operands and results once through the memory, or the operations at the
+    peak rate. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
 
     Args:
         workload: Model and voxels; --model may also be FILE.py:NAME.
@@ -49,7 +49,7 @@ def bench(
     if not chips:
         raise InputError(
             f"--tpu is missing: give generations, such as {','.join(TOPOLOGIES)}. Devices that are "
-            "here are measured by `voxax tune` and `voxax explain --roofline`"
+            "present are measured by `voxax tune` and `voxax explain --roofline`"
         )
     arguments = {**dataclasses.asdict(workload), "algorithm": algorithm}
     arguments["file"] = None if workload.file is None else str(workload.file)

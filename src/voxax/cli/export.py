@@ -29,7 +29,7 @@ def export(
 
     voxax.io.program.load_program runs it.
 
-    The device need not be here. Algorithms are those that the tuning cache knows for it, or the
+    The device may be absent. Algorithms are those that the tuning cache knows for it, or the
     default; --algorithm pins them, for example the TPU's own kernels by implicit_gemm.
 
     Args:

@@ -29,7 +29,7 @@ def tune(
     Later runs of the same model on voxels like these start with the choices. There is no time
     budget: a MinkUNet takes minutes. Ctrl-C keeps what is measured so far.
 
-    With --tpu, for TPUs that need not be there: kernels for TPUs and the defaults of other
+    With --tpu, for TPUs that may be absent: kernels for TPUs and the defaults of other
     algorithms are compiled, and ranked by the compiler's schedules. Programs for such a TPU, as of
     `voxax export`, take the first, and on one it is measured first. Needs
     `pip install "voxax[tpu]"`.

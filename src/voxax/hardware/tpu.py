@@ -165,7 +165,7 @@ def _through_table(name: str, chip: str, extents: str) -> Facts:
 
 @functools.lru_cache(maxsize=64)
 def _answer(name: str) -> str | None:
-    script = f"from voxax.hardware.tpu import print_topology; print_topology({name!r})"
+    script = f"from {__name__} import {print_topology.__name__} as ask; ask({name!r})"
     try:
         result = subprocess.run(
             [sys.executable, "-c", script],
