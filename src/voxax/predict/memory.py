@@ -224,7 +224,11 @@ def fits(
     def need(capacity: int) -> int | None:
         program = memory(capacity)
         # The model's own arrays stay where they are; other voxels are new ones.
-        held = first.resident_bytes if capacity == voxels.capacity else _state(step, device)
+        held = (
+            first.resident_bytes
+            if capacity == voxels.capacity
+            else resident_bytes(step, (), device)
+        )
         return None if program.refused else program.total - min(held, program.arguments)
 
     capacity = largest_fitting(need, voxels.capacity, limit)
@@ -232,10 +236,6 @@ def fits(
     return dataclasses.replace(
         report(), suggested_capacity=capacity, suggested_batch=batch, searched=True
     )
-
-
-def _state(step: Step, device: Any) -> int:
-    return resident_bytes(step, (), device)
 
 
 def _report(
@@ -323,7 +323,8 @@ def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
         text = str(error)
         if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
             raise
-        return ProgramMemory(temporaries=_bytes_asked(text), refused=True, reason=_first_line(text))
+        reason = (text.strip().splitlines() or [""])[0][:300]
+        return ProgramMemory(temporaries=_bytes_asked(text), refused=True, reason=reason)
     return ProgramMemory(
         stats.argument_size_in_bytes,
         stats.output_size_in_bytes,
@@ -347,10 +348,6 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
 def _bytes_asked(text: str) -> int:
     amounts = [float(n) * 2 ** _UNITS[unit] for n, unit in _USED.findall(text)]
     return int(max(amounts, default=0))
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:300] if text.strip() else ""
 
 
 def resized(voxels: Voxels, capacity: int) -> Voxels:
