@@ -149,6 +149,32 @@ def test_unrolled_more_often_one_time():
     assert codes(vx.check_static(model, X)) == ["VX205"]
 
 
+KEPT = []
+
+
+def keeps(x):
+    y = jnp.sin(x)
+    KEPT.append(y + 1)
+    return y
+
+
+def keeps_in_vmap(x):
+    return jax.vmap(keeps)(x)
+
+
+def keeps_and_branches(x):
+    return keeps(x) if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("model", [keeps, keeps_in_vmap, keeps_and_branches])
+def test_leaks_are_found_at_their_line(model):
+    KEPT.clear()
+    found = [f for f in vx.check_static(model, X).findings if f.code == "VX301"]
+    KEPT.clear()
+    assert [f.line - keeps.__code__.co_firstlineno for f in found] == [2]
+    assert "by the global `KEPT`" in found[0].message
+
+
 def test_ignored_beside_another_comment(tmp_path):
     path = tmp_path / "case.py"
     path.write_text(
