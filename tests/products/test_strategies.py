@@ -60,7 +60,7 @@ def test_tune_and_explain():
     explained = vx.explain(f, x, w)
     assert str(explained.rows[0].choice) == str(report.rows[0].choice)
     assert "dynamic" in str(explained)
-    # No table of neighbours: 4 bytes each of x, w, y and the sizes.
+    # No table of neighbors: 4 bytes each of x, w, y and the sizes.
     assert explained.rows[0].lower_bound.bytes == 4 * (144 * 3 + 25 * 12 + 144 * 4 + 144)
     with record_choices() as choices:
         f(x, w)

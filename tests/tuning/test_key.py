@@ -147,10 +147,10 @@ def test_traced_and_counted_maps_have_keys_of_their_own(monkeypatch):
     host = vx.plan(layer, jax.tree.map(np.asarray, voxels))
     planned = jax.tree.map(jnp.asarray, host)
 
-    def at_hand(features):
+    def on_a_concrete_map(features):
         return layer(planned.replace_features(features)).features
 
-    (closed,) = find_products(at_hand, (voxels.features,), "cpu")
+    (closed,) = find_products(on_a_concrete_map, (voxels.features,), "cpu")
     (traced,) = find_products(lambda v: layer(v).features, (planned,), "cpu")
     found = np.asarray(host.geometry.attached.views[0][0]) >= 0
     assert closed.problem.layer.density == density_bucket(found.sum(), int(voxels.count))

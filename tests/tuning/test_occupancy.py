@@ -88,7 +88,7 @@ def test_fill(capacity):
     assert len(sample.in_rows) == wanted
     assert (sample.neighbors[sample.out_count :] == -1).all()
     assert sample.neighbors.max(initial=-1) < max(len(sample.in_rows), 1)
-    # The centre sees itself.
+    # The center sees itself.
     np.testing.assert_array_equal(
         sample.neighbors[: sample.out_count, 13], np.arange(sample.out_count)
     )
@@ -148,7 +148,7 @@ def test_any_number_of_axes(kind, ndim):
         sample = sample_map(kind, spec, (2,) * ndim, 250, 250)
         check_against_dictionary(sample, spec, 250, 250)
         assert len(sample.in_rows) == 220
-        # Neighbourhoods, not scattered points.
+        # Neighborhoods, not scattered points.
         assert sample.density > 1.2
 
 

@@ -45,8 +45,8 @@ def ordered(found: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 def names(kind: WeightKind = "dense") -> tuple[str, ...]:
     """Algorithms for weights of this kind, in order of preference."""
-    kind = _REGISTERED_AS.get(kind, kind)
-    return tuple(dict.fromkeys(kernel.name for kernel in kernels() if kernel.kind == kind))
+    own = _REGISTERED_AS.get(kind, kind)
+    return tuple(name for of, name in _by_name(kernels()) if of == own)
 
 
 def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
@@ -55,11 +55,20 @@ def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
     Raises:
       AlgorithmError: unknown; lists the known names.
     """
-    own = _REGISTERED_AS.get(kind, kind)
-    found = tuple(k for k in kernels() if k.name == name and k.kind == own)
+    found = _by_name(kernels()).get((_REGISTERED_AS.get(kind, kind), name), ())
     if not found:
         raise AlgorithmError(f"unknown algorithm {name!r}; known: {', '.join(names(kind))}")
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Kernel, ...]]:
+    """The kernels by kind of weight and name: a layer asks for them whenever it is called."""
+    index: dict[tuple[WeightKind, str], tuple[Kernel, ...]] = {}
+    for kernel in found:
+        key = kernel.kind, kernel.name
+        index[key] = (*index.get(key, ()), kernel)
+    return index
 
 
 def views() -> dict[str, View]:

@@ -91,7 +91,7 @@ def sample_map(
       level: total stride of the input geometry, one entry per axis; ``()`` means unknown.
       in_capacity, out_capacity: static rows of the two sides of the forward relation.
       num_offsets: K where there is no spec: a centered box of so many taps, or the taps
-        nearest to the centre.
+        nearest to the center.
 
     Raises:
       InputError: an unknown kind, or neither ``spec`` nor ``num_offsets``.

@@ -14,6 +14,8 @@ from voxax.tuning.request import Resolved
 Identity = tuple[str, Parameters, int]
 """Algorithm, parameters and revision: what a measurement is filed under within an entry."""
 
+_ANYWHERE = HardwareInfo(platform="any", device_kind="unknown")
+
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
@@ -88,11 +90,11 @@ def _running(
 ) -> tuple[list[Kernel], str | None]:
     """The kernels of an algorithm that run this problem, or none and the reason."""
     kernels = lookup(name, problem.layer.kind)
-    reasons = {kernel: kernel.refusal(problem, hardware) for kernel in kernels}
-    running = [kernel for kernel in kernels if reasons[kernel] is None]
+    running = [kernel for kernel in kernels if kernel.refusal(problem, hardware) is None]
     if not running:
         # The portable kernel's reason is the general one.
-        return [], reasons[max(kernels, key=lambda kernel: kernel.platform == "any")]
+        portable = max(kernels, key=lambda kernel: kernel.platform == "any")
+        return [], portable.refusal(problem, hardware)
     return [kernel for kernel in running if kernel.alone][:1] or running, None
 
 
@@ -106,10 +108,9 @@ def reference_of(problem: Problem) -> Candidate:
 
 def _portable(name: str, problem: Problem) -> Candidate | None:
     """The kernel of an algorithm that runs on every platform, as it is taken unmeasured there."""
-    anywhere = HardwareInfo(platform="any", device_kind="unknown")
     for kernel in lookup(name, problem.layer.kind):
         if kernel.platform == "any":
-            return Candidate(kernel, kernel.heuristic(problem, anywhere))
+            return Candidate(kernel, kernel.heuristic(problem, _ANYWHERE))
     return None
 
 
