@@ -660,7 +660,7 @@ def test_out_of_memory_and_no_permission_are_not_blamed_on_the_file(tmp_path):
 
 def test_import_loads_no_decoder():
     script = (
-        "import sys; import voxax.io, voxax.io.augment, voxax.io.collate;"
+        "import sys; import voxax.io, voxax.io.augment, voxax.io.dataset;"
         "print([m for m in ('laspy', 'lazrs', 'plyfile', 'pypcd4', 'trimesh') if m in sys.modules])"
     )
     result = subprocess.run(

@@ -133,10 +133,10 @@ def apply(
 def _visits(
     problem: Problem, blocks: Blocks, columns: Columns, windows: jax.Array, rows: int
 ) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array]:
-    """The arrays of ``tpu_kernel.Visits``, and ``bool[tiles]`` twice.
+    """Return the arrays of ``tpu_kernel.Visits``, and ``bool[tiles]`` twice.
 
-    Which tiles have any visits; and for which there is room: for all in maps between canonical
-    orders, see :func:`voxax.algorithms.implicit_gemm.windows.most_visits`.
+    The first marks tiles with visits, the second tiles whose visits fit the bound: all do in maps
+    between canonical orders, see :func:`voxax.algorithms.implicit_gemm.windows.most_visits`.
     """
     tiles = windows.shape[1]
     most = most_visits(problem.layer.spec, columns, rows, tiles, blocks.window)

@@ -225,7 +225,7 @@ def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views
 
 
 def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """``block``: pairs of one step, at most the room that the lists leave behind their end."""
+    """Multiply pairs, ``block`` at a time: at most the padding behind the end of the lists."""
     pairs, starts = views["pairs"], views["pair_starts"]
     wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)
     if problem.product == "wgrad":

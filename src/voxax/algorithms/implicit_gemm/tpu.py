@@ -167,17 +167,17 @@ def apply(
 
 
 def _unvisited(fits: jax.Array, channels: int, dtype: Any) -> jax.Array:
-    """``[tiles + 1, WINDOW_TILE, channels]``: what a product holds where no visit writes.
+    """Return ``[tiles + 1, WINDOW_TILE, channels]``, the product where no visit writes.
 
-    Zero, or what says that there was no room. By tile: TPUs spread a value of each row over lanes
-    at a cycle a row, and that of a tile at a quarter of it.
+    It is zero, or marks tiles whose visits do not fit the bound. By tile: TPUs broadcast a value of
+    each row over lanes at a cycle a row, and that of a tile at a quarter of it.
     """
     of_tile = jnp.pad(_unless_lost(jnp.zeros(len(fits), dtype), fits), (0, 1))
     return jnp.broadcast_to(of_tile[:, None, None], (len(of_tile), WINDOW_TILE, channels))
 
 
 def _unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
-    """NaN where there was no room; of integers, which have none, the least of all."""
+    """Set tiles that do not fit to NaN, of integers to the least value."""
     integral = jnp.issubdtype(y.dtype, jnp.integer)
     lost = jnp.iinfo(y.dtype).min if integral else jnp.nan
     return jnp.where(fits, y, jnp.asarray(lost, y.dtype))
@@ -186,10 +186,10 @@ def _unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
 def _visits(
     problem: Problem, blocks: Blocks, columns: Columns, windows: jax.Array, rows: int
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """The arrays of ``tpu_kernel.Visits``, and ``bool[tiles]``: for which there is room.
+    """Return the arrays of ``tpu_kernel.Visits``, and ``bool[tiles]``: tiles that fit the bound.
 
-    There is room for all in maps between canonical orders. In a map that was made by hand there may
-    not be. Tiles without room have no visit at all: what is left out must not look like a result.
+    All tiles fit in maps between canonical orders, but not always in a map that was made by hand.
+    Tiles that do not fit have no visit at all: a part of the sum must not look like a result.
     """
     tiles, alignment = windows.shape[1], blocks.alignment
     most = most_visits(problem.layer.spec, columns, rows, tiles, blocks.window, alignment)
@@ -203,7 +203,7 @@ def _visits(
     # Not total * shares: many visits by many stripes may not fit 32 bits.
     wanted = total // blocks.stripes * shares + jnp.minimum(total % blocks.stripes, shares)
     begins = jnp.concatenate([first, ends[-1:]])
-    # The nearest place where a tile begins; the last stripe goes to the end, room or not.
+    # The nearest place where a tile begins; the last stripe goes to the end in any case.
     after = jnp.searchsorted(begins, wanted, method="compare_all")
     high, low = begins[after], begins[jnp.maximum(after - 1, 0)]
     bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
