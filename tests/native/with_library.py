@@ -13,7 +13,7 @@ class OtherLibrary:
     def pytest_configure(self, config):
         # Not before conftest.py has set JAX's platform.
         from voxax import _native
-        from voxax._native.library import _path
+        from voxax._native import _path
 
         _native.__path__.insert(0, str(self.folder))
         found = _path()

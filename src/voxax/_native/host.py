@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax._native.library import library
+from voxax._native import library
 
 _INT32_MAX = 2**31 - 1
 
