@@ -1,7 +1,7 @@
-"""How another library (a "peer") stores the layers of a model.
+"""The form in which another library (a "peer") stores the layers of a model.
 
-:class:`LayerWeights` are the arrays of one layer here by role. A :class:`Form` says under which
-name, in which shape and in which order of taps a peer stores one of them.
+:class:`LayerWeights` holds the arrays of one layer by role. A :class:`Form` states the name, the
+shape and the order of taps of one of them in a peer.
 """
 
 from __future__ import annotations

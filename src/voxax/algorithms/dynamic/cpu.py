@@ -28,12 +28,12 @@ _ENTRIES = 1 << 24
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Grids whose positions 32 bits count, where the native library runs."""
+    """Accept grids whose positions fit 32 bits, if the native library runs."""
     return masked.supports(problem, hardware) or cpu.refusal(problem)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """As for a kernel map."""
+    """Return the candidates of the same product over a kernel map."""
     return cpu.space(_mapped(problem, problem.out_rows), hardware)
 
 

@@ -223,7 +223,7 @@ def _every(problem: Problem, most_stages: int = 2) -> list[Parameters]:
 
 
 def _splits(problem: Problem, wanted: int) -> list[int]:
-    """As few parts as make so many programs, then the sizes next to it."""
+    """Return the fewest parts that give so many programs, then the sizes next to it."""
     sides = (
         -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.layer.num_offsets
     )

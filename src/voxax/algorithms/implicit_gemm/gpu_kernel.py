@@ -52,12 +52,12 @@ class TileConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-    """Which taps each tile of rows has.
+    """The taps of each tile of rows.
 
     Attributes:
       table: ``int32[K + 1, rows]``, see ``tap_order.sort_by_taps``.
-      taps: ``int32[tiles, K]``: the taps that any row of a tile has, those first.
-      counts: ``int32[tiles]``: how many those are.
+      taps: ``int32[tiles, K]``: first the taps that any row of a tile has.
+      counts: ``int32[tiles]``: the number of these taps.
     """
 
     table: jax.Array

@@ -310,7 +310,7 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _excess(problem: Problem, hardware: HardwareInfo) -> str:
-    """Which memory the smallest blocks exceed."""
+    """Return the reason: the memory that the smallest blocks exceed."""
     least, taps = _blocks(problem, hardware, SHORTEST)[-1], problem.layer.num_offsets
     for name, needed, there in (
         ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),

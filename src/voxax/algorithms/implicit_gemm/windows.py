@@ -131,7 +131,7 @@ VIEWS = by_name(View("windows", _build, _on_host))
 def tiles_of_visits(
     lengths: jax.Array, window: int, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Which tile each visit is of, tile after tile.
+    """Return the tile of each visit, tile after tile.
 
     Args:
       lengths: ``int32[tiles, columns]``, of the windows.
@@ -145,8 +145,8 @@ def tiles_of_visits(
     number = jnp.max(-(-lengths // window), axis=1)
     ends = jnp.cumsum(number, dtype=jnp.int32)
     places = jnp.arange(most, dtype=jnp.int32)
-    # How many tiles end at or before a place. All are compared: TPUs would search by gathers, place
-    # after place.
+    # The number of tiles that end at or before a place. All are compared: TPUs would search by
+    # gathers, place after place.
     of_place = jnp.searchsorted(ends, places, side="right", method="compare_all").astype(jnp.int32)
     return jnp.minimum(of_place, lengths.shape[0] - 1), ends - number, ends
 
