@@ -66,7 +66,7 @@ def torchsparse_offsets(
 
     Args:
       kernel_size, stride: integers, or one per axis.
-      padding: of a strided layer; at stride 1 it has no say, as there.
+      padding: of a strided layer; at stride 1 it is ignored, as in TorchSparse.
 
     Returns:
       ``K`` offsets of three integers.
