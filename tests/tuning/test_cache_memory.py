@@ -235,7 +235,7 @@ def test_cache_for_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "b"))
     assert cache_for(DEVICE).path.parent == tmp_path / "b" / "tuning"
     assert cache_for("gpu-other") is not cache_for(DEVICE)
-    monkeypatch.setenv("VOXAX_CACHE_DIR", "~nobody-of-this-name/x")
+    monkeypatch.setenv("VOXAX_CACHE_DIR", "~no-user-of-this-name/x")
     nowhere = cache_for(DEVICE)
     nowhere.put("key", entry())
     assert not nowhere.flush()
