@@ -314,7 +314,6 @@ import os, sys
 if sys.argv[1] == "one":
     os.sched_setaffinity(0, {next(iter(os.sched_getaffinity(0)))})
 import hashlib, jax, numpy as np, jax.numpy as jnp
-from voxax.algorithms.implicit_gemm import cpu
 sys.path[:0] = [sys.argv[2], os.path.dirname(sys.argv[2])]
 import test_native as t
 digest = hashlib.sha256()

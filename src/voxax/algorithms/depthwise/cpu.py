@@ -14,7 +14,7 @@ import numpy as np
 
 from voxax.algorithms.implicit_gemm import cpu
 from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
-from voxax.algorithms.rows import table_name
+from voxax.algorithms.rows import table_name, table_read
 from voxax.hardware import HardwareInfo
 
 _TILE = 256
@@ -61,7 +61,7 @@ def gradients(
         dy,
         x,
         w,
-        views[table_name(problem)],
+        views[table_read((), "dgrad", problem.layer.symmetric)[0]],
         reversed=np.bool_(problem.layer.symmetric),
     )
     return dx, dw
