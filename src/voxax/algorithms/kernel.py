@@ -7,6 +7,7 @@ say: the kernels of this name. A :class:`Problem` is one product of one :class:`
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
@@ -72,6 +73,12 @@ class Layer:
     requests: tuple[tuple[Product, tuple[str, ...]], ...] = ()
     view_names: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def of_problems(self) -> Layer:
+        """The layer without its requests and view names: these decide which kernels are asked, and
+        not what they answer."""
+        return dataclasses.replace(self, requests=(), view_names=())
+
     def channels(self, weight_shape: tuple[int, ...]) -> tuple[int, int]:
         """``(C_in, C_out)`` of a layer with such a weight."""
         if self.kind == "depthwise":
@@ -85,8 +92,7 @@ class Problem:
 
     Attributes:
       product: which of the three products.
-      layer: the layer, without its requests and view names: these decide which kernels are asked,
-        and not what they answer.
+      layer: :attr:`Layer.of_problems`.
       in_channels, out_channels: channels of the forward relation; both C if depthwise.
       dtype: operand dtype name.
       platform: ``cpu``, ``gpu``, ``tpu``, or ``any`` for a platform unknown to voxax.
@@ -106,7 +112,7 @@ class Problem:
         c_in, c_out = (a.shape[-1], b.shape[-1]) if wgrad else layer.channels(b.shape)
         return cls(
             product=product,
-            layer=dataclasses.replace(layer, requests=(), view_names=()),
+            layer=layer.of_problems,
             in_channels=c_in,
             out_channels=c_out,
             dtype=jnp.dtype(a.dtype).name,

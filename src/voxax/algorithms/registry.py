@@ -45,8 +45,7 @@ def ordered(found: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 def names(kind: WeightKind = "dense") -> tuple[str, ...]:
     """Algorithms for weights of this kind, in order of preference."""
-    own = _REGISTERED_AS.get(kind, kind)
-    return tuple(name for of, name in _by_name(kernels()) if of == own)
+    return _names(kernels(), _REGISTERED_AS.get(kind, kind))
 
 
 def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
@@ -59,6 +58,11 @@ def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
     if not found:
         raise AlgorithmError(f"unknown algorithm {name!r}; known: {', '.join(names(kind))}")
     return found
+
+
+@functools.lru_cache(maxsize=32)
+def _names(found: tuple[Kernel, ...], kind: WeightKind) -> tuple[str, ...]:
+    return tuple(name for of, name in _by_name(found) if of == kind)
 
 
 @functools.lru_cache(maxsize=8)

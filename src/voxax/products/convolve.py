@@ -7,15 +7,17 @@ of the map that an algorithm may read.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
-from voxax.algorithms import Layer, Problem, Product, WeightKind
+from voxax import _compat, _native
+from voxax.algorithms import Layer, Problem, Product, WeightKind, registry
 from voxax.algorithms.dynamic.grid import output_grid, tile_maximum
 from voxax.algorithms.dynamic.grouped import prefix_of
 from voxax.algorithms.rows import zeros
@@ -26,6 +28,7 @@ from voxax.geometry.dtypes import accumulator
 from voxax.geometry.kernel_map import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
+from voxax.hardware import HardwareInfo
 from voxax.products.primitives import forward_p
 from voxax.tuning import (
     Request,
@@ -85,9 +88,12 @@ def convolve(
         density=_density(kernel_map) if tunes else None,
         requests=requests,
     )
-    read = _views_of(layer, dtype, weight.shape, every=tunes)
-    layer = dataclasses.replace(layer, view_names=tuple(read))
-    views = {name: kernel_map.view(name, view) for name, view in read.items()}
+    platform = target_platform()
+    # A kernel's answer depends on the problem, the hardware, and whether the library is loaded.
+    known = registry.kernels(), _native.unavailable()
+    hardware, _ = hardware_of(platform)
+    layer, read = _with_views(layer, dtype, weight.shape, tunes, platform, hardware, known)
+    views = {name: kernel_map.view(name, view) for name, view in read}
     if layer.density is not None:
         note_map(map_key(layer), views)
     operands = _compat.vary_alike(features.astype(dtype), weight.astype(dtype), *views.values())
@@ -105,10 +111,22 @@ def _requests(
     )
 
 
-def _views_of(
-    layer: Layer, dtype: Any, weight_shape: tuple[int, ...], every: bool
-) -> dict[str, View | None]:
-    """The arrays of the map that the three products may read, as :func:`views_of` gives them."""
+@functools.lru_cache(maxsize=4096)
+def _with_views(
+    layer: Layer,
+    dtype: Any,
+    weight_shape: tuple[int, ...],
+    every: bool,
+    platform: str,
+    hardware: HardwareInfo,
+    known: Hashable,
+) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
+    """The layer with its view names, and these with what builds each, see :func:`views_of`.
+
+    Remembered for eager calls: asking all kernels takes as long as the rest of a call. ``known`` is
+    only a part of the key.
+    """
+    del known
     c_in, c_out = layer.channels(weight_shape)
     x = jax.ShapeDtypeStruct((layer.in_capacity, c_in), dtype)
     dy = jax.ShapeDtypeStruct((layer.out_capacity, c_out), dtype)
@@ -118,12 +136,12 @@ def _views_of(
         "dgrad": (dy, w),
         "wgrad": (x, dy),
     }
-    platform = target_platform()
     problems = [
         (Problem.of(product, platform, *operands[product], layer), names)
         for product, names in layer.requests
     ]
-    return views_of(problems, hardware_of(platform)[0], every)
+    read = views_of(problems, hardware, every)
+    return dataclasses.replace(layer, view_names=tuple(read)), tuple(read.items())
 
 
 def _density(kernel_map: KernelMap) -> float | None:
