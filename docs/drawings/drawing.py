@@ -15,7 +15,7 @@ import numpy as np
 
 from voxax._atomic_file import write_atomically
 from voxax.errors import InputError
-from voxax.plot._extra import require
+from voxax.plot.figure import require
 
 INK, FADED = "#1c2126", "#5f6a73"
 PAPER, BORDER = "#fcfcfb", "#dfe3e6"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from voxax.errors import InputError
-from voxax.plot._extra import require
+from voxax.plot.figure import require
 from voxax.plot.palette import Scale
 
 from .drawing import Drawing

@@ -6,7 +6,9 @@ exception a caller would expect (``ValueError``, ``ImportError``, ...), so that
 ``except ValueError`` keeps working.
 """
 
+import importlib
 from collections.abc import Sequence
+from types import ModuleType
 
 
 class VoxaxError(Exception):
@@ -49,3 +51,22 @@ def check_known(name: str, value: object, known: Sequence[str]) -> None:
     """Raise :class:`InputError` unless ``value`` is one of the known names."""
     if value not in known:
         raise InputError(f"unknown {name} {value!r}; known: {', '.join(known)}")
+
+
+def import_extra(action: str, extra: str, *modules: str) -> ModuleType:
+    """Import optional modules and return the first.
+
+    Args:
+      action: what needs them, as the message begins, e.g. ``"reading .laz"``.
+      extra: the extra of voxax that they come with.
+      modules: dotted names.
+
+    Raises:
+      MissingExtraError: one of them is not installed.
+    """
+    try:
+        first, *_ = [importlib.import_module(module) for module in modules]
+    except ImportError as error:
+        names = " and ".join(module.partition(".")[0] for module in modules)
+        raise MissingExtraError(f'{action} needs {names}: pip install "voxax[{extra}]"') from error
+    return first

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 from flax import nnx
 
-from voxax.errors import FileFormatError, InputError, MissingExtraError
+from voxax.errors import FileFormatError, InputError, import_extra
 from voxax.interop.peer import Form, LayerWeights, Peer, Role, find_layers
 
 StateDict = Mapping[str, Any] | str | os.PathLike[str]
@@ -60,12 +60,7 @@ def read_checkpoint(path: str | os.PathLike[str], key: str | None = None) -> dic
       MissingExtraError: PyTorch is not installed.
       FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
     """
-    try:
-        import torch  # pyright: ignore[reportMissingImports]  (an extra)
-    except ImportError as error:
-        raise MissingExtraError(
-            'reading PyTorch checkpoints needs torch: pip install "voxax[torch]"'
-        ) from error
+    torch: Any = import_extra("reading PyTorch checkpoints", "torch", "torch")
     name = os.fspath(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

@@ -1,11 +1,9 @@
 """Opening and decoding one file: checks before, and one kind of error for a broken file."""
 
-import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 from voxax.errors import FileFormatError, MissingExtraError
 
@@ -48,22 +46,3 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise FileFormatError(
             f"cannot read {path} as {kind}: {type(error).__name__}: {cause}"
         ) from error
-
-
-def require(action: str, *modules: str) -> ModuleType:
-    """Import `modules` and return the first.
-
-    Args:
-        action: what needs them, as the message begins, e.g. ``"reading .laz"``.
-        *modules: top-level module names.
-
-    Raises:
-        MissingExtraError: one of them is not installed.
-    """
-    try:
-        loaded = [importlib.import_module(module) for module in modules]
-    except ImportError as error:
-        raise MissingExtraError(
-            f'{action} needs {" and ".join(modules)}: pip install "voxax[io]"'
-        ) from error
-    return loaded[0]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from voxax.errors import FileFormatError
-from voxax.io.decoding import reading, require
+from voxax.errors import FileFormatError, import_extra
+from voxax.io.decoding import reading
 from voxax.io.point_cloud import PointCloud, to_uint8
 
 # Dimensions of the file that go into the cloud, and their names there.
@@ -37,7 +37,7 @@ def read_las(path: Path) -> PointCloud:
     """
     extension = path.suffix.lower()
     needed = ("laspy", "lazrs") if extension == ".laz" else ("laspy",)
-    laspy = require(f"reading {extension}", *needed)
+    laspy = import_extra(f"reading {extension}", "io", *needed)
     with reading(path, extension.removeprefix(".").upper()):
         # Opened here, so that the file is closed whatever laspy makes of it. One thread:
         # on a broken file the parallel decoder can ask for so much memory that the process

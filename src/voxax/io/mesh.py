@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from voxax.errors import FileFormatError, InputError
-from voxax.io.decoding import reading, require
+from voxax.errors import FileFormatError, InputError, import_extra
+from voxax.io.decoding import reading
 from voxax.io.point_cloud import PointCloud, to_uint8
 
 SAMPLED_POINTS = 200_000
@@ -131,7 +131,7 @@ def read_mesh(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointC
         MissingExtraError: trimesh is not installed.
     """
     kind = path.suffix.lower().removeprefix(".")
-    trimesh = require(f"reading .{kind}", "trimesh")
+    trimesh = import_extra(f"reading .{kind}", "io", "trimesh")
     with reading(path, kind.upper()):
         options = {"skip_materials": True} if kind == "obj" else {}
         with path.open("rb") as stream:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from voxax.errors import FileFormatError
-from voxax.io.decoding import reading, require
+from voxax.errors import FileFormatError, import_extra
+from voxax.io.decoding import reading
 from voxax.io.point_cloud import PointCloud, cloud_from_columns
 
 PACKED_COLORS = ("rgb", "rgba")
@@ -28,7 +28,7 @@ def read_pcd(path: Path) -> PointCloud:
         FileFormatError: the file is broken or cut short.
         MissingExtraError: pypcd4 is not installed.
     """
-    pypcd4 = require("reading .pcd", "pypcd4")
+    pypcd4 = import_extra("reading .pcd", "io", "pypcd4")
     with reading(path, "PCD"):
         content = pypcd4.PointCloud.from_path(path)
         # One row of ascii comes back without its axis.

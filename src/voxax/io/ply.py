@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from voxax._atomic_file import replacing
-from voxax.errors import FileFormatError, InputError
-from voxax.io.decoding import MissingFileError, reading, require
+from voxax.errors import FileFormatError, InputError, import_extra
+from voxax.io.decoding import MissingFileError, reading
 from voxax.io.mesh import SAMPLED_POINTS, fan_triangles, sample_surface
 from voxax.io.point_cloud import PointCloud, as_labels, cloud_from_columns, to_uint8
 
@@ -34,7 +34,7 @@ def read_ply(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCl
         FileFormatError: the file is broken, or has no positions.
         MissingExtraError: plyfile is not installed.
     """
-    plyfile = require("reading .ply", "plyfile")
+    plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
         data = _load(plyfile, path)
         cloud = _vertices(plyfile, data, path)
@@ -54,7 +54,7 @@ def read_ply_vertices(path: Path) -> PointCloud:
         FileFormatError: the file is broken, or has no positions.
         MissingExtraError: plyfile is not installed.
     """
-    plyfile = require("reading .ply", "plyfile")
+    plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
         return _vertices(plyfile, _load(plyfile, path), path)
 
@@ -105,7 +105,7 @@ def write_ply(
     rows = np.empty(len(cloud), dtype=[(name, kind) for name, (kind, _) in columns.items()])
     for name, (_, values) in columns.items():
         rows[name] = values
-    plyfile = require("writing .ply", "plyfile")
+    plyfile = import_extra("writing .ply", "io", "plyfile")
     element = plyfile.PlyElement.describe(rows, "vertex")
     if not target.parent.is_dir():
         raise MissingFileError(f"no such folder to write into: {target.parent.absolute()}")

@@ -7,6 +7,7 @@ global state is touched.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from voxax._atomic_file import write_atomically
+from voxax.errors import import_extra
 from voxax.plot import labels as lab
-from voxax.plot._extra import require
 from voxax.plot.camera import Scene, compose, from_above, in_perspective, sample_rows
 from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors, rgb
 from voxax.plot.raster import Raster, rasterize
@@ -28,6 +29,7 @@ WIDTH, MARGIN, GAP = 2000, 40, 20
 PAPER, PANEL = "#ffffff", "#f7f8f9"
 DPI, LEGEND_LINE = 100, 32
 INK, FADED, WHITE_HALO = "#1c2126", "#667079", "#ffffffd8"
+require = functools.partial(import_extra, "drawing", "plot")
 FONT = "DejaVu Sans"  # comes with matplotlib, so pictures are the same everywhere
 
 

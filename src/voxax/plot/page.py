@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from voxax._atomic_file import write_atomically
+from voxax.errors import import_extra
 from voxax.plot import labels as lab
-from voxax.plot._extra import require
 from voxax.plot.camera import OVER_WALLS, Scene, compose, direction, sample_rows
 from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors
 
@@ -64,7 +64,7 @@ def segmentation_html(
         MissingExtraError: plotly is not installed.
         OSError: the file cannot be written.
     """
-    plotly = require("plotly.offline")
+    plotly = import_extra("drawing", "plot", "plotly.offline")
     cloud = lab.labelled(positions, prediction, truth, class_names)
     scene = compose(cloud.positions, up)
     if cloud.ceiling().any() and up != "-y":

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax.errors import InputError
-from voxax.plot._extra import require
+from voxax.errors import InputError, import_extra
 from voxax.plot.camera import compose, direction, sample_rows
 from voxax.plot.coloring import Coloring
 
@@ -69,7 +68,7 @@ class Viewer:
         host: str = "127.0.0.1",
         port: int = 8080,
     ) -> None:
-        viser = require("viser", "view")
+        viser = import_extra("drawing", "view", "viser")
         if chosen not in colorings:
             raise InputError(
                 f"there are no colors by {chosen!r} here, only by {', '.join(colorings)}"
