@@ -54,8 +54,6 @@ def rotate_z(
     """Turn around a vertical axis by an angle from -max_angle to max_angle.
 
     Args:
-        cloud: the points.
-        rng: draws the angle.
         max_angle: radians; pi allows every direction.
         center: [3], a point on the axis; the sensor's place in a sweep.
 
@@ -81,8 +79,6 @@ def flip(
     """Mirror along each of `axes`, each with `probability`.
 
     Args:
-        cloud: the points.
-        rng: decides on each axis.
         axes: 0 for x, 1 for y, 2 for z.
         probability: of each axis, 0 to 1.
         center: [3], a point that stays where it is.
@@ -111,8 +107,6 @@ def scale(
     """Grow or shrink by one factor from `low` to `high`, the same for all axes.
 
     Args:
-        cloud: the points.
-        rng: draws the factor.
         low: smallest factor, above 0.
         high: largest factor.
         center: [3], a point that stays where it is.
@@ -133,8 +127,6 @@ def jitter(
     """Move every point by Gaussian noise, independently in x, y and z.
 
     Args:
-        cloud: the points.
-        rng: draws the noise.
         sigma: standard deviation, in the units of the positions.
         limit: noise is clipped to -limit..limit.
 
@@ -184,8 +176,6 @@ def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.
     """Leave out each point with `probability`, independently; the order stays.
 
     Args:
-        cloud: the points.
-        rng: decides on each point.
         probability: 0 to 1.
 
     Raises:

@@ -29,8 +29,6 @@ from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES, to_common_classes
 from voxax.io.ply import read_ply_vertices
 from voxax.io.point_cloud import PointCloud
 
-__all__ = ["Dataset", "dataset"]
-
 Task = Callable[[], PointCloud]
 
 FORMATS = ("semantic_kitti", "scannet", "files")
@@ -148,11 +146,12 @@ def labeled_files(folder: Path, patterns: Sequence[str], ids: tuple[int, ...]) -
             raise InputError(
                 f"{pattern!r} is no pattern of files below {folder}, such as train/*.npz: {error}"
             ) from error
-        scans = [path for path in fitting if path.is_file() and _is_scan(path)]
+        known = readable_extensions()
+        scans = [p for p in fitting if p.is_file() and p.name.lower().endswith(known)]
         if not scans:
             raise FileFormatError(
                 f"no file that voxax reads fits {pattern!r} in {folder}; it reads "
-                f"{', '.join(readable_extensions())}"
+                f"{', '.join(known)}"
             )
         for scan in scans:
             labels = _beside(scan)
@@ -166,10 +165,6 @@ def fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
     known = np.asarray(ids)[order]
     place = np.minimum(np.searchsorted(known, raw), len(known) - 1)
     return np.where(known[place] == raw, order[place], -1).astype(np.int32)
-
-
-def _is_scan(path: Path) -> bool:
-    return path.name.lower().endswith(readable_extensions())
 
 
 def _beside(scan: Path) -> Path | None:

@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from voxax.errors import MissingExtraError
@@ -75,20 +74,16 @@ class Pipeline(Generic[Item, Result]):
     def __enter__(self) -> Pipeline[Item, Result]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def ignore_interrupts() -> None:
-    """Set up a worker process.
+def ignore_interrupts(*worker: object) -> None:
+    """Set up a worker process; grain also says which one.
 
     Ctrl-C reaches the whole process group; the parent alone handles it.
     """
+    del worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # One thread a worker: NumPy's would compete with XLA's for the same cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -131,7 +126,7 @@ class GrainPipeline(Generic[Item, Result]):
             options = grain.MultiprocessingOptions(
                 num_workers=workers, per_worker_buffer_size=max(1, ahead // workers)
             )
-            examples = examples.mp_prefetch(options, worker_init_fn=_start)
+            examples = examples.mp_prefetch(options, worker_init_fn=ignore_interrupts)
         iterator = iter(examples)
         try:
             yield from iterator
@@ -143,11 +138,6 @@ class GrainPipeline(Generic[Item, Result]):
 
     def __exit__(self, *error: object) -> None:
         """Do nothing: each pass ends its own workers."""
-
-
-def _start(worker: int, workers: int) -> None:
-    del worker, workers
-    ignore_interrupts()
 
 
 def _accept_flags() -> None:

@@ -49,7 +49,16 @@ class PointCloud:
         positions = positions.astype(np.float64, copy=False)
         attributes = {name: np.asarray(values) for name, values in self.attributes.items()}
         for name, values in attributes.items():
-            self._check_attribute(name, values, len(positions))
+            if values.ndim not in (1, 2) or values.dtype == object:
+                raise InputError(
+                    f"attribute {name!r} must have shape [N] or [N, k], got {list(values.shape)} "
+                    f"and dtype {values.dtype}{self._origin()}"
+                )
+            if len(values) != len(positions):
+                raise InputError(
+                    f"attribute {name!r} has {len(values)} rows for {len(positions)} points"
+                    f"{self._origin()}"
+                )
         labels = self.labels
         if labels is not None:
             labels = as_labels(labels)
@@ -121,17 +130,6 @@ class PointCloud:
                 f"indices {low}..{high} reach outside the {len(self)} points{self._origin()}"
             )
         return index
-
-    def _check_attribute(self, name: str, values: np.ndarray, count: int) -> None:
-        if values.ndim not in (1, 2) or values.dtype == object:
-            raise InputError(
-                f"attribute {name!r} must have shape [N] or [N, k], got {list(values.shape)} "
-                f"and dtype {values.dtype}{self._origin()}"
-            )
-        if len(values) != count:
-            raise InputError(
-                f"attribute {name!r} has {len(values)} rows for {count} points{self._origin()}"
-            )
 
     def _origin(self) -> str:
         return f" ({self.source})" if self.source else ""

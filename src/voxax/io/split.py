@@ -27,11 +27,7 @@ def split_blocks(
     """
     if not (size > 2 * buffer >= 0):
         raise InputError(f"size={size} must exceed twice buffer={buffer}")
-    plan = (
-        positions[:, :2] - positions[:, :2].min(0, initial=np.inf)
-        if len(positions)
-        else (positions[:, :2])
-    )
+    plan = positions[:, :2] - positions[:, :2].min(0, initial=np.inf)
     block, inside = np.divmod(plan, size)
     inner = ((inside >= buffer) & (inside <= size - buffer)).all(1)
     train = (block.sum(1).astype(np.int64) + offset) % 2 == 0

@@ -53,19 +53,13 @@ Not modeled
     two objects), reflections and glass, weather, interiors, and clutter outside the six classes.
 """
 
-from voxax.io.simulator.solids import CLASS_NAMES, SHAPE_NAMES, Solids
-from voxax.io.simulator.street import Street, StreetScene, Terrain, street_scene
-from voxax.io.simulator.sweep import SENSORS, Sensor, simulate_sweep
-
-__all__ = [
-    "CLASS_NAMES",
-    "SENSORS",
-    "SHAPE_NAMES",
-    "Sensor",
-    "Solids",
-    "Street",
-    "StreetScene",
-    "Terrain",
-    "simulate_sweep",
-    "street_scene",
-]
+from voxax.io.simulator.solids import CLASS_NAMES as CLASS_NAMES
+from voxax.io.simulator.solids import SHAPE_NAMES as SHAPE_NAMES
+from voxax.io.simulator.solids import Solids as Solids
+from voxax.io.simulator.street import Street as Street
+from voxax.io.simulator.street import StreetScene as StreetScene
+from voxax.io.simulator.street import Terrain as Terrain
+from voxax.io.simulator.street import street_scene as street_scene
+from voxax.io.simulator.sweep import SENSORS as SENSORS
+from voxax.io.simulator.sweep import Sensor as Sensor
+from voxax.io.simulator.sweep import simulate_sweep as simulate_sweep
