@@ -19,10 +19,10 @@ pytestmark = [
 
 # Of each operator the case with the most that varies. The strategies one by one: test_tpu_dynamic.
 OPERATORS = (
-    *("dynamic_grouped_soft", "dynamic_everything", "deform_v2", "involution", "blur_normalized"),
-    *("pixel_adaptive_normalized", "selective", "mixture", "selected_stride", "spectral_stride"),
-    *("radius_search_cells", "knn_search", "continuous", "kernel_point_deformable", "point"),
-    *("sparse_everything", "focal", "positional_stride"),
+    *("dynamic_grouped_soft", "dynamic_everything", "deform_v2", "local", "involution"),
+    *("blur_normalized", "pixel_adaptive_normalized", "selective", "mixture", "selected_stride"),
+    *("spectral_stride", "radius_search_cells", "knn_search", "continuous"),
+    *("kernel_point_deformable", "point", "sparse_everything", "focal", "positional_stride"),
 )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
 from voxax.errors import GeometryMismatchError, InputError
@@ -99,7 +100,7 @@ def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int)
         expected: tuple = (taps, channels, "C_out")
         good = weight.shape[:2] == (taps, channels)
     else:
-        expected = (taps, groups, channels // max(groups, 1), "C_out / groups")
+        expected = (taps, groups, channels // groups, "C_out / groups")
         good = weight.ndim == 4 and weight.shape[:3] == expected[:3] and channels % groups == 0
     if not good:
         shape = ", ".join(map(str, expected))
@@ -116,6 +117,48 @@ def check_shape(name: str, array: Any, *expected: tuple[int, ...]) -> None:
         raise InputError(f"{name} of shape {tuple(array.shape)}: expected {shapes}")
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise InputError(f"{name} of {array.dtype}: expected floats")
+
+
+def own_ndim(module: Any, ndim: int | None) -> int:
+    """Return the spatial axes of a convolution module: the argument's, the class's, or 3."""
+    if ndim is not None and module.NDIM not in (None, ndim):
+        raise InputError(
+            f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "
+            "use SpatiallySparseConv"
+        )
+    return ndim or module.NDIM or 3
+
+
+def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
+    """Raise :class:`InputError` unless the groups divide both channel numbers."""
+    if groups < 1 or in_channels % groups or out_channels % groups:
+        raise InputError(
+            f"groups={groups} must divide in_channels={in_channels} and out_channels={out_channels}"
+        )
+
+
+def check_keeps_voxels(
+    module: Any, stride: int | Sequence[int], options: Mapping[str, Any]
+) -> None:
+    """Raise :class:`InputError` for arguments of a submanifold module that would move voxels."""
+    clash = [name for name in ("transposed", "generative") if options.get(name)]
+    if np.any(np.asarray(stride) != 1):
+        clash.insert(0, f"stride {stride}")
+    if clash:
+        other = "SpatiallySparseConv" if module.NDIM is None else f"SparseConv{module.NDIM}d"
+        raise InputError(
+            f"{type(module).__name__} keeps the voxels, so it takes no {', '.join(clash)}: use "
+            f"{other}"
+        )
+
+
+def check_channels(module: Any, expected: int, voxels: Any) -> None:
+    """Raise :class:`InputError` unless the voxels, of either framework, have these channels."""
+    if voxels.num_channels != expected:
+        raise InputError(
+            f"{type(module).__name__} expects {expected} channels, the voxels have "
+            f"{voxels.num_channels}"
+        )
 
 
 def by_product(
@@ -149,15 +192,15 @@ def convolve_voxels(
     check_weight(weight, kernel_map, voxels.num_channels, groups)
     with jax.named_scope("spatially_sparse_conv"):
         features = convolve(voxels.features, weight, kernel_map, **options)
-        return output_voxels(voxels, kernel_map, features, bias, out_voxels)
+        return output_voxels(voxels, kernel_map, features, out_voxels, bias)
 
 
 def output_voxels(
     voxels: Voxels,
     kernel_map: KernelMap,
     features: jax.Array,
-    bias: jax.Array | None,
-    out_voxels: Voxels | None,
+    out_voxels: Voxels | None = None,
+    bias: jax.Array | None = None,
 ) -> Voxels:
     """Return a layer's output features ``[out_capacity, C]`` plus ``bias [C]`` as Voxels."""
     target = None if out_voxels is None else out_voxels.geometry

@@ -10,19 +10,14 @@ from typing import Literal
 
 import torch
 
+from voxax.algorithms import WeightKind
 from voxax.errors import InputError
 from voxax.geometry import KernelShape
 from voxax.torch import operators
 from voxax.torch.bridge import check_tensor
 from voxax.torch.geometry import KernelMap, VoxelGeometry, is_planning
 from voxax.torch.operators import window_extremes
-from voxax.torch.static_text import (
-    layer_text,
-    relation_facts,
-    request_text,
-    spec_text,
-    view_names,
-)
+from voxax.torch.static_text import layer_text, relation_facts, request_text, spec_text, view_names
 from voxax.torch.voxels import Voxels
 from voxax.tuning import Request
 
@@ -64,24 +59,10 @@ def spatially_sparse_conv(
     Raises:
       InputError, CapacityError, AlgorithmError: as there.
     """
-    spec = spec_text(
-        voxels.geometry.ndim,
-        kernel_size,
-        stride,
-        dilation,
-        transposed,
-        generative,
-        kernel_shape,
-        spatial_shape,
-    )
-    options = request_text(
-        weight_kind(weight),
-        precision,
-        fwd_algo,
-        bwd_algo,
-        dgrad_algo,
-        wgrad_algo,
-    )
+    relation = (kernel_size, stride, dilation, transposed, generative)
+    spec = spec_text(voxels.geometry.ndim, *relation, kernel_shape, spatial_shape)
+    requests = (fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
+    options = request_text(weight_kind(weight), precision, *requests)
     return conv_by_text(voxels, weight, bias, spec, options, out_voxels, capacity)
 
 
@@ -98,7 +79,13 @@ def conv_by_text(
     target = None if out_voxels is None else out_voxels.geometry
     check_tensor(voxels.features, "features")
     check_tensor(weight, "weight")
-    _check_weight(weight, relation_facts(spec).num_offsets, voxels.num_channels)
+    taps, channels = relation_facts(spec).num_offsets, voxels.num_channels
+    c_in = weight.shape[1] * (weight.shape[2] if weight_kind(weight) == "grouped" else 1)
+    if weight.shape[0] != taps or c_in != channels:
+        raise InputError(
+            f"weight of shape {tuple(weight.shape)} for a kernel of {taps} taps and {channels} "
+            "input channels"
+        )
     kernel_map, geometry = voxels.geometry.relate(spec, target, capacity)
     features = convolve(voxels.features, weight, kernel_map, voxels.stride, options)
     if bias is not None:
@@ -134,26 +121,15 @@ def convolve(
     return operators.forward(features.to(dtype), weight.to(dtype), views, text)
 
 
-def weight_kind(weight: torch.Tensor) -> Literal["dense", "grouped", "depthwise"]:
+def weight_kind(weight: torch.Tensor) -> WeightKind:
     """Return the kind of a weight, from its number of axes."""
-    kinds: dict[int, Literal["dense", "grouped", "depthwise"]]
-    kinds = {2: "depthwise", 3: "dense", 4: "grouped"}
+    kinds: dict[int, WeightKind] = {2: "depthwise", 3: "dense", 4: "grouped"}
     if weight.dim() not in kinds:
         raise InputError(
             f"weight of shape {tuple(weight.shape)}: expected [K, C_in, C_out], "
             "[K, G, C_in/G, C_out/G] or, depthwise, [K, C]"
         )
     return kinds[weight.dim()]
-
-
-def _check_weight(weight: torch.Tensor, taps: int, channels: int) -> None:
-    kind = weight_kind(weight)
-    c_in = weight.shape[1] * (weight.shape[2] if kind == "grouped" else 1)
-    if weight.shape[0] != taps or c_in != channels:
-        raise InputError(
-            f"weight of shape {tuple(weight.shape)} for a kernel of {taps} taps and {channels} "
-            "input channels"
-        )
 
 
 def sum_pool(

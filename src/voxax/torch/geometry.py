@@ -38,6 +38,7 @@ def recording() -> Iterator[None]:
         _PLANNING = before
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class KernelMap:
     """A relation: the input row that each output row reads through each tap.
 
@@ -48,8 +49,10 @@ class KernelMap:
       views: the arrays that were built so far, by name; ``neighbors`` always.
     """
 
-    def __init__(self, spec: str, same: bool, in_rows: int, views: dict[str, torch.Tensor]) -> None:
-        self.spec, self.same, self.in_rows, self.views = spec, same, in_rows, views
+    spec: str
+    same: bool
+    in_rows: int
+    views: dict[str, torch.Tensor]
 
     @property
     def neighbors(self) -> torch.Tensor:
@@ -93,6 +96,7 @@ class Link:
     adjoint: KernelMap | None = None
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class VoxelGeometry:
     """The voxels that exist, in canonical order without duplicates, with a static capacity.
 
@@ -104,15 +108,10 @@ class VoxelGeometry:
       links: the maps that were built from here.
     """
 
-    def __init__(
-        self,
-        coords: torch.Tensor,
-        stride: Level,
-        batch_size: int,
-        links: list[Link] | None = None,
-    ) -> None:
-        self.coords, self.stride, self.batch_size = coords, stride, batch_size
-        self.links: list[Link] = [] if links is None else links
+    coords: torch.Tensor
+    stride: Level
+    batch_size: int
+    links: list[Link] = dataclasses.field(default_factory=list)
 
     @property
     def capacity(self) -> int:

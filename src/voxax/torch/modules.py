@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from voxax.errors import InputError
 from voxax.geometry import KernelShape
+from voxax.nn.arguments import check_channels, check_groups, check_keeps_voxels, own_ndim
 from voxax.torch import functional
 from voxax.torch.functional import Size, conv_by_text
 from voxax.torch.static_text import relation_facts, request_text, spec_text
@@ -32,13 +32,7 @@ class _Convolution(nn.Module):
 
     def __init__(self, in_channels: int, ndim: int | None, capacity: int | None) -> None:
         super().__init__()
-        if ndim is not None and self.NDIM not in (None, ndim):
-            raise InputError(
-                f"{type(self).__name__} has {self.NDIM} axes, got ndim={ndim}: leave ndim out, or "
-                "use SpatiallySparseConv"
-            )
-        self.in_channels, self.capacity = in_channels, capacity
-        self.ndim = ndim or self.NDIM or 3
+        self.in_channels, self.capacity, self.ndim = in_channels, capacity, own_ndim(self, ndim)
 
     def _parameters_of(
         self, shape: tuple[int, ...], fan_in: int, channels: int, bias: bool, dtype: Any
@@ -48,11 +42,7 @@ class _Convolution(nn.Module):
 
     def forward(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
         """Convolve; ``out_voxels`` gives the target of a transposed convolution."""
-        if voxels.num_channels != self.in_channels:
-            raise InputError(
-                f"{type(self).__name__} expects {self.in_channels} channels, the voxels have "
-                f"{voxels.num_channels}"
-            )
+        check_channels(self, self.in_channels, voxels)
         capacity = self.capacity if out_voxels is None else None
         args = (self.weight, self.bias, self.spec, self.options, out_voxels, capacity)
         return conv_by_text(voxels, *args)
@@ -101,11 +91,7 @@ class SpatiallySparseConv(_Convolution):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_channels, ndim, capacity)
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise InputError(
-                f"groups={groups} must divide in_channels={in_channels} and "
-                f"out_channels={out_channels}"
-            )
+        check_groups(groups, in_channels, out_channels)
         self.out_channels, self.groups = out_channels, groups
         relation = (kernel_size, stride, dilation, transposed, generative)
         self.spec = spec_text(self.ndim, *relation, kernel_shape, spatial_shape)
@@ -181,15 +167,7 @@ class SubMConv3d(SparseConv3d):
         *args: Any,
         **options: Any,
     ) -> None:
-        strides = [stride] if isinstance(stride, int) else list(stride)
-        clash = [name for name in ("transposed", "generative") if options.get(name)]
-        if any(s != 1 for s in strides):
-            clash.insert(0, f"stride {stride}")
-        if clash:
-            raise InputError(
-                f"{type(self).__name__} keeps the voxels, so it takes no {', '.join(clash)}: use "
-                "SparseConv3d"
-            )
+        check_keeps_voxels(self, stride, options)
         super().__init__(in_channels, out_channels, kernel_size, 1, *args, **options)
 
 
@@ -257,11 +235,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
 
     def forward(self, voxels: Voxels) -> Voxels:
-        if voxels.num_channels != self.num_features:
-            raise InputError(
-                f"BatchNorm expects {self.num_features} channels, the voxels have "
-                f"{voxels.num_channels}"
-            )
+        check_channels(self, self.num_features, voxels)
         valid, dtype = voxels.valid[:, None], voxels.features.dtype
         wide = torch.promote_types(dtype, torch.float32)
         x = torch.where(valid, voxels.features.to(wide), 0)

@@ -188,8 +188,7 @@ def _dgrad_program(text: str) -> Any:
 
     def dgrad(dy: jax.Array, w: jax.Array, *views: jax.Array, rows: int) -> jax.Array:
         kernel_map = layer.kernel_map(rows, dy.shape[0], views)
-        c_in = w.shape[-1] if layer.kind == "depthwise" else layer.groups * w.shape[-2]
-        x = jax.ShapeDtypeStruct((rows, c_in), dy.dtype)
+        x = jax.ShapeDtypeStruct((rows, layer.channels(w)[0]), dy.dtype)
         return jax.linear_transpose(lambda x: layer.forward(x, w, kernel_map), x)(dy)[0]
 
     return jax.jit(dgrad, static_argnames="rows")
@@ -245,19 +244,14 @@ def wgrad(features: torch.Tensor, grad: torch.Tensor, views: Tensors, layer: str
 def _forward_shape(
     features: torch.Tensor, weight: torch.Tensor, views: Tensors, layer: str
 ) -> torch.Tensor:
-    described = read_layer(layer)
-    c_out = weight.shape[-1] * (1 if described.kind == "depthwise" else described.groups)
-    return features.new_empty((views[0].shape[0], c_out))
+    return features.new_empty((views[0].shape[0], read_layer(layer).channels(weight)[1]))
 
 
 @dgrad.register_fake
 def _dgrad_shape(
     grad: torch.Tensor, weight: torch.Tensor, views: Tensors, layer: str, rows: int
 ) -> torch.Tensor:
-    described = read_layer(layer)
-    depthwise = described.kind == "depthwise"
-    c_in = weight.shape[-1] if depthwise else described.groups * weight.shape[-2]
-    return grad.new_empty((rows, c_in))
+    return grad.new_empty((rows, read_layer(layer).channels(weight)[0]))
 
 
 @wgrad.register_fake

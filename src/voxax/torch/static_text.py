@@ -22,6 +22,7 @@ import torch
 from voxax.algorithms import WeightKind
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, VoxelGeometry
 from voxax.geometry.build import output_stride
+from voxax.nn.arguments import by_product
 from voxax.products import convolve
 from voxax.tuning import Request
 from voxax.tuning.request import frozen
@@ -59,6 +60,11 @@ class LayerText:
         source = stand_in(in_rows, self.level)
         out = source if self.same else stand_in(out_rows, self.level)
         return KernelMap(source, out, self.spec, dict(zip(self.views, views, strict=True)))
+
+    def channels(self, weight: Any) -> tuple[int, int]:
+        """Return the input and output channels of a weight, an array of either library."""
+        c_in = weight.shape[-1 if self.kind == "depthwise" else -2]
+        return self.groups * c_in, self.groups * weight.shape[-1]
 
     def weight_shape(self, c_in: int, c_out: int) -> tuple[int, ...]:
         taps, g = self.spec.num_offsets, self.groups
@@ -156,11 +162,7 @@ def request_text(
     Raises:
       AlgorithmError: one that is not understood.
     """
-    requests = {
-        "fwd_algo": fwd_algo,
-        "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,
-        "wgrad_algo": bwd_algo if wgrad_algo is None else wgrad_algo,
-    }
+    requests = by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
     plain = {name: frozen(request, kind, name) for name, request in requests.items()}
     return json.dumps({"precision": precision, "requests": plain}, separators=(",", ":"))
 
@@ -195,11 +197,9 @@ def _layer_text(
         **json.loads(options),
     }
     layer = read_layer(json.dumps(described))
-    c_in = shape[1] if kind == "depthwise" else groups * shape[-2]
-    taps = layer.spec.num_offsets
-    table = jax.ShapeDtypeStruct((_TYPICAL_ROWS, taps), jnp.int32)
-    x = jax.ShapeDtypeStruct((_TYPICAL_ROWS, c_in), dtype)
+    table = jax.ShapeDtypeStruct((_TYPICAL_ROWS, layer.spec.num_offsets), jnp.int32)
     w = jax.ShapeDtypeStruct(shape, dtype)
+    x = jax.ShapeDtypeStruct((_TYPICAL_ROWS, layer.channels(w)[0]), dtype)
     asked: list[str] = []
 
     def forward(x: jax.Array, w: jax.Array, table: jax.Array) -> jax.Array:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from voxax.torch.bridge import check_tensor, to_jax, to_torch
 from voxax.torch.geometry import KernelMap, Link, VoxelGeometry, recording
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Voxels:
     """A sparse tensor: one feature row per voxel; :class:`voxax.Voxels` of tensors.
 
@@ -31,15 +33,10 @@ class Voxels:
       voxel_size, origin: as in :class:`voxax.Voxels`.
     """
 
-    def __init__(
-        self,
-        geometry: VoxelGeometry,
-        features: torch.Tensor,
-        voxel_size: tuple[float, ...] = (),
-        origin: tuple[float, ...] = (),
-    ) -> None:
-        self.geometry, self.features = geometry, features
-        self.voxel_size, self.origin = voxel_size, origin
+    geometry: VoxelGeometry
+    features: torch.Tensor
+    voxel_size: tuple[float, ...] = ()
+    origin: tuple[float, ...] = ()
 
     @staticmethod
     def from_coords(

@@ -108,7 +108,10 @@ def dynamic_conv(
     taps = check_operands(x, weight, mixture)
     steps = per_axis(stride, ndim, "stride")
     outputs = output_grid(x.shape[:-1], steps)
-    static, spacing = split_dilation(dilation, ndim)
+    # Static for all positions, or an array with that of each.
+    is_array = isinstance(dilation, jax.Array | np.ndarray) and dilation.ndim > 1
+    spacing = jnp.asarray(dilation) if is_array else None
+    static = per_axis(1 if is_array or dilation is None else dilation, ndim, "dilation")
     spec = sized_spec(taps, steps, static)
     sizes = expand_size(size, outputs, taps)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)
@@ -239,16 +242,6 @@ def _only_masked(method: Request) -> None:
             "sizes whose tau is not 1, every tap is fetched for every position: only 'masked' does "
             "that"
         )
-
-
-def split_dilation(
-    dilation: jax.Array | int | Sequence[int] | None, ndim: int
-) -> tuple[tuple[int, ...], jax.Array | None]:
-    """Return the static dilation by axis and that of each position; one of them is in use."""
-    if isinstance(dilation, jax.Array | np.ndarray) and dilation.ndim > 1:
-        return (1,) * ndim, jnp.asarray(dilation)
-    static: Any = 1 if dilation is None else dilation
-    return per_axis(static, ndim, "dilation"), None
 
 
 def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -> tuple[int, ...]:

@@ -148,7 +148,7 @@ def sparse_dynamic_conv(
             features = _by_dilation(of_voxel, rate, kmap, map_of, products)
         if mixture is not None:
             features = _mixed(features, mixture, groups)
-        return output_voxels(voxels, kmap, features, bias, out_voxels)
+        return output_voxels(voxels, kmap, features, out_voxels, bias)
 
 
 def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
@@ -264,7 +264,7 @@ def _shells(
     weight: jax.Array,
     kernel_map: KernelMap,
     size: jax.Array,
-    tau: float | None,
+    tau: float,
     requests: dict[str, Any],
 ) -> jax.Array:
     """Sum one product for the taps of each reaching size, scaled by their common ramp."""
@@ -276,13 +276,11 @@ def _shells(
         shell = kernel_map.of_taps(taps.tolist())
         fixed = jax.lax.stop_gradient(size)
         # The lower end of the ramp is included: its slope is not zero at that point.
-        present = fixed >= number if tau is None else (fixed - number) / tau + 1 >= 0
+        present = (fixed - number) / tau + 1 >= 0
         part = convolve(features, weight[taps], shell.restrict(present[:, None]), **requests)
         dtype = part.dtype
-        part = part.astype(accumulator(dtype))
-        if tau is not None:
-            ramp = soft_mask(size, offsets[taps[:1]], tau)
-            part = part * ramp.astype(part.dtype)
+        wide = accumulator(dtype)
+        part = part.astype(wide) * soft_mask(size, offsets[taps[:1]], tau).astype(wide)
         total = part if total is None else total + part
     assert total is not None
     return total.astype(dtype)

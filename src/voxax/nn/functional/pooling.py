@@ -14,10 +14,10 @@ import numpy as np
 from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.errors import GeometryMismatchError, InputError
-from voxax.geometry import KernelMap, KernelShape, Voxels, result_geometry
+from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
 from voxax.geometry.halo import refuse_shard, split_axis
-from voxax.nn.arguments import request_map
+from voxax.nn.arguments import output_voxels, request_map
 from voxax.products import convolve
 
 Size = int | Sequence[int]
@@ -58,7 +58,8 @@ def sum_pool(
     """
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
     ones = jnp.ones((kmap.num_offsets, voxels.num_channels), voxels.features.dtype)
-    return _pooled(voxels, kmap, convolve(voxels.features, ones, kmap), window)
+    features = convolve(voxels.features, ones, kmap)
+    return output_voxels(voxels, kmap, features, window.get("out_voxels"))
 
 
 def mean_pool(
@@ -73,7 +74,7 @@ def mean_pool(
     Arguments, result and errors as in :func:`sum_pool`.
     """
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
-    return _pooled(voxels, kmap, window_mean(voxels, kmap), window)
+    return output_voxels(voxels, kmap, window_mean(voxels, kmap), window.get("out_voxels"))
 
 
 @overload
@@ -111,7 +112,8 @@ def max_pool(
         refuse_shard(voxels, "max_pool(return_indices=True)")
     features, whole = kmap.with_halo(voxels.features)
     indices = extreme_rows(features, whole.neighbors, largest=True)
-    pooled = _pooled(voxels, kmap, take_rows(features, indices), window)
+    taken = take_rows(features, indices)
+    pooled = output_voxels(voxels, kmap, taken, window.get("out_voxels"))
     return (pooled, indices) if return_indices else pooled
 
 
@@ -129,30 +131,24 @@ def min_pool(
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
     features, whole = kmap.with_halo(voxels.features)
     indices = extreme_rows(features, whole.neighbors, largest=False)
-    return _pooled(voxels, kmap, take_rows(features, indices), window)
+    taken = take_rows(features, indices)
+    return output_voxels(voxels, kmap, taken, window.get("out_voxels"))
 
 
 def _window_map(
-    voxels: Voxels, kernel_size: Size, stride: Size | None, dilation: Size, window: Window
+    voxels: Voxels,
+    kernel_size: Size,
+    stride: Size | None,
+    dilation: Size,
+    window: Window,
+    transposed: bool = False,
 ) -> KernelMap:
+    """Return the map of a pooling window; ``stride=None`` takes ``kernel_size``, a partition."""
     if unknown := set(window) - set(Window.__annotations__):
         raise TypeError(
             f"unexpected keyword argument {', '.join(map(repr, sorted(unknown)))}; a pooling "
             f"window takes {', '.join(Window.__annotations__)}"
         )
-    return pooling_map(voxels, kernel_size, stride, dilation, **window)
-
-
-def pooling_map(
-    voxels: Voxels,
-    kernel_size: Size,
-    stride: Size | None,
-    dilation: Size,
-    *,
-    transposed: bool = False,
-    **window: Unpack[Window],
-) -> KernelMap:
-    """Return the map of a pooling window; ``stride=None`` takes ``kernel_size``, a partition."""
     if stride is None:
         stride = kernel_size if window.get("kernel_map") is None else 1
     return request_map(voxels, kernel_size, stride, dilation, transposed, **window)
@@ -222,13 +218,6 @@ def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
     return mean_of(total, number.astype(wide)[:, None]).astype(dtype)
 
 
-def _pooled(voxels: Voxels, kmap: KernelMap, features: jax.Array, window: Window) -> Voxels:
-    out_voxels = window.get("out_voxels")
-    target = None if out_voxels is None else out_voxels.geometry
-    geometry = result_geometry(kmap, voxels.geometry, target)
-    return dataclasses.replace(voxels, geometry=geometry, features=features)
-
-
 def unpool(
     voxels: Voxels,
     out_voxels: Voxels,
@@ -259,21 +248,13 @@ def unpool(
       GeometryMismatchError: a ``kernel_map`` that does not lead back to ``out_voxels``.
     """
     if indices is None:
-        target = out_voxels if kernel_map is None else None
-        kmap = pooling_map(
-            voxels,
-            kernel_size,
-            stride,
-            dilation,
-            transposed=kernel_map is None,
-            kernel_shape=kernel_shape,
-            out_voxels=target,
-            kernel_map=kernel_map,
-        )
+        is_built = kernel_map is None
+        target = out_voxels if is_built else None
+        window: Window = {"kernel_shape": kernel_shape, "out_voxels": target}
+        window["kernel_map"] = kernel_map
+        kmap = _window_map(voxels, kernel_size, stride, dilation, window, transposed=is_built)
         _check_target(kmap, out_voxels)
-        geometry = result_geometry(kmap, voxels.geometry, out_voxels.geometry)
-        features = window_mean(voxels, kmap)
-        return dataclasses.replace(voxels, geometry=geometry, features=features)
+        return output_voxels(voxels, kmap, window_mean(voxels, kmap), out_voxels)
     refuse_shard(voxels, "unpool() with indices")
     if indices.shape != voxels.features.shape:
         raise InputError(

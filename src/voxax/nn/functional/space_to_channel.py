@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 
 from voxax.errors import InputError
-from voxax.geometry import Voxels, result_geometry
+from voxax.geometry import Voxels
 from voxax.geometry.kernel_spec import per_axis
-from voxax.nn.arguments import request_map
+from voxax.nn.arguments import output_voxels, request_map
 
 
 def space_to_channel(
@@ -38,9 +37,7 @@ def space_to_channel(
     own, whole = kmap.with_halo(voxels.features)
     source = jnp.concatenate([own, jnp.zeros((1, voxels.num_channels), own.dtype)])
     rows = jnp.where(whole.neighbors < 0, whole.in_capacity, whole.neighbors)
-    features = source[rows].reshape(kmap.out_capacity, -1)
-    geometry = result_geometry(kmap, voxels.geometry)
-    return dataclasses.replace(voxels, geometry=geometry, features=features)
+    return output_voxels(voxels, kmap, source[rows].reshape(kmap.out_capacity, -1))
 
 
 def channel_to_space(
@@ -79,6 +76,4 @@ def channel_to_space(
     source = coarse.reshape(whole.in_capacity * cells, -1)
     taken = source[jnp.maximum(parent, 0) * cells + cell.astype(jnp.int32)]
     features = jnp.where((parent >= 0)[:, None], taken, jnp.zeros((), taken.dtype))
-    target = None if out_voxels is None else out_voxels.geometry
-    geometry = result_geometry(kmap, voxels.geometry, target)
-    return dataclasses.replace(voxels, geometry=geometry, features=features)
+    return output_voxels(voxels, kmap, features, out_voxels)

@@ -120,4 +120,4 @@ def depthwise_conv(
         bwd_algo=bwd_algo,
         precision=precision,
     )
-    return output_voxels(voxels, kmap, features, bias, out_voxels)
+    return output_voxels(voxels, kmap, features, out_voxels, bias)

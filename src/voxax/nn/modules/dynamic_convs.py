@@ -15,6 +15,7 @@ from voxax.algorithms.dynamic.grid import box_conv
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels
 from voxax.geometry.kernel_spec import per_axis
+from voxax.nn.arguments import own_ndim
 from voxax.nn.dynamic.deform_conv import Modulation, deform_conv
 from voxax.nn.dynamic.focal_conv import focal_conv
 from voxax.nn.dynamic.sparse_dynamic_conv import known_strategy
@@ -25,7 +26,6 @@ from voxax.nn.modules.sparse_convs import (
     check_input,
     he_normal,
     initial_bias,
-    own_ndim,
     static_requests,
 )
 from voxax.products.convolve import precision_name

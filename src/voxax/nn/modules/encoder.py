@@ -14,7 +14,7 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels, voxelize
 from voxax.geometry.input_checks import check_voxel_size
-from voxax.geometry.regroup import reduce_rows
+from voxax.geometry.regroup import gather_rows, reduce_rows
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import Linear
 
@@ -36,13 +36,6 @@ class PointRows:
 
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> PointRows:
         return self.replace_features(fn(self.features))
-
-
-@jax.jit
-def read_rows(values: jax.Array, inverse: jax.Array) -> jax.Array:
-    """Return ``values[inverse]``, zero where the inverse is -1."""
-    row = jnp.where(inverse < 0, values.shape[0], inverse)
-    return values.at[row].get(mode="fill", fill_value=0)
 
 
 @functools.partial(jax.jit, static_argnames=("axes", "parts", "dtype"))
@@ -74,14 +67,15 @@ def decorate(
     positions = jnp.where(member, positions, jnp.zeros((), positions.dtype))
     center = (coords[:, 1:].astype(positions.dtype) + 0.5) * size[None, :] + origin[None, :]
     columns = jnp.asarray(axes)
-    from_center = jnp.where(member, positions[:, columns] - read_rows(center, inverse), 0)
+    from_center = jnp.where(member, positions[:, columns] - gather_rows(center, inverse), 0)
     entries = [features]
     if use_positions:
         entries.append(positions)
     if use_mean_offset:
         # Means of offsets from the center, not of positions: those may be large.
         near = positions.at[:, columns].set(from_center)
-        entries.append(near - read_rows(reduce_rows(near, inverse, len(coords), "mean"), inverse))
+        mean = reduce_rows(near, inverse, len(coords), "mean")
+        entries.append(near - gather_rows(mean, inverse))
     if use_centre_offset:
         entries.append(from_center)
     together = jnp.concatenate([entry.astype(dtype) for entry in entries], axis=1)
@@ -206,13 +200,25 @@ class VoxelFeatureEncoder(nnx.Module):
             origin=self.origin,
             return_inverse=True,
         )
-        rows = PointRows(self._decorated(points, voxels, inverse), inverse)
+        dtype = points.positions.dtype
+        decorated = decorate(
+            points.features,
+            points.positions,
+            voxels.coords,
+            inverse,
+            jnp.asarray(self.voxel_size, dtype),
+            jnp.asarray(self.origin or (0.0,) * len(self.voxel_size), dtype),
+            axes=self.lattice_axes,
+            parts=(self.use_positions, self.use_mean_offset, self.use_centre_offset),
+            dtype=jnp.dtype(self.dtype),
+        )
+        rows = PointRows(decorated, inverse)
         last = len(self.linears) - 1
         for index, (linear, norm) in enumerate(zip(self.linears, self.norms, strict=True)):
             rows = norm(linear(rows)).map(jax.nn.relu)
             merged = reduce_rows(rows.features, inverse, voxels.capacity, self.reduction)
             if index < last:
-                joined = jnp.concatenate([rows.features, read_rows(merged, inverse)], axis=1)
+                joined = jnp.concatenate([rows.features, gather_rows(merged, inverse)], axis=1)
                 rows = rows.replace_features(joined)
         return dataclasses.replace(voxels, features=merged)
 
@@ -231,20 +237,6 @@ class VoxelFeatureEncoder(nnx.Module):
                 f"channels, got {points.ndim}-D points with {points.num_channels}"
             )
         return points
-
-    def _decorated(self, points: Points, voxels: Voxels, inverse: jax.Array) -> jax.Array:
-        dtype = points.positions.dtype
-        return decorate(
-            points.features,
-            points.positions,
-            voxels.coords,
-            inverse,
-            jnp.asarray(self.voxel_size, dtype),
-            jnp.asarray(self.origin or (0.0,) * len(self.voxel_size), dtype),
-            axes=self.lattice_axes,
-            parts=(self.use_positions, self.use_mean_offset, self.use_centre_offset),
-            dtype=jnp.dtype(self.dtype),
-        )
 
 
 class PillarEncoder(VoxelFeatureEncoder):

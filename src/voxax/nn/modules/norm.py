@@ -80,14 +80,7 @@ class BatchNorm(nnx.Module):
 
 
 class _Affine(nnx.Module):
-    """Hold a learned factor and offset for each channel.
-
-    Args:
-      num_features: channels.
-      epsilon: added to the variance.
-      use_scale, use_bias: learn a factor, an offset for each channel.
-      param_dtype: dtype of scale and bias.
-    """
+    """Hold a learned factor and offset for each channel; arguments as of :class:`LayerNorm`."""
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from voxax.algorithms.kernel import WeightKind
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.kernel_spec import static_shape
+from voxax.nn.arguments import check_channels, check_groups, check_keeps_voxels, own_ndim
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.tuning import Request, Resolved
 from voxax.tuning.request import frozen
@@ -160,11 +161,7 @@ class SpatiallySparseConv(Convolution):
         spatial_shape: int | Sequence[int] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise InputError(
-                f"groups={groups} must divide in_channels={in_channels} and "
-                f"out_channels={out_channels}"
-            )
+        check_groups(groups, in_channels, out_channels)
         rngs = nnx.Rngs(0) if rngs is None else rngs
         relation = {
             "kernel_size": kernel_size,
@@ -256,25 +253,12 @@ def static_requests(kind: WeightKind, **requests: Request) -> dict[str, Resolved
     return {name: frozen(request, kind, name) for name, request in requests.items()}
 
 
-def own_ndim(module: Any, ndim: int | None) -> int:
-    """Return the spatial axes of a convolution module: the argument's, the class's, or 3."""
-    if ndim is not None and module.NDIM not in (None, ndim):
-        raise InputError(
-            f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "
-            "use SpatiallySparseConv"
-        )
-    return ndim or module.NDIM or 3
-
-
 def check_input(module: Any, voxels: Voxels) -> None:
     """Raise :class:`InputError` unless the voxels have the module's axes and channels."""
     name = type(module).__name__
     if voxels.geometry.ndim != module.ndim:
         raise InputError(f"{name} has ndim={module.ndim}, the voxels are {voxels.geometry.ndim}-D")
-    if voxels.num_channels != module.in_channels:
-        raise InputError(
-            f"{name} expects {module.in_channels} channels, the voxels have {voxels.num_channels}"
-        )
+    check_channels(module, module.in_channels, voxels)
 
 
 class SparseConv1d(SpatiallySparseConv):
@@ -322,16 +306,7 @@ class SubMConv(SpatiallySparseConv):
         *args: Any,
         **options: Any,
     ) -> None:
-        clash = [name for name in ("transposed", "generative") if options.get(name)]
-        if np.any(np.asarray(stride) != 1):
-            clash.insert(0, f"stride {stride}")
-        if clash:
-            ndim = self.NDIM
-            other = "SpatiallySparseConv" if ndim is None else f"SparseConv{ndim}d"
-            raise InputError(
-                f"{type(self).__name__} keeps the voxels, so it takes no {', '.join(clash)}: use "
-                f"{other}"
-            )
+        check_keeps_voxels(self, stride, options)
         super().__init__(in_channels, out_channels, kernel_size, 1, dilation, *args, **options)
 
 
