@@ -29,7 +29,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except ImportError as error:
         raise MissingExtraError('the command line needs: pip install "voxax[demo]"') from error
     from voxax.cli.bench import bench
-    from voxax.cli.cache import cache
+    from voxax.cli.cache_command import cache
     from voxax.cli.check import check
     from voxax.cli.demo import demo
     from voxax.cli.export import export

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from voxax.algorithms import WeightKind
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry import KernelShape
 from voxax.torch import operators
 from voxax.torch.bridge import check_tensor
@@ -208,8 +208,7 @@ def global_pool(voxels: Voxels, reduction: Literal["mean", "sum", "max"] = "mean
     Raises:
       InputError: an unknown reduction.
     """
-    if reduction not in ("mean", "sum", "max"):
-        raise InputError(f"unknown reduction {reduction!r}; known: mean, sum, max")
+    check_known("reduction", reduction, ("mean", "sum", "max"))
     valid, dtype = voxels.valid, voxels.features.dtype
     # Padding goes to a scene of its own, behind the last.
     scene = torch.where(valid, voxels.coords[:, 0], voxels.batch_size).long()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,14 @@ import numpy as np
 
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.arguments import add_bias, check_shape
-from voxax.nn.dynamic.grid_taps import centers, fetch, grid_spec, scan_taps
+from voxax.nn.dynamic.grid_taps import as_places, centers, fetch, grid_spec, scan_taps
 from voxax.products.convolve import precision_name
 
 Modulation = Literal["plain", "sigmoid", "softmax"]
-MODULATIONS = ("plain", "sigmoid", "softmax")
 
 
 def deform_conv(
@@ -176,15 +175,11 @@ def _by_part(offsets, mask, outputs, number, ndim, channels):
         )
     if mask is not None:
         check_shape("mask", mask, expected[:-1])
-    if jnp.issubdtype(offsets.dtype, jnp.integer):
-        return offsets.astype(jnp.int32), mask, parts
-    # A place needs more digits than half precision has.
-    return offsets.astype(accumulator(offsets.dtype)), mask, parts
+    return as_places(offsets), mask, parts
 
 
 def _modulated(mask, modulation: str, wide):
-    if modulation not in MODULATIONS:
-        raise InputError(f"unknown modulation {modulation!r}; known: {', '.join(MODULATIONS)}")
+    check_known("modulation", modulation, get_args(Modulation))
     if mask is None:
         if modulation != "plain":
             raise InputError(f"modulation={modulation!r} is of a mask: give mask=")

@@ -21,11 +21,10 @@ from voxax.algorithms.dynamic.grid import box_conv, output_grid
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator
-from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.nn.arguments import add_bias
-from voxax.nn.dynamic.grid_taps import grid_axes, sampled_conv
-from voxax.products.convolve import convolve_sized, largest_size, precision_name, sized_spec
+from voxax.nn.dynamic.grid_taps import grid_axes, grid_spec, sampled_conv
+from voxax.products.convolve import convolve_sized, largest_size, precision_name
 from voxax.tuning import Request
 from voxax.tuning.request import admitted
 
@@ -104,15 +103,13 @@ def dynamic_conv(
       InputError: shapes or dtypes that do not fit.
       AlgorithmError: a request that is not understood, or no admitted strategy can run this.
     """
-    ndim = x.ndim - 2
     taps = check_operands(x, weight, mixture)
-    steps = per_axis(stride, ndim, "stride")
-    outputs = output_grid(x.shape[:-1], steps)
     # Static for all positions, or an array with that of each.
     is_array = isinstance(dilation, jax.Array | np.ndarray) and dilation.ndim > 1
     spacing = jnp.asarray(dilation) if is_array else None
-    static = per_axis(1 if is_array or dilation is None else dilation, ndim, "dilation")
-    spec = sized_spec(taps, steps, static)
+    rate: Any = 1 if is_array or dilation is None else dilation
+    spec = grid_spec(x, taps, stride, rate)
+    outputs = output_grid(x.shape[:-1], spec.stride)
     sizes = expand_size(size, outputs, taps)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)
     is_sampled = any(a is not None for a in (spacing, offsets, mask)) or (soft and tau != 1)
@@ -165,9 +162,8 @@ def bank_error(
     Raises:
       InputError: as :func:`dynamic_conv`.
     """
-    ndim = x.ndim - 2
     taps = check_operands(x, weight, None)
-    spec = sized_spec(taps, per_axis(stride, ndim, "stride"), per_axis(dilation, ndim, "dilation"))
+    spec = grid_spec(x, taps, stride, dilation)
     sizes = expand_size(size, output_grid(x.shape[:-1], spec.stride), taps)
     kernel = flat(weight, taps)
     exact = convolve_sized(x, kernel, sizes, spec, precision=precision)

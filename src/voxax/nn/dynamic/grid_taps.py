@@ -200,18 +200,17 @@ def _checked(dilation, offsets, mask, outputs, taps, ndim):
                 f"dilation of shape {dilation.shape}: expected {list(outputs)}, with {ndim} behind "
                 "for one per axis, or static integers"
             )
-        if jnp.issubdtype(dilation.dtype, jnp.integer):
-            dilation = dilation.astype(jnp.int32)
-    if offsets is not None and offsets.shape != (*outputs, taps, ndim):
-        raise InputError(f"offsets of shape {offsets.shape}: expected {[*outputs, taps, ndim]}")
-    if offsets is not None and jnp.issubdtype(offsets.dtype, jnp.integer):
-        offsets = offsets.astype(jnp.int32)
+        dilation = as_places(dilation)
+    if offsets is not None:
+        if offsets.shape != (*outputs, taps, ndim):
+            raise InputError(f"offsets of shape {offsets.shape}: expected {[*outputs, taps, ndim]}")
+        offsets = as_places(offsets)
     if mask is not None and mask.shape != (*outputs, taps):
         raise InputError(f"mask of shape {mask.shape}: expected {[*outputs, taps]}")
-    half = (jnp.bfloat16, jnp.float16)
-    # A place needs more digits than half precision has.
-    dilation, offsets = (
-        a.astype(jnp.float32) if a is not None and a.dtype in half else a
-        for a in (dilation, offsets)
-    )
     return dilation, offsets, mask
+
+
+def as_places(steps: jax.Array) -> jax.Array:
+    """Return steps on the grid as int32, or as floats with the digits that a place needs."""
+    is_whole = jnp.issubdtype(steps.dtype, jnp.integer)
+    return steps.astype(jnp.int32 if is_whole else accumulator(steps.dtype))

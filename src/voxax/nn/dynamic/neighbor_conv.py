@@ -12,13 +12,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.neighbors import Neighbors
 from voxax.geometry.points import Points
@@ -169,7 +169,6 @@ def length(places: jax.Array) -> jax.Array:
 
 
 Mapping = Literal["volume_preserving", "radial", "identity"]
-MAPPINGS = ("volume_preserving", "radial", "identity")
 Window = Callable[[jax.Array], jax.Array]
 
 
@@ -242,8 +241,7 @@ def continuous_conv(
             f"weight of shape {tuple(weight.shape)}: expected [*T, C, C_out] with {ndim} sizes T, "
             "one for each axis of the positions"
         )
-    if mapping not in MAPPINGS:
-        raise InputError(f"unknown mapping {mapping!r}; known: {', '.join(MAPPINGS)}")
+    check_known("mapping", mapping, get_args(Mapping))
     shape = weight.shape[:ndim]
 
     def coefficients(around: Around) -> jax.Array:
@@ -362,7 +360,6 @@ def _relaxed(number: int, ndim: int) -> np.ndarray:
 
 
 Influence = Literal["linear", "gaussian", "constant"]
-INFLUENCES = ("linear", "gaussian", "constant")
 
 
 def kernel_point_conv(
@@ -412,8 +409,7 @@ def kernel_point_conv(
     """
     number = weight.shape[0]
     rows = (points if queries is None else queries).capacity
-    if influence not in INFLUENCES:
-        raise InputError(f"unknown influence {influence!r}; known: {', '.join(INFLUENCES)}")
+    check_known("influence", influence, get_args(Influence))
     check_shape("kernel_points", kernel_points, (number, points.ndim))
     if offsets is not None:
         check_shape("offsets", offsets, (rows, number, points.ndim))

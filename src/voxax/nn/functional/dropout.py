@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels
 from voxax.geometry.halo import split_axis
 from voxax.nn.functional.normalization import clear_padding, scene_index
 
 DropoutMode = Literal["feature", "voxel", "channel"]
-DROPOUT_MODES = ("feature", "voxel", "channel")
 
 Scenes = TypeVar("Scenes", Voxels, Points)
 
@@ -64,8 +63,7 @@ def check_dropout(rate: float, mode: str) -> None:
     """Raise :class:`voxax.InputError` for a rate outside [0, 1] or an unknown mode."""
     if not 0 <= rate <= 1:
         raise InputError(f"dropout rate {rate} must lie in [0, 1]: the fraction that is dropped")
-    if mode not in DROPOUT_MODES:
-        raise InputError(f"unknown dropout mode {mode!r}; known: {', '.join(DROPOUT_MODES)}")
+    check_known("dropout mode", mode, get_args(DropoutMode))
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "mode", "batch_size"))

@@ -13,7 +13,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
-from voxax.errors import GeometryMismatchError, InputError
+from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
 from voxax.geometry.halo import refuse_shard, split_axis
@@ -312,6 +312,7 @@ def global_pool(
     Raises:
       InputError: an unknown reduction.
     """
+    check_known("reduction", reduction, ("mean", "sum", "max", "min"))
     dtype = voxels.features.dtype
     scene = jnp.where(voxels.valid, voxels.coords[:, 0], voxels.batch_size)
     shape = (voxels.batch_size, voxels.num_channels)
@@ -325,8 +326,6 @@ def global_pool(
         merge = _best_with_gradient if jnp.issubdtype(dtype, jnp.inexact) else _best
         best = merge(x, scene, voxels.batch_size, reduction, axis)
         return jnp.where(number[:, None] > 0, best, zero)
-    if reduction not in ("mean", "sum"):
-        raise InputError(f"unknown reduction {reduction!r}; known: mean, sum, max, min")
     wide = accumulator(dtype)
     x = jnp.where(voxels.valid[:, None], voxels.features.astype(wide), jnp.zeros((), wide))
     total = jnp.zeros(shape, wide).at[scene].add(x, mode="drop")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -18,26 +18,29 @@ from voxax.geometry.sets import Join, SetReduction
 Size = int | Sequence[int]
 
 
-class Union(nnx.Module):
+class _SetOperation(nnx.Module):
+    """Hold how features of one site merge, and the static rows of the result."""
+
+    FUNCTION: ClassVar[Callable[..., Voxels]]
+
+    def __init__(self, reduction: SetReduction = "sum", *, capacity: int | None = None) -> None:
+        self.reduction: SetReduction = reduction
+        self.capacity = capacity
+
+    def __call__(self, a: Voxels, b: Voxels) -> Voxels:
+        return type(self).FUNCTION(a, b, reduction=self.reduction, capacity=self.capacity)
+
+
+class Union(_SetOperation):
     """The voxels of either operand. Arguments as in :func:`voxax.union`."""
 
-    def __init__(self, reduction: SetReduction = "sum", *, capacity: int | None = None) -> None:
-        self.reduction: SetReduction = reduction
-        self.capacity = capacity
-
-    def __call__(self, a: Voxels, b: Voxels) -> Voxels:
-        return geometry.union(a, b, reduction=self.reduction, capacity=self.capacity)
+    FUNCTION = staticmethod(geometry.union)
 
 
-class Intersection(nnx.Module):
+class Intersection(_SetOperation):
     """The voxels of both operands. Arguments as in :func:`voxax.intersection`."""
 
-    def __init__(self, reduction: SetReduction = "sum", *, capacity: int | None = None) -> None:
-        self.reduction: SetReduction = reduction
-        self.capacity = capacity
-
-    def __call__(self, a: Voxels, b: Voxels) -> Voxels:
-        return geometry.intersection(a, b, reduction=self.reduction, capacity=self.capacity)
+    FUNCTION = staticmethod(geometry.intersection)
 
 
 class Cat(nnx.Module):

@@ -194,7 +194,7 @@ class SparseDynamicConv(nnx.Module):
             "dilation": per_axis(dilation, self.ndim, "dilation"),
             "method": frozen(known_strategy(method), "dynamic", "method"),
             "precision": precision,
-            **static_requests("dense", fwd_algo=fwd_algo, bwd_algo=bwd_algo),
+            **static_requests("dense", fwd_algo, bwd_algo),
         }
         taps = KernelSpec.make(self.ndim, self.kernel_size).num_offsets
         shape = (taps, in_channels, out_channels)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels, voxelize
 from voxax.geometry.input_checks import check_voxel_size
 from voxax.geometry.regroup import gather_rows, reduce_rows
@@ -132,8 +132,7 @@ class VoxelFeatureEncoder(nnx.Module):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        if reduction not in ("max", "mean"):
-            raise InputError(f"unknown reduction {reduction!r}; known: max, mean")
+        check_known("reduction", reduction, ("max", "mean"))
         self.ndim, self.in_channels, self.capacity = ndim, in_channels, capacity
         self.lattice_axes = self._lattice_axes(ndim)
         self.voxel_size = check_voxel_size(voxel_size, len(self.lattice_axes))
@@ -145,20 +144,13 @@ class VoxelFeatureEncoder(nnx.Module):
         rngs = nnx.Rngs(0) if rngs is None else rngs
         width = in_channels + ndim * (use_positions + use_mean_offset)
         width += len(self.lattice_axes) * use_centre_offset
+        kept: dict[str, Any] = {"param_dtype": param_dtype}
+        statistics = {"momentum": momentum, "epsilon": epsilon}
         linears, norms = [], []
         for out in [channels] if isinstance(channels, int) else channels:
             # Normalization takes a bias away again.
-            options: dict[str, Any] = {"dtype": self.dtype, "param_dtype": param_dtype}
-            linears.append(Linear(width, out, use_bias=False, rngs=rngs, **options))
-            norms.append(
-                BatchNorm(
-                    out,
-                    momentum=momentum,
-                    epsilon=epsilon,
-                    axis_name=axis_name,
-                    param_dtype=param_dtype,
-                )
-            )
+            linears.append(Linear(width, out, use_bias=False, rngs=rngs, dtype=self.dtype, **kept))
+            norms.append(BatchNorm(out, axis_name=axis_name, **statistics, **kept))
             width = 2 * out
         if not linears:
             raise InputError("channels=() must name at least one layer")

@@ -172,17 +172,9 @@ class SpatiallySparseConv(Convolution):
             "kernel_shape": kernel_shape,
             "spatial_shape": spatial_shape,
         }
-        options = {
-            "groups": groups,
-            "precision": precision,
-            **static_requests(
-                "dense" if groups == 1 else "grouped",
-                fwd_algo=fwd_algo,
-                bwd_algo=bwd_algo,
-                dgrad_algo=dgrad_algo,
-                wgrad_algo=wgrad_algo,
-            ),
-        }
+        kind: WeightKind = "dense" if groups == 1 else "grouped"
+        requests = static_requests(kind, fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
+        options = {"groups": groups, "precision": precision, **requests}
         spec = self._describe(in_channels, ndim, relation, capacity, dtype, options)
         taps, c_in = spec.num_offsets, in_channels // groups
         weight = kernel_init(rngs.params(), (taps, c_in, out_channels), param_dtype)
@@ -236,7 +228,7 @@ class SpatiallySparseDepthwiseConv(Convolution):
             "transposed": transposed,
             "kernel_shape": kernel_shape,
         }
-        requests = static_requests("depthwise", fwd_algo=fwd_algo, bwd_algo=bwd_algo)
+        requests = static_requests("depthwise", fwd_algo, bwd_algo)
         options = {"precision": precision, **requests}
         spec = self._describe(channels, ndim, relation, capacity, dtype, options)
         weight = kernel_init(rngs.params(), (spec.num_offsets, 1, channels), param_dtype)
@@ -244,13 +236,14 @@ class SpatiallySparseDepthwiseConv(Convolution):
         self.bias = initial_bias(use_bias, bias_init, rngs, channels, param_dtype)
 
 
-def static_requests(kind: WeightKind, **requests: Request) -> dict[str, Resolved | None]:
-    """Return requests by argument, hashable and in one spelling, as a module keeps them.
+def static_requests(kind: WeightKind, *requests: Request) -> dict[str, Resolved | None]:
+    """Return requests by argument (``fwd_algo``, ...), hashable and in one spelling.
 
     Raises:
       AlgorithmError: one that is not understood; already when the module is made.
     """
-    return {name: frozen(request, kind, name) for name, request in requests.items()}
+    names = ("fwd_algo", "bwd_algo", "dgrad_algo", "wgrad_algo")
+    return {n: frozen(request, kind, n) for n, request in zip(names, requests, strict=False)}
 
 
 def check_input(module: Any, voxels: Voxels) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from voxax.tuning.cache import Store
     from voxax.tuning.entry import Entry
 
+
 _Device = Annotated[str | None, tyro.conf.arg(metavar="DEVICE")]
 
 
