@@ -136,7 +136,7 @@ def main() -> None:
     rows = lidar_tiles(30_000) if options.data is None else scan(options.data)
     import jax
 
-    from voxax._native.library import library
+    from voxax._native import library
     from voxax.hardware import describe
 
     results = measure(rows, options.channels, options.rounds)

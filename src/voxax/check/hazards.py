@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat_tracing
 from voxax.check.findings import Finding
 from voxax.check.source import Place, Site, place, place_of, programs_in, scope_in
 from voxax.check.subject import module_of_scope
@@ -102,7 +102,7 @@ def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
             if other is made or hasattr(other, "val") or other.aval.dtype != made.aval.dtype:
                 continue
             producer = producers.get(other)
-            origin = producer and place(_compat.frames_of(producer), own)
+            origin = producer and place(_compat_tracing.frames_of(producer), own)
             if origin is None or origin.site != where.site:
                 return True
     return False
@@ -163,8 +163,8 @@ def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
 def leaked(function: Callable[..., Any], values: Sequence[Any], own: str | None) -> list[Finding]:
     """Find values of the trace that something still holds when the function has returned."""
     found = []
-    for tracer, text in _compat.leaked_tracers(function, values):
-        where = place(_compat.frames_of(tracer), own)
+    for tracer, text in _compat_tracing.leaked_tracers(function, values):
+        where = place(_compat_tracing.frames_of(tracer), own)
         if where is None:  # an argument
             continue
         name = re.search(r"is referred to by (\w[\w.]*)\.(\w+)$", text.rstrip())

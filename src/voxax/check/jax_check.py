@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from voxax import _compat
+from voxax import _compat, _compat_tracing
 from voxax.check import hazards, programs, voxel_checks, where_gradient
 from voxax.check.classify import classify
 from voxax.check.findings import Finding, Verdict, with_ignores, worst
@@ -163,7 +163,7 @@ def trace(
             asked.append((kind, where))
 
     function, values = staged(subject, arguments, held)
-    watched = _compat.noticing(notice)
+    watched = _compat_tracing.noticing(notice)
     with programs.WARNINGS, warnings.catch_warnings(), _compat.fresh_trace(), watched:
         warnings.filterwarnings("always", message=f"(?s).*{_TRUNCATED}")
         warnings.showwarning = noticed
@@ -186,7 +186,7 @@ def _replaying(recording: Recording) -> Iterator[None]:
         del kind, tracer, context
         return next(answers)
 
-    with jax.disable_jit(), _compat.fresh_trace(), _compat.answering(handler):
+    with jax.disable_jit(), _compat.fresh_trace(), _compat_tracing.answering(handler):
         yield
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat_tracing
 from voxax.check.findings import Finding, Verdict
 from voxax.check.source import Place, Site, described, place
 from voxax.check.static_report import Report
@@ -111,12 +111,12 @@ def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
     if one is None or two is None:
         return []
     for a, b in _pairs(one, two):
-        where = place(_compat.frames_of(a), own)
+        where = place(_compat_tracing.frames_of(a), own)
         if where is not None and not _same_operation(a, b):
             return [_unrepeatable(where)]
     shorter, longer = sorted((one.jaxpr.eqns, two.jaxpr.eqns), key=len)
     for equation in longer[len(shorter) :]:  # a loop that Python unrolls, more often one time
-        where = place(_compat.frames_of(equation), own)
+        where = place(_compat_tracing.frames_of(equation), own)
         if where is not None:
             return [_unrepeatable(where)]
     return []
@@ -181,7 +181,7 @@ def _closed(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    if _compat.is_key(value):
+    if _compat_tracing.is_key(value):
         return np.asarray(jax.random.key_data(value))
     return np.asarray(value)
 
@@ -260,7 +260,7 @@ def _same_results(one: Any, two: Any) -> bool:
         np.shape(a) == np.shape(b)
         and np.allclose(np.asarray(a, np.complex128), np.asarray(b), 1e-3, 1e-4, equal_nan=True)
         for a, b in zip(leaves, others, strict=True)
-        if not _compat.is_key(a)
+        if not _compat_tracing.is_key(a)
     )
 
 
@@ -270,7 +270,7 @@ def vary(value: Any, seed: int) -> Any:
     Arrays of integers and booleans stay as they are: coordinates must stay sorted, and a kernel
     map's rows belong together.
     """
-    if seed == 0 or _compat.is_key(value):
+    if seed == 0 or _compat_tracing.is_key(value):
         return value
     if isinstance(value, bool):
         return bool(seed % 2)

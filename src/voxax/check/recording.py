@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat
-from voxax._compat import ExampleTrace, ExampleTracer
+from voxax import _compat, _compat_tracing
+from voxax._compat_tracing import ExampleTrace, ExampleTracer
 from voxax.check.source import Place, Site, line_name, live_frames, place, raised_frames
 from voxax.check.subject import Arguments
 
@@ -32,7 +32,7 @@ class Question:
     """A request of Python for the value of a tracer.
 
     Attributes:
-      kind: as for ``_compat.answering``.
+      kind: as for ``_compat_tracing.answering``.
       place: where.
       arguments: names of the arguments that the value depends on; None when unknown.
       chain: the steps from the arguments to the value, nearest first.
@@ -155,7 +155,7 @@ TOO_LONG = f"it takes longer than {SECONDS:g} s"
 def _cut_short(recording: Recording) -> str:
     """Return the reason for which a pass ended early; empty where it did not."""
     error = recording.error[0] if recording.error is not None else None
-    return str(error) if isinstance(error, RanAway | _compat.TraceLimit) else ""
+    return str(error) if isinstance(error, RanAway | _compat_tracing.TraceLimit) else ""
 
 
 def _branches(recording: Recording) -> list[Any]:
@@ -193,7 +193,7 @@ def _record(
     with by_example(trace, handler):
         try:
             function(*arguments.fill(values))
-        except (RanAway, _compat.TraceLimit) as error:
+        except (RanAway, _compat_tracing.TraceLimit) as error:
             recording.error = (error, None)
         except Exception as error:
             recording.error = (error, place(raised_frames(error), own))
@@ -217,16 +217,21 @@ def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) ->
 
 
 @contextlib.contextmanager
-def by_example(trace: ExampleTrace, handler: _compat.Handler) -> Iterator[None]:
+def by_example(trace: ExampleTrace, handler: _compat_tracing.Handler) -> Iterator[None]:
     """Trace operations; Python code that asks for a tracer's value gets the handler's answer."""
-    with jax.disable_jit(), _compat.fresh_trace(), _compat.answering(handler), trace.active():
+    with (
+        jax.disable_jit(),
+        _compat.fresh_trace(),
+        _compat_tracing.answering(handler),
+        trace.active(),
+    ):
         yield
 
 
 def _concrete(tracer: Any) -> Any:
-    value = _compat.example_of(tracer)
-    if _compat.is_key(value):
-        with _compat.outside():
+    value = _compat_tracing.example_of(tracer)
+    if _compat_tracing.is_key(value):
+        with _compat_tracing.outside():
             return jax.random.key_data(value)
     return value
 
@@ -240,7 +245,7 @@ def _within(frame: Any, function: str, depth: int = 8) -> bool:
 
 
 def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
-    base = _compat.base_tracer(tracer)
+    base = _compat_tracing.base_tracer(tracer)
     names, chain = (None, ()) if base is None else _ancestry(base)
     aval = tracer.aval
     return Question(kind, where, names, chain, module, tuple(aval.shape), str(aval.dtype))
@@ -261,14 +266,14 @@ def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, 
         if node is None or id(node) in seen:
             continue
         seen.add(id(node))
-        where = place(_compat.frames_of(node))
+        where = place(_compat_tracing.frames_of(node))
         if where is not None:
             lines.setdefault((where.site.file, where.site.line), line_name(where.site))
         for value in node.inputs:
-            base = _compat.base_tracer(value)
+            base = _compat_tracing.base_tracer(value)
             if base is not None:
                 queue.append(base)
-            elif isinstance(value, _compat.Tracer):
+            elif isinstance(value, _compat_tracing.Tracer):
                 unknown = True
     chain = (*lines.values(), *(f"argument {name}" for name in sorted(names)))
     return (None if unknown and not names else frozenset(names)), chain

@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from voxax import _compat
+from voxax import _compat, _compat_tracing
 
 # The user's line reaches JAX through frames of these; no finding is about them.
 _LIBRARIES = (
@@ -148,7 +148,7 @@ def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Plac
       outer: the place of the call of the jaxpr that it is in; None for the outermost.
       own: as for :func:`place`.
     """
-    frames = _compat.frames_of(equation)
+    frames = _compat_tracing.frames_of(equation)
     if outer is None:
         return place(frames, own)
     calls = [i for i, (code, _) in enumerate(frames) if code.co_name == _COMPILED_CALL]
@@ -178,7 +178,7 @@ def _is_wrapper(code: types.CodeType, owner: str) -> bool:
     return (
         owner in ("std", "voxax")
         or code.co_name in _WRAPPERS
-        or (code.co_name.startswith("__") and code.co_filename == _compat.CORE)
+        or (code.co_name.startswith("__") and code.co_filename == _compat_tracing.CORE)
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat_tracing
 
 _SCOPE = re.compile(r"module\(([^()]*)\)")
 
@@ -70,7 +70,7 @@ def subject_of(target: Any) -> Subject:
         # The inner function of one that is compiled: else a Python value that is held static here
         # would be traced after all.
         # One level: below it may be vmap, grad or a decorator, which are part of the program.
-        inner = target.__wrapped__ if _compat.is_jitted(target) else target
+        inner = target.__wrapped__ if _compat_tracing.is_jitted(target) else target
         if inner is not target and inspect.ismethod(target):
             inner = types.MethodType(inner, target.__self__)
         return Subject(target, name.replace("<locals>.", ""), inner)
@@ -183,7 +183,7 @@ def take_apart(
     """
     sort = kind or kind_of
     parameters = _parameters(function)
-    numbers, names = _compat.static_arguments(target)
+    numbers, names = _compat_tracing.static_arguments(target)
     own = int(inspect.ismethod(target))  # the numbers count `self`
     paths, structure = jax.tree_util.tree_flatten_with_path(tuple(inputs))
     leaves = []

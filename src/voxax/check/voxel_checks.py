@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat_tracing
 from voxax.check import recording
 from voxax.check.findings import Finding
 from voxax.check.source import (
@@ -121,18 +121,18 @@ def _made(
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
         del kind, context
-        return _compat.example_of(tracer)
+        return _compat_tracing.example_of(tracer)
 
     trace = recording.new_trace(time.monotonic() + recording.SECONDS)
     values = recording.followed(arguments, held, trace)
     given = {id(v) for v in values}
     # What keeps it from being traced has findings of its own.
-    ended = contextlib.suppress(Exception, _compat.TraceLimit)
+    ended = contextlib.suppress(Exception, _compat_tracing.TraceLimit)
     with ended, recording_maps(recorder), recording.by_example(trace, handler):
         subject.function(*arguments.fill(values))
     subject.paths = {}
     return [
-        ((where, out.stride), where, out, int(np.asarray(_compat.example_of(out.count))))
+        ((where, out.stride), where, out, int(np.asarray(_compat_tracing.example_of(out.count))))
         for out, where in found.values()
         if id(out.coords) not in given
     ]
@@ -178,7 +178,7 @@ class _Visitor:
 
     def constant(self, value: Any) -> Any:
         """Return the number of a constant; each large one is a value of its own."""
-        if _compat.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
+        if _compat_tracing.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
             return self.number(("constant", id(value)))
         array = np.asarray(value)
         return self.number((array.dtype.str, array.shape, array.tobytes()))

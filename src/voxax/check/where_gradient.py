@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat_tracing
 from voxax.check.findings import Finding
 from voxax.check.source import Place, place_of, programs_in, scope_in
 from voxax.check.subject import module_of_scope
@@ -317,7 +317,7 @@ def _counterexample(
     if not jnp.issubdtype(selection.output.aval.dtype, jnp.floating):
         return None
     try:
-        with _compat.outside():
+        with _compat_tracing.outside():
             for probe in itertools.product(*(_probes(v) for v in inputs)):
                 if not math.isfinite(float(evaluate(*probe))):
                     continue

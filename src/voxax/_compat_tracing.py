@@ -1,0 +1,423 @@
+"""JAX's private parts that only the checker needs: tracing with example values.
+
+They stand apart from ``_compat``: a JAX that moves them breaks ``voxax.check``, and not voxax. JAX
+stops at the first place where Python asks a tracer for its value. There every such question goes
+to a handler, which may answer with the value that the examples give, so that the trace goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import numpy as np
+from jax._src import config, core, source_info_util
+from jax._src.lax.control_flow import loops
+
+from voxax._compat import fresh_trace, usual_trace
+
+Tracer = jax.core.Tracer
+# The file with the methods of tracers that Python calls.
+CORE = core.__file__
+
+Handler = Callable[[str, Any, str], Any]
+
+_handler: contextvars.ContextVar[Handler | None] = contextvars.ContextVar("handler", default=None)
+_notice: contextvars.ContextVar[Callable[[str], None] | None] = contextvars.ContextVar(
+    "notice", default=None
+)
+_patching = threading.RLock()
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    """One operation, recorded while tracing, with its operands and its place in the source."""
+
+    primitive: Any
+    inputs: tuple[Any, ...]
+    params: dict[str, Any]
+    source: Any
+    values: list[Any] | None = None
+
+
+class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
+    """An abstract array that knows how to compute its value for the example inputs."""
+
+    __slots__ = ("index", "label", "node", "value")
+
+    def __init__(self, trace: Any, aval: Any, node: Node | None, index: int, value: Any = None):
+        super().__init__(trace, aval)
+        self.node = node
+        self.index = index
+        self.value = value
+        self.label: str | None = None
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        # Arrays of JAX are immutable. To go on, this tracer becomes the updated array.
+        _ask("setitem", self)
+        new: Any = jax.numpy.asarray(self.copy()).at[key].set(value)
+        self.node, self.index, self.value = new.node, new.index, new.value
+
+    def __format__(self, spec: str) -> str:
+        return format(_ask("format", self).item(), spec) if spec else repr(self)
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(_ask("hash", self).tobytes())
+
+    def copy(self) -> Any:
+        """A second tracer of the same value, as ``jax.Array.copy`` gives."""
+        twin = ExampleTracer(self._trace, self.aval, self.node, self.index, self.value)
+        twin.label = self.label
+        return twin
+
+
+class ExampleTrace(core.Trace):
+    """Records every operation, computes none; values are evaluated when one is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+        self.limit: int | None = None
+        self.end: float | None = None  # of time.monotonic()
+
+    def argument(self, value: Any, label: str) -> ExampleTracer:
+        """A tracer for an input whose example is ``value``."""
+        value = jax.numpy.asarray(value) if not is_key(value) else value
+        tracer = ExampleTracer(self, core.typeof(value), None, 0, value)
+        tracer.label = label
+        return tracer
+
+    def stage_value(self, val: Any) -> Any:
+        if isinstance(val, core.Tracer):
+            return val
+        if config.eager_constant_folding.value:
+            return core.eval_trace.stage_value(val)
+        return ExampleTracer(self, core.typeof(val), None, 0, val)
+
+    def process_primitive(self, primitive: Any, tracers: Sequence[Any], params: Any, /) -> Any:
+        if config.eager_constant_folding.value and not any(
+            isinstance(t, core.Tracer) for t in tracers
+        ):
+            return primitive.bind_with_trace(
+                core.eval_trace, tracers, tuple(map(core.typeof, tracers)), params
+            )
+        self.operations += 1
+        if self.limit is not None and self.operations > self.limit:
+            raise TraceLimit(f"more than {self.limit} operations in one pass")
+        if self.end is not None and time.monotonic() > self.end:
+            raise TraceLimit("it takes longer than the time that it is given")
+        out, _ = primitive.abstract_eval(*(core.typeof(t) for t in tracers), **params)
+        node = Node(primitive, tuple(tracers), params, source_info_util.current())
+        if not primitive.multiple_results:
+            return ExampleTracer(self, out, node, 0)
+        return [ExampleTracer(self, aval, node, i) for i, aval in enumerate(out)]
+
+    def process_call(self, _primitive: Any, f: Any, tracers: Any, _params: Any, /) -> Any:
+        with core.set_current_trace(self):
+            return f.call_wrapped(*tracers)
+
+    def process_custom_jvp_call(self, _primitive: Any, fun: Any, _jvp: Any, tracers: Any, /, **_):
+        with core.set_current_trace(self):
+            return fun.call_wrapped(*tracers)
+
+    def process_custom_vjp_call(
+        self, _primitive: Any, fun: Any, _fwd: Any, _bwd: Any, tracers: Any, /, **_
+    ):
+        with core.set_current_trace(self):
+            return fun.call_wrapped(*tracers)
+
+    def active(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which operations are recorded in this trace."""
+        return core.set_current_trace(self)
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Evaluate eagerly inside, whatever is being traced."""
+    with core.eval_context(), jax.disable_jit(False), usual_trace():
+        yield
+
+
+class TraceLimit(BaseException):
+    """Raised when a trace exceeds its number of operations or its time."""
+
+
+def is_key(value: Any) -> bool:
+    """True for an array of random keys, or its type: NumPy does not know them."""
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def example_of(tracer: Any) -> Any:
+    """The value of any tracer for the example inputs, as a concrete array; ones if unknown."""
+    if not isinstance(tracer, core.Tracer):
+        return tracer
+    if isinstance(tracer, ExampleTracer):
+        return _evaluate(tracer)
+    inner = getattr(tracer, "primal", None)
+    if inner is not None:  # a tracer of differentiation
+        return example_of(inner)
+    if hasattr(tracer, "batch_dim"):  # vmap: the first of the batch
+        value = example_of(tracer.val)
+        dim = tracer.batch_dim
+        return np.take(np.asarray(value), 0, axis=dim) if isinstance(dim, int) else value
+    return _made_up(tracer.aval)
+
+
+def _made_up(aval: Any) -> Any:
+    if is_key(aval):
+        return jax.random.key(0)
+    return np.ones(aval.shape, aval.dtype)
+
+
+def _evaluate(tracer: ExampleTracer) -> Any:
+    """Evaluate only the operations that the tracer needs. No recursion: traces can be long."""
+    with outside():
+        stack = [tracer]
+        while stack:
+            current = stack[-1]
+            node = current.node
+            if node is None or node.values is not None:
+                stack.pop()
+                continue
+            missing = [
+                t
+                for t in node.inputs
+                if isinstance(t, ExampleTracer) and t.node is not None and t.node.values is None
+            ]
+            if missing:
+                stack.extend(missing)
+                continue
+            node.values = _apply(node)
+            stack.pop()
+    return tracer.value if tracer.node is None else tracer.node.values[tracer.index]  # pyright: ignore[reportOptionalSubscript]
+
+
+def _apply(node: Node) -> list[Any]:
+    def known(value: Any) -> Any:
+        if not isinstance(value, ExampleTracer):
+            return example_of(value)
+        return value.value if value.node is None else value.node.values[value.index]  # pyright: ignore[reportOptionalSubscript]
+
+    try:
+        if "callback" in node.primitive.name:  # the user's host code is not run
+            raise NotImplementedError
+        out = node.primitive.bind(*map(known, node.inputs), **node.params)
+    except Exception:  # any shape-correct value lets the analysis go on
+        out, _ = node.primitive.abstract_eval(*(core.typeof(t) for t in node.inputs), **node.params)
+        many = node.primitive.multiple_results
+        return [_made_up(aval) for aval in (out if many else [out])]
+    return list(out) if node.primitive.multiple_results else [out]
+
+
+def base_tracer(tracer: Any) -> Any:
+    """The recorded tracer below those of differentiation and vmap; None where there is none."""
+    while isinstance(tracer, core.Tracer) and not isinstance(tracer, ExampleTracer):
+        inner = getattr(tracer, "primal", None)
+        tracer = inner if inner is not None else getattr(tracer, "val", None)
+    return tracer if isinstance(tracer, ExampleTracer) else None
+
+
+def _ask(kind: str, tracer: Any, context: str = "") -> Any:
+    handler = _handler.get()
+    if handler is None:
+        raise jax.errors.ConcretizationTypeError(tracer, context)
+    return handler(kind, tracer, context)
+
+
+# Functions of JAX that only ask whether a value is known, and stop where it is not.
+_STOPS_UNLESS_KNOWN = (
+    "expand_bool_indices",
+    "is_constant_dim",
+    "_is_slice_element_none_or_constant_or_symbolic",
+)
+
+
+def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
+    """A context in which ``handler(kind, tracer, context)`` answers for tracers, in this thread.
+
+    ``kind`` is ``bool``, ``int``, ``float``, ``complex``, ``index``, ``array``, ``tolist``,
+    ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX function), ``setitem``,
+    ``format`` or ``hash``. What it returns is taken for the value. JAX has no hook for this, so
+    the few methods that raise are replaced while any thread is inside, and behave as ever in the
+    other threads.
+    """
+    return _patched(_handler, handler)
+
+
+def noticing(notice: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+    """A context that calls ``notice(kind)`` when Python asks a tracer for its value.
+
+    In this thread; the question fails as ever. Kinds are those of :func:`answering` for numbers
+    and arrays.
+    """
+    return _patched(_notice, notice)
+
+
+@contextlib.contextmanager
+def _patched(variable: contextvars.ContextVar[Any], function: Any) -> Iterator[None]:
+    token = variable.set(function)
+    try:
+        with _patching:
+            _install()
+        yield
+    finally:
+        with _patching:
+            _uninstall()
+        variable.reset(token)
+
+
+def _notify(kind: str) -> None:
+    notice = _notice.get()
+    if notice is not None:
+        notice(kind)
+
+
+_installed = 0
+_originals: list[tuple[Any, str, Any]] = []
+
+
+def _install() -> None:
+    global _installed
+    _installed += 1
+    if _installed > 1:
+        return
+    for kind in ("bool", "int", "float", "complex", "index", "hex", "oct"):
+        _replace(core.ShapedArray, f"_{kind}", _conversion(kind))
+    for name in ("__array__", "tolist", "tobytes", "__dlpack__"):
+        _replace(core.Tracer, name, _method(name))
+    _replace(core, "concrete_or_error", _concrete_or_error)
+    _replace(core, "is_concrete", _is_concrete)
+
+
+def _uninstall() -> None:
+    global _installed
+    _installed -= 1
+    if not _installed:
+        while _originals:
+            owner, name, original = _originals.pop()
+            setattr(owner, name, original)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = owner.__dict__[name]
+    _originals.append((owner, name, original))
+    setattr(owner, name, make(original))
+
+
+def _conversion(kind: str) -> Callable[[Any], Any]:
+    make = {"bool": bool, "int": int, "float": float, "complex": complex}.get(kind, int)
+    after = {"hex": hex, "oct": oct}.get(kind, lambda value: value)
+
+    def replace(original: Any) -> Any:
+        def convert(aval: Any, tracer: Any) -> Any:
+            name = "index" if kind in ("hex", "oct") else kind
+            if _inside_while_loop():
+                return original(aval, tracer)
+            if _handler.get() is None:
+                _notify(name)
+                return original(aval, tracer)
+            return after(make(np.asarray(_ask(name, tracer)).item()))
+
+        return convert
+
+    return replace
+
+
+def _inside_while_loop() -> bool:
+    """True while ``lax.while_loop`` tries its condition in Python, where an error is expected."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename == core.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == loops.__file__
+
+
+def _method(name: str) -> Callable[[Any], Any]:
+    kind = name.strip("_")
+
+    def replace(original: Any) -> Any:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _handler.get() is None:
+                _notify(kind)
+                return original(self, *args, **kwargs)
+            value = np.asarray(_ask(kind, self))
+            if kind == "array":
+                return value.astype(args[0]) if args and args[0] is not None else value
+            return getattr(value, name)(*args, **kwargs)
+
+        return method
+
+    return replace
+
+
+def _concrete_or_error(original: Any) -> Any:
+    def concrete_or_error(force: Any, val: Any, context: str = "") -> Any:
+        if _handler.get() is None or not isinstance(val, core.Tracer):
+            return original(force, val, context)
+        value = _ask("static", val, context)
+        return value if force is None else force(value)
+
+    return concrete_or_error
+
+
+def _is_concrete(original: Any) -> Any:
+    def is_concrete(x: Any) -> bool:
+        if _handler.get() is not None and isinstance(x, core.Tracer):
+            return sys._getframe(1).f_code.co_name in _STOPS_UNLESS_KNOWN
+        return original(x)
+
+    return is_concrete
+
+
+def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
+    """Return the frames in which an equation, tracer or :class:`Node` was traced, innermost first.
+
+    Each is (code, instruction); JAX's own frames are among them.
+    """
+    sources = (getattr(recorded, name, None) for name in ("source_info", "source", "_line_info"))
+    tracebacks = (getattr(source, "traceback", None) for source in sources)
+    traceback = next((found for found in tracebacks if found is not None), None)
+    return [] if traceback is None else list(zip(*traceback.raw_frames(), strict=True))
+
+
+def leaked_tracers(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[Any, str]]:
+    """Return tracers that something holds after tracing, by ``jax.checking_leaks``.
+
+    Each comes with what JAX says about its holder. Tracers that only the computation of others
+    holds are left out.
+    """
+    leaked, text = [], ""
+    try:
+        with jax.checking_leaks(), config.traceback_filtering("off"), fresh_trace():
+            jax.make_jaxpr(function)(*values)
+    except Exception as error:
+        text, traceback = str(error), error.__traceback__
+        while traceback is not None:  # JAX's function that raises knows the tracers
+            leaked = traceback.tb_frame.f_locals.get("leaked_tracers", leaked)
+            traceback = traceback.tb_next
+    holders = [*text.split("\n\n")[1:], *[""] * len(leaked)]
+    parents = [getattr(tracer, "parent", None) for tracer in leaked]
+    used = {id(operand) for parent in parents for operand in getattr(parent, "in_tracers", ())}
+    return [(t, h) for t, h in zip(leaked, holders, strict=False) if id(t) not in used]
+
+
+def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """``(static_argnums, static_argnames)`` of a function that ``jax.jit`` made."""
+    info = getattr(jitted, "_jit_info", None)
+    numbers = getattr(info, "static_argnums", ()) or ()
+    names = getattr(info, "static_argnames", ()) or ()
+    return tuple(numbers), tuple(names)
+
+
+def is_jitted(target: Any) -> bool:
+    """True for a function that ``jax.jit`` made."""
+    return hasattr(target, "_jit_info") and hasattr(target, "trace")
