@@ -128,16 +128,9 @@ def _with_views(
     """
     del known
     c_in, c_out = layer.channels(weight_shape)
-    x = jax.ShapeDtypeStruct((layer.in_capacity, c_in), dtype)
-    dy = jax.ShapeDtypeStruct((layer.out_capacity, c_out), dtype)
-    w = jax.ShapeDtypeStruct(weight_shape, dtype)
-    operands: dict[Product, tuple[Any, Any]] = {
-        "forward": (x, w),
-        "dgrad": (dy, w),
-        "wgrad": (x, dy),
-    }
+    of, dtype = layer.of_problems, jnp.dtype(dtype).name
     problems = [
-        (Problem.of(product, platform, *operands[product], layer), names)
+        (Problem(product, of, c_in, c_out, dtype, platform), names)
         for product, names in layer.requests
     ]
     read = views_of(problems, hardware, every)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from voxax import _compat, _native
-from voxax.algorithms import Layer, Problem, Product
+from voxax.algorithms import Layer, Problem
 from voxax.errors import InputError
 from voxax.geometry.model_step import pure_call
 from voxax.hardware import HardwareInfo, describe, shown
@@ -45,7 +45,7 @@ class Call:
     views: Mapping[str, jax.Array] | None = None
 
 
-def is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """Return whether all arguments, and the parameters of a module, have values."""
     leaves = jax.tree.leaves((args, pure_call(fn)[1]))
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
@@ -82,12 +82,17 @@ def find_products(
             f"{getattr(fn, '__name__', fn)} computes no sparse convolution with these arguments: "
             "there is nothing to tune or to explain"
         )
-    views = _map_arrays(closed, leaves) if maps else {}
-    return [
-        _call(product, operands, equation, scope, platform, views.get(place))
-        for equation, scope, place in found
-        for product, *operands in PARTS[equation.primitive]
-    ]
+    arrays = _map_arrays(closed, leaves) if maps else {}
+    calls = []
+    for equation, scope, place in found:
+        layer: Layer = equation.params["layer"]
+        own = arrays.get(place)
+        views = None if own is None else dict(zip(layer.view_names, own, strict=True))
+        for product, *operands in PARTS[equation.primitive]:
+            a, b = (equation.invars[i].aval for i in operands)
+            problem = Problem.of(product, platform, a, b, layer)
+            calls.append(Call(scope, problem, dict(layer.requests)[product], layer, views))
+    return calls
 
 
 def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
@@ -114,21 +119,6 @@ def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.
     return {place: [arrays[i] for i in own] for place, own in indices.items()}
 
 
-def _call(
-    product: Product,
-    operands: list[int],
-    equation: Any,
-    scope: str,
-    platform: str,
-    views: list[jax.Array] | None,
-) -> Call:
-    layer: Layer = equation.params["layer"]
-    a, b = (equation.invars[i].aval for i in operands)
-    problem = Problem.of(product, platform, a, b, layer)
-    named = None if views is None else dict(zip(layer.view_names, views, strict=True))
-    return Call(scope, problem, dict(layer.requests)[product], layer, named)
-
-
 def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
     """Report the algorithm and parameters that each product of ``fn(*args)`` would use, and why;
     its time, and its time at best.
@@ -152,7 +142,7 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
       AlgorithmError: no admitted algorithm can run one of its products.
     """
     platform = platform or jax.default_backend()
-    return report_of(find_products(fn, args, platform, maps=is_concrete(fn, args)), platform)
+    return report_of(find_products(fn, args, platform, maps=_is_concrete(fn, args)), platform)
 
 
 def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
@@ -178,7 +168,7 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
     """
     begin = time.perf_counter()
     platform = jax.default_backend()
-    calls = find_products(fn, args, platform, maps=is_concrete(fn, args))
+    calls = find_products(fn, args, platform, maps=_is_concrete(fn, args))
     next_epoch()
     done = set()
     for call in calls:
@@ -209,24 +199,20 @@ def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Rep
     _, device = hardware_of(platform)
     hardware = None if device is None else describe(device)
     counter = PairCounter()
-    rows = tuple(_explained(call, hardware, counter) for call in calls)
+    rows = []
+    for call in calls:
+        counted, problem = call.views is not None, call.problem
+        pairs = (
+            counter.estimate(problem) if call.views is None else counter.count(call.views, problem)
+        )
+        choice = with_known_time(foresee(problem, call.admitted))
+        bound = lower_bound_of(problem, pairs, hardware)
+        rows.append(Explained(call.scope, choice, pairs, counted, bound))
     notes = list(_rates(rows, platform, hardware))
     reason = _native.unavailable()
     if reason and any(c.problem.platform == "cpu" for c in calls):
         notes.append(f"on XLA alone: {reason}")
-    return Report(rows, seconds, tuple(notes))
-
-
-def _explained(call: Call, hardware: HardwareInfo | None, counter: PairCounter) -> Explained:
-    counted = call.views is not None
-    pairs = (
-        counter.estimate(call.problem)
-        if call.views is None
-        else counter.count(call.views, call.problem)
-    )
-    bound = lower_bound_of(call.problem, pairs, hardware)
-    choice = with_known_time(foresee(call.problem, call.admitted))
-    return Explained(call.scope, choice, pairs, counted, bound)
+    return Report(tuple(rows), seconds, tuple(notes))
 
 
 def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | None) -> list[str]:

@@ -19,8 +19,7 @@ import numpy as np
 from voxax.algorithms import Problem
 from voxax.geometry.dtypes import product_dtype
 from voxax.hardware import HardwareInfo
-from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
-from voxax.tuning.sample import concrete_map, sizes_of, taps_of
+from voxax.tuning.sample import concrete_map, map_key, recorded_map, sizes_of, taps_of
 
 Bound = Literal["compute", "memory"]
 
@@ -141,10 +140,8 @@ class PairCounter:
             return self.count(views, problem)
         if problem.layer.kind == "dynamic":
             return taps_of(problem, sizes_of(problem, None)[0])
-        layer = problem.layer
-        sizes = layer.in_capacity, layer.out_capacity, layer.num_offsets
-        key = (layer.spec, layer.level, *sizes)
+        key = map_key(problem.layer), problem.layer.num_offsets
         if key not in self._estimated:
-            table = sample_map(DEFAULT_KIND, *key).neighbors
+            table = recorded_map(problem.layer).neighbors
             self._estimated[key] = int((table >= 0).sum())
         return self._estimated[key]

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -53,30 +53,30 @@ def _output_shape(
     return jax.ShapeDtypeStruct(shape, product_dtype(a.dtype))
 
 
-def _transpose_forward(ct: Any, x: Any, w: Any, *views: Any, layer: Layer) -> list:
-    if _compat.is_undefined_primal(x):
-        return _cotangents(ct, dgrad_p, (ct, w), 0, views, layer)
-    return _cotangents(ct, wgrad_p, (x, ct), 1, views, layer)
+Parts = tuple[tuple[Product, int, int], ...]
+"""The products that a primitive is made of, with the places of the operands they multiply."""
+
+# The cotangent of each of a product's two operands: the product that computes it, and whether the
+# result's cotangent is its first operand; the other operand of the product is the second.
+_TRANSPOSES: dict[Product, tuple[tuple[Product, bool], tuple[Product, bool]]] = {
+    "forward": (("dgrad", True), ("wgrad", False)),
+    "dgrad": (("forward", True), ("wgrad", True)),
+    "wgrad": (("dgrad", False), ("forward", False)),
+}
 
 
-def _transpose_dgrad(ct: Any, dy: Any, w: Any, *views: Any, layer: Layer) -> list:
-    if _compat.is_undefined_primal(dy):
-        return _cotangents(ct, forward_p, (ct, w), 0, views, layer)
-    return _cotangents(ct, wgrad_p, (ct, dy), 1, views, layer)
-
-
-def _transpose_wgrad(ct: Any, x: Any, dy: Any, *views: Any, layer: Layer) -> list:
-    if _compat.is_undefined_primal(x):
-        return _cotangents(ct, dgrad_p, (dy, ct), 0, views, layer)
-    return _cotangents(ct, forward_p, (x, ct), 1, views, layer)
-
-
-def _cotangents(
-    ct: Any, primitive: Any, operands: tuple, slot: int, views: tuple, layer: Layer
-) -> list:
-    result: list = [None] * (2 + len(views))
-    if not isinstance(ct, _compat.Zero):
-        result[slot] = primitive.bind(*operands, *views, layer=layer)
+def _cotangents(parts: Parts, cts: Any, operands: tuple, views: tuple, layer: Layer) -> list:
+    """The cotangents of linear operands, None for the others, from one for each part's result."""
+    result: list = [None] * (len(operands) + len(views))
+    for ct, (product, *places) in zip(cts, parts, strict=True):
+        for place, other, transpose in zip(
+            places, reversed(places), _TRANSPOSES[product], strict=True
+        ):
+            if isinstance(ct, _compat.Zero) or not _compat.is_undefined_primal(operands[place]):
+                continue
+            name, leads = transpose
+            pair = (ct, operands[other]) if leads else (operands[other], ct)
+            result[place] = _PRIMITIVES[name].bind(*pair, *views, layer=layer)
     return result
 
 
@@ -130,12 +130,6 @@ def _batch_maps(product: Product, args: Any, dims: Any, layer: Layer) -> Any:
 # Operands of ``tangent``: x', w, x, w'. Of ``gradients``: dy, x, w.
 
 
-def _join_tangents(x: Any, tx: Any, w: Any, tw: Any, *views: Any, layer: Layer) -> jax.Array | None:
-    if layer.kind != "depthwise":
-        return None
-    return tangent_p.bind(tx, w, x, tw, *views, layer=layer)
-
-
 def _run_tangent(
     platform: str, tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer
 ) -> jax.Array:
@@ -164,115 +158,76 @@ def _run_gradients(
 def _transpose_tangent(
     ct: Any, tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer
 ) -> list:
-    linear = [_compat.is_undefined_primal(operand) for operand in (tx, w, x, tw)]
-    result: list = [None] * (4 + len(views))
-    if isinstance(ct, _compat.Zero):
-        return result
-    if linear == [True, False, False, True]:
-        result[0], result[3] = gradients_p.bind(ct, x, w, *views, layer=layer)
-        return result
-    if linear[0]:
-        result[0] = dgrad_p.bind(ct, w, *views, layer=layer)
-    if linear[1]:
-        result[1] = wgrad_p.bind(tx, ct, *views, layer=layer)
-    if linear[2]:
-        result[2] = dgrad_p.bind(ct, tw, *views, layer=layer)
-    if linear[3]:
-        result[3] = wgrad_p.bind(x, ct, *views, layer=layer)
-    return result
+    operands = tx, w, x, tw
+    linear = [_compat.is_undefined_primal(operand) for operand in operands]
+    if linear == [True, False, False, True] and not isinstance(ct, _compat.Zero):
+        dx, dw = gradients_p.bind(ct, x, w, *views, layer=layer)
+        return [dx, None, None, dw, *(None for _ in views)]
+    return _cotangents(_TANGENT, (ct, ct), operands, views, layer)
 
 
 def _transpose_gradients(cts: Any, dy: Any, x: Any, w: Any, *views: Any, layer: Layer) -> list:
-    cdx, cdw = (None if isinstance(ct, _compat.Zero) else ct for ct in cts)
-    result: list = [None] * (3 + len(views))
-    if _compat.is_undefined_primal(dy):
-        if cdx is not None and cdw is not None:
-            result[0] = tangent_p.bind(cdx, w, x, cdw, *views, layer=layer)
-        elif cdx is not None:
-            result[0] = forward_p.bind(cdx, w, *views, layer=layer)
-        elif cdw is not None:
-            result[0] = forward_p.bind(x, cdw, *views, layer=layer)
-    if _compat.is_undefined_primal(x) and cdw is not None:
-        result[1] = dgrad_p.bind(dy, cdw, *views, layer=layer)
-    if _compat.is_undefined_primal(w) and cdx is not None:
-        result[2] = wgrad_p.bind(cdx, dy, *views, layer=layer)
-    return result
+    if _compat.is_undefined_primal(dy) and not any(isinstance(ct, _compat.Zero) for ct in cts):
+        both = tangent_p.bind(cts[0], w, x, cts[1], *views, layer=layer)
+        return [both, None, None, *(None for _ in views)]
+    return _cotangents(_GRADIENTS, cts, (dy, x, w), views, layer)
 
 
-def bilinear_primitive(
-    name: str,
-    implementation: Callable[..., jax.Array],
-    output_shape: Callable[..., jax.ShapeDtypeStruct],
-    transpose: Callable[..., list],
-    batch: Callable[..., tuple[jax.Array, int]],
-    join_tangents: Callable[..., jax.Array | None] | None = None,
-) -> Any:
-    """A primitive that is bilinear in its first two operands.
-
-    Args:
-      name: the primitive's name, as it appears in a jaxpr.
-      implementation: ``(platform, a, b, *views, **params) -> Array``, see
-        :func:`voxax._compat.staged_primitive`.
-      output_shape: the same signature on shapes, without the platform.
-      transpose: ``(cotangent, a, b, *views, **params) -> [ct_a, ct_b, None, ...]``.
-      batch: ``(args, dims, **params) -> (out, out_dim)``.
-      join_tangents: ``(a, ta, b, tb, *views, **params)`` to the JVP where both operands have
-        tangents. Without it, or where it returns None, the JVP is the primitive itself, once per
-        operand (product rule).
+def _bilinear(product: Product) -> Any:
+    """The primitive of a product. Its JVP is the product itself, once per operand with a tangent
+    (product rule); of a depthwise layer's forward product it is ``tangent`` where both have one.
     """
 
-    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    def jvp(primals: Any, tangents: Any, *, layer: Layer) -> tuple[Any, Any]:
         a, b, *views = primals
         ta, tb, *_ = tangents
-        out = primitive.bind(a, b, *views, **params)
+        out = primitive.bind(a, b, *views, layer=layer)
         moves_a, moves_b = (not isinstance(t, _compat.Zero) for t in (ta, tb))
-        if join_tangents is not None and moves_a and moves_b:
-            joined = join_tangents(a, ta, b, tb, *views, **params)
-            if joined is not None:
-                return out, joined
-        terms = [primitive.bind(ta, b, *views, **params)] if moves_a else []
-        terms += [primitive.bind(a, tb, *views, **params)] if moves_b else []
+        if product == "forward" and layer.kind == "depthwise" and moves_a and moves_b:
+            return out, tangent_p.bind(ta, b, a, tb, *views, layer=layer)
+        terms = [primitive.bind(ta, b, *views, layer=layer)] if moves_a else []
+        terms += [primitive.bind(a, tb, *views, layer=layer)] if moves_b else []
         return out, _sum_of(terms, out)
 
-    primitive = _compat.staged_primitive(name, implementation, output_shape, many=False)
-    _compat.set_rules(primitive, jvp, transpose, batch)
+    def transpose(ct: Any, a: Any, b: Any, *views: Any, layer: Layer) -> list:
+        return _cotangents(((product, 0, 1),), (ct,), (a, b), views, layer)
+
+    run, shape = functools.partial(_run, product), functools.partial(_output_shape, product)
+    primitive = _compat.staged_primitive(f"voxax_{product}", run, shape, many=False)
+    _compat.set_rules(primitive, jvp, transpose, functools.partial(_batch, product))
     return primitive
 
 
-def composed_primitive(
-    name: str,
-    implementation: Callable[..., Any],
-    output_shapes: Callable[..., Any],
-    parts: Sequence[tuple[Any, int, int]],
-    transpose: Callable[..., list],
-    *,
-    many: bool,
-) -> Any:
-    """A primitive composed of others: their results, or their sum.
+def _composed(name: str, parts: Parts, run: Any, transpose: Any, *, many: bool) -> Any:
+    """A primitive composed of products: the tuple of their results (``many``), or their sum.
 
-    Its JVP and batching are those of the others. A program that needs one result of several
-    computes that primitive alone.
+    Its JVP and batching are those of the products. A program that needs one result of several
+    computes that product alone. The operands after those that are multiplied go to all products.
 
     Args:
-      name, implementation: as for :func:`bilinear_primitive`; a tuple of arrays, or one.
-      output_shapes: ``(*shapes, **params)`` to a tuple of ``ShapeDtypeStruct``, or to one.
-      parts: each bilinear primitive, and the places of its two operands. The operands after the
-        last of those places go to all.
-      transpose: ``(cotangents, *operands, **params)`` to one cotangent or None per operand.
-      many: the result is the tuple of the parts; else it is their sum.
+      name: the primitive's name, as it appears in a jaxpr.
+      parts: see :data:`Parts`.
+      run: ``(platform, *operands, *views, layer=)`` to the result.
+      transpose: ``(cotangents, *operands, *views, layer=)`` to one cotangent or None per operand.
+      many: whether there are several results.
     """
     first_view = 1 + max(place for _, *places in parts for place in places)
+    primitives = [(_PRIMITIVES[product], i, j) for product, i, j in parts]
+
+    def shapes(*operands: Any, layer: Layer) -> Any:
+        every = [_output_shape(p, operands[i], operands[j], layer=layer) for p, i, j in parts]
+        return every if many else every[0]
 
     def spelled_out(*args: Any, **params: Any) -> Any:
         views = args[first_view:]
-        results = [part.bind(args[i], args[j], *views, **params) for part, i, j in parts]
+        results = [part.bind(args[i], args[j], *views, **params) for part, i, j in primitives]
         return tuple(results) if many else functools.reduce(_compat.add_tangents, results)
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         out, views = primitive.bind(*primals, **params), primals[first_view:]
         moves = [not isinstance(t, _compat.Zero) for t in tangents]
         terms: list[list[Any]] = []
-        for part, i, j in parts:
+        for part, i, j in primitives:
             terms.append([])
             if moves[i]:
                 terms[-1].append(part.bind(tangents[i], primals[j], *views, **params))
@@ -291,7 +246,7 @@ def composed_primitive(
         if sum(used) != 1:
             return [any(used)] * len(operands), equation if any(used) else None
         output = list(used).index(True)
-        part, *own = parts[output]
+        part, *own = primitives[output]
         kept = (*own, *range(first_view, len(operands)))
         alone = equation.replace(
             primitive=part,
@@ -300,7 +255,7 @@ def composed_primitive(
         )
         return [i in kept for i in range(len(operands))], alone
 
-    primitive = _compat.staged_primitive(name, implementation, output_shapes, many=many)
+    primitive = _compat.staged_primitive(name, run, shapes, many=many)
     _compat.set_rules(primitive, jvp, transpose, batch)
     if many:
         _compat.set_dce_rule(primitive, drop_unused)
@@ -311,46 +266,20 @@ def _sum_of(terms: list[Any], like: Any) -> Any:
     return functools.reduce(_compat.add_tangents, terms) if terms else _compat.no_tangent(like)
 
 
-def _primitive(product: Product, transpose: Any, join_tangents: Any = None) -> Any:
-    return bilinear_primitive(
-        f"voxax_{product}",
-        functools.partial(_run, product),
-        functools.partial(_output_shape, product),
-        transpose,
-        functools.partial(_batch, product),
-        join_tangents,
-    )
-
-
-forward_p = _primitive("forward", _transpose_forward, _join_tangents)
-dgrad_p = _primitive("dgrad", _transpose_dgrad)
-wgrad_p = _primitive("wgrad", _transpose_wgrad)
+forward_p, dgrad_p, wgrad_p = _bilinear("forward"), _bilinear("dgrad"), _bilinear("wgrad")
 _PRIMITIVES: dict[Product, Any] = {"forward": forward_p, "dgrad": dgrad_p, "wgrad": wgrad_p}
 
-# Each product with the places of the operands that it multiplies.
-_TANGENT: tuple[tuple[Product, int, int], ...] = (("forward", 0, 1), ("forward", 2, 3))
-_GRADIENTS: tuple[tuple[Product, int, int], ...] = (("dgrad", 0, 2), ("wgrad", 1, 0))
-
-
-def _composed(
-    name: str, parts: tuple[tuple[Product, int, int], ...], run: Any, transpose: Any, *, many: bool
-) -> Any:
-    def shapes(*operands: Any, layer: Layer) -> Any:
-        every = [_output_shape(p, operands[i], operands[j], layer=layer) for p, i, j in parts]
-        return every if many else every[0]
-
-    primitives = [(_PRIMITIVES[product], i, j) for product, i, j in parts]
-    return composed_primitive(name, run, shapes, primitives, transpose, many=many)
-
+_TANGENT: Parts = (("forward", 0, 1), ("forward", 2, 3))
+_GRADIENTS: Parts = (("dgrad", 0, 2), ("wgrad", 1, 0))
 
 tangent_p = _composed("voxax_tangent", _TANGENT, _run_tangent, _transpose_tangent, many=False)
 gradients_p = _composed(
     "voxax_gradients", _GRADIENTS, _run_gradients, _transpose_gradients, many=True
 )
 
-PARTS: dict[Any, tuple[tuple[Product, int, int], ...]] = {
+PARTS: dict[Any, Parts] = {
     **{primitive: ((product, 0, 1),) for product, primitive in _PRIMITIVES.items()},
     tangent_p: _TANGENT,
     gradients_p: _GRADIENTS,
 }
-"""The products that each primitive is made of, with the places of the operands they multiply."""
+"""The parts of each primitive."""

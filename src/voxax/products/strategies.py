@@ -14,7 +14,7 @@ from voxax.algorithms import Problem, names
 from voxax.algorithms.dynamic.grid import grid_of, tile_maximum
 from voxax.algorithms.dynamic.grouped import BLOCK
 from voxax.errors import InputError
-from voxax.products.inspect import Call, find_products
+from voxax.products.inspect import find_products
 from voxax.products.lower_bound import matrix_rate
 from voxax.products.report import milliseconds
 from voxax.tuning import hardware_of
@@ -102,32 +102,19 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
       measure: compile and time each strategy as well, on random operands and these sizes.
 
     Raises:
-      InputError: there is none.
+      InputError: there is none with concrete sizes.
     """
     calls = find_products(fn, args, jax.default_backend(), maps=True)
     found = [call for call in calls if call.problem.layer.kind == "dynamic"]
-    return strategies_of(found[0] if found else calls[0], measure=measure)
-
-
-def strategies_of(call: Call, *, measure: bool = False) -> Strategies:
-    """Compare the strategies of a product that was found with concrete arguments.
-
-    Args:
-      call: from :func:`voxax.products.inspect.find_products` with ``maps=True``.
-      measure: compile and time each on random operands as well.
-
-    Raises:
-      InputError: the product is not dynamic, or its sizes are not known.
-    """
-    if call.problem.layer.kind != "dynamic" or call.views is None:
+    if not found or found[0].views is None:
         raise InputError("there is no dynamic convolution with concrete sizes in this call")
-    sizes = np.asarray(call.views["sizes"])
-    grid = grid_of(call.problem)
-    sizes = np.clip(sizes, 0, grid.largest)
+    problem, given = found[0].problem, found[0].views["sizes"]
+    grid = grid_of(problem)
+    sizes = np.clip(np.asarray(given), 0, grid.largest)
     counts = np.asarray(grid.counts)
     histogram = np.bincount(sizes, minlength=grid.largest + 1)
     at_least = [int((sizes >= size).sum()) for size in range(grid.largest + 1)]
-    problem = call.problem.with_layer(
+    problem = problem.with_layer(
         prefix=tuple(min(-(-n // BLOCK) * BLOCK, sizes.size) for n in at_least)
     )
     exact = int(counts[sizes].sum())
@@ -154,7 +141,7 @@ def strategies_of(call: Call, *, measure: bool = False) -> Strategies:
         reason = dict(space.refused).get(name)
         seconds = made = None
         if measure and reason is None and device is not None:
-            seconds, made = _timed(problem, space.heuristics[0], call.views["sizes"])
+            seconds, made = _timed(problem, space.heuristics[0], given)
         expected = operations / rate if rate else None
         rows.append(Strategy(name, operations, expected, seconds, made, reason))
     return Strategies(tuple(rows), tuple(int(n) for n in histogram), exact * each)

@@ -82,7 +82,8 @@ class Measured:
         if not isinstance(self.reason, str):
             raise ValueError(f"reason {_shown(self.reason)} is not text")
         # Often an error's message: many lines, any characters.
-        object.__setattr__(self, "reason", _one_line(self.reason))
+        text = "".join(c if c.isprintable() else " " for c in self.reason[: 4 * _MAX_TEXT])
+        object.__setattr__(self, "reason", " ".join(text.split())[:_MAX_TEXT])
 
     @property
     def candidate(self) -> tuple[str, Parameters, int]:
@@ -99,8 +100,7 @@ class Measured:
 
     def to_json(self) -> dict[str, Any]:
         """For ``json.dumps``; :meth:`from_json` takes it back."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**values, "parameters": dict(self.parameters)}
+        return {**vars(self), "parameters": dict(self.parameters)}
 
     @classmethod
     def from_json(cls, raw: Any) -> Measured:
@@ -200,8 +200,7 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """For ``json.dumps``; :meth:`from_json` takes it back."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**values, "measured": [c.to_json() for c in self.measured]}
+        return {**vars(self), "measured": [c.to_json() for c in self.measured]}
 
     @classmethod
     def from_json(cls, raw: Any) -> Entry:
@@ -263,7 +262,7 @@ def key_of(problem: Problem) -> str:
     has a file of its own, and each entry names the jaxlib and the revisions it was measured with.
     """
     occupancy = (
-        f"traced level {_extent(problem.layer.level)}"
+        f"traced level {'x'.join(map(str, problem.layer.level)) or '?'}"
         if problem.layer.density is None
         else f"pairs/row {problem.layer.density:.3g}"
     )
@@ -305,10 +304,6 @@ def density_bucket(pairs: int, out_rows: int) -> float:
 
 def _power(rows: int) -> str:
     return f"2^{max(rows - 1, 0).bit_length()}" if rows else "0"
-
-
-def _extent(level: tuple[int, ...]) -> str:
-    return "x".join(map(str, level)) or "?"
 
 
 def _check_parameters(parameters: Any) -> None:
@@ -353,12 +348,6 @@ def _check_seconds(name: str, value: Any) -> None:
     number = isinstance(value, float | int) and not isinstance(value, bool)
     if not number or not 0 <= value <= _MAX_SECONDS:  # false for NaN
         raise ValueError(f"{name} {_shown(value)}: not between 0 and {_MAX_SECONDS:g}")
-
-
-def _one_line(text: str) -> str:
-    """Printable text on one line, not too long."""
-    text = "".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_TEXT])
-    return " ".join(text.split())[:_MAX_TEXT]
 
 
 def _shown(value: Any) -> str:

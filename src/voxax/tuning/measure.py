@@ -124,8 +124,7 @@ def check(
     problem: Problem, candidate: Candidate, reference: Candidate, sample: Sample
 ) -> str | None:
     """The reason why ``candidate`` must not be used, or None; times nothing."""
-    programs = _compile(problem, (reference, candidate), sample, float("inf"))
-    oracle, runner = programs
+    oracle, runner = _compile(problem, (reference, candidate), sample, float("inf"))
     if isinstance(runner, Measured):
         return runner.reason
     if isinstance(oracle, Measured):
@@ -206,10 +205,6 @@ def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
             return
         for runner in runners:
             runner.once()
-
-
-_PER_PROBLEM = 2.0
-_PER_PROCESS = 40.0
 
 
 def objection(

@@ -41,7 +41,7 @@ class SampleMap:
     Attributes:
       neighbors: ``int32[out_capacity, K]``, input row or -1.
       in_rows: ``int32[in rows, 1 + D]``, the input's coordinates in canonical order.
-      out_rows: ``int32[out_count, 1 + D]``, the output's.
+      out_rows: ``int32[out rows, 1 + D]``, the output's.
       name: which record it was made from.
     """
 
@@ -49,15 +49,6 @@ class SampleMap:
     in_rows: np.ndarray
     out_rows: np.ndarray
     name: str
-
-    @property
-    def out_count(self) -> int:
-        return len(self.out_rows)
-
-    @property
-    def density(self) -> float:
-        """Mean number of neighbors of an output row; 0 without rows."""
-        return float(np.count_nonzero(self.neighbors >= 0) / max(self.out_count, 1))
 
 
 @functools.lru_cache(maxsize=1)  # the three products of a layer ask for the same map in turn

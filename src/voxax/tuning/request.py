@@ -133,8 +133,8 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
     if request is not None:
         argument = "method" if kind == "dynamic" else _ARGUMENTS[product]
         return Admitted(parse(request, kind, argument), argument)
-    found = overlay_request(kind, product) or environment_request(kind, product)
-    return Admitted(names(kind), "auto") if found is None else Admitted(*found)
+    found = _overlay_request(kind, product) or _environment_request(kind, product)
+    return found or Admitted(names(kind), "auto")
 
 
 def resolve(request: Request, *, kind: WeightKind, product: Product) -> Resolved:
@@ -311,21 +311,18 @@ def algorithms(
     return Overlay(tuple(fields))
 
 
-def overlay_request(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None:
-    """The algorithms that the overlays around this call admit, and the field that says so."""
+def _overlay_request(kind: WeightKind, product: Product) -> Admitted | None:
+    """The algorithms that the overlays around this call admit."""
     field, _ = _SETTINGS["dense" if kind == "grouped" else kind, product]
     request = dict(_compat.overlay.value).get(field)
     if request is None:
         return None
     origin = f"vx.algorithms({field}=)"
-    return parse(request, kind, origin), origin
+    return Admitted(parse(request, kind, origin), origin)
 
 
-def environment_request(kind: WeightKind, product: Product) -> tuple[Resolved, str] | None:
-    """The algorithms that the environment admits, and the setting that says so.
-
-    Returns:
-      ``(names, "VARIABLE=value")``, or None where no variable is set.
+def _environment_request(kind: WeightKind, product: Product) -> Admitted | None:
+    """The algorithms that the environment admits.
 
     Raises:
       AlgorithmError: a ``VOXAX_`` variable that is no request.
@@ -333,10 +330,10 @@ def environment_request(kind: WeightKind, product: Product) -> tuple[Resolved, s
     _, stems = _SETTINGS["dense" if kind == "grouped" else kind, product]
     for name in (f"VOXAX_{stem}" for stem in stems):
         if value := _read(name):
-            return parse(value, kind, f"{name}={value}"), f"{name}={value}"
+            return Admitted(parse(value, kind, f"{name}={value}"), f"{name}={value}")
     for name in (f"WARPCONVNET_{stem}" for stem in stems if kind in _OF_PEERS):
         if value := _read(name):
-            return _of_peer(name, value, kind), f"{name}={value}"
+            return Admitted(_of_peer(name, value, kind), f"{name}={value}")
     return None
 
 

@@ -23,7 +23,7 @@ from voxax.algorithms import Layer, Problem
 from voxax.geometry.host import invert_table, table_views
 from voxax.geometry.kernel_map import View
 from voxax.geometry.nested_sizes import reaching_size, taps_within
-from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
+from voxax.tuning.occupancy import DEFAULT_KIND, SampleMap, sample_map
 
 CALLERS_MAP = "caller's map"
 """Name of a sample on the map that the product runs on."""
@@ -64,14 +64,7 @@ def sample_of(
         sizes, name = sizes_of(problem, views)
         return Sample(*_operands(problem), {"sizes": jnp.asarray(sizes)}, name)
     if views is None:
-        recorded = sample_map(
-            DEFAULT_KIND,
-            problem.layer.spec,
-            problem.layer.level,
-            problem.layer.in_capacity,
-            problem.layer.out_capacity,
-            problem.layer.num_offsets,
-        )
+        recorded = recorded_map(problem.layer)
         neighbors, name = _with_pairs(recorded.neighbors, problem), recorded.name
     elif "neighbors" in views:
         neighbors, name = np.asarray(views["neighbors"]), CALLERS_MAP
@@ -89,6 +82,12 @@ def sample_of(
     )
     arrays = {view: jnp.asarray(array) for view, array in zip(needed, built, strict=True)}
     return Sample(*_operands(problem), arrays, name)
+
+
+def recorded_map(layer: Layer) -> SampleMap:
+    """A map like the layer's on a recorded scene."""
+    rows = layer.in_capacity, layer.out_capacity
+    return sample_map(DEFAULT_KIND, layer.spec, layer.level, *rows, layer.num_offsets)
 
 
 def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[np.ndarray, str]:

@@ -71,26 +71,16 @@ def _ask(client: Any, topic: str, decide: Callable[[], str], timeout: float) -> 
     # Hashed, since topics are longer than keys should be and may hold slashes.
     key = PREFIX + hashlib.sha256(topic.encode("utf-8", "backslashreplace")).hexdigest()
     try:
-        first = _claim(client, key)
-    except Exception as error:
-        return _alone(topic, decide, f"the coordinator cannot be reached ({_brief(error)})")
-    if first:
-        return _decide_for_all(client, key, topic, decide)
-    answer, problem = _wait(client, key, timeout)
-    if answer is None:
-        return _alone(topic, decide, problem)
-    return answer
-
-
-def _claim(client: Any, key: str) -> bool:
-    """Return whether this process is the first. The store refuses to set a key again."""
-    try:
         client.key_value_set(f"{key}/claim", "claimed", allow_overwrite=False)
-    except Exception as error:
-        if "ALREADY_EXISTS" in str(error):
-            return False
-        raise
-    return True
+        refusal = None
+    except Exception as error:  # the store refuses to set a key again
+        refusal = error
+    if refusal is None:
+        return _decide_for_all(client, key, topic, decide)
+    if "ALREADY_EXISTS" not in str(refusal):
+        return _alone(topic, decide, f"the coordinator cannot be reached ({_brief(refusal)})")
+    answer, problem = _wait(client, key, timeout)
+    return _alone(topic, decide, problem) if answer is None else answer
 
 
 def _decide_for_all(client: Any, key: str, topic: str, decide: Callable[[], str]) -> str:

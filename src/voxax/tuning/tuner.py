@@ -63,7 +63,7 @@ from voxax.tuning.decide import (
 )
 from voxax.tuning.entry import Entry, Measured, candidates_of, key_of, summary_of, utc_now
 from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
-from voxax.tuning.request import AutotuneMode, Resolved, autotune_mode, configure_log, epoch
+from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
 from voxax.tuning.share import agree
 from voxax.tuning.space import Candidate, Space, reference_of, space_of, views_read
@@ -123,18 +123,25 @@ def choose(
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, available_views)
     mode = "off" if _unmeasured.get() else autotune_mode()
+    policy = Policy(mode, device is not None)
     if space.candidates and admitted != names(problem.layer.kind):
         for name, reason in space.refused:
             _log_refusal(name, reason)
     if mode == "off" or len(space.candidates) < 2:
-        choice = _settled(space, None, Policy(mode, device is not None), device)
+        choice = _settled(space, None, policy, device)
     else:
         # Also what comes from caches alone: the processes of a job may have different ones.
         among = " ".join(map(str, space.candidates))
         cache = cache_for(device_name(hardware))
         topic = f"{epoch()} {mode} {cache.device} {key_of(problem)} among {among}"
-        text = agree(topic, lambda: _to_text(_looked_up(space, cache, mode, device)))
-        choice = _from_text(space, text, cache)
+
+        def settle() -> str:
+            # Another thread may be measuring the same problem.
+            with _LOCK if mode == "on" else contextlib.nullcontext():
+                made = _settled(space, cache, policy, device)
+            return json.dumps([made.algorithm, made.parameters, made.source, made.seconds])
+
+        choice = _from_text(space, agree(topic, settle), cache)
     for heard in _listeners.get():
         heard.append(choice)
     return choice
@@ -205,14 +212,6 @@ def tune(
             known = _measure(space, device, cache, views, budget=None)
     for other in also:
         cache.put(key_of(other), known)
-
-
-def _looked_up(space: Space, cache: TuningCache, mode: AutotuneMode, device: Any) -> Choice:
-    """The choice for a space of several candidates, from the cache and what is measured now."""
-    policy = Policy(mode, device is not None)
-    # Another thread may be measuring the same problem.
-    with _LOCK if mode == "on" else contextlib.nullcontext():
-        return _settled(space, cache, policy, device)
 
 
 def _settled(space: Space, cache: TuningCache | None, policy: Policy, device: Any) -> Choice:
@@ -331,10 +330,6 @@ def _in_worker(work: Callable[[], _Result], device: Any) -> _Result:
 
     with concurrent.futures.ThreadPoolExecutor(1, "voxax-tuner") as pool:
         return pool.submit(run).result()
-
-
-def _to_text(choice: Choice) -> str:
-    return json.dumps([choice.algorithm, choice.parameters, choice.source, choice.seconds])
 
 
 def _from_text(space: Space, text: str, cache: TuningCache) -> Choice:
