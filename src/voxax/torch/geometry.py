@@ -184,10 +184,8 @@ class VoxelGeometry:
         return kernel_map, self if out is None else out
 
     def _reached(self, spec: str, level: Level, capacity: int | None) -> VoxelGeometry:
-        if capacity is None and is_planning():
-            capacity = output_bucket(self.coords, spec)
-        elif capacity is None and relation_facts(spec).generative:
-            if torch.compiler.is_compiling():
+        if capacity is None and (is_planning() or relation_facts(spec).generative):
+            if not is_planning() and torch.compiler.is_compiling():
                 raise InputError(
                     "generative=True in a compiled program needs capacity=: the number of output "
                     "voxels depends on the data"

@@ -222,8 +222,7 @@ class SparseDynamicConv(nnx.Module):
             raise InputError("this module has no size head: make it with learn_size=True")
         check_input(self, voxels)
         clean = jnp.where(voxels.geometry.valid[:, None], voxels.features, 0)
-        raw = self.size_head(clean)[:, 0]
-        size = 1 + (self.kernel_size - 1) * jax.nn.sigmoid(raw)
+        size = 1 + (self.kernel_size - 1) * jax.nn.sigmoid(self.size_head(clean)[:, 0])
         return size + jax.lax.stop_gradient(jnp.round(size) - size)
 
     def __call__(
