@@ -170,7 +170,7 @@ def kernel_maps(scan: str, folder: Path, rounds: int) -> dict[str, Any]:
     valid = is_valid(geometry.coords)
 
     def searched(*arguments: Any) -> Any:
-        return lookup._find_neighbors(*arguments, ordered=True)
+        return lookup._find_neighbors(*arguments, ordered=True)[0]
 
     def by(find: Callable[..., Any]) -> Callable[[], Any]:
         program = jax.jit(lambda coords, valid: find(coords, coords, valid, offsets))

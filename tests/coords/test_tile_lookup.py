@@ -55,7 +55,7 @@ def by_tiles(monkeypatch):
         operands = (jnp.asarray(a, jnp.int32) for a in (rows, centers))
         taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
         # Not its jitted form, which would remember what was traced here.
-        return lookup._find_neighbors.__wrapped__(*operands, jnp.asarray(valid), taps, True)
+        return lookup._find_neighbors.__wrapped__(*operands, jnp.asarray(valid), taps, True)[0]
 
     return find
 

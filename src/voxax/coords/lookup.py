@@ -98,9 +98,8 @@ def find_neighbors(
       but the last axis (9 for a 3x3x3 kernel), then a walk over adjacent rows.
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
-    if not 2 <= centers.shape[1] <= WIDEST:
-        return _find_neighbors(sorted_coords, centers, valid, taps, ordered)
-    return _find_natively(sorted_coords, centers, valid, offsets=taps, ordered=ordered)[0]
+    find = _find_natively if 2 <= centers.shape[1] <= WIDEST else _find_neighbors
+    return find(sorted_coords, centers, valid, offsets=taps, ordered=ordered)[0]
 
 
 # Jitted, so that an eager call compiles one program per shape and kernel, and the runs of
@@ -112,7 +111,7 @@ def _find_neighbors(
     valid: jax.Array,
     offsets: Offsets,
     ordered: bool,
-) -> jax.Array:
+) -> tuple[jax.Array]:
     tables, taps = [], []
     for steps, starts in _runs(offsets).items():
         first = jnp.asarray([[0, *offset] for offset in starts], jnp.int32)
@@ -127,7 +126,7 @@ def _find_neighbors(
         taps += [(*offset[:-1], offset[-1] + step) for offset in starts for step in steps]
     place = {tap: row for row, tap in enumerate(taps)}
     order = np.asarray([place[offset] for offset in offsets])
-    return jnp.concatenate(tables)[order].T
+    return (jnp.concatenate(tables)[order].T,)
 
 
 def _walk_columns(
@@ -138,18 +137,7 @@ def _walk_columns(
     steps: tuple[int, ...],
 ) -> jax.Array:
     """Results of :func:`voxax.coords.tile_lookup.find_columns` by binary search."""
-    walk = functools.partial(_walk, sorted_coords, centers, valid, steps)
-    return jax.lax.map(walk, starts)
-
-
-def _walk(
-    sorted_coords: jax.Array,
-    centers: jax.Array,
-    valid: jax.Array,
-    steps: tuple[int, ...],
-    start: jax.Array,
-) -> jax.Array:
-    """``int32[len(steps), M]``: rows of ``center + start``, then some lattice steps further on."""
+    length = steps[-1] + 1
 
     def step(at: tuple[jax.Array, jax.Array], _: None) -> tuple[Any, jax.Array]:
         position, query = at
@@ -157,11 +145,14 @@ def _walk(
         row = jnp.where(hit & valid, position, -1)
         return (position + hit.astype(jnp.int32), query.at[:, -1].add(1)), row
 
-    query = centers + start[None, :]
-    begin = (lower_bound(sorted_coords, query), query)
-    length = steps[-1] + 1
-    _, rows = jax.lax.scan(step, begin, length=length, unroll=min(length, _LONGEST_WALK))
-    return rows if len(steps) == length else rows[np.asarray(steps)]
+    def walk(start: jax.Array) -> jax.Array:
+        query = centers + start[None, :]
+        begin = (lower_bound(sorted_coords, query), query)
+        unroll = min(length, _LONGEST_WALK)
+        _, rows = jax.lax.scan(step, begin, length=length, unroll=unroll)
+        return rows if len(steps) == length else rows[np.asarray(steps)]
+
+    return jax.lax.map(walk, starts)
 
 
 def _matches(sorted_coords: jax.Array, position: jax.Array, queries: jax.Array) -> jax.Array:
@@ -203,14 +194,4 @@ def _merge_neighbors(
     return (library_call("voxax_find_neighbors", shape, sorted_coords, centers, valid, taps),)
 
 
-def _search_neighbors(
-    sorted_coords: jax.Array,
-    centers: jax.Array,
-    valid: jax.Array,
-    offsets: Offsets,
-    ordered: bool,
-) -> tuple[jax.Array]:
-    return (_find_neighbors(sorted_coords, centers, valid, offsets, ordered),)
-
-
-_find_natively = natively_on_cpu("find_neighbors", _merge_neighbors, _search_neighbors)
+_find_natively = natively_on_cpu("find_neighbors", _merge_neighbors, _find_neighbors)

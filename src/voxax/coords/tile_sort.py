@@ -16,6 +16,7 @@ K. E. Batcher, "Sorting networks and their applications", AFIPS 1968.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -140,8 +141,8 @@ class _Block:
 
         def run_stage(s: Any) -> None:
             for below, last, compare in (
-                (self.network.bits, lane_bits, self._lanes),
-                (lane_bits, tile_bits, self._sublanes),
+                (self.network.bits, lane_bits, functools.partial(self._registers, 1)),
+                (lane_bits, tile_bits, functools.partial(self._registers, 0)),
                 (tile_bits, 0, self._tiles),
             ):
                 top = jnp.minimum(s, below - 1)
@@ -173,13 +174,7 @@ class _Block:
 
         _in_groups(self.network.tiles // 2, _AT_ONCE // 2, compare)
 
-    def _lanes(self, stage: Any, bit: Any) -> None:
-        self._registers(stage, bit, 1)
-
-    def _sublanes(self, stage: Any, bit: Any) -> None:
-        self._registers(stage, bit, 0)
-
-    def _registers(self, stage: Any, bit: Any, axis: int) -> None:
+    def _registers(self, axis: int, stage: Any, bit: Any) -> None:
         """Compare rows of the same tile whose numbers differ in one bit, of sublane or of lane."""
         shift = self.network.bits - _TILE_BITS
         row = (self.place << shift) + self.begin
