@@ -39,22 +39,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     from voxax.cli.tune import explain, tune
     from voxax.cli.view import view
 
-    commands = {
-        "demo": demo,
-        "train": train,
-        "segment": segment,
-        "view": view,
-        "hardware": hardware,
-        "tune": tune,
-        "explain": explain,
-        "bench": bench,
-        "cache": cache,
-        "check": check,
-        "export": export,
-    }
+    commands = (demo, train, segment, view, hardware, tune, explain, bench, cache, check, export)
     return (
         tyro.extras.subcommand_cli_from_dict(
-            commands,
+            {command.__name__: command for command in commands},
             prog="voxax",
             description="Sparse and dynamic spatial convolution for JAX.",
             args=None if arguments is None else list(arguments),

@@ -60,18 +60,14 @@ def check(
         except InputError:
             raise
         except Exception as error:
-            return _failed(error)
+            traceback.print_exception(error)
+            print("voxax: this is a mistake of the checker; please report it", file=sys.stderr)
+            return 3
     if format == "text":
         _show(report)
     else:
         print(getattr(static_report, f"as_{format}")([report]))
     return int(report.fails(fail_on))
-
-
-def _failed(error: Exception) -> int:
-    traceback.print_exception(error)
-    print("voxax: this is a mistake of the checker; please report it", file=sys.stderr)
-    return 3
 
 
 def _target(found: Any) -> Any:

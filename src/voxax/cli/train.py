@@ -50,6 +50,7 @@ def train(
 class _Run:
     def __init__(self, config: TrainConfig, out: Path, resume: bool) -> None:
         from voxax.cli.progress import phase
+        from voxax.models.checkpoint import load_description
 
         self.config, self.out, self.resume = config, out, resume
         self.seconds: dict[str, float] = {}
@@ -57,28 +58,27 @@ class _Run:
         self.validations: list[tuple[int, float]] = []
         self.transform = config.augment.transform()
         self.scans = config.dataset()
-        self._check_out()
-
-    def _check_out(self) -> None:
-        from voxax.models.checkpoint import load_description
-
-        if self.resume:
-            load_description(self.out / "checkpoint")  # raises where there is none
-        elif (self.out / "checkpoint" / "voxax.json").exists():
+        if resume:
+            load_description(out / "checkpoint")  # raises where there is none
+        elif (out / "checkpoint" / "voxax.json").exists():
             raise InputError(
-                f"{self.out} holds a checkpoint already: give --resume to go on from it, or "
+                f"{out} holds a checkpoint already: give --resume to go on from it, or "
                 "another folder"
             )
 
     def __call__(self) -> int:
-        training = self.config.training
+        from voxax.cli.scenes import run as run_task
+        from voxax.io.pipeline import GrainPipeline, Pipeline
+
+        training, data = self.config.training, self.config.data
+        kind = GrainPipeline if data.loader == "grain" else Pipeline
         begin = time.perf_counter()
         print(
             f"{len(self.scans.train)} scans to train on, {len(self.scans.validation)} to validate "
             f"with, {len(self.scans.class_names)} classes",
             flush=True,
         )
-        with self._pipeline() as pipeline:
+        with kind(run_task, workers=data.workers) as pipeline:
             with self._phase("simulate"):
                 # One scan of the validation too: what it lacks had better show now than at the end.
                 held_out, *samples = pipeline([self.scans.validation[0], *self._sample()])
@@ -107,13 +107,6 @@ class _Run:
         self.seconds["total"] = time.perf_counter() - begin
         self.learning.report(matrix, self.seconds, validations=self.validations)
         return 0
-
-    def _pipeline(self) -> Any:
-        from voxax.cli.scenes import run as run_task
-        from voxax.io.pipeline import GrainPipeline, Pipeline
-
-        kind = GrainPipeline if self.config.data.loader == "grain" else Pipeline
-        return kind(run_task, workers=self.config.data.workers)
 
     def _sample(self) -> list[Any]:
         """Choose training scans evenly from all of them: neighbors in time are alike."""

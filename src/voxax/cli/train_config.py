@@ -242,19 +242,15 @@ def _checked(path: Path, table: str, kind: type, values: dict[str, Any]) -> dict
     for name, field in keys.items():
         where = f"{path}: {dot}{name}"
         if name in values:
-            checked[name] = _value(where, field, hints[name], values[name])
+            found = checked[name] = _converted(hints[name], values[name])
+            if found is None or not _within(field, found):
+                allowed = _allowed(field, hints[name])
+                raise InputError(f"{where} = {values[name]!r}: it must be {allowed}")
         elif field.default is dataclasses.MISSING:
             raise InputError(
                 f"{where} is missing: {field.metadata['meaning']}; {_allowed(field, hints[name])}"
             )
     return checked
-
-
-def _value(where: str, field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
-    found = _converted(kind, value)
-    if found is None or not _within(field, found):
-        raise InputError(f"{where} = {value!r}: it must be {_allowed(field, kind)}")
-    return found
 
 
 def _converted(kind: Any, value: Any) -> Any:
