@@ -35,7 +35,11 @@ def host_facts(root: Path = Path("/")) -> Facts:
     Args:
       root: where ``proc`` and ``sys`` are.
     """
-    extensions = facts_from("/proc/cpuinfo", vector_extensions=_vector_extensions(_flags(root)))
+    flags = _flags(root)
+    named = None
+    if flags is not None:
+        named = tuple(sorted(f for f in flags if f.startswith(_PREFIXES) or f in _SINGLE))
+    extensions = facts_from("/proc/cpuinfo", vector_extensions=named)
     return first_known([extensions, _cores(root), _memory(root), _psutil_memory()])
 
 
@@ -59,7 +63,7 @@ def cpu_device_facts(root: Path = Path("/")) -> Facts:
                 "/proc/cpuinfo",
                 model=info.get("model name"),
                 generation=" ".join(x86 or arm) or None,
-                lane_count=_vector_lanes(flags),
+                lane_count=next((n for flag, n in _LANES if flag in (flags or ())), None),
                 native_dtypes=_native_dtypes(flags),
             ),
             facts_from("/proc/self/status", memory_peak=_peak_memory(root)),
@@ -227,18 +231,6 @@ _DTYPES = {
     "float16": ("avx512_fp16", "amx_fp16", "fphp", "asimdhp"),
     "bfloat16": ("avx512_bf16", "amx_bf16", "bf16"),
 }
-
-
-def _vector_extensions(flags: Collection[str] | None) -> tuple[str, ...] | None:
-    """The flags that name vector instructions, sorted; None without flags."""
-    if flags is None:
-        return None
-    return tuple(sorted(f for f in flags if f.startswith(_PREFIXES) or f in _SINGLE))
-
-
-def _vector_lanes(flags: Collection[str] | None) -> int | None:
-    """The number of 32-bit values in one vector register; None if no flag says it."""
-    return next((lanes for flag, lanes in _LANES if flag in (flags or ())), None)
 
 
 def _native_dtypes(flags: Collection[str] | None) -> tuple[str, ...] | None:
