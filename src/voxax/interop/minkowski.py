@@ -11,7 +11,7 @@ undoes. Batch norm and linear layers are PyTorch's, in inner modules ``bn`` and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from flax import nnx
@@ -90,12 +90,12 @@ def minkowski_offsets(
 
 class _Minkowski(peer.Peer):
     name = "MinkowskiEngine"
-    wrappers = ("bn", "linear")
+    wrappers: ClassVar = {"norm": "bn", "linear": "linear"}
 
     def wrapper_of(self, layer: peer.LayerWeights) -> str:
-        if layer.kind == "linear":
-            return "linear"
-        return "bn" if "mean" in layer.arrays else ""
+        if layer.kind == "norm" and "mean" not in layer.arrays:
+            return ""
+        return super().wrapper_of(layer)
 
     def forms(self, layer: peer.LayerWeights) -> dict[peer.Role, list[peer.Form]]:
         found = super().forms(layer)
@@ -114,11 +114,8 @@ class _Minkowski(peer.Peer):
         offsets = self.peer_offsets(layer)
         order = _order(offsets, layer.is_cross)
         if order is None:
-            size = (np.ptp(offsets, axis=0) + 1).tolist()
-            theirs = np.asarray(minkowski_offsets(size, ndim=len(size)))
-            where = f"a box of size {size} in MinkowskiEngine"
             note = ", a cross has odd sizes"
-            raise peer.other_reach(layer, offsets, theirs, where, note, "minkowski_offsets")
+            raise self.other_reach(layer, offsets, minkowski_offsets, note)
         return [peer.reordered("kernel", layer, order)]
 
 

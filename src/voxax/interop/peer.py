@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -187,8 +187,8 @@ class Peer:
     axes: Sequence[int] | None = None
 
     name: ClassVar[str]
-    wrappers: ClassVar[tuple[str, ...]] = ()
-    """Names of inner modules in which the library keeps PyTorch's own layers."""
+    wrappers: ClassVar[Mapping[str, str]] = {}
+    """Names of inner modules in which the library keeps PyTorch's own layers, by kind."""
     grouped: ClassVar[bool] = False
     """The library has grouped convolutions."""
     depthwise: ClassVar[bool] = True
@@ -196,8 +196,7 @@ class Peer:
 
     def wrapper_of(self, layer: LayerWeights) -> str:
         """Return the inner module that holds this layer's tensors, or the empty string."""
-        del layer
-        return ""
+        return self.wrappers.get(layer.kind, "")
 
     def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
         """Return the ways to store each array of a layer; the first is written by default.
@@ -205,8 +204,10 @@ class Peer:
         Raises:
           InputError: the peer has no such layer.
         """
-        found: dict[Role, list[Form]]
-        found = {role: vector_forms(layer, role) for role in layer.arrays}
+        found: dict[Role, list[Form]] = {}
+        for role in layer.arrays:  # one number for each channel, or a row of them
+            own = layer.shape(role)
+            found[role] = [reshaped(_MEMBERS[role], shape, own) for shape in (own, (1, *own))]
         if layer.kind == "depthwise" and not self.depthwise:
             raise InputError(
                 f"{layer}: {self.name} has no depthwise convolution; use SpatiallySparseConv, or "
@@ -236,6 +237,32 @@ class Peer:
             )
         return np.asarray(spec.offsets)[:, np.argsort(given)]
 
+    def other_reach(
+        self,
+        layer: LayerWeights,
+        offsets: np.ndarray,
+        make: Callable[..., Offsets],
+        note: str = "",
+    ) -> InputError:
+        """Return the error for a kernel whose taps the peer has at other offsets.
+
+        Args:
+          layer: the convolution.
+          offsets: ``int[K, D]``, our taps, with the axes in the peer's order.
+          make: returns the peer's taps for a kernel of a size.
+          note: what the peer has beside it.
+        """
+        size = (np.ptp(offsets, axis=0) + 1).tolist()
+        theirs = np.asarray(make(size, ndim=len(size)))
+        # A layer is built in the order of our axes.
+        ours = (np.ptp(layer.convolution.offsets, axis=0) + 1).tolist()
+        arguments = f"{ours}" if len(ours) == 3 else f"{ours}, ndim={len(ours)}"
+        return InputError(
+            f"{layer} has {len(offsets)} taps at {named_ranges(offsets)}: a box of size {size} in "
+            f"{self.name} has {len(theirs)} at {named_ranges(theirs)}{note}. Build the layer with "
+            f"kernel_shape={make.__name__}({arguments})"
+        )
+
 
 def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
     """Return the form that has the same numbers in the same order."""
@@ -256,12 +283,6 @@ def linear_form(own: tuple[int, ...]) -> Form:
     )
 
 
-def vector_forms(layer: LayerWeights, role: Role) -> list[Form]:
-    """Return the forms of one number for each channel: ``[C]``, and ``[1, C]``."""
-    own = layer.shape(role)
-    return [reshaped(_MEMBERS[role], shape, own) for shape in (own, (1, *own))]
-
-
 def reordered(member: str, layer: LayerWeights, order: np.ndarray) -> Form:
     """Return the form of a weight whose taps the peer counts in another order.
 
@@ -272,27 +293,6 @@ def reordered(member: str, layer: LayerWeights, order: np.ndarray) -> Form:
     """
     back = np.argsort(order)
     return Form(member, layer.shape("weight"), lambda x: x[back], lambda x: x[order])
-
-
-def other_reach(
-    layer: LayerWeights, offsets: np.ndarray, theirs: np.ndarray, where: str, note: str, fix: str
-) -> InputError:
-    """Return the error for a kernel whose taps the peer has at other offsets.
-
-    Args:
-      layer: the convolution.
-      offsets, theirs: ``int[K, D]``, our taps and the peer's for a kernel of that size.
-      where: names the peer's kernel.
-      note: what the peer has beside it.
-      fix: the function that makes the peer's offsets.
-    """
-    # A layer is built in the order of our axes.
-    size = (np.ptp(layer.convolution.offsets, axis=0) + 1).tolist()
-    arguments = f"{size}" if len(size) == 3 else f"{size}, ndim={len(size)}"
-    return InputError(
-        f"{layer} has {len(offsets)} taps at {named_ranges(offsets)}: {where} has {len(theirs)} at "
-        f"{named_ranges(theirs)}{note}. Build the layer with kernel_shape={fix}({arguments})"
-    )
 
 
 def paddings(padding: int | Sequence[int], ndim: int) -> tuple[int, ...]:

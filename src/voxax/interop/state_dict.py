@@ -167,7 +167,7 @@ def _renamed(path: str, names: Mapping[str, str], used: set[str]) -> str:
 def _prefix(
     layer: LayerWeights, name: str, groups: Mapping[str, Mapping[str, str]], peer: Peer
 ) -> str:
-    for prefix in (name, *(f"{name}.{wrapper}" for wrapper in peer.wrappers)):
+    for prefix in (name, *(f"{name}.{wrapper}" for wrapper in peer.wrappers.values())):
         if prefix in groups:
             return prefix
     raise InputError(

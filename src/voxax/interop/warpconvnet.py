@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flax import nnx
@@ -71,13 +71,8 @@ def warpconvnet_offsets(kernel_size: int | Sequence[int], *, ndim: int = 3) -> p
 
 class _WarpConvNet(peer.Peer):
     name = "WarpConvNet"
-    wrappers = ("norm", "block")
+    wrappers: ClassVar = {"norm": "norm", "linear": "block"}
     grouped = True
-
-    def wrapper_of(self, layer: peer.LayerWeights) -> str:
-        if layer.kind == "linear":
-            return "block"
-        return "norm" if layer.kind == "norm" else ""
 
     def weight_forms(self, layer: peer.LayerWeights) -> list[peer.Form]:
         if layer.kind == "linear":
@@ -88,6 +83,5 @@ class _WarpConvNet(peer.Peer):
         theirs = np.asarray(warpconvnet_offsets(size, ndim=len(size)))
         order = peer.places_of(offsets, theirs)
         if order is None:
-            where = f"a kernel of size {size} in WarpConvNet"
-            raise peer.other_reach(layer, offsets, theirs, where, "", "warpconvnet_offsets")
+            raise self.other_reach(layer, offsets, warpconvnet_offsets)
         return [peer.reordered("weight", layer, order)]
