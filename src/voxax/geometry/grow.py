@@ -121,7 +121,6 @@ def refine(
     children's centers both times.
 
     Args:
-      voxels: the voxels.
       factor: an integer, or one per axis.
       capacity: static rows; None buckets eagerly, takes ``factor**D`` times the input's
         capacity under ``jax.jit``.
@@ -154,7 +153,6 @@ def coarsen(
     These are the voxels that a convolution of stride ``factor`` leads to.
 
     Args:
-      voxels: the voxels.
       factor: an integer, or one per axis.
       reduction: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the voxels that exist.
       capacity: static rows; None takes the level's planned capacity, else the input's, as strided

@@ -55,14 +55,10 @@ def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array
     if operator.index(batch_size) < 1:
         raise InputError(f"batch_size={batch_size} must be at least 1")
     features = jnp.asarray(features)
-    if features.ndim != 2 or features.shape[0] != coords.shape[0]:
-        raise InputError(
-            f"features of shape {tuple(features.shape)} for {coords.shape[0]} coordinates: "
-            f"expected [{coords.shape[0]}, C]"
-        )
+    check_feature_rows(features, coords.shape[0], f"{coords.shape[0]} coordinates")
     if not _compat.is_traced(coords):
         check_coord_values(np.asarray(coords), batch_size)
-    if _compat.is_traced(coords):
+    else:
         # Values beyond 32 bits must not wrap around into the range.
         info = jnp.iinfo(coords.dtype)
         low, high = max(int(info.min), -int(PAD)), min(int(info.max), int(PAD) - 1)
@@ -148,11 +144,11 @@ def infer_batch_size(batch_index: jax.Array) -> int:
     return int(batch_index.max(initial=0)) + 1 if batch_index.size else 1
 
 
-def check_feature_rows(features: jax.Array, rows: int) -> None:
-    """Raise :class:`InputError` unless the features are ``[rows, C]``, one row per position."""
+def check_feature_rows(features: jax.Array, rows: int, of: str) -> None:
+    """Raise :class:`InputError` unless the features are ``[rows, C]``; ``of`` names the rows."""
     if features.ndim != 2 or features.shape[0] != rows:
         raise InputError(
-            f"features of shape {tuple(features.shape)} for {rows} positions: expected [{rows}, C]"
+            f"features of shape {tuple(features.shape)} for {of}: expected [{rows}, C]"
         )
 
 
@@ -163,9 +159,5 @@ def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Arr
       InputError: another number of rows than ``valid`` has; ``kind`` names what they belong to.
     """
     capacity = valid.shape[0]
-    if features.ndim != 2 or features.shape[0] != capacity:
-        raise InputError(
-            f"features of shape {features.shape} for {kind} of capacity {capacity}: "
-            f"expected [{capacity}, C]"
-        )
+    check_feature_rows(features, capacity, f"{kind} of capacity {capacity}")
     return jnp.where(valid[:, None], features, jnp.zeros((), features.dtype))

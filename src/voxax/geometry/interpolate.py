@@ -21,11 +21,7 @@ from voxax.coords import COORD_LIMIT, find_neighbors, find_rows
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.halo import refuse_shard
-from voxax.geometry.input_checks import (
-    batch_indices,
-    check_feature_rows,
-    float_positions,
-)
+from voxax.geometry.input_checks import batch_indices, check_feature_rows, float_positions
 from voxax.geometry.points import Points
 from voxax.geometry.voxels import Voxels
 
@@ -91,14 +87,8 @@ def devoxelize(
     refuse_shard(voxels, "devoxelize()")
     cloud = cloud_of(voxels, positions, batch_index)
     _check_interpolation(interpolation, voxels.features.dtype)
-    features = _read(
-        voxels.features,
-        voxels.coords,
-        cloud,
-        lattice_of(voxels, cloud.positions.dtype),
-        interpolation,
-        normalize,
-    )
+    lattice = lattice_of(voxels, cloud.positions.dtype)
+    features = _read(voxels.features, voxels.coords, cloud, lattice, interpolation, normalize)
     return positions.replace_features(features) if isinstance(positions, Points) else features
 
 
@@ -137,7 +127,8 @@ def splat(
     refuse_shard(out_voxels, "splat()")
     features = jnp.asarray(features)
     cloud = cloud_of(out_voxels, positions, batch_index)
-    check_feature_rows(features, cloud.positions.shape[0])
+    rows = cloud.positions.shape[0]
+    check_feature_rows(features, rows, f"{rows} positions")
     _check_interpolation(interpolation, features.dtype)
     lattice = lattice_of(out_voxels, cloud.positions.dtype)
     summed = _add(features, out_voxels.coords, cloud, lattice, interpolation)

@@ -150,15 +150,17 @@ def _search(
     wide = max(points.positions.dtype, queries.positions.dtype, key=lambda dtype: dtype.itemsize)
     radius = jax.lax.stop_gradient(jnp.asarray(radius, wide))
     source, around = (
-        jax.lax.stop_gradient(cloud.positions).astype(wide) for cloud in (points, queries)
+        (jax.lax.stop_gradient(cloud.positions).astype(wide), _scenes(cloud))
+        for cloud in (points, queries)
     )
-    scenes = [_scenes(cloud) for cloud in (points, queries)]
     if not points.capacity:
         none = jnp.full((queries.capacity, operator.index(k)), -1, jnp.int32)
         return Neighbors(none, jnp.zeros((queries.capacity,), jnp.int32))
     find = _among_all if method == "all" else _among_cells
-    rows, found = find(source, scenes[0], around, scenes[1], radius, operator.index(k))
-    return Neighbors(rows, found)
+    return Neighbors(*find(source, around, radius, operator.index(k)))
+
+
+_Cloud = tuple[jax.Array, jax.Array]  # positions, and the scene of each
 
 
 def _scenes(cloud: Points) -> jax.Array:
@@ -183,14 +185,10 @@ def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.
 
 @functools.partial(jax.jit, static_argnames="k")
 def _among_all(
-    source: jax.Array,
-    scene: jax.Array,
-    around: jax.Array,
-    own: jax.Array,
-    radius: jax.Array,
-    k: int,
+    points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
     """``int32[M, k]`` and ``int32[M]`` by all distances."""
+    source, scene = points
     number = source.shape[0]
     missing = max(k - number, 0)
 
@@ -205,8 +203,8 @@ def _among_all(
         rows = jnp.pad(rows, ((0, 0), (0, missing)), constant_values=-1)
         return rows, jnp.sum(near, axis=1, dtype=jnp.int32)
 
-    size = max(1, min(_QUERIES, _DISTANCES // max(number, 1), around.shape[0]))
-    return _in_blocks(block, size, (around, own))
+    size = max(1, min(_QUERIES, _DISTANCES // max(number, 1), queries[0].shape[0]))
+    return _in_blocks(block, size, queries)
 
 
 def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -216,17 +214,13 @@ def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="k")
 def _among_cells(
-    source: jax.Array,
-    scene: jax.Array,
-    around: jax.Array,
-    own: jax.Array,
-    radius: jax.Array,
-    k: int,
+    points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
     """Results of :func:`_among_all` by sorted cells: ``3**(D - 1)`` ranges of rows are read."""
+    (source, scene), (around, own) = points, queries
     number, ndim = source.shape
     origin = jnp.min(jnp.where(scene[:, None] >= 0, source, jnp.inf), axis=0, initial=jnp.inf)
-    cells = [_cells(p, s, origin, radius) for p, s in ((source, scene), (around, own))]
+    cells = [_cells(*cloud, origin, radius) for cloud in (points, queries)]
     table, order = sort_rows(cells[0])
     prefixes = np.asarray(list(itertools.product((-1, 0, 1), repeat=ndim - 1)), np.int32)
     prefixes = prefixes.reshape(len(prefixes), ndim - 1)

@@ -20,12 +20,7 @@ from voxax import _compat
 from voxax.coords import PAD, bucket_capacity, round_up_rows
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.build import recording_maps
-from voxax.geometry.host import (
-    host_geometry,
-    neighbor_table,
-    output_rows,
-    table_views,
-)
+from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
 from voxax.geometry.kernel_map import KernelMap, View, opposite
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.model_step import pure_call

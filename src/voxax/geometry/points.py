@@ -78,7 +78,7 @@ class Points:
             # Not from the checked array: without a batch index there is one scene, under jit too.
             batch_size = 1 if batch_index is None else infer_batch_size(scenes)
         features = jnp.ones((rows, 1), jnp.float32) if features is None else jnp.asarray(features)
-        check_feature_rows(features, rows)
+        check_feature_rows(features, rows, f"{rows} positions")
         if not _compat.is_traced(positions):
             check_finite(np.asarray(positions))
         if not _compat.is_traced(scenes) and rows:

@@ -161,8 +161,6 @@ def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
 
 
 Reduction = Literal["mean", "sum", "max", "min", "first"]
-
-
 REDUCTIONS = ("mean", "sum", "max", "min", "first")
 
 
@@ -201,10 +199,7 @@ def reduce_rows(
     low, high = limits(dtype)
     start = jnp.full(shape, low if reduction == "max" else high, dtype)
     target = start.at[row]
-    merged = (
-        target.max(features, mode="drop")
-        if reduction == "max"
-        else target.min(features, mode="drop")
-    )
+    merge = target.max if reduction == "max" else target.min
+    merged = merge(features, mode="drop")
     touched = jnp.zeros((capacity,), bool).at[row].set(True, mode="drop")
     return jnp.where(touched[:, None], merged, jnp.zeros((), dtype))

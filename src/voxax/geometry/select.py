@@ -22,7 +22,6 @@ def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
     """The voxels where ``mask`` is true.
 
     Args:
-      voxels: the voxels.
       mask: ``bool[voxels.capacity]``; its values in padding rows are ignored.
       capacity: static rows; None buckets the number kept eagerly, takes the input's capacity
         under ``jax.jit``.
@@ -45,7 +44,6 @@ def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -
     """The ``k`` voxels with the highest scores of every scene, or all where it has fewer.
 
     Args:
-      voxels: the voxels.
       scores: real ``[voxels.capacity]``. Of equal ones the earlier row wins, NaN comes last;
         scores of padding rows are ignored. Gradients flow through the features of
         the voxels that are kept, none through the scores.
@@ -75,7 +73,6 @@ def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) ->
     """The voxels inside the box ``low <= coordinate < high``.
 
     Args:
-      voxels: the voxels.
       low, high: lattice coordinates at the voxels' own stride, an integer or one per axis; may
         be traced.
       capacity: as in :func:`prune`.

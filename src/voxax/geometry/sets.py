@@ -11,10 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.coords import (
-    compact_rows,
-    is_valid,
-)
+from voxax.coords import compact_rows, is_valid
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, mean_of, product_dtype
 from voxax.geometry.halo import refuse_shard

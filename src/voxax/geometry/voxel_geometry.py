@@ -17,10 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import (
-    bucket_capacity,
-    is_valid,
-)
+from voxax.coords import bucket_capacity, is_valid
 from voxax.errors import CapacityError
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec

@@ -401,7 +401,6 @@ def to_dense(
     """Scatter the features onto a dense grid; empty sites are zero.
 
     Args:
-      voxels: the voxels.
       shape: D grid sizes; None takes the bounding box eagerly.
       origin: lattice coordinate of the grid's first cell; None takes the bounding box's
         corner when ``shape`` is None too, else zero. Voxels outside the grid are left out.
