@@ -20,7 +20,7 @@ from voxax._atomic_file import write_atomically
 from voxax.errors import import_extra
 from voxax.plot import labels as lab
 from voxax.plot.camera import Scene, compose, from_above, in_perspective, sample_rows
-from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors, rgb
+from voxax.plot.palette import IGNORED, class_colors, rgb
 from voxax.plot.raster import Raster, rasterize
 
 # Beyond this many points a picture looks no different, and only takes longer.
@@ -119,7 +119,8 @@ def segmentation_png(
     if truth is None:
         sheet.height_bar(y + 10, *_height_range(scene))
     else:
-        sheet.legend(y + 4, _error_entries(cloud))
+        verdicts = cloud.verdict_counts()
+        sheet.legend(y + 4, [Entry(color, name, f"{n:,}") for name, color, n in verdicts])
     return write_atomically(path, sheet.png())
 
 
@@ -170,7 +171,7 @@ def _columns(
         shown = (viridis((height - low) / max(high - low, 1e-9))[:, :3] * 255).astype(np.uint8)
         return [("Prediction", "", prediction), ("Height", "", shown)]
     truth = table[np.maximum(cloud.truth[scene.index], -1)]
-    verdicts = np.stack([rgb(color) for color in (CORRECT, WRONG, IGNORED)])
+    verdicts = np.stack([rgb(color) for _, color in lab.VERDICTS])
     error = verdicts[cloud.verdict()[scene.index]]
     return [
         ("Truth", "", truth),
@@ -205,16 +206,6 @@ def _class_entries(
     if unlabelled and cloud.truth is None:
         entries.append(Entry(IGNORED, "no prediction", f"{unlabelled:,}"))
     return entries
-
-
-def _error_entries(cloud: lab.Labelled) -> list[Entry]:
-    verdict = cloud.verdict()
-    kinds = (
-        (CORRECT, "correct", lab.RIGHT),
-        (WRONG, "wrong", lab.WRONG),
-        (IGNORED, "ignored", lab.SKIPPED),
-    )
-    return [Entry(color, name, f"{int((verdict == kind).sum()):,}") for color, name, kind in kinds]
 
 
 def _facts(cloud: lab.Labelled, scene: Scene, roof: np.ndarray) -> str:

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from voxax.errors import InputError
+from voxax.plot import palette
 
 RIGHT, WRONG, SKIPPED = 0, 1, 2
+# Names and colors of these.
+VERDICTS = (
+    ("correct", palette.CORRECT),
+    ("wrong", palette.WRONG),
+    ("ignored", palette.IGNORED),
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,11 @@ class Labelled:
         wrong = np.where(self.prediction == self.truth, RIGHT, WRONG)
         return np.where(self.truth < 0, SKIPPED, wrong)
 
+    def verdict_counts(self) -> list[tuple[str, str, int]]:
+        """Name, color and number of points of RIGHT, WRONG and SKIPPED."""
+        numbers = np.bincount(self.verdict(), minlength=3).tolist()
+        return [(*verdict, number) for verdict, number in zip(VERDICTS, numbers, strict=True)]
+
     def counts(self) -> np.ndarray:
         """[C] int64: points of each class, in the truth if it is known."""
         labels = self.prediction if self.truth is None else self.truth
@@ -58,9 +70,8 @@ class Labelled:
 
     def error_sentence(self) -> str:
         """The share of wrong points among the labelled ones, in words."""
-        verdict = self.verdict()
-        wrong = int((verdict == WRONG).sum())
-        judged = int((verdict != SKIPPED).sum())
+        (*_, right), (*_, wrong), _ = self.verdict_counts()
+        judged = right + wrong
         if not judged:
             return "no labelled points"
         return f"{percent(wrong, judged)} of {judged:,} labelled points wrong"

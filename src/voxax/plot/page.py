@@ -19,7 +19,7 @@ from voxax._atomic_file import write_atomically
 from voxax.errors import import_extra
 from voxax.plot import labels as lab
 from voxax.plot.camera import OVER_WALLS, Scene, compose, direction, sample_rows
-from voxax.plot.palette import CORRECT, IGNORED, WRONG, class_colors
+from voxax.plot.palette import IGNORED, class_colors
 
 MOST_POINTS = 60_000
 # Coordinates beyond this lose millimeters in the float32 of a graphics card.
@@ -71,11 +71,13 @@ def segmentation_html(
         scene = replace(scene, elevation=OVER_WALLS)
     shown = scene.index[sample_rows(len(scene.index), MOST_POINTS)]
 
+    data = json.dumps(_data(cloud, scene, shown, iou), allow_nan=False, separators=(",", ":"))
     parts = {
         "title": html.escape(title or "Segmentation"),
         "facts": html.escape(_facts(cloud, scene, len(shown))),
         "summary": _table(summary or {}),
-        "data": _script_json(_data(cloud, scene, shown, iou)),
+        # "<" could end the script element; JSON may spell it as an escape everywhere.
+        "data": data.replace("<", "\\u003c"),
         "plotly": plotly.get_plotlyjs(),
     }
     # One pass, so that braces in a title or in plotly.js are never taken for a part.
@@ -101,7 +103,6 @@ def _data(
     sides = size / np.cbrt(size.prod())
     eye = scene.to_cloud.T @ direction(scene) * np.linalg.norm(sides) * 0.95
     colors, counts = class_colors(cloud.class_names), cloud.counts()
-    verdict = cloud.verdict()
     heights = points @ scene.to_cloud[2] if len(points) else np.zeros(1)
     return {
         "count": len(points),
@@ -127,12 +128,8 @@ def _data(
             for label, name in enumerate(cloud.class_names)
         ],
         "verdicts": [
-            {"name": name, "color": color, "points": int((verdict == kind).sum())}
-            for name, color, kind in (
-                ("correct", CORRECT, lab.RIGHT),
-                ("wrong", WRONG, lab.WRONG),
-                ("ignored", IGNORED, lab.SKIPPED),
-            )
+            {"name": name, "color": color, "points": points}
+            for name, color, points in cloud.verdict_counts()
         ],
         "ignored": IGNORED,
         "hidden": [i for i, name in enumerate(cloud.class_names) if lab.is_ceiling(name)],
@@ -159,11 +156,6 @@ def _facts(cloud: lab.Labelled, scene: Scene, shown: int) -> str:
 
 def _packed(values: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(values, "<i2").tobytes()).decode()
-
-
-def _script_json(data: dict) -> str:
-    # "<" could end the script element; JSON may spell it as an escape everywhere.
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _table(summary: Mapping[str, object]) -> str:

@@ -107,18 +107,14 @@ def _radii(
         return np.zeros(0, np.int64)
     cell = max(width, height) // 80 + 1
     per_row = width // cell + 1
-    filled = _distinct((line // cell) * per_row + column // cell) * cell**2
+    cells = (line // cell) * per_row + column // cell
+    filled = np.count_nonzero(np.bincount(cells)) * cell**2
     radius = 0.78 * np.sqrt(filled / len(column))
     if depth is None:
         radii = np.full(len(column), radius)
     else:
         radii = radius * np.median(depth) / depth
     return np.clip(np.ceil(radii - 0.3), SMALLEST, LARGEST).astype(np.int64)
-
-
-def _distinct(values: np.ndarray) -> int:
-    """The number of different values among integers that are not negative."""
-    return int(np.count_nonzero(np.bincount(values)))
 
 
 def _shading(owner: np.ndarray, depth: np.ndarray, scale: float) -> np.ndarray:

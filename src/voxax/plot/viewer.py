@@ -96,7 +96,10 @@ class Viewer:
         camera.look_at = (0.0, 0.0, 0.0)
         camera.near, camera.far = diagonal / 1000, diagonal * 100
         if title:
-            server.gui.add_markdown(f"**{html.escape(title)}**  \n{self._facts(len(positions))}")
+            facts = f"{len(positions):,} points"
+            if len(points) < len(positions):
+                facts += f", {len(points):,} of them shown, chosen at random"
+            server.gui.add_markdown(f"**{html.escape(title)}**  \n{facts}")
         self._choice = server.gui.add_dropdown("Color", tuple(colorings), initial_value=chosen)
         self._number = server.gui.add_slider("Number", 0, 1, 1, 0, visible=False)
         self._size = server.gui.add_slider("Point size", 0.2, 5.0, 0.1, 1.0)
@@ -160,12 +163,6 @@ class Viewer:
             painted = coloring()
         self._cloud.colors = painted.colors[self._shown]
         self._legend.content = _legend(painted)
-
-    def _facts(self, total: int) -> str:
-        shown = len(self._shown)
-        if shown == total:
-            return f"{total:,} points"
-        return f"{total:,} points, {shown:,} of them shown, chosen at random"
 
 
 def _silence() -> contextlib.AbstractContextManager:
