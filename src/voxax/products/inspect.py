@@ -171,18 +171,16 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
     calls = find_products(fn, args, platform, maps=_is_concrete(fn, args))
     next_epoch()
     done = set()
-    for call in calls:
-        if call.views is None or (call.problem, call.admitted) in done:
+    # On a concrete map rather than on a recorded one, where a problem has both.
+    for call in sorted(calls, key=lambda call: call.views is None):
+        problem, views = call.problem, call.views
+        if (problem, call.admitted) in done:
             continue
-        done.add((call.problem, call.admitted))
+        done.add((problem, call.admitted))
         # The problem that an eager call on the same map will pose.
-        dense = _as_met(call.problem, call.views)
-        also = () if dense == call.problem else (dense,)
-        tune_problem(call.problem, call.admitted, call.views, also=also, anew=anew)
-    for call in calls:
-        if (call.problem, call.admitted) not in done:
-            done.add((call.problem, call.admitted))
-            tune_problem(call.problem, call.admitted, anew=anew)
+        dense = problem if views is None else _as_met(problem, views)
+        also = () if dense == problem else (dense,)
+        tune_problem(problem, call.admitted, views, also=also, anew=anew)
     return report_of(calls, platform, time.perf_counter() - begin)
 
 

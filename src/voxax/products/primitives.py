@@ -97,13 +97,11 @@ def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any
     def rows(operand: Any) -> Any:
         return operand.reshape(operand.shape[0], -1)
 
-    def weight(operand: Any) -> Any:
-        if layer.kind == "depthwise":
-            return operand.reshape(operand.shape[0], -1)
-        return operand.reshape(operand.shape[0], -1, *operand.shape[-2:])
-
     a, b = rows(batched(a, dims[0])), batched(b, dims[1])
-    b = rows(b) if product == "wgrad" else weight(b)
+    if product == "wgrad" or layer.kind == "depthwise":
+        b = rows(b)
+    else:
+        b = b.reshape(b.shape[0], -1, *b.shape[-2:])
     grouped = layer
     if layer.kind != "depthwise":
         grouped = dataclasses.replace(layer, kind="grouped", groups=layer.groups * size)
@@ -141,18 +139,16 @@ def _run_gradients(
     platform: str, dy: Any, x: Any, w: Any, *views: Any, layer: Layer
 ) -> tuple[jax.Array, jax.Array]:
     requests, by_name = dict(layer.requests), dict(zip(layer.view_names, views, strict=True))
-    problem = Problem.of("dgrad", platform, dy, w, layer)
-    chosen = [
-        choose(problem, requests["dgrad"], layer.view_names),
-        choose(Problem.of("wgrad", platform, x, dy, layer), requests["wgrad"], layer.view_names),
-    ]
-    kernel, other = (choice.kernel for choice in chosen)
+    problems = (
+        Problem.of("dgrad", platform, dy, w, layer),
+        Problem.of("wgrad", platform, x, dy, layer),
+    )
+    first, second = (choose(p, requests[p.product], layer.view_names) for p in problems)
+    kernel, other = first.kernel, second.kernel
     if kernel is other and kernel.fused is not None:
-        return kernel.fused(problem, dy, x, w, by_name)
-    return tuple(
-        c.kernel.apply(c.problem, c.parameters, *operands, by_name)
-        for c, operands in zip(chosen, ((dy, w), (x, dy)), strict=True)
-    )  # pyright: ignore[reportReturnType]
+        return kernel.fused(first.problem, dy, x, w, by_name)
+    dx = kernel.apply(first.problem, first.parameters, dy, w, by_name)
+    return dx, other.apply(second.problem, second.parameters, x, dy, by_name)
 
 
 def _transpose_tangent(

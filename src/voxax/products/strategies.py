@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -76,19 +76,19 @@ class Strategies:
         return own.compile_seconds / gain if gain > 0 else float("inf")
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
         sizes = ", ".join(f"{n} of size {s}" for s, n in enumerate(self.histogram) if n)
-        yield f"positions: {sizes}; exact {self.exact / 1e9:.3g} GFLOP"
-        yield f"{'strategy':<12}{'GFLOP':>9}{'expected':>12}{'measured':>12}{'compiled':>10}"
+        lines = [
+            f"positions: {sizes}; exact {self.exact / 1e9:.3g} GFLOP",
+            f"{'strategy':<12}{'GFLOP':>9}{'expected':>12}{'measured':>12}{'compiled':>10}",
+        ]
         for row in self.rows:
             work = f"{row.name:<12}{row.operations / 1e9:>9.3g}"
             times = f"{milliseconds(row.expected):>12}{milliseconds(row.seconds):>12}"
             made = "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f} s"
-            yield f"{work}{times}{made:>10}" + (f"  {row.reason}" if row.reason else "")
+            lines.append(f"{work}{times}{made:>10}" + (f"  {row.reason}" if row.reason else ""))
         if self.break_even is not None:
-            yield f"specialised breaks even after {self.break_even:.0f} calls"
+            lines.append(f"specialised breaks even after {self.break_even:.0f} calls")
+        return "\n".join(lines)
 
 
 def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Strategies:
@@ -121,6 +121,7 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
     each = 2 * problem.in_channels * problem.out_channels
     scenes = sizes.reshape(grid.outputs[0], -1)
     uniform = scenes.min(1) == scenes.max(1)
+    side = max(1, round(_TILE ** (1 / (len(grid.outputs) - 1))))
     blocks = _blocks(counts, np.sort(sizes)[::-1], BLOCK)
     hardware, device = hardware_of(problem.platform)
     spaces = {name: space_of(problem, (name,), hardware) for name in names("dynamic")}
@@ -129,7 +130,7 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
         "masked": sizes.size * counts[-1],
         # The native kernels multiply only the taps that positions have.
         "grouped": exact if grouped and grouped[0].kernel.platform == "cpu" else blocks,
-        "tiled": _tiles(counts, sizes.reshape(grid.outputs)),
+        "tiled": counts[tile_maximum(sizes.reshape(grid.outputs), side)].sum(),
         "selected": int(np.where(uniform, counts[scenes.max(1)], counts[-1]).sum())
         * scenes.shape[1],
         "specialised": blocks,
@@ -152,11 +153,6 @@ def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
     starts = np.arange(0, len(ordered), block)
     lengths = np.minimum(block, len(ordered) - starts)
     return int((counts[ordered[starts]] * lengths).sum()) if len(ordered) else 0
-
-
-def _tiles(counts: np.ndarray, sizes: np.ndarray) -> int:
-    side = max(1, round(_TILE ** (1 / (sizes.ndim - 1))))
-    return int(counts[tile_maximum(sizes, side)].sum())
 
 
 def _timed(problem: Problem, candidate: Candidate, sizes: jax.Array) -> tuple[float, float]:

@@ -116,13 +116,9 @@ def _slug(text: str) -> str:
 class TuningCache:
     """Entries by problem for one device; safe to use from several threads.
 
-    Attributes:
-      path: the file.
-      device: see :func:`device_name`.
-
     Args:
       directory: the folder of the files; created by the first save.
-      device: the file's name without suffix.
+      device: see :func:`device_name`; the name of the file, :attr:`path`, without suffix.
 
     Raises:
       ValueError: ``device`` is not a device's name.
@@ -376,7 +372,7 @@ def save_file(path: Path, device: str, added: Store) -> Contents:
     for last in (False, False, True):  # the folder may be removed at any moment
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            with locked(_lock_file(path), PATIENCE):
+            with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
                 return _save_locked(path, device, added)
         except FileNotFoundError:
             if last:
@@ -392,12 +388,8 @@ def remove_file(path: Path) -> None:
     """
     if not path.parent.is_dir():
         return
-    with locked(_lock_file(path), PATIENCE):
+    with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
         path.unlink(missing_ok=True)
-
-
-def _lock_file(path: Path) -> Path:
-    return path.with_name(f".{path.stem}.lock")
 
 
 def _save_locked(path: Path, device: str, added: Store) -> Contents:

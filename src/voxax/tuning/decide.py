@@ -147,14 +147,13 @@ def _default(space: Space, entry: Entry | None, policy: Policy) -> Choice:
     """The first heuristic that was not rejected, then the reference, then any other candidate."""
     reference = reference_of(space.problem)
     rest = sorted(space.candidates, key=lambda c: c != reference)
-    refused = space.refused
     for candidate in dict.fromkeys((*space.heuristics, *rest)):
         if candidate.identity not in policy.rejected:
-            space = dataclasses.replace(space, refused=refused)
             check = _check(space, candidate, policy)
             return _choice(space, candidate, "predicted", None, entry, check)
-        refused = (*refused, (str(candidate), policy.rejected[candidate.identity]))
-    raise AlgorithmError(_nothing_left(space.problem, refused, entry))
+        refusal = str(candidate), policy.rejected[candidate.identity]
+        space = dataclasses.replace(space, refused=(*space.refused, refusal))
+    raise AlgorithmError(_nothing_left(space.problem, space.refused, entry))
 
 
 def _check(space: Space, candidate: Candidate, policy: Policy) -> Pending:

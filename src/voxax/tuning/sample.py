@@ -121,8 +121,17 @@ def _offsets(problem: Problem) -> np.ndarray:
 
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
     """Normally distributed in every row."""
-    rng = np.random.default_rng(0)
-    a, b = (jnp.asarray(_values(rng, s, problem.dtype)) for s in problem.operand_shapes)
+    rng, kind = np.random.default_rng(0), np.dtype(jnp.dtype(problem.dtype))
+
+    def values(shape: tuple[int, ...]) -> jax.Array:
+        if np.issubdtype(kind, np.integer):
+            return jnp.asarray(rng.integers(-3, 4, shape).astype(kind))
+        real = rng.standard_normal(shape, np.float32)
+        if np.issubdtype(kind, np.complexfloating):
+            return jnp.asarray((real + 1j * rng.standard_normal(shape, np.float32)).astype(kind))
+        return jnp.asarray(real.astype(kind))
+
+    a, b = map(values, problem.operand_shapes)
     return a, b
 
 
@@ -136,16 +145,6 @@ def _with_pairs(neighbors: np.ndarray, problem: Problem) -> np.ndarray:
     neighbors, rows = neighbors.copy(), min(problem.layer.in_capacity, problem.layer.out_capacity)
     neighbors[:rows, problem.layer.num_offsets // 2] = np.arange(rows)
     return neighbors
-
-
-def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    kind = np.dtype(jnp.dtype(dtype))
-    if np.issubdtype(kind, np.integer):
-        return rng.integers(-3, 4, shape).astype(kind)
-    values = rng.standard_normal(shape, np.float32)
-    if np.issubdtype(kind, np.complexfloating):
-        values = values + 1j * rng.standard_normal(shape, np.float32)
-    return values.astype(kind)
 
 
 def note_map(key: Hashable, views: Mapping[str, jax.Array]) -> None:
