@@ -7,7 +7,7 @@ import pytest
 
 import folders
 from voxax.errors import FileFormatError, InputError
-from voxax.io.dataset import SCANNET_CLASSES, dataset, fold
+from voxax.io.dataset import SCANNET_CLASSES, _fold, dataset
 
 
 def test_semantic_kitti(tmp_path, rng):
@@ -119,9 +119,9 @@ def test_fold_is_a_table(rng):
     ids = tuple(SCANNET_CLASSES)
     raw = rng.integers(-5, 60, 500).astype(np.int32)
     expected = [ids.index(i) if i in ids else -1 for i in raw]
-    np.testing.assert_array_equal(fold(raw, ids), expected)
-    np.testing.assert_array_equal(fold(raw[:0], ids), [])
-    np.testing.assert_array_equal(fold(raw, (9, 3)), [{9: 0, 3: 1}.get(i, -1) for i in raw])
+    np.testing.assert_array_equal(_fold(raw, ids), expected)
+    np.testing.assert_array_equal(_fold(raw[:0], ids), [])
+    np.testing.assert_array_equal(_fold(raw, (9, 3)), [{9: 0, 3: 1}.get(i, -1) for i in raw])
 
 
 @pytest.mark.slow

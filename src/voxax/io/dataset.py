@@ -123,7 +123,7 @@ class LabeledFile:
                 f"{self.points} has no labels, and beside it is no {stem.name} with an end of "
                 f"{', '.join(LABEL_READERS)}"
             )
-        return cloud.with_labels(fold(cloud.labels, self.ids))
+        return cloud.with_labels(_fold(cloud.labels, self.ids))
 
     def __str__(self) -> str:
         return self.points
@@ -159,7 +159,7 @@ def labeled_files(folder: Path, patterns: Sequence[str], ids: tuple[int, ...]) -
     return list(found.values())
 
 
-def fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
+def _fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
     """Return each id's place in `ids`, int32 [N]; -1 for an id that is not among them."""
     order = np.argsort(ids)
     known = np.asarray(ids)[order]
@@ -272,7 +272,7 @@ class ScanNetScene:
                 f"{self.labels} has {len(labeled)} vertices, {self.mesh} has {len(cloud)}: they "
                 "are of different meshes"
             )
-        labels = fold(labeled.labels, tuple(SCANNET_CLASSES))
+        labels = _fold(labeled.labels, tuple(SCANNET_CLASSES))
         finite = np.isfinite(cloud.positions).all(axis=1)
         return replace(cloud, labels=labels).select(finite)
 
