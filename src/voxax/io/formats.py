@@ -105,11 +105,8 @@ def read(
     finite = np.isfinite(cloud.positions).all(axis=1)
     left = int(finite.sum())
     if left == 0:
-        raise FileFormatError(
-            f"{found} holds no points: {len(cloud)} rows, none with a finite position"
-            if len(cloud)
-            else f"{found} holds no points"
-        )
+        why = f": {len(cloud)} rows, none with a finite position" if len(cloud) else ""
+        raise FileFormatError(f"{found} holds no points{why}")
     if labels is not None:
         values, attributes = read_labels_and_attributes(labels)
         if len(values) not in (len(cloud), left):

@@ -98,9 +98,8 @@ class GrainPipeline(Generic[Item, Result]):
     each pass, and end with it.
 
     Args:
-        make: ``item -> example``; importable by name, or a picklable object.
+        make, prefetch: as of :class:`Pipeline`.
         workers: processes; 0 works in threads of this process.
-        prefetch: examples made ahead.
 
     Raises:
         MissingExtraError: grain is not installed.
@@ -122,7 +121,10 @@ class GrainPipeline(Generic[Item, Result]):
         read = grain.ReadOptions(num_threads=1, prefetch_buffer_size=ahead if not workers else 1)
         examples = grain.MapDataset.source(source).map(self._make).to_iter_dataset(read)
         if workers:
-            _accept_flags()
+            # grain reads absl's flags, which absl refuses before they are marked as parsed.
+            flags = importlib.import_module("absl.flags").FLAGS
+            if not flags.is_parsed():
+                flags.mark_as_parsed()  # with their defaults
             options = grain.MultiprocessingOptions(
                 num_workers=workers, per_worker_buffer_size=max(1, ahead // workers)
             )
@@ -138,13 +140,6 @@ class GrainPipeline(Generic[Item, Result]):
 
     def __exit__(self, *error: object) -> None:
         """Do nothing: each pass ends its own workers."""
-
-
-def _accept_flags() -> None:
-    """Mark the flags of absl as parsed: grain reads them, and absl refuses before."""
-    flags = importlib.import_module("absl.flags").FLAGS
-    if not flags.is_parsed():
-        flags.mark_as_parsed()  # with their defaults
 
 
 def _grain() -> Any:

@@ -115,7 +115,8 @@ def write_ply(
 
 def _vertices(plyfile: ModuleType, data: Any, path: Path) -> PointCloud:
     if "vertex" not in data:
-        raise FileFormatError(f"{path} has no vertices; it holds {_names(data)}")
+        held = ", ".join(element.name for element in data.elements) or "nothing"
+        raise FileFormatError(f"{path} has no vertices; it holds {held}")
     vertices = data["vertex"]
     columns = {
         prop.name: vertices[prop.name]
@@ -151,7 +152,3 @@ def _polygons(faces: Any, path: Path) -> np.ndarray:
     raise FileFormatError(
         f"the faces of {path} have no {' or '.join(FACE_LISTS)}, only {', '.join(listed)}"
     )
-
-
-def _names(data: Any) -> str:
-    return ", ".join(element.name for element in data.elements) or "nothing"

@@ -208,11 +208,8 @@ def cloud_from_columns(columns: Mapping[str, np.ndarray], source: str) -> PointC
         attributes["rgb"] = to_uint8(_stacked(named, COLOR))
     if all(name in named for name in NORMAL):
         attributes["normals"] = _stacked(named, NORMAL)
-    labels = None
-    for name in LABEL_NAMES:
-        if name in named and named[name].ndim == 1:
-            labels = as_labels(named.pop(name))
-            break
+    label = next((name for name in LABEL_NAMES if name in named and named[name].ndim == 1), None)
+    labels = None if label is None else as_labels(named.pop(label))
     return PointCloud(positions, named | attributes, labels, source)
 
 
@@ -227,9 +224,8 @@ def to_uint8(colors: np.ndarray) -> np.ndarray:
         return colors
     top = colors.max(initial=0)
     if colors.dtype.kind == "f":
-        return np.rint(np.clip(np.nan_to_num(colors) * (255 if top <= 1 else 1), 0, 255)).astype(
-            np.uint8
-        )
+        scaled = np.nan_to_num(colors) * (255 if top <= 1 else 1)
+        return np.rint(np.clip(scaled, 0, 255)).astype(np.uint8)
     return np.clip(colors >> 8 if top > 255 else colors, 0, 255).astype(np.uint8)
 
 

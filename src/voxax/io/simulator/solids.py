@@ -200,10 +200,9 @@ def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarr
     half = solids.half.T
     local = to_local(point - solids.center.T, solids.yaw) / half
     size = np.abs(local)
-    normal = local.copy()
     side = np.arange(3)[:, None]
     is_box = solids.shape == BOX
-    normal = np.where(is_box & (side != np.argmax(size, axis=0)), 0.0, normal)
+    normal = np.where(is_box & (side != np.argmax(size, axis=0)), 0.0, local)
     is_cylinder = solids.shape == CYLINDER
     on_cap = size[2] >= np.hypot(local[0], local[1])
     normal = np.where(is_cylinder & ((side == 2) != on_cap), 0.0, normal)

@@ -141,20 +141,6 @@ SENSORS: dict[str, Sensor] = {
 }
 
 
-def get_sensor(sensor: str | Sensor) -> Sensor:
-    """Return the sensor of that name, or the sensor itself.
-
-    Raises:
-      InputError: for an unknown name; the message lists the known ones.
-    """
-    if isinstance(sensor, Sensor):
-        return sensor
-    if sensor not in SENSORS:
-        known = ", ".join(SENSORS)
-        raise InputError(f"unknown sensor {sensor!r}; known sensors: {known}; or pass a Sensor")
-    return SENSORS[sensor]
-
-
 # Pairs tested at once: temporaries of this length stay in the processor's cache.
 PAIRS = 1 << 15
 CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
@@ -336,7 +322,11 @@ def simulate_sweep(
     Raises:
       InputError: for an unknown sensor name, or a seed that is not an integer of at least 0.
     """
-    sensor = get_sensor(sensor)
+    if not isinstance(sensor, Sensor):
+        if sensor not in SENSORS:
+            known = ", ".join(SENSORS)
+            raise InputError(f"unknown sensor {sensor!r}; known sensors: {known}; or pass a Sensor")
+        sensor = SENSORS[sensor]
     seed = check_seed(seed)
     scene = street_scene(seed) if scene is None else scene
     rng = np.random.default_rng([seed, 1])
