@@ -36,7 +36,7 @@ def commands(text: str) -> set[str]:
 
 
 # Of commands that share a module with another one.
-MODULES = {"explain": "tune"}
+MODULES = {"cache": "cache_command", "explain": "tune"}
 DOCUMENTED = sorted({(c, p.name) for p in PAGES for c in commands(p.read_text())})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -148,36 +149,24 @@ def config_of(folder: Path) -> NetworkConfig:
     return NetworkConfig.from_json(load_description(folder)["network"])
 
 
-class Trace:
+class Trace(contextlib.ExitStack):
     """Profile of the second to sixth step: the first compiles, and a trace of all is too large."""
 
     FIRST, LAST = 2, 6
 
     def __init__(self, folder: Path | None) -> None:
-        self.folder, self.steps, self.running = folder, 0, False
+        super().__init__()
+        self.folder, self.steps = folder, 0
 
     def step(self) -> None:
         """Note that a step begins."""
         self.steps += 1
-        if self.folder is None or not self.FIRST <= self.steps <= self.LAST + 1:
-            return
-        if self.steps == self.FIRST:
+        if self.folder is not None and self.steps == self.FIRST:
             self.folder.mkdir(parents=True, exist_ok=True)
             jax.profiler.start_trace(str(self.folder))
-            self.running = True
+            self.callback(jax.profiler.stop_trace)
         elif self.steps > self.LAST:
-            self._stop()
-
-    def _stop(self) -> None:
-        if self.running:
-            jax.profiler.stop_trace()
-            self.running = False
-
-    def __enter__(self) -> Trace:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stop()
+            self.close()
 
 
 AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
@@ -228,21 +217,19 @@ class Learning:
         self.preparation = config.preparation()
         self.trainer = config.trainer(devices)
         if resume:
-            self._check_order()
+            before = load_description(self.checkpoint).get("order", {})
+            for name, value in self._order().items():
+                if before.get(name, value) != value:
+                    raise InputError(
+                        f"the checkpoint in {self.checkpoint} was trained with {name} "
+                        f"{before[name]}, now it is {value}: with another one its steps would take "
+                        "other scenes"
+                    )
             restore(self.checkpoint, self.trainer)
         self.begin = self.trainer.steps
         self._saved = self.begin if resume else None
         self.losses: list[float] = []
         self.dropped = 0
-
-    def _check_order(self) -> None:
-        before = load_description(self.checkpoint).get("order", {})
-        for name, value in self._order().items():
-            if before.get(name, value) != value:
-                raise InputError(
-                    f"the checkpoint in {self.checkpoint} was trained with {name} {before[name]}, "
-                    f"now it is {value}: with another one its steps would take other scenes"
-                )
 
     def _order(self) -> dict[str, int]:
         return {"seed": self.seed, "batch_size": self.batch_size}
@@ -344,13 +331,6 @@ class Learning:
         if self._saved == self.trainer.steps:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._save_losses()
-        network, step = dataclasses.asdict(self.config), self.trainer.steps
-        description = {"network": network, "step": step, "order": self._order()}
-        save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
-        self._saved = step
-
-    def _save_losses(self) -> None:
         path = self.folder / "losses.csv"
         lines = ["step,loss"]
         if self.begin > 0 and path.exists():
@@ -358,6 +338,10 @@ class Learning:
             lines += [line for line in before if int(line.split(",")[0]) < self.begin]
         lines += [f"{step},{loss!r}" for step, loss in enumerate(self.losses, self.begin)]
         write_atomically(path, "\n".join(lines) + "\n")
+        network, step = dataclasses.asdict(self.config), self.trainer.steps
+        description = {"network": network, "step": step, "order": self._order()}
+        save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
+        self._saved = step
 
     def say_interrupted(self, command: str) -> int:
         """Print where the run stopped and the command that continues it; return the exit status."""

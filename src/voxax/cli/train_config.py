@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,12 @@ _KINDS = {
     tuple[float, float]: "a list of two numbers",
     tuple[str, ...] | str: "a list of strings, or a string",
     Mapping[str, str] | None: "a table of strings",
+}
+# Words and test of each limit of a number.
+_LIMITS = {
+    "low": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "high": ("at most", operator.le),
 }
 
 
@@ -281,25 +288,14 @@ def _within(field: dataclasses.Field[Any], value: Any) -> bool:
     limits = field.metadata
     if "of" in limits:
         return value in limits["of"]
-    for number in value if isinstance(value, tuple) else (value,):
-        if "low" in limits and number < limits["low"]:
-            return False
-        if "above" in limits and number <= limits["above"]:
-            return False
-        if "high" in limits and number > limits["high"]:
-            return False
-    return True
+    numbers = value if isinstance(value, tuple) else (value,)
+    kept = [(test, limits[name]) for name, (_, test) in _LIMITS.items() if name in limits]
+    return all(test(number, limit) for test, limit in kept for number in numbers)
 
 
 def _allowed(field: dataclasses.Field[Any], kind: Any) -> str:
     limits = field.metadata
     if "of" in limits:
         return f"one of {', '.join(limits['of'])}"
-    words = [_KINDS[kind]]
-    if "low" in limits:
-        words.append(f"at least {limits['low']}")
-    if "above" in limits:
-        words.append(f"above {limits['above']}")
-    if "high" in limits:
-        words.append(f"at most {limits['high']}")
-    return ", ".join(words)
+    words = [f"{word} {limits[name]}" for name, (word, _) in _LIMITS.items() if name in limits]
+    return ", ".join([_KINDS[kind], *words])
