@@ -1,6 +1,7 @@
 """Check the description of TPUs that are not present, by their topology."""
 
 import importlib.util
+import subprocess
 
 import pytest
 
@@ -59,5 +60,7 @@ def test_unknown_chip(without_libtpu):
 
 def test_compiler_that_fails_is_no_reason_to_fail(monkeypatch):
     monkeypatch.setattr(tpu._compat, "has_libtpu", lambda: True)
-    monkeypatch.setattr(tpu, "_answer", lambda name: "no JSON")
+    answer = subprocess.CompletedProcess([], 0, stdout="no JSON\n")
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: answer)
+    monkeypatch.setattr(tpu, "_described", tpu._described.__wrapped__)  # nothing is remembered
     assert describe("v5e:2x2").num_devices == 4

@@ -129,7 +129,7 @@ def topology_facts(name: str) -> Facts:
             f"{name!r} is no TPU topology: give CHIP:EXTENTS, for example v5e:2x2, v4:2x2x1 or "
             "tpu7x:2x2x1"
         )
-    described = _described(name.strip())
+    described = _described(name.strip()) if _compat.has_libtpu() else None
     if described is not None:
         return _through_compiler(described)
     return _through_table(name, match["chip"].lower(), match["shape"])
@@ -164,7 +164,8 @@ def _through_table(name: str, chip: str, extents: str) -> Facts:
 
 
 @functools.lru_cache(maxsize=64)
-def _answer(name: str) -> str | None:
+def _described(name: str) -> dict[str, Any] | None:
+    """Return what :func:`print_topology` prints in a process of its own; None if that fails."""
     script = f"from {__name__} import {print_topology.__name__} as ask; ask({name!r})"
     try:
         result = subprocess.run(
@@ -174,19 +175,9 @@ def _answer(name: str) -> str | None:
             timeout=_SECONDS,
             env={**os.environ, **ENVIRONMENT},
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = result.stdout.strip().splitlines()
-    return lines[-1] if result.returncode == 0 and lines else None
-
-
-def _described(name: str) -> dict[str, Any] | None:
-    if not _compat.has_libtpu():
-        return None
-    answer = _answer(name)
-    try:
-        return None if answer is None else json.loads(answer)
-    except json.JSONDecodeError:
+        lines = result.stdout.strip().splitlines()
+        return json.loads(lines[-1]) if result.returncode == 0 and lines else None
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
         return None
 
 
