@@ -148,12 +148,7 @@ class _Spconv(peer.Peer):
         c_in, c_out = layer.shape("weight")[1:]
         order = np.lexsort(offsets.T[::-1])  # the last axis fastest
         back, ndim = np.argsort(order), spec.ndim
-        # Axes of the peer's tensor, in the order (taps..., in, out).
-        taps_in_out = {
-            "KRSC": (*range(1, ndim + 1), ndim + 1, 0),
-            "RSKC": (*range(ndim), ndim + 1, ndim),
-            "RSCK": tuple(range(ndim + 2)),
-        }[self.layout]
+        taps_in_out = self._axes(ndim)
 
         def read(tensor: np.ndarray) -> np.ndarray:
             return tensor.transpose(taps_in_out).reshape(-1, c_in, c_out)[back]
@@ -164,12 +159,17 @@ class _Spconv(peer.Peer):
 
         return peer.Form("weight", self._shape(size, c_in, c_out), read, write)
 
-    def _shape(self, size: tuple[int, ...], c_in: int, c_out: int) -> tuple[int, ...]:
+    def _axes(self, ndim: int) -> tuple[int, ...]:
+        """Return the axes of the peer's tensor, in the order (taps..., in, out)."""
         return {
-            "KRSC": (c_out, *size, c_in),
-            "RSKC": (*size, c_out, c_in),
-            "RSCK": (*size, c_in, c_out),
+            "KRSC": (*range(1, ndim + 1), ndim + 1, 0),
+            "RSKC": (*range(ndim), ndim + 1, ndim),
+            "RSCK": tuple(range(ndim + 2)),
         }[self.layout]
+
+    def _shape(self, size: tuple[int, ...], c_in: int, c_out: int) -> tuple[int, ...]:
+        own = (*size, c_in, c_out)
+        return tuple(own[axis] for axis in np.argsort(self._axes(len(size))))
 
 
 def _check_places(layer: peer.LayerWeights, spec: KernelSpec) -> None:
