@@ -127,11 +127,10 @@ def drawn_box(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _camera_direction(
     origin_view: str | tuple[float, float], up: str, roofless: bool
 ) -> tuple[float, float]:
+    wrong = InputError(f'origin_view must be "auto" or (azimuth, elevation), not {origin_view!r}.')
     if isinstance(origin_view, str):
         if origin_view != "auto":
-            raise InputError(
-                f'origin_view must be "auto" or (azimuth, elevation), not {origin_view!r}.'
-            )
+            raise wrong
         # A depth camera has seen only the near sides: stay close to where it stood.
         if up == "-y":
             return -82.0, 24.0
@@ -139,9 +138,7 @@ def _camera_direction(
     try:
         azimuth, elevation = (float(angle) for angle in origin_view)
     except (TypeError, ValueError):
-        raise InputError(
-            f'origin_view must be "auto" or (azimuth, elevation), not {origin_view!r}.'
-        ) from None
+        raise wrong from None
     if not -90 < elevation < 90:
         raise InputError(f"origin_view's elevation must be within (-90, 90), not {elevation}.")
     return azimuth, elevation
@@ -162,13 +159,8 @@ def sample_rows(rows: int, most: int) -> np.ndarray:
 def direction(scene: Scene) -> np.ndarray:
     """[3] float64 unit vector from the scene's center to the camera, in scene axes."""
     azimuth, elevation = np.radians([scene.azimuth, scene.elevation])
-    return np.array(
-        [
-            np.cos(elevation) * np.cos(azimuth),
-            np.cos(elevation) * np.sin(azimuth),
-            np.sin(elevation),
-        ]
-    )
+    level = np.cos(elevation)
+    return np.array([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)])
 
 
 def from_above(scene: Scene) -> tuple[np.ndarray, np.ndarray]:

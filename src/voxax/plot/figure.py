@@ -365,8 +365,12 @@ class Sheet:
         self._canvas.print_png(file, metadata={"Software": "voxax"}, pil_kwargs=options)
         return file.getvalue()
 
-    def _text(self, x: float, y: float, text: str, *, halo: bool = False, **style) -> None:
-        artist = self._axes.text(x, y, text, family=FONT, parse_math=False, **_points(style))
+    def _text(
+        self, x: float, y: float, text: str, *, size: float, halo: bool = False, **style
+    ) -> None:
+        """Write `text` at `size` pixels; matplotlib counts in points."""
+        style |= {"family": FONT, "size": size * 72 / DPI}
+        artist = self._axes.text(x, y, text, parse_math=False, **style)
         if halo:
             effects = require("matplotlib.patheffects")
             artist.set_path_effects([effects.withStroke(linewidth=3, foreground=WHITE_HALO)])
@@ -380,11 +384,6 @@ class Sheet:
         )
         renderer = self._canvas.get_renderer()
         return renderer.get_text_width_height_descent(text, properties, ismath=False)[0]
-
-
-def _points(style: dict) -> dict:
-    """Font sizes are given in pixels here, and in points to matplotlib."""
-    return {**style, "size": style["size"] * 72 / DPI}
 
 
 def nice_length(length: float) -> float:

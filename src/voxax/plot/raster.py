@@ -110,10 +110,7 @@ def _radii(
     cells = (line // cell) * per_row + column // cell
     filled = np.count_nonzero(np.bincount(cells)) * cell**2
     radius = 0.78 * np.sqrt(filled / len(column))
-    if depth is None:
-        radii = np.full(len(column), radius)
-    else:
-        radii = radius * np.median(depth) / depth
+    radii = np.full(len(column), radius) if depth is None else radius * np.median(depth) / depth
     return np.clip(np.ceil(radii - 0.3), SMALLEST, LARGEST).astype(np.int64)
 
 
