@@ -185,15 +185,12 @@ def _factors(factor: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float, ...]]:
     """Stride and voxel size of the children."""
-    divides = [s % f == 0 for s, f in zip(voxels.stride, factors, strict=True)]
-    axes = list(zip(voxels.stride, factors, divides, strict=True))
-    stride = tuple(s // f if whole else s for s, f, whole in axes)
-    if all(divides):
+    axes = list(zip(voxels.stride, factors, strict=True))
+    stride = tuple(s if s % f else s // f for s, f in axes)
+    if not any(s % f for s, f in axes):
         return stride, voxels.voxel_size
     size = voxels.voxel_size or (1.0,) * len(factors)
-    return stride, tuple(
-        v if whole else v / f for v, f, whole in zip(size, factors, divides, strict=True)
-    )
+    return stride, tuple(v / f if s % f else v for v, (s, f) in zip(size, axes, strict=True))
 
 
 @functools.partial(jax.jit, static_argnames="steps")

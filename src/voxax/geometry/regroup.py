@@ -127,11 +127,10 @@ def new_geometry(
         for level, numbers in by_level.items()
     }
     new = found.num_dropped if lost is None else found.num_dropped + lost
-    nothing_new = not _compat.is_traced(new) and int(new) == 0
     # The array itself is kept where nothing was lost here: its identity marks a shared loss.
     if stride not in drops:
         drops[stride] = new
-    elif not nothing_new:
+    elif _compat.is_traced(new) or int(new):
         drops[stride] = drops[stride] + new
     return VoxelGeometry(
         found.coords,

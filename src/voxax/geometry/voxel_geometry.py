@@ -110,14 +110,8 @@ class VoxelGeometry:
             (key("drops"), tuple(self.drops[level] for level in levels)),
             (key("attached"), self.attached),
         )
-        return children, (
-            levels,
-            self.stride,
-            self.batch_size,
-            self.level,
-            self.level_capacities,
-            self.split_over,
-        )
+        static = self.stride, self.batch_size, self.level, self.level_capacities, self.split_over
+        return children, (levels, *static)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> VoxelGeometry:
@@ -196,13 +190,10 @@ class VoxelGeometry:
             )
         lost = {level: int(n) for level, n in self.drops.items() if int(n)}
         if lost:
+            needed = self.capacity + lost.get(self.stride, 0)
+            here = {self.stride: f" (needs {needed}, capacity {self.capacity})"}
             levels = "; ".join(
-                f"level of stride {level}: {n} rows lost"
-                + (
-                    f" (needs {self.capacity + n}, capacity {self.capacity})"
-                    if level == self.stride
-                    else ""
-                )
+                f"level of stride {level}: {n} rows lost{here.get(level, '')}"
                 for level, n in sorted(lost.items())
             )
             raise CapacityError(
