@@ -36,8 +36,8 @@ PIECE = 8
 
 
 def tiled_product(dtype, tile):
-    """The product of a block's warps; 16 columns of each at a time, which is what one ``ldmatrix`` of
-    four matrices brings."""
+    """The product of a block's warps; 16 columns of each at a time, as one ``ldmatrix`` of four
+    matrices brings them."""
     op = cute.nvgpu.warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
     along, across = tile.warps
     return cute.make_tiled_mma(op, (along, across, 1), (along * 16, across * 16, 16))
