@@ -336,8 +336,10 @@ def _from_text(space: Space, text: str, cache: TuningCache) -> Choice:
     algorithm, parameters, source, seconds = json.loads(text)
     made: Parameters = tuple((name, value) for name, value in parameters)
     own = {(c.kernel.name, c.parameters): c.kernel for c in space.candidates}
-    # The portable kernel, which is the last, takes parameters that would not be measured here.
-    kernel = own.get((algorithm, made)) or lookup(algorithm, space.problem.layer.kind)[-1]
+    kernel = own.get((algorithm, made))
+    if kernel is None:  # the portable kernel takes parameters that would not be measured here
+        kernels = lookup(algorithm, space.problem.layer.kind)
+        kernel = next((k for k in kernels if k.platform == "any"), kernels[-1])
     entry = cache.get(key_of(space.problem))
     return Choice(space.problem, kernel, made, source, seconds, entry, space.refused)
 
