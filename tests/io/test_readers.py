@@ -10,7 +10,7 @@ import pytest
 
 from voxax.errors import FileFormatError, InputError, MissingExtraError, VoxaxError
 from voxax.io import PointCloud, read, read_labels, readable_extensions
-from voxax.io.decoding import MissingFileError, reading
+from voxax.io.decoding import MissingFileError, check_count, reading
 from voxax.io.kitti import (
     SEMANTIC_KITTI_CLASS_NAMES,
     SEMANTIC_KITTI_LEARNING_MAP,
@@ -656,6 +656,25 @@ def test_out_of_memory_and_no_permission_are_not_blamed_on_the_file(tmp_path):
     for error in (MemoryError("much"), PermissionError("yours")):
         with pytest.raises(type(error)), reading(tmp_path, "PLY"):
             raise error
+
+
+def test_panic_of_a_decoder_is_blamed_on_the_file_and_an_interrupt_is_not(tmp_path):
+    # PyO3 derives the panic of a Rust library from BaseException.
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+    with fails("as LAZ: PanicException: index out of bounds"), reading(tmp_path, "LAZ"):
+        raise panic("index out of bounds")
+    for error in (KeyboardInterrupt(), SystemExit(3), GeneratorExit()):
+        with pytest.raises(type(error)), reading(tmp_path, "LAZ"):
+            raise error
+
+
+@pytest.mark.parametrize("count", [-1, 3, 10**12])
+def test_count_that_the_file_cannot_hold(tmp_path, count):
+    check_count(tmp_path, "points", 2, smallest=12, available=35)
+    with fails(f"its header says {count} points"):
+        check_count(tmp_path, "points", count, smallest=12, available=35)
+    with fails("says 1 points, 0 are there"):
+        check_count(tmp_path, "points", 1, smallest=12, available=-5)
 
 
 def test_import_loads_no_decoder():

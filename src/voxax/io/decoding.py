@@ -29,6 +29,30 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return found
 
 
+def check_count(path: Path, what: str, count: int, smallest: int, available: int) -> None:
+    """Compare a count that a header claims with what the file can hold.
+
+    To be called before memory is taken for `count` of them.
+
+    Args:
+        path: the file, for the message.
+        what: what is counted, in the plural, e.g. ``"points"``.
+        count: the claim.
+        smallest: bytes that one of them takes in the file, at least.
+        available: bytes of the file that are left for them.
+
+    Raises:
+        FileFormatError: the count is negative, or more than fit.
+    """
+    fit = max(0, available) // smallest
+    if count < 0:
+        raise FileFormatError(f"{path} is broken: its header says {count} {what}")
+    if count > fit:
+        raise FileFormatError(
+            f"{path} is cut short: its header says {count} {what}, {fit} are there"
+        )
+
+
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
     """Turn any error of a decoder on a broken file into one kind of error.
@@ -41,8 +65,15 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         yield
     except (FileFormatError, MissingExtraError, MemoryError, PermissionError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         cause = str(error) or "no reason given"
         raise FileFormatError(
             f"cannot read {path} as {kind}: {type(error).__name__}: {cause}"
         ) from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Return whether a decoder written in Rust gave up: PyO3's error for it is no Exception."""
+    return type(error).__name__ == "PanicException"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from voxax.errors import FileFormatError, import_extra
-from voxax.io.decoding import reading
+from voxax.errors import import_extra
+from voxax.io.decoding import check_count, reading
 from voxax.io.point_cloud import PointCloud, to_uint8
 
 # Dimensions of the file that go into the cloud, and their names there.
@@ -66,9 +66,5 @@ def _check_length(path: Path, header: Any) -> None:
     """Compare the header with the file before memory is allocated for the points."""
     if header.are_points_compressed:
         return
-    there = max(0, path.stat().st_size - int(header.offset_to_point_data))
-    expected, found = int(header.point_count), there // int(header.point_format.size)
-    if found < expected:
-        raise FileFormatError(
-            f"{path} is cut short: its header says {expected} points, {found} are there"
-        )
+    left = path.stat().st_size - int(header.offset_to_point_data)
+    check_count(path, "points", int(header.point_count), int(header.point_format.size), left)
