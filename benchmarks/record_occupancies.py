@@ -19,6 +19,7 @@ import numpy as np
 from voxax.coords import box_offsets, host
 from voxax.io import simulator
 from voxax.io.mesh import read_mesh
+from voxax.io.options import ReadOptions
 from voxax.io.simulator.solids import BOX, BUILDING, CYLINDER, ELLIPSOID, Pose, SolidBuilder
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "voxax" / "tuning" / "occupancies"
@@ -73,7 +74,7 @@ def airborne(folder: Path) -> np.ndarray:
 
 def surface(folder: Path) -> np.ndarray:
     """A closed mesh, sampled densely enough that its surface has no holes."""
-    cloud = read_mesh(folder / "mesh_spot.obj", points=400_000, seed=0)
+    cloud = read_mesh(folder / "mesh_spot.obj", ReadOptions(points=400_000))
     return voxels(np.asarray(cloud.positions), 0.0134)
 
 

@@ -139,8 +139,8 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 def _predicted(file: Path, cloud: PointCloud, path: Path) -> PointCloud:
     """Read the predictions as labels of the same points."""
     from voxax.io import read
+    from voxax.io.arrays import POSITION_NAMES
     from voxax.io.formats import LABEL_READERS
-    from voxax.io.npz import POSITION_NAMES
 
     alone = path.suffix.lower() in LABEL_READERS
     if alone and path.suffix.lower() == ".npz" and path.is_file():

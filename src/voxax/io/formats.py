@@ -14,8 +14,9 @@ from voxax.errors import FileFormatError
 from voxax.io.decoding import existing_file, reading
 from voxax.io.kitti import read_kitti, read_nuscenes, read_packed_labels
 from voxax.io.las import read_las
-from voxax.io.mesh import SAMPLED_POINTS, read_mesh
+from voxax.io.mesh import read_mesh
 from voxax.io.npz import read_npz, read_npz_labels
+from voxax.io.options import SAMPLED_POINTS, ReadOptions
 from voxax.io.pcd import read_pcd
 from voxax.io.ply import read_ply
 from voxax.io.point_cloud import PointCloud, as_labels
@@ -34,16 +35,13 @@ def _read_npy_labels(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 # By the end of a file's name, with the dot and in lower case.
-READERS: dict[str, Callable[[Path], PointCloud]] = {
+READERS: dict[str, Callable[[Path, ReadOptions], PointCloud]] = {
     ".pcd.bin": read_nuscenes,
     ".bin": read_kitti,
     ".pcd": read_pcd,
     ".las": read_las,
     ".laz": read_las,
     ".npz": read_npz,
-}
-# Files that may hold a mesh, whose surface is sampled.
-MESH_READERS: dict[str, Callable[[Path, int, int], PointCloud]] = {
     ".ply": read_ply,
     **dict.fromkeys((".obj", ".stl", ".off", ".glb"), read_mesh),
 }
@@ -56,7 +54,7 @@ LABEL_READERS: dict[str, LabelReader] = {
 
 def readable_extensions() -> tuple[str, ...]:
     """Return the ends of file names that :func:`voxax.io.read` knows, sorted."""
-    return tuple(sorted((*READERS, *MESH_READERS)))
+    return tuple(sorted(READERS))
 
 
 def read(
@@ -98,10 +96,7 @@ def read(
     """
     found = existing_file(path)
     extension = extension_of(found)
-    if extension in MESH_READERS:
-        cloud = MESH_READERS[extension](found, points, seed)
-    else:
-        cloud = READERS[extension](found)
+    cloud = READERS[extension](found, ReadOptions(points=points, seed=seed))
     finite = np.isfinite(cloud.positions).all(axis=1)
     left = int(finite.sum())
     if left == 0:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from voxax.errors import FileFormatError, InputError
+from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud, as_labels
 
 KITTI_FIELDS = ("x", "y", "z", "intensity")
@@ -23,7 +24,7 @@ NUSCENES_FIELDS = (*KITTI_FIELDS, "ring")
 NO_RING = -1
 
 
-def read_kitti(path: Path) -> PointCloud:
+def read_kitti(path: Path, options: ReadOptions) -> PointCloud:
     """Read a KITTI or SemanticKITTI ``.bin``: float32 x, y, z (meters) and intensity.
 
     Raises:
@@ -39,7 +40,7 @@ def read_kitti(path: Path) -> PointCloud:
     return PointCloud(rows[:, :3], {"intensity": rows[:, 3].copy()}, source=str(path))
 
 
-def read_nuscenes(path: Path) -> PointCloud:
+def read_nuscenes(path: Path, options: ReadOptions) -> PointCloud:
     """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring.
 
     The ring becomes int32, -1 where the file holds no number.

@@ -10,6 +10,7 @@ import numpy as np
 
 from voxax.errors import import_extra
 from voxax.io.decoding import check_count, reading
+from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud, to_uint8
 
 # Dimensions of the file that go into the cloud, and their names there.
@@ -22,7 +23,7 @@ DIMENSIONS = {
 COLORS = ("red", "green", "blue")
 
 
-def read_las(path: Path) -> PointCloud:
+def read_las(path: Path, options: ReadOptions) -> PointCloud:
     """Read a LAS or LAZ file.
 
     Positions are scaled and shifted as the header says, in the file's coordinate

@@ -12,9 +12,8 @@ import numpy as np
 
 from voxax.errors import FileFormatError, InputError, import_extra
 from voxax.io.decoding import reading
+from voxax.io.options import DEFAULT, SAMPLED_POINTS, ReadOptions
 from voxax.io.point_cloud import PointCloud, to_uint8
-
-SAMPLED_POINTS = 200_000
 
 
 def sample_surface(
@@ -120,8 +119,8 @@ def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     return np.concatenate(pieces)[np.argsort(np.concatenate(owners), kind="stable")]
 
 
-def read_mesh(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCloud:
-    """Read a mesh and draw `points` points evenly from its surface.
+def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
+    """Read a mesh and draw ``options.points`` points evenly from its surface.
 
     Colors of vertices become ``rgb``; materials and textures are not read. The parts
     of a GLB scene are placed as the scene says. The axes are the file's: glTF puts y up.
@@ -133,13 +132,18 @@ def read_mesh(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointC
     kind = path.suffix.lower().removeprefix(".")
     trimesh = import_extra(f"reading .{kind}", "io", "trimesh")
     with reading(path, kind.upper()):
-        options = {"skip_materials": True} if kind == "obj" else {}
+        told = {"skip_materials": True} if kind == "obj" else {}
         with path.open("rb") as stream:
             # Left as it is in the file: merging vertices would not change the surface.
-            mesh = trimesh.load(stream, file_type=kind, force="mesh", process=False, **options)
+            mesh = trimesh.load(stream, file_type=kind, force="mesh", process=False, **told)
         vertices = np.asarray(mesh.vertices)
         triangles = np.asarray(mesh.faces)
         colors = mesh.visual.vertex_colors[:, :3] if mesh.visual.kind == "vertex" else None
     return sample_surface(
-        vertices, triangles, points=points, seed=seed, colors=colors, source=str(path)
+        vertices,
+        triangles,
+        points=options.points,
+        seed=options.seed,
+        colors=colors,
+        source=str(path),
     )

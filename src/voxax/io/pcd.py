@@ -10,6 +10,7 @@ import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
 from voxax.io.decoding import reading
+from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud, cloud_from_columns
 
 PACKED_COLORS = ("rgb", "rgba")
@@ -17,7 +18,7 @@ PACKED_COLORS = ("rgb", "rgba")
 PADDING_PREFIX = "#$"
 
 
-def read_pcd(path: Path) -> PointCloud:
+def read_pcd(path: Path, options: ReadOptions) -> PointCloud:
     """Read a PCD file: ascii, binary or binary_compressed.
 
     Packed colors are unpacked into ``rgb`` (uint8 [N, 3]); a column with a count of k

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 from voxax._atomic_file import replacing
 from voxax.errors import FileFormatError, InputError, import_extra
 from voxax.io.decoding import MissingFileError, reading
-from voxax.io.mesh import SAMPLED_POINTS, fan_triangles, sample_surface
+from voxax.io.mesh import fan_triangles, sample_surface
+from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud, as_labels, cloud_from_columns, to_uint8
 
 # Enough to reach the format, which is among the first lines.
@@ -23,12 +24,12 @@ HEADER_BYTES = 4096
 FACE_LISTS = ("vertex_indices", "vertex_index")
 
 
-def read_ply(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCloud:
+def read_ply(path: Path, options: ReadOptions) -> PointCloud:
     """Read a PLY file, ascii or binary of either byte order.
 
     A file without faces is a point cloud; its columns are sorted as
     :func:`voxax.io.point_cloud.cloud_from_columns` says. A file with faces is a mesh:
-    `points` points are drawn evenly from its surface.
+    ``options.points`` points are drawn evenly from its surface.
 
     Raises:
         FileFormatError: the file is broken, or has no positions.
@@ -43,7 +44,12 @@ def read_ply(path: Path, points: int = SAMPLED_POINTS, seed: int = 0) -> PointCl
         triangles = fan_triangles(_polygons(data["face"], path))
     colors = cloud.attributes.get("rgb")
     return sample_surface(
-        cloud.positions, triangles, points=points, seed=seed, colors=colors, source=str(path)
+        cloud.positions,
+        triangles,
+        points=options.points,
+        seed=options.seed,
+        colors=colors,
+        source=str(path),
     )
 
 

@@ -1,0 +1,24 @@
+"""What a caller says of a file that the file itself does not say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SAMPLED_POINTS = 200_000
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The arguments of :func:`voxax.io.read` that readers take; each reader takes what it needs.
+
+    Args:
+        columns: names of the columns, or their number, of a file that names none.
+        points: how many points to draw from the surface of a mesh.
+        seed: of that drawing.
+    """
+
+    columns: int | Sequence[str] | None = None
+    points: int = SAMPLED_POINTS
+    seed: int = 0
+
+
+DEFAULT = ReadOptions()
