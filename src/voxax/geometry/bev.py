@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_known
+from voxax.geometry.origin import Origin
 from voxax.geometry.regroup import gather_rows, new_geometry, reduce_rows, unique_sites
 from voxax.geometry.voxels import Voxels
 
@@ -78,7 +79,9 @@ def to_bev(
         return values[:axis] + values[axis + 1 :]
 
     geometry = new_geometry(found, [source], stride=without_axis(source.stride))
-    return Voxels(geometry, features, without_axis(voxels.voxel_size), without_axis(voxels.origin))
+    kept = without_axis(tuple(range(ndim)))
+    origin = voxels.origin.axes(kept) if isinstance(voxels.origin, Origin) else ()
+    return Voxels(geometry, features, without_axis(voxels.voxel_size), origin)
 
 
 def _bounds(extent: Sequence[int]) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import batch_indices, check_feature_rows, float_positions
+from voxax.geometry.origin import Origin
 from voxax.geometry.points import Points
 from voxax.geometry.voxels import Voxels
 
@@ -229,7 +230,7 @@ def cloud_of(voxels: Voxels, positions: Any, batch_index: Any) -> Cloud:
 def lattice_of(voxels: Voxels, dtype: Any) -> Lattice:
     """The lattice of the voxels; ``dtype`` is that of the positions."""
     ndim = voxels.geometry.ndim
-    origin = voxels.origin or (0.0,) * ndim
+    origin = voxels.origin.parts()[0] if isinstance(voxels.origin, Origin) else (0.0,) * ndim
     size = voxels.voxel_size or (1.0,) * ndim
     stride = np.asarray(voxels.stride, np.int32)
     return Lattice(jnp.asarray(origin, dtype), jnp.asarray(size, dtype), jnp.asarray(stride))

@@ -15,6 +15,7 @@ from voxax.coords import compact_rows, is_valid
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, mean_of, product_dtype
 from voxax.geometry.halo import refuse_shard
+from voxax.geometry.origin import Origin
 from voxax.geometry.regroup import (
     choose_capacity,
     gather_rows,
@@ -218,7 +219,8 @@ def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
     """The ``(voxel_size, origin)`` of all operands; operands that have none agree with any.
 
     Raises:
-      InputError: an empty list, or operands of another stride, batch size, voxel size or origin.
+      InputError: an empty list, or operands of another stride, batch size, voxel size or origin
+        (origins are compared outside of ``jax.jit``, where they have values).
     """
     if not voxels:
         raise InputError(f"{operation} needs at least one Voxels, got an empty list")
@@ -230,14 +232,17 @@ def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
                 raise InputError(
                     f"{operation} of voxels with {name}={ours} and {name}={theirs}: both must agree"
                 )
-    size, origin = (
-        {getattr(v, name): None for v in voxels if getattr(v, name)}
-        for name in ("voxel_size", "origin")
-    )
-    for name, values in (("voxel_size", size), ("origin", origin)):
-        if len(values) > 1:
+    sizes = [v.voxel_size for v in voxels if v.voxel_size]
+    origins = [v.origin for v in voxels if isinstance(v.origin, Origin)]
+    other_size = next((size for size in sizes if size != sizes[0]), None)
+    other_origin = next((origin for origin in origins if origin.differs_from(origins[0])), None)
+    for name, values, other in (
+        ("voxel_size", sizes, other_size),
+        ("origin", origins, other_origin),
+    ):
+        if other is not None:
             raise InputError(
-                f"{operation} of voxels with {name}={' and '.join(map(str, values))}: equal "
-                "coordinates are different places; voxelize them alike"
+                f"{operation} of voxels with {name}={values[0]} and {other}: equal coordinates "
+                "are different places; voxelize them alike"
             )
-    return next(iter(size), ()), next(iter(origin), ())
+    return next(iter(sizes), ()), next(iter(origins), ())

@@ -41,6 +41,7 @@ from voxax.geometry.input_checks import (
     padded_features,
 )
 from voxax.geometry.kernel_spec import per_axis
+from voxax.geometry.origin import Origin, as_origin
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import (
     REDUCTIONS,
@@ -65,13 +66,17 @@ class Voxels:
       geometry: which voxels exist.
       features: ``[capacity, C]``; rows ``>= count`` are padding (zero, and never read).
       voxel_size: edge lengths at stride 1 in the positions' unit, one per axis; static.
-      origin: position of the lattice origin in the same unit, one per axis; static.
+      origin: position of the lattice origin in the same unit, one per axis. It is given as
+        numbers, and kept as data with all digits of float64: another origin compiles nothing.
     """
 
     geometry: VoxelGeometry
     features: jax.Array
     voxel_size: tuple[float, ...] = dataclasses.field(default=(), metadata={"static": True})
-    origin: tuple[float, ...] = dataclasses.field(default=(), metadata={"static": True})
+    origin: Origin | tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", as_origin(self.origin))
 
     @classmethod
     def from_coords(cls, coords: Any, features: Any, batch_size: int = 1, **options: Any) -> Any:
@@ -202,10 +207,9 @@ class Voxels:
     def positions(self) -> jax.Array:
         """``float32[capacity, D]``: voxel centers in the unit of ``voxel_size``."""
         size = self.voxel_size or (1.0,) * self.geometry.ndim
-        origin = self.origin or (0.0,) * self.geometry.ndim
         step = jnp.asarray([s * v for s, v in zip(self.stride, size, strict=True)], jnp.float32)
-        corner = jnp.asarray(origin, jnp.float32)
-        return corner[None, :] + (self.coords[:, 1:].astype(jnp.float32) + 0.5) * step[None, :]
+        local = (self.coords[:, 1:].astype(jnp.float32) + 0.5) * step[None, :]
+        return local + self.origin.parts()[0][None, :] if isinstance(self.origin, Origin) else local
 
     def _host_count(self) -> int:
         if _compat.is_traced(self.count):

@@ -75,7 +75,7 @@ class Voxels:
         coords = to_torch(jnp.asarray(geometry.coords))
         made = VoxelGeometry(coords, geometry.stride, geometry.batch_size)
         features = to_torch(jnp.asarray(voxels.features))
-        return Voxels(made, features, voxels.voxel_size, voxels.origin)
+        return Voxels(made, features, voxels.voxel_size, tuple(voxels.origin))
 
     def to_jax(self) -> vx.Voxels:
         """Return JAX arrays on the same memory; features take no part in autograd."""
@@ -228,7 +228,7 @@ def _scattered(made: vx.Voxels, inverse: torch.Tensor, features: torch.Tensor) -
     number = torch.bincount(rows, minlength=made.capacity).clamp(min=1)
     mean = (total / number[:, None].to(wide)).to(features.dtype)
     geometry = VoxelGeometry(to_torch(made.coords), made.stride, made.batch_size)
-    return Voxels(geometry, mean, made.voxel_size, made.origin)
+    return Voxels(geometry, mean, made.voxel_size, tuple(made.origin))
 
 
 # torch.export and torch.func take voxels apart. The maps that lead to given voxels stay behind:
