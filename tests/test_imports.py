@@ -40,7 +40,7 @@ OPTIONAL = (
     "plyfile",
     "psutil",
     "pynvml",
-    "pypcd4",
+    "lzf",
     "resource",  # not on Windows
     "rich",
     "safetensors",

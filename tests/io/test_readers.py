@@ -584,10 +584,10 @@ def test_files_without_points(tmp_path):
 def test_npz_errors(tmp_path, sweep):
     path = tmp_path / "a.npz"
     np.savez(path, cloud=sweep)
-    with fails("has no xyz, positions, points; its arrays are cloud"):
+    with fails("has no xyz, positions, points, .*; its arrays are cloud"):
         read(path)
-    np.savez(path, xyz=sweep)
-    with fails(r"shape \[N, 3\], got shape \[50, 4\]"):
+    np.savez(path, xyz=sweep[:, :2])
+    with fails(r"shape \[N, 3\], got shape \[50, 2\]"):
         read(path)
     np.savez(path, xyz=sweep[:, :3], label=np.zeros(49, int))
     with fails("49 labels for 50 points"):
@@ -596,7 +596,7 @@ def test_npz_errors(tmp_path, sweep):
     with fails("allow_pickle"):
         read(path)
     np.savez(path, a=np.zeros(3), b=np.zeros(3))
-    with fails("has no label, .*; its arrays are a, b"):
+    with fails("has no .*label, .*; its arrays are a, b"):
         read_labels(path)
     np.savez(path, xyz=sweep[:, :3])
     cut(path, 0.7)
@@ -623,7 +623,7 @@ def test_npy_label_errors(tmp_path):
         read_labels(tmp_path / "a.npy")
     np.save(tmp_path / "a.npy", np.arange(9))
     cut(tmp_path / "a.npy", 0.9)
-    with fails("a.npy as NPY"):
+    with fails("a.npy is cut short: its header says 72 bytes of the array, 52 are there"):
         read_labels(tmp_path / "a.npy")
 
 
@@ -640,7 +640,6 @@ def test_label_count_unlike_point_count(tmp_path, sweep):
         (".laz", "lazrs", "laspy and lazrs"),
         (".las", "laspy", "laspy"),
         (".ply", "plyfile", "plyfile"),
-        (".pcd", "pypcd4", "pypcd4"),
         (".glb", "trimesh", "trimesh"),
     ],
 )
@@ -680,7 +679,7 @@ def test_count_that_the_file_cannot_hold(tmp_path, count):
 def test_import_loads_no_decoder():
     script = (
         "import sys; import voxax.io, voxax.io.augment, voxax.io.dataset;"
-        "print([m for m in ('laspy', 'lazrs', 'plyfile', 'pypcd4', 'trimesh') if m in sys.modules])"
+        "print([m for m in ('laspy', 'lazrs', 'lzf', 'plyfile', 'trimesh') if m in sys.modules])"
     )
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

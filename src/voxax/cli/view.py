@@ -139,13 +139,13 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 def _predicted(file: Path, cloud: PointCloud, path: Path) -> PointCloud:
     """Read the predictions as labels of the same points."""
     from voxax.io import read
-    from voxax.io.arrays import POSITION_NAMES
+    from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS
 
     alone = path.suffix.lower() in LABEL_READERS
     if alone and path.suffix.lower() == ".npz" and path.is_file():
         with np.load(path, allow_pickle=False) as arrays:
-            alone = not any(name in arrays for name in POSITION_NAMES)
+            alone = position_name(arrays) is None
     if alone:
         return read(file, path)
     predicted = read(path)

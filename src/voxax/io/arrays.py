@@ -1,56 +1,122 @@
-"""Named arrays, one for each quantity, as archives of several formats hold them.
-
-The names are a convention of this package, and take in the usual ones.
-"""
+"""Named arrays, one for each quantity, as archives of several formats hold them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.point_cloud import LABEL_NAMES, PointCloud
+from voxax.io.columns import (
+    LABELS,
+    POSITION,
+    POSITION_ARRAYS,
+    chosen_labels,
+    cloud_from_columns,
+    find_name,
+    known_labels,
+    named_rows,
+)
+from voxax.io.options import DEFAULT, ReadOptions
+from voxax.io.point_cloud import PointCloud
 
-POSITION_NAMES = ("xyz", "positions", "points")
 ORIGIN_NAME = "origin"
 
 
-def cloud_from_arrays(arrays: Mapping[str, np.ndarray], source: str) -> PointCloud:
+def position_name(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return the name of the array with the positions, or with the first axis of them, or None."""
+    for plain in POSITION_ARRAYS:
+        name = find_name(arrays, plain)
+        if name is not None:
+            return name
+    axes = [find_name(arrays, axis) for axis in POSITION]
+    if None not in axes:
+        return axes[0]
+    for name in arrays:
+        fields = arrays[name].dtype.names
+        if fields and all(find_name(fields, axis) is not None for axis in POSITION):
+            return name
+    return None
+
+
+def cloud_from_arrays(
+    arrays: Mapping[str, np.ndarray], source: str, options: ReadOptions = DEFAULT
+) -> PointCloud:
     """Sort named arrays into positions, labels and attributes.
 
-    ``xyz``, ``positions`` or ``points`` [N, 3] holds the positions, to which ``origin``
-    (float64 [3]) is added where present. The first of ``label``, ``labels``,
-    ``semantic``, ``class`` and ``classification`` holds the labels. Every other numeric
-    array with N rows is an attribute; arrays with another number of rows are not of
-    the points, and are left out.
+    The names are those of :mod:`voxax.io.columns`. Positions are an array [N, 3], to which
+    ``origin`` (float64 [3]) is added where present; an array [N, k] with more columns, which
+    ``options.columns`` names; a structured array [N] with fields ``x``, ``y``, ``z``; or three
+    arrays [N] of these names. Every other array with N rows is an attribute. Arrays with another
+    number of rows are not of the points and are left out; so is a label of one row, which is the
+    class of the whole cloud.
 
     Args:
-        arrays: by name; each is read once, or not at all.
+        arrays: by name.
         source: goes into the cloud, and into messages.
+        options: `columns` and `label_field` are used.
 
     Raises:
-        FileFormatError: there are no positions.
-        InputError: the labels are not whole numbers, or have another length.
+        FileFormatError: there are no positions, or no labels where a field is asked for.
+        InputError: the labels have another length.
     """
-    name = first_of(POSITION_NAMES, arrays)
-    if name is None:
+    chosen = position_name(arrays)
+    if chosen is None:
         raise FileFormatError(
-            f"{source} has no {', '.join(POSITION_NAMES)}; its arrays are "
+            f"{source} has no {', '.join(POSITION_ARRAYS)}; its arrays are "
             f"{', '.join(arrays) or 'none'}"
         )
-    positions = arrays[name].astype(np.float64)
-    if ORIGIN_NAME in arrays:
-        positions = positions + arrays[ORIGIN_NAME].astype(np.float64)
-    label_name = first_of(LABEL_NAMES, arrays)
+    first = arrays[chosen]
+    columns = {chosen: first}
+    if options.columns is not None and first.ndim == 2:
+        columns = named_rows(first, options.columns, f"array {chosen!r} of {source}")
+    for name in arrays:
+        values = arrays[name]
+        if name in (chosen, ORIGIN_NAME) or values.ndim not in (1, 2):
+            continue
+        label = name == options.label_field or find_name(LABELS, name) is not None
+        rows = len(values)
+        # Labels of another number of rows are a mistake to name rather than to leave out.
+        if rows == len(first) or (label and rows > 1 and values.dtype.kind in "biuf"):
+            columns[name] = values
+    cloud = cloud_from_columns(columns, source, options.label_field)
+    if ORIGIN_NAME not in arrays:
+        return cloud
+    return replace(cloud, positions=cloud.positions + arrays[ORIGIN_NAME].astype(np.float64))
+
+
+def labels_from_arrays(
+    arrays: Mapping[str, np.ndarray], source: str, label_field: str | None = None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the labels of points that lie elsewhere.
+
+    Args:
+        arrays: by name; the fields of structured ones count as arrays.
+        source: goes into messages.
+        label_field: the array with the labels; None takes one with a usual name, or the only one.
+
+    Returns:
+        int32 [N], and ``{"instance": int32 [N]}`` where there is an array of that name.
+
+    Raises:
+        FileFormatError: it is not clear which array is meant.
+        InputError: it does not hold labels.
+    """
+    flat = {}
+    for name, values in arrays.items():
+        flat |= {field: values[field] for field in values.dtype.names or ()} or {name: values}
+    sought = LABELS if label_field is None else (label_field,)
+    found = [own for own in (find_name(flat, plain) for plain in sought) if own is not None]
+    if label_field is None and not found and len(flat) == 1:
+        found = list(flat)
+    if not found:
+        raise FileFormatError(
+            f"{source} has no {', '.join(sorted(sought))}; its arrays are "
+            f"{', '.join(flat) or 'none'}"
+        )
+    name, instance = found[0], find_name(flat, "instance")
     attributes = {}
-    for other in arrays:
-        if other not in (name, ORIGIN_NAME, label_name):
-            values = arrays[other]
-            if values.ndim in (1, 2) and len(values) == len(positions):
-                attributes[other] = values
-    labels = None if label_name is None else arrays[label_name]
-    return PointCloud(positions, attributes, labels, source)
-
-
-def first_of(names: tuple[str, ...], arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return the first of `names` that `arrays` has, or None."""
-    return next((name for name in names if name in arrays), None)
+    if instance is not None and instance != name:
+        attributes["instance"] = known_labels(flat[instance])
+    if label_field is not None:
+        return chosen_labels(flat[name], f"array {name!r} of {source}"), attributes
+    return known_labels(flat[name]), attributes

@@ -4,40 +4,46 @@ Labels may lie in a file of their own beside the scan, with one label per point.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from voxax.errors import FileFormatError
+from voxax.io.arrays import labels_from_arrays
 from voxax.io.decoding import existing_file, reading
-from voxax.io.kitti import read_kitti, read_nuscenes, read_packed_labels
+from voxax.io.kitti import KITTI_FIELDS, read_bin, read_nuscenes, read_packed_labels
 from voxax.io.las import read_las
 from voxax.io.mesh import read_mesh
-from voxax.io.npz import read_npz, read_npz_labels
+from voxax.io.npz import read_array, read_npz, read_npz_labels
 from voxax.io.options import SAMPLED_POINTS, ReadOptions
 from voxax.io.pcd import read_pcd
 from voxax.io.ply import read_ply
-from voxax.io.point_cloud import PointCloud, as_labels
+from voxax.io.point_cloud import PointCloud
 
-LabelReader = Callable[[Path], tuple[np.ndarray, dict[str, np.ndarray]]]
+LabelReader = Callable[[Path, str | None], tuple[np.ndarray, dict[str, np.ndarray]]]
 
 
-def _read_npy_labels(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read whole numbers [N] saved by ``numpy.save``.
+def _read_npy_labels(
+    path: Path, label_field: str | None = None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Read whole numbers [N] saved by ``numpy.save``, or a field of a structured array.
 
     Raises:
         FileFormatError: the file is broken, or holds something else.
     """
     with reading(path, "NPY"), path.open("rb") as stream:
-        return as_labels(np.lib.format.read_array(stream, allow_pickle=False)), {}
+        array = read_array(path, stream, path.stat().st_size, "the array")
+        arrays = {} if array is None else {path.stem: array}
+        return labels_from_arrays(arrays, str(path), label_field)
 
 
+PACKED_LABELS = ".label"
 # By the end of a file's name, with the dot and in lower case.
 READERS: dict[str, Callable[[Path, ReadOptions], PointCloud]] = {
     ".pcd.bin": read_nuscenes,
-    ".bin": read_kitti,
+    ".bin": read_bin,
     ".pcd": read_pcd,
     ".las": read_las,
     ".laz": read_las,
@@ -46,7 +52,7 @@ READERS: dict[str, Callable[[Path, ReadOptions], PointCloud]] = {
     **dict.fromkeys((".obj", ".stl", ".off", ".glb"), read_mesh),
 }
 LABEL_READERS: dict[str, LabelReader] = {
-    ".label": read_packed_labels,
+    PACKED_LABELS: read_packed_labels,
     ".npy": _read_npy_labels,
     ".npz": read_npz_labels,
 }
@@ -61,12 +67,14 @@ def read(
     path: str | os.PathLike[str],
     labels: str | os.PathLike[str] | None = None,
     *,
+    columns: int | Sequence[str] | None = None,
+    label_field: str | None = None,
     points: int = SAMPLED_POINTS,
     seed: int = 0,
 ) -> PointCloud:
     """Read a scan or a mesh; the end of its name decides the format.
 
-    - ``.bin``: KITTI, SemanticKITTI: x, y, z, intensity
+    - ``.bin``: float32 records: x, y, z, intensity (KITTI), or what `columns` says
     - ``.pcd.bin``: nuScenes: x, y, z, intensity, ring
     - ``.ply``: points, or a mesh if it has faces
     - ``.pcd``: Point Cloud Library: ascii, binary, binary_compressed
@@ -77,11 +85,18 @@ def read(
     Rows whose position is not finite hold no measurement (organized clouds of depth
     cameras have many) and are dropped, with their attributes and labels.
 
+    :mod:`voxax.io.columns` says which names of columns mean positions, colors, normals and
+    labels. A label that the file leaves open (NaN, "not set") is -1.
+
     Args:
         path: the file.
         labels: a ``.label``, ``.npy`` or ``.npz`` with one label per row of the file,
             or per point that is left. They replace labels inside the scan; a
             ``.label`` also adds the attribute ``instance``.
+        columns: of a file without names (``.bin``, an array [N, k]): the number of columns, or
+            their names such as ``("x", "y", "z", "red", "green", "blue")``; ``_`` leaves one out.
+        label_field: the column or array with the labels, in `labels` where that is given. By
+            default the first of :data:`voxax.io.columns.LABELS` that holds whole numbers.
         points: how many points to draw from the surface, for meshes only.
         seed: of that drawing.
 
@@ -90,20 +105,25 @@ def read(
 
     Raises:
         FileFormatError: a file is missing (then also a FileNotFoundError), empty,
-            broken, of an unknown kind, or has another number of labels than points.
+            broken, of an unknown kind, has another number of labels than points, or does not
+            say how many columns it has.
         InputError: `points` is not positive.
         MissingExtraError: the library for this format is not installed.
     """
     found = existing_file(path)
     extension = extension_of(found)
-    cloud = READERS[extension](found, ReadOptions(points=points, seed=seed))
+    if labels is not None and Path(labels).suffix.lower() == PACKED_LABELS and columns is None:
+        # Such labels come with sweeps of KITTI's, and their number is compared with the points'.
+        columns = len(KITTI_FIELDS) if extension == ".bin" else None
+    own = label_field if labels is None else None
+    cloud = READERS[extension](found, ReadOptions(columns, own, points, seed))
     finite = np.isfinite(cloud.positions).all(axis=1)
     left = int(finite.sum())
     if left == 0:
         why = f": {len(cloud)} rows, none with a finite position" if len(cloud) else ""
         raise FileFormatError(f"{found} holds no points{why}")
     if labels is not None:
-        values, attributes = read_labels_and_attributes(labels)
+        values, attributes = read_labels_and_attributes(labels, label_field)
         if len(values) not in (len(cloud), left):
             raise FileFormatError(
                 f"{len(values)} labels in {os.fspath(labels)} for {_counted(len(cloud), left)} "
@@ -141,24 +161,25 @@ def extension_of(path: Path) -> str:
     )
 
 
-def read_labels(path: str | os.PathLike[str]) -> np.ndarray:
+def read_labels(path: str | os.PathLike[str], label_field: str | None = None) -> np.ndarray:
     """Read the labels of a scan.
 
     Args:
         path: a SemanticKITTI ``.label`` (raw ids, without the object numbers), a
             ``.npy`` or a ``.npz``.
+        label_field: the array of the archive; by default one with a usual name, or the only one.
 
     Returns:
-        int32 [N].
+        int32 [N], -1 where the file leaves the label open.
 
     Raises:
         FileFormatError: missing, of another kind, or broken.
     """
-    return read_labels_and_attributes(path)[0]
+    return read_labels_and_attributes(path, label_field)[0]
 
 
 def read_labels_and_attributes(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str], label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read labels as :func:`read_labels`, and the other attributes of each point by name.
 
@@ -172,4 +193,4 @@ def read_labels_and_attributes(
             f"cannot read labels from {found}: its name ends in {found.suffix or 'nothing'}, "
             f"labels come from {', '.join(LABEL_READERS)}"
         )
-    return reader(found)
+    return reader(found, label_field)

@@ -10,84 +10,93 @@ There, class 0 means "ignore" and the classes are 1..19; here they are 0..18, an
 means "ignore", so that a model needs no output for points that never count.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from voxax.errors import FileFormatError, InputError
-from voxax.io.options import ReadOptions
+from voxax.errors import InputError
+from voxax.io.arrays import labels_from_arrays
+from voxax.io.columns import cloud_from_columns, named_rows
+from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud, as_labels
+from voxax.io.records import check_magic, check_width, records
 
 KITTI_FIELDS = ("x", "y", "z", "intensity")
 NUSCENES_FIELDS = (*KITTI_FIELDS, "ring")
 NO_RING = -1
 
 
-def read_kitti(path: Path, options: ReadOptions) -> PointCloud:
-    """Read a KITTI or SemanticKITTI ``.bin``: float32 x, y, z (meters) and intensity.
+def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
+    """Read float32 records without a header: of KITTI, or with the columns that are given.
+
+    ``options.columns`` has the number of columns or their names, whose meaning
+    :mod:`voxax.io.columns` says. Without it, these are KITTI's x, y, z (meters) and intensity,
+    unless the numbers speak against it (:func:`voxax.io.records.check_width`).
+
+    | data set | columns |
+    |---|---|
+    | KITTI, SemanticKITTI | ``x y z intensity`` |
+    | nuScenes, Lyft | ``x y z intensity ring`` |
+    | Waymo, as MMDetection3D stores it | ``x y z intensity elongation time`` |
+    | ScanNet, S3DIS, SUN RGB-D, as MMDetection3D stores them | ``x y z red green blue`` |
 
     Raises:
-        FileFormatError: the size is not a multiple of the 16-byte record.
+        FileFormatError: the file is of another kind, the size is not a multiple of the record, or
+            it is not clear how many columns there are.
     """
-    other = 4 * len(NUSCENES_FIELDS)
-    hint = ""
-    if path.stat().st_size % other == 0:
-        hint = (
-            f"; it divides into the {other}-byte records of nuScenes, whose files end in .pcd.bin"
-        )
-    rows = _records(path, "<f4", len(KITTI_FIELDS), "KITTI sweep", hint)
-    return PointCloud(rows[:, :3], {"intensity": rows[:, 3].copy()}, source=str(path))
+    check_magic(path)
+    if options.columns is None:
+        check_width(path, len(KITTI_FIELDS))
+        columns: int | Sequence[str] = KITTI_FIELDS
+    else:
+        columns = options.columns
+        if columns == len(KITTI_FIELDS):
+            columns = KITTI_FIELDS
+    width = columns if isinstance(columns, int) else len(columns)
+    rows = records(path, "<f4", width, "sweep")
+    return cloud_from_columns(named_rows(rows, columns, str(path)), str(path), options.label_field)
 
 
-def read_nuscenes(path: Path, options: ReadOptions) -> PointCloud:
+def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring.
 
-    The ring becomes int32, -1 where the file holds no number.
+    The ring becomes int32, -1 where the file holds no number. ``options.columns`` has other
+    columns, as for :func:`read_bin`.
 
     Raises:
         FileFormatError: the size is not a multiple of the 20-byte record.
     """
-    rows = _records(path, "<f4", len(NUSCENES_FIELDS), "nuScenes sweep")
-    ring = rows[:, 4]
+    if options.columns is not None:
+        return read_bin(path, options)
+    cloud = read_bin(path, replace(options, columns=NUSCENES_FIELDS))
+    ring = cloud.attributes["ring"]
     # Written so that NaN fails it: casting NaN to an integer is undefined.
     usable = (ring >= 0) & (ring < np.iinfo(np.int16).max)
-    attributes = {
-        "intensity": rows[:, 3].copy(),
-        "ring": np.where(usable, ring, NO_RING).astype(np.int32),
-    }
-    return PointCloud(rows[:, :3], attributes, source=str(path))
+    rings = np.where(usable, ring, NO_RING).astype(np.int32)
+    return replace(cloud, attributes=cloud.attributes | {"ring": rings})
 
 
-def read_packed_labels(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def read_packed_labels(
+    path: Path, label_field: str | None = None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read a SemanticKITTI ``.label``: uint32, low half the class, high half the object.
+
+    `label_field` is ``semantic`` or ``instance``, the half to return as labels.
 
     Returns:
         The raw class ids, int32 [N] (see :func:`to_common_classes`), and
         ``{"instance": int32 [N]}``.
 
     Raises:
-        FileFormatError: the size is not a multiple of 4 bytes.
+        FileFormatError: the size is not a multiple of 4 bytes, or there is no such field.
     """
-    packed = _records(path, "<u4", 1, "SemanticKITTI label file")[:, 0]
-    return (packed & 0xFFFF).astype(np.int32), {"instance": (packed >> 16).astype(np.int32)}
-
-
-def _records(path: Path, dtype: str, width: int, kind: str, hint: str = "") -> np.ndarray:
-    """Return all records, ``[N, width]`` numbers of four bytes in this machine's byte order.
-
-    Raises:
-        FileFormatError: a part of a record is left over.
-    """
-    size, record = path.stat().st_size, 4 * width
-    count, remainder = divmod(size, record)
-    if remainder:
-        raise FileFormatError(
-            f"{path} is not a whole {kind}: {size} bytes are {count} records of {record} bytes "
-            f"and {remainder} bytes left over{hint}"
-        )
-    rows = np.fromfile(path, dtype).reshape(count, width)
-    return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+    check_magic(path)
+    packed = records(path, "<u4", 1, "SemanticKITTI label file")[:, 0]
+    halves = {"semantic": packed & 0xFFFF, "instance": packed >> 16}
+    return labels_from_arrays(halves, str(path), label_field)
 
 
 IGNORED = -1

@@ -12,11 +12,13 @@ class ReadOptions:
 
     Args:
         columns: names of the columns, or their number, of a file that names none.
+        label_field: the column with the labels; None takes the usual ones.
         points: how many points to draw from the surface of a mesh.
         seed: of that drawing.
     """
 
     columns: int | Sequence[str] | None = None
+    label_field: str | None = None
     points: int = SAMPLED_POINTS
     seed: int = 0
 

@@ -1,61 +1,216 @@
 """PCD, the format of the Point Cloud Library.
 
-Source: "The PCD (Point Cloud Data) file format", pointclouds.org, version 0.7, as read
-by pypcd4.
+Source: "The PCD (Point Cloud Data) file format", pointclouds.org, versions 0.5 to 0.7, and what
+``pcl::PCDReader`` accepts beyond it.
 """
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
-from voxax.io.decoding import reading
-from voxax.io.options import ReadOptions
-from voxax.io.point_cloud import PointCloud, cloud_from_columns
+from voxax.io.columns import SKIPPED, cloud_from_columns
+from voxax.io.decoding import check_count, reading
+from voxax.io.numbers import number_columns
+from voxax.io.options import DEFAULT, ReadOptions
+from voxax.io.point_cloud import PointCloud
 
-PACKED_COLORS = ("rgb", "rgba")
-# pypcd4 gives this name to the columns that the file calls "_", which are padding.
-PADDING_PREFIX = "#$"
+# A header is a dozen lines; without a DATA line, a file of any size is something else.
+_HEADER_BYTES = 1 << 20
+_KINDS = {"F": "f", "I": "i", "U": "u"}
+_SIZES = {"F": (2, 4, 8), "I": (1, 2, 4, 8), "U": (1, 2, 4, 8)}
+# LZF makes at most 264 bytes of three.
+_LZF_RATIO = 88
 
 
-def read_pcd(path: Path, options: ReadOptions) -> PointCloud:
+def read_pcd(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a PCD file: ascii, binary or binary_compressed.
 
-    Packed colors are unpacked into ``rgb`` (uint8 [N, 3]); a column with a count of k
-    becomes an attribute [N, k]. Every row of the file is here, also those of an
-    organized cloud without a measurement (NaN): :func:`voxax.io.read` drops them.
+    :func:`voxax.io.columns.cloud_from_columns` sorts the fields; one with a count of k is a column
+    [N, k], and padding (``_``) is left out. Every row of the file is here, also those of an
+    organized cloud without a measurement (NaN): :func:`voxax.io.read` drops them. In an ascii file
+    an integer field with a NaN becomes float64.
 
     Raises:
         FileFormatError: the file is broken or cut short.
-        MissingExtraError: pypcd4 is not installed.
+        MissingExtraError: python-neo-lzf, which unpacks binary_compressed, is not installed.
     """
-    pypcd4 = import_extra("reading .pcd", "io", "pypcd4")
-    with reading(path, "PCD"):
-        content = pypcd4.PointCloud.from_path(path)
-        # One row of ascii comes back without its axis.
-        rows = np.atleast_1d(content.pc_data)
-        if len(rows) != content.metadata.points:
+    with reading(path, "PCD"), path.open("rb") as stream:
+        header = stream.read(_HEADER_BYTES)
+        found = re.search(rb"^[ \t]*DATA[ \t]+(\w+)[^\n]*(?:\n|$)", header, re.M | re.I)
+        if found is None:
+            raise FileFormatError(f"{path} has no line DATA, which ends the header of a PCD file")
+        layout = _layout(path, header[: found.start()])
+        stream.seek(found.end())
+        available = path.stat().st_size - found.end()
+        kind = found[1].lower()
+        if kind == b"ascii":
+            columns = _ascii(path, layout, stream.read())
+        elif kind == b"binary":
+            columns = _binary(path, layout, found.end(), available)
+        elif kind == b"binary_compressed":
+            columns = _compressed(path, layout, stream.read())
+        else:
             raise FileFormatError(
-                f"{path} is cut short: its header says {content.metadata.points} points, "
-                f"{len(rows)} are there"
+                f"{path} has DATA {kind.decode()!r}; known are ascii, binary and binary_compressed"
             )
+        return cloud_from_columns(columns, str(path), options.label_field)
+
+
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    dtype: np.dtype
+    count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of one point."""
+        return self.dtype.itemsize * self.count
+
+
+@dataclass(frozen=True)
+class _Layout:
+    fields: tuple[_Field, ...]  # those with a count of 0 are not here
+    points: int | None  # None where the header does not say
+
+    @property
+    def record(self) -> np.dtype:
+        """Type of a point; its fields are named by their places, as names may stand twice."""
+        kinds = [(f"f{i}", f.dtype, (f.count,)) for i, f in enumerate(self.fields)]
+        return np.dtype(kinds)
+
+    def columns(self, parts: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Name the fields' values [N, count]; without padding."""
         columns: dict[str, np.ndarray] = {}
-        for name, count in zip(content.metadata.fields, content.metadata.count, strict=True):
-            if name.startswith(PADDING_PREFIX):
-                continue
-            if count == 1:
-                columns[name] = rows[name]
-            else:
-                parts = [rows[f"{name}__{part:04d}"] for part in range(count)]
-                columns[name] = np.stack(parts, axis=1)
-        for name in PACKED_COLORS:
-            if name in columns and columns[name].dtype.itemsize == 4:
-                columns |= _unpacked(columns.pop(name))
-        return cloud_from_columns(columns, str(path))
+        for field, values in zip(self.fields, parts, strict=True):
+            if field.name != SKIPPED:
+                name = field.name
+                while name in columns:
+                    name += "_"
+                columns[name] = values[:, 0] if field.count == 1 else values
+        return columns
 
 
-def _unpacked(packed: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the bytes of 0xAARRGGBB, which PCL stores in the bits of a float32."""
-    bits = np.ascontiguousarray(packed).view(np.uint32)
-    shifts = {"red": 16, "green": 8, "blue": 0}
-    return {name: ((bits >> shift) & 0xFF).astype(np.uint8) for name, shift in shifts.items()}
+def _layout(path: Path, header: bytes) -> _Layout:
+    lines = {}
+    # Comments are in any encoding.
+    for line in header.decode("latin-1").splitlines():
+        words = line.partition("#")[0].split()
+        if words:
+            lines[words[0].upper()] = words[1:]
+    names = lines.get("FIELDS", lines.get("COLUMNS", []))
+    if not names:
+        raise FileFormatError(f"{path} names no fields: its header has no line FIELDS or COLUMNS")
+
+    def values(key: str, default: str) -> list[str]:
+        given = lines.get(key, [default] * len(names))
+        if len(given) != len(names):
+            raise FileFormatError(
+                f"{path} is broken: FIELDS names {len(names)} fields, {key} has {len(given)} values"
+            )
+        return given
+
+    fields = []
+    for name, size, kind, count in zip(
+        names, values("SIZE", "4"), values("TYPE", "F"), values("COUNT", "1"), strict=True
+    ):
+        number, bytes_of_one = _whole(path, "COUNT", count), _whole(path, "SIZE", size)
+        if name == SKIPPED:
+            fields.append(_Field(name, np.dtype("u1"), number * bytes_of_one))
+        elif bytes_of_one not in _SIZES.get(kind.upper(), ()):
+            raise FileFormatError(
+                f"{path} is broken: its field {name} has TYPE {kind} and SIZE {size}; types are "
+                "F of 2, 4 or 8 bytes, I and U of 1, 2, 4 or 8"
+            )
+        else:
+            dtype = np.dtype(f"<{_KINDS[kind.upper()]}{bytes_of_one}")
+            fields.append(_Field(name, dtype, number))
+    points = None
+    if "POINTS" in lines:
+        points = _whole(path, "POINTS", *lines["POINTS"][:1])
+    elif "WIDTH" in lines:
+        points = _whole(path, "WIDTH", *lines["WIDTH"][:1])
+        points *= _whole(path, "HEIGHT", *lines.get("HEIGHT", ["1"])[:1])
+    return _Layout(tuple(field for field in fields if field.count), points)
+
+
+def _whole(path: Path, key: str, text: str = "") -> int:
+    if not text.isdecimal():
+        raise FileFormatError(f"{path} is broken: {key} is {text!r}, not a whole number")
+    return int(text)
+
+
+def _ascii(path: Path, layout: _Layout, text: bytes) -> dict[str, np.ndarray]:
+    width = sum(field.count for field in layout.fields)
+    if layout.points is not None:
+        # A digit and a separator for each number, but the last.
+        check_count(path, "points", layout.points, max(1, 2 * width), len(text) + 1)
+    kinds = [field.dtype for field in layout.fields for _ in range(field.count)]
+    numbers = number_columns(path, text, kinds)
+    _check_rows(path, layout, len(numbers[0]) if numbers else 0)
+    parts, first = [], 0
+    for field in layout.fields:
+        parts.append(np.stack(numbers[first : first + field.count], axis=1))
+        first += field.count
+    return layout.columns(parts)
+
+
+def _binary(path: Path, layout: _Layout, begin: int, available: int) -> dict[str, np.ndarray]:
+    record = layout.record
+    there = available // record.itemsize
+    if layout.points is not None:
+        check_count(path, "points", layout.points, record.itemsize, available)
+        there = layout.points
+    # Mapped: what is kept is copied, and padding is never read.
+    if there:
+        rows = np.memmap(path, record, "r", begin, (there,))
+    else:
+        rows = np.zeros(0, record)
+    return layout.columns([rows[name] for name in record.names or ()])
+
+
+def _compressed(path: Path, layout: _Layout, content: bytes) -> dict[str, np.ndarray]:
+    if len(content) < 8:
+        raise FileFormatError(f"{path} is cut short: {len(content)} bytes follow its header")
+    packed, size = (int(n) for n in np.frombuffer(content, "<u4", 2))
+    check_count(path, "compressed bytes", packed, 1, len(content) - 8)
+    fields = layout.fields
+    point = sum(field.size for field in fields)
+    if layout.points is None or size != layout.points * point:
+        # The Point Cloud Library leaves out padding when it compresses.
+        fields = tuple(field for field in fields if field.name != SKIPPED)
+        point = sum(field.size for field in fields)
+    points = size // max(point, 1) if layout.points is None else layout.points
+    if size != points * point:
+        raise FileFormatError(
+            f"{path} is broken: its header says {points} points of {point} bytes, and its data "
+            f"unpack to {size}"
+        )
+    data = content[8 : 8 + packed]
+    # As they are, where packing would have made them longer.
+    if packed != size:
+        check_count(path, "unpacked bytes", size, 1, _LZF_RATIO * packed)
+        lzf = import_extra("reading .pcd of DATA binary_compressed", "io", "lzf")
+        data = lzf.decompress(data, size)
+        if data is None or len(data) != size:
+            raise FileFormatError(
+                f"{path} is broken: its compressed data do not unpack to {size} bytes"
+            )
+    parts, begin = [], 0
+    for field in fields:
+        # Field after field; within one, point after point.
+        flat = np.frombuffer(data, field.dtype, points * field.count, begin)
+        parts.append(flat.reshape(points, field.count))
+        begin += points * field.size
+    return _Layout(fields, points).columns(parts)
+
+
+def _check_rows(path: Path, layout: _Layout, rows: int) -> None:
+    if layout.points is not None and layout.points != rows:
+        state = "cut short" if rows < layout.points else "broken"
+        raise FileFormatError(
+            f"{path} is {state}: its header says {layout.points} points, {rows} are there"
+        )

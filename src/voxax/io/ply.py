@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike
 
 from voxax._atomic_file import replacing
 from voxax.errors import FileFormatError, InputError, import_extra
+from voxax.io.columns import cloud_from_columns
 from voxax.io.decoding import MissingFileError, reading
 from voxax.io.mesh import fan_triangles, sample_surface
 from voxax.io.options import ReadOptions
-from voxax.io.point_cloud import PointCloud, as_labels, cloud_from_columns, to_uint8
+from voxax.io.point_cloud import PointCloud, as_labels, to_uint8
 
 # Enough to reach the format, which is among the first lines.
 HEADER_BYTES = 4096
@@ -28,7 +29,7 @@ def read_ply(path: Path, options: ReadOptions) -> PointCloud:
     """Read a PLY file, ascii or binary of either byte order.
 
     A file without faces is a point cloud; its columns are sorted as
-    :func:`voxax.io.point_cloud.cloud_from_columns` says. A file with faces is a mesh:
+    :func:`voxax.io.columns.cloud_from_columns` says. A file with faces is a mesh:
     ``options.points`` points are drawn evenly from its surface.
 
     Raises:
@@ -38,7 +39,7 @@ def read_ply(path: Path, options: ReadOptions) -> PointCloud:
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
         data = _load(plyfile, path)
-        cloud = _vertices(plyfile, data, path)
+        cloud = _vertices(plyfile, data, path, options.label_field)
         if "face" not in data or data["face"].count == 0:
             return cloud
         triangles = fan_triangles(_polygons(data["face"], path))
@@ -119,7 +120,9 @@ def write_ply(
         plyfile.PlyData([element], byte_order="<").write(stream)
 
 
-def _vertices(plyfile: ModuleType, data: Any, path: Path) -> PointCloud:
+def _vertices(
+    plyfile: ModuleType, data: Any, path: Path, label_field: str | None = None
+) -> PointCloud:
     if "vertex" not in data:
         held = ", ".join(element.name for element in data.elements) or "nothing"
         raise FileFormatError(f"{path} has no vertices; it holds {held}")
@@ -129,7 +132,7 @@ def _vertices(plyfile: ModuleType, data: Any, path: Path) -> PointCloud:
         for prop in vertices.properties
         if not isinstance(prop, plyfile.PlyListProperty)
     }
-    return cloud_from_columns(columns, str(path))
+    return cloud_from_columns(columns, str(path), label_field)
 
 
 def _load(plyfile: ModuleType, path: Path) -> Any:

@@ -1,16 +1,12 @@
-"""Point clouds in memory: the form that every file reader returns.
+"""Point clouds in memory: the form that every file reader returns."""
 
-:func:`cloud_from_columns` makes one from the named columns that PLY, PCD and LAS files hold.
-"""
-
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from voxax.errors import FileFormatError, InputError
+from voxax.errors import InputError
 
 INT32 = np.iinfo(np.int32)
 
@@ -166,73 +162,31 @@ def as_labels(values: ArrayLike) -> np.ndarray:
     return labels.astype(np.int32, copy=False)
 
 
-POSITION = ("x", "y", "z")
-COLOR = ("red", "green", "blue")
-NORMAL = ("nx", "ny", "nz")
-LABEL_NAMES = ("label", "labels", "semantic", "class", "classification")
-
-# CloudCompare writes every column of its own with this prefix.
-CLOUDCOMPARE_PREFIX = "scalar_"
-
-
-def cloud_from_columns(columns: Mapping[str, np.ndarray], source: str) -> PointCloud:
-    """Sort named columns into positions, colors, normals, labels and the rest.
-
-    Names are matched without regard to case and without CloudCompare's ``scalar_``.
-    ``x y z`` become the positions, ``red green blue`` the attribute ``rgb`` (uint8
-    [N, 3]), ``nx ny nz`` the attribute ``normals``, and the first of ``label``,
-    ``labels``, ``semantic``, ``class`` and ``classification`` the labels. Every other
-    column keeps its name.
-
-    Args:
-        columns: arrays [N] or [N, k].
-        source: goes into the cloud, and into messages.
-
-    Raises:
-        FileFormatError: ``x``, ``y`` or ``z`` is missing.
-        InputError: the labels are not whole numbers, or a length differs.
-    """
-    named: dict[str, np.ndarray] = {}
-    for name, values in columns.items():
-        plain = name.lower().removeprefix(CLOUDCOMPARE_PREFIX)
-        named[name if plain in named else plain] = _native(values)
-    missing = [name for name in POSITION if name not in named]
-    if missing:
-        raise FileFormatError(
-            f"{source} has no column {', '.join(missing)}; its columns are "
-            f"{', '.join(columns) or 'none'}"
-        )
-    positions = _stacked(named, POSITION).astype(np.float64)
-    attributes: dict[str, np.ndarray] = {}
-    if all(name in named for name in COLOR):
-        attributes["rgb"] = to_uint8(_stacked(named, COLOR))
-    if all(name in named for name in NORMAL):
-        attributes["normals"] = _stacked(named, NORMAL)
-    label = next((name for name in LABEL_NAMES if name in named and named[name].ndim == 1), None)
-    labels = None if label is None else as_labels(named.pop(label))
-    return PointCloud(positions, named | attributes, labels, source)
-
-
 def to_uint8(colors: np.ndarray) -> np.ndarray:
     """Return colors of any usual scale as uint8 of the same shape.
 
-    Floats up to 1 are scaled by 255. Wider integers above 255 lose their low byte;
-    where no value is above 255 they are taken as they are, because many scanners
-    write 8-bit colors into the 16-bit fields of LAS.
+    | values | scale |
+    |---|---|
+    | uint8, and int8 with the same bits | as they are |
+    | floats up to 1; up to 2 where some are between 0 and 1 | 0 to 1: times 255 |
+    | floats above 1023 | 0 to 65535: the low byte is dropped |
+    | other floats | 0 to 255 |
+    | wider integers with a value above 255 | 0 to 65535: the low byte is dropped |
+    | wider integers up to 255, which many scanners write into LAS | as they are |
+
+    One scale holds for the whole array. What is beyond it is clipped, NaN is 0.
     """
     if colors.dtype == np.uint8:
         return colors
-    top = colors.max(initial=0)
-    if colors.dtype.kind == "f":
-        scaled = np.nan_to_num(colors) * (255 if top <= 1 else 1)
-        return np.rint(np.clip(scaled, 0, 255)).astype(np.uint8)
-    return np.clip(colors >> 8 if top > 255 else colors, 0, 255).astype(np.uint8)
-
-
-def _native(values: np.ndarray) -> np.ndarray:
-    """Return a contiguous copy in this machine's byte order, free of the file's buffer."""
-    return np.array(values, dtype=values.dtype.newbyteorder("="), order="C")
-
-
-def _stacked(named: dict[str, np.ndarray], names: tuple[str, ...]) -> np.ndarray:
-    return np.stack([named.pop(name) for name in names], axis=1)
+    if colors.dtype == np.int8:
+        return colors.view(np.uint8)
+    if colors.dtype.kind != "f":
+        top = colors.max(initial=0)
+        return np.clip(colors >> 8 if top > 255 else colors, 0, 255).astype(np.uint8)
+    known = np.nan_to_num(colors, posinf=0, neginf=0)
+    top = known.max(initial=0)
+    if top <= 1 or (top <= 2 and ((known > 0) & (known < 1)).any()):
+        known = known * 255
+    elif top > 1023:
+        known = np.floor(known / 256)
+    return np.rint(np.clip(known, 0, 255)).astype(np.uint8)

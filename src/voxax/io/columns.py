@@ -1,0 +1,334 @@
+"""What the named columns of a file mean: one rule for every format that has names.
+
+| quantity | names, in order of precedence |
+|---|---|
+| positions | ``x y z``; or an array ``xyz``, ``positions``, ``points``, ``coord``, ``coords``, ``pos`` |
+| ``rgb`` | ``red green blue``, ``r g b``, ``diffuse_red ...``; an array ``rgb``, ``rgba``, ``color(s)``, ``colour(s)``; packed ``rgb``, ``rgba`` |
+| ``normals`` | ``nx ny nz``, ``normal_x normal_y normal_z``; an array ``normals``, ``normal`` |
+| labels | see ``LABELS`` |
+
+Case does not matter, nor does the ``scalar_`` that CloudCompare puts before names of its own.
+"""  # noqa: E501  (a table)
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from voxax.errors import FileFormatError, InputError
+from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
+
+POSITION = ("x", "y", "z")
+POSITION_ARRAYS = ("xyz", "positions", "points", "coord", "coords", "pos")
+COLORS = (
+    ("red", "green", "blue"),
+    ("r", "g", "b"),
+    ("diffuse_red", "diffuse_green", "diffuse_blue"),
+)
+PACKED_COLORS = ("rgb", "rgba")
+COLOR_ARRAYS = (*PACKED_COLORS, "color", "colors", "colour", "colours")
+NORMALS = (("nx", "ny", "nz"), ("normal_x", "normal_y", "normal_z"))
+NORMAL_ARRAYS = ("normals", "normal")
+LABELS = (
+    "semantic",  # KITTI-360, whose `instance` is the object
+    "semantic_gt",
+    "semantic_gt20",  # ScanNet as Pointcept's first releases store it
+    "segment",  # and its later ones
+    "sem_class",  # DALES Objects, whose `ins_class` is the object
+    "class",  # S3DIS, SensatUrban; Paris-Lille-3D and Paris-rue-Madame, whose `label` is the object
+    "label",  # ScanNet, Toronto-3D (scalar_Label), the Point Cloud Library
+    "labels",
+    "classification",  # LAS and what CloudCompare makes of it
+    "category",
+)
+"""Names of columns with class ids. The first that holds whole numbers is taken, because a file
+with a ``class`` and a ``label`` has the object in ``label``; the others stay attributes."""
+
+# Attributes that have one name whatever the file's spelling: those that PointCloud documents.
+ATTRIBUTES = ("intensity", "ring", "time", "instance")
+# CloudCompare writes every column of its own with this prefix.
+CLOUDCOMPARE_PREFIX = "scalar_"
+# Name of a column that is left out: padding.
+SKIPPED = "_"
+UNKNOWN = -1
+# What writers put where a class is not set: the largest unsigned, and NaN made an integer.
+_UNSET = (2**32 - 1, 2**63 - 1, 2**64 - 1, -(2**63))
+
+
+def cloud_from_columns(
+    columns: Mapping[str, np.ndarray], source: str, label_field: str | None = None
+) -> PointCloud:
+    """Sort named columns into positions, colors, normals, labels and the rest.
+
+    The module's table has the names. Every other column is an attribute and keeps its name,
+    without CloudCompare's ``scalar_``. Columns of an array of positions beyond the third are
+    ``column_3``, ``column_4``, ....
+
+    Args:
+        columns: arrays [N] or [N, k], or structured [N], whose fields are columns.
+        source: goes into the cloud, and into messages.
+        label_field: the column with the labels; None takes the first of ``LABELS`` whose values
+            are whole numbers.
+
+    Raises:
+        FileFormatError: there are no positions, or no `label_field`, or it has no whole numbers.
+        InputError: a length differs.
+    """
+    named = _Columns(columns)
+    positions = named.stacked((POSITION,), np.float64)
+    if positions is None:
+        positions = named.array(POSITION_ARRAYS)
+        if positions is None:
+            missing = [name for name in POSITION if named.find(name) is None]
+            raise FileFormatError(
+                f"{source} has no column {', '.join(missing)}; its columns are "
+                f"{', '.join(columns) or 'none'}"
+            )
+        if positions.ndim == 2 and positions.shape[1] > 3:
+            for column in range(3, positions.shape[1]):
+                named.put(f"column_{column}", positions[:, column])
+            positions = positions[:, :3]
+    labels = named.labels(label_field, source)
+    rgb = named.colors()
+    normals = named.stacked(NORMALS)
+    if normals is None:
+        normals = named.array(NORMAL_ARRAYS, widths=(3,))
+    attributes = named.rest()
+    if rgb is not None:
+        attributes["rgb"] = rgb
+    if normals is not None:
+        attributes["normals"] = _owned(normals)
+    return PointCloud(positions, attributes, labels, source)
+
+
+def find_name(names: Collection[str], plain: str) -> str | None:
+    """Return the name among `names` that is `plain`, or else that is but for case and prefix."""
+    if plain in names:
+        return plain
+    return next((name for name in names if _plain(name) == _plain(plain)), None)
+
+
+class _Columns:
+    """Columns by their own names, found by plain ones; what is taken is no longer there."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
+        self._columns: dict[str, np.ndarray] = {}
+        for name, values in columns.items():
+            if values.dtype.names is None:
+                self.put(name, values)
+            else:
+                for field in values.dtype.names:
+                    self.put(field, values[field])
+
+    def put(self, name: str, values: np.ndarray) -> None:
+        while name in self._columns:
+            name += "_"
+        self._columns[name] = values
+
+    def find(self, plain: str) -> str | None:
+        return find_name(self._columns, plain)
+
+    def stacked(
+        self, groups: Iterable[tuple[str, ...]], dtype: type | None = None
+    ) -> np.ndarray | None:
+        """Take the first group whose columns [N] are all there, as one array [N, k]."""
+        for group in groups:
+            names = [self.find(plain) for plain in group]
+            if all(name is not None and _is_numbers(self._columns[name], 1) for name in names):
+                parts = [self._columns.pop(name) for name in names if name is not None]
+                return np.stack(parts, axis=1, dtype=dtype or np.result_type(*parts))
+        return None
+
+    def array(
+        self, plains: Iterable[str], widths: tuple[int, ...] | None = None
+    ) -> np.ndarray | None:
+        """Take the first array of one of these names; only one [N, k], where `widths` has k."""
+        for plain in plains:
+            name = self.find(plain)
+            if name is not None:
+                values = self._columns[name]
+                if widths is None or (_is_numbers(values, 2) and values.shape[1] in widths):
+                    return self._columns.pop(name)
+        return None
+
+    def colors(self) -> np.ndarray | None:
+        """Take the colors, uint8 [N, 3]; the fourth of an array stays, as ``alpha``."""
+        found = self.stacked(COLORS)
+        if found is None:
+            found = self.array(COLOR_ARRAYS, widths=(3, 4))
+        if found is not None:
+            if found.shape[1] == 4:
+                self.put("alpha", found[:, 3])
+            return to_uint8(found[:, :3])
+        for plain in PACKED_COLORS:
+            name = self.find(plain)
+            if name is not None:
+                values = self._columns[name]
+                if _is_numbers(values, 1) and values.dtype.itemsize in (4, 8):
+                    return unpacked_colors(self._columns.pop(name))
+        return None
+
+    def labels(self, label_field: str | None, source: str) -> np.ndarray | None:
+        if label_field is not None:
+            name = self.find(label_field)
+            if name is None:
+                raise FileFormatError(
+                    f"{source} has no column {label_field!r} to take labels from; its columns are "
+                    f"{', '.join(self._columns) or 'none'}"
+                )
+            return chosen_labels(self._columns.pop(name), f"column {name!r} of {source}")
+        for plain in LABELS:
+            name = self.find(plain)
+            labels = None if name is None else labels_of(self._columns[name])
+            if labels is not None:
+                del self._columns[name]  # type: ignore[arg-type]
+                return labels
+        return None
+
+    def rest(self) -> dict[str, np.ndarray]:
+        kept: dict[str, np.ndarray] = {}
+        for name, values in self._columns.items():
+            plain = _plain(name)
+            own = plain if plain in ATTRIBUTES else _without_prefix(name)
+            kept[name if own in kept else own] = _owned(values)
+        return kept
+
+
+def _is_numbers(values: np.ndarray, dimensions: int) -> bool:
+    return values.ndim == dimensions and values.dtype.kind in "biuf"
+
+
+def _without_prefix(name: str) -> str:
+    prefixed = name.lower().startswith(CLOUDCOMPARE_PREFIX)
+    return name[len(CLOUDCOMPARE_PREFIX) :] if prefixed else name
+
+
+def _plain(name: str) -> str:
+    return _without_prefix(name).strip().lower()
+
+
+def _owned(values: np.ndarray) -> np.ndarray:
+    """Return a contiguous array in this machine's byte order, free of the file's buffer."""
+    native = values.dtype.newbyteorder("=")
+    owned = type(values) is np.ndarray and values.base is None and values.flags.c_contiguous
+    return values if owned and values.dtype == native else np.array(values, native, order="C")
+
+
+def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray | None:
+    """Return a column as labels, or None if it does not hold class ids.
+
+    Class ids are whole numbers in the range of int32, in a column of any type. NaN, infinity and
+    what writers put for "not set" (the largest unsigned number of 32 or 64 bits) become -1.
+
+    Args:
+        values: [N] or [N, 1].
+        fractions_unknown: a fraction is an unknown label; otherwise a column with one does not
+            hold class ids.
+
+    Returns:
+        int32 [N], -1 where the label is unknown; None also where all are.
+    """
+    column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if column.ndim != 1 or column.dtype.kind not in "biuf":
+        return None
+    if column.dtype.kind == "f":
+        # 2**32 - 1 rounds to 2**32 in float32; NaN fails the comparison.
+        unset = ~(np.abs(column) < 2**32 - 1)
+        fractions = ~unset & (column != np.rint(column))
+        if fractions.any() and not fractions_unknown:
+            return None
+        unset |= fractions
+    elif np.can_cast(column.dtype, np.int32):
+        return column.astype(np.int32)
+    else:
+        limits = np.iinfo(column.dtype)
+        held = [value for value in _UNSET if limits.min <= value <= limits.max]
+        unset = np.isin(column, np.array(held, column.dtype))
+    known = np.where(unset, np.zeros((), column.dtype), column)
+    if len(known) and (unset.all() or known.min() < INT32.min or known.max() > INT32.max):
+        return None
+    return np.where(unset, np.int32(UNKNOWN), known.astype(np.int32))
+
+
+def known_labels(values: np.ndarray) -> np.ndarray:
+    """Return what can only be labels as int32 [N], -1 where unknown; see :func:`labels_of`.
+
+    Raises:
+        InputError: some values are no class ids; names the first.
+    """
+    labels = labels_of(values)
+    return as_labels(values) if labels is None else labels
+
+
+def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
+    """Return a column that the caller named as labels; a fraction in it is an unknown label.
+
+    Raises:
+        FileFormatError: no value is a class id; names `what`.
+    """
+    labels = labels_of(values, fractions_unknown=True)
+    if labels is None:
+        some = ", ".join(str(value) for value in values.flat[:3])
+        raise FileFormatError(
+            f"{what} holds no labels, which are whole numbers [N] within int32: it is "
+            f"{values.dtype} {list(values.shape)}, such as {some or 'nothing'}"
+        )
+    return labels
+
+
+def unpacked_colors(packed: np.ndarray) -> np.ndarray:
+    """Return the colors of 0xAARRGGBB.
+
+    The Point Cloud Library stores these bits in a float32; other writers store the number itself,
+    in an integer or a float, or the float32 in a float64. Floats are taken as the number where
+    all are whole and some are above 0: bits give whole floats for a few alphas only.
+
+    Args:
+        packed: [N], integers or floats of 4 or 8 bytes.
+
+    Returns:
+        uint8 [N, 3]; black where NaN was written as text.
+    """
+    packed = np.ascontiguousarray(packed).astype(packed.dtype.newbyteorder("="), copy=False)
+    if packed.dtype.kind == "f":
+        limit = 2.0**24 if packed.dtype.itemsize == 4 else 2.0**32
+        with np.errstate(all="ignore"):
+            known = packed[np.isfinite(packed)]
+            whole = (known == np.rint(known)) & (known >= 0) & (known < limit)
+            if whole.all() and (known > 0).any():
+                packed = np.where(np.isfinite(packed), packed, 0).astype(np.uint32)
+            else:
+                packed = packed.astype(np.float32).view(np.uint32)
+                packed = np.where(packed == 0x7FC00000, np.uint32(0), packed)
+    bits = packed.astype(np.uint64)
+    return np.stack([(bits >> shift & 0xFF).astype(np.uint8) for shift in (16, 8, 0)], axis=1)
+
+
+def named_rows(
+    rows: np.ndarray, columns: int | Sequence[str] | None, source: str
+) -> dict[str, np.ndarray]:
+    """Name the columns of an array that has no names.
+
+    Args:
+        rows: [N, k].
+        columns: k names, of which ``_`` leaves a column out; or k, or None, for ``x``, ``y``,
+            ``z``, ``column_3``, ``column_4``, ....
+        source: goes into messages.
+
+    Raises:
+        FileFormatError: the file has another number of columns, or fewer than 3.
+        InputError: a name stands twice.
+    """
+    width = rows.shape[1]
+    if columns is None or isinstance(columns, int):
+        given = width if columns is None else columns
+        names = (*POSITION, *(f"column_{column}" for column in range(3, given)))
+    else:
+        names = tuple(columns)
+        twice = {name for name in names if name != SKIPPED and names.count(name) > 1}
+        if twice:
+            raise InputError(f"columns {', '.join(names)}: {', '.join(sorted(twice))} stands twice")
+        given = len(names)
+    if given != width or width < len(POSITION):
+        said = f", not the {given} that columns says" if given != width else ": 3 are needed"
+        raise FileFormatError(f"{source} has {width} columns{said}")
+    return {name: rows[:, k] for k, name in enumerate(names) if name != SKIPPED}

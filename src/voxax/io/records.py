@@ -1,0 +1,160 @@
+"""Files of bare little-endian numbers, without a header that says what they are.
+
+Such a file is checked before it is read: by the first bytes, which formats with a header begin
+with, and by how its numbers repeat from record to record.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from voxax.errors import FileFormatError
+
+# The first bytes of formats that files of this name have been found to hold.
+MAGICS = {
+    b"CCB": "CloudCompare's own .bin: save it there as .ply or .las",
+    b"# .PCD": "a .pcd",
+    b"VERSION": "a .pcd",
+    b"ply": "a .ply",
+    b"LASF": "a .las or .laz",
+    b"PK\x03\x04": "a zip archive, such as .npz or .pth",
+    b"\x93NUMPY": "a .npy",
+    b"\x1f\x8b\x08": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+    b"\x04\x22\x4d\x18": "LZ4",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"7z\xbc\xaf": "7-Zip",
+    b"\x89HDF": "HDF5",
+    b"ASTM-E57": "E57",
+    b"glTF": "a .glb",
+    b"\x89PNG": "a PNG picture",
+    b"\x80\x02": "a Python pickle",
+    b"\x80\x03": "a Python pickle",
+    b"\x80\x04\x95": "a Python pickle",
+    b"\x80\x05\x95": "a Python pickle",
+    b"#ROSBAG": "a ROS bag",
+    b"\x89MCAP": "a ROS 2 bag (MCAP)",
+    b"SQLite": "an SQLite data base",
+    b"\x7fELF": "a program",
+    b"version https://git-lfs": "a pointer of Git LFS: fetch the file with `git lfs pull`",
+}
+# So many numbers at the begin tell how they repeat.
+_LOOKED_AT = 1 << 16
+_WIDTHS = range(3, 13)
+# Beyond these a float32 is no coordinate, color or intensity, but bits of something else.
+_SMALLEST, _LARGEST = 1e-15, 1e15
+
+
+def check_magic(path: Path) -> None:
+    """Refuse a file that begins as another format does, or with text.
+
+    Raises:
+        FileFormatError: names that format.
+    """
+    with path.open("rb") as stream:
+        begin = stream.read(256)
+    kind = next((kind for magic, kind in MAGICS.items() if begin.startswith(magic)), None)
+    text = len(begin) > 15 and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in begin)
+    if kind is None and text:
+        kind = f"text ({begin[:24].decode('ascii')!r} ...)"
+    if kind is not None:
+        raise FileFormatError(
+            f"{path} holds no bare numbers, as its name says: by its first bytes it is {kind}"
+        )
+
+
+def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
+    """Return all records, ``[N, width]`` numbers of four bytes in this machine's byte order.
+
+    Raises:
+        FileFormatError: a part of a record is left over.
+    """
+    size, record = path.stat().st_size, 4 * width
+    count, remainder = divmod(size, record)
+    if remainder:
+        raise FileFormatError(
+            f"{path} is not a whole {kind}: {size} bytes are {count} records of "
+            f"{record} bytes and {remainder} bytes left over{_hint(size)}"
+        )
+    rows = np.fromfile(path, dtype).reshape(count, width)
+    return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+
+def check_width(path: Path, width: int) -> None:
+    """Refuse a file of float32 records that could as well have another number of columns.
+
+    Numbers of one column are alike: neighbors in a scan are near each other, and a height is no
+    intensity. So the numbers of the file differ least from those one record before. `width` holds
+    unless another number of columns divides the file as well and its numbers repeat as well.
+
+    Raises:
+        FileFormatError: they do; names the other numbers of columns, and how to give one. Or the
+            numbers are no float32 measurements.
+    """
+    size = path.stat().st_size
+    if size % (4 * width):
+        return
+    numbers = np.fromfile(path, "<f4", count=_LOOKED_AT)
+    known = numbers[np.isfinite(numbers)]
+    magnitude = np.abs(known[known != 0])
+    odd = (magnitude < _SMALLEST) | (magnitude > _LARGEST)
+    if np.count_nonzero(odd) > max(1, 0.05 * len(known)):
+        raise FileFormatError(
+            f"{path} does not hold float32 measurements: {odd.mean():.0%} of its numbers are below "
+            f"{_SMALLEST:g} or above {_LARGEST:g}, such as {magnitude[odd][0]:.3g}; integers "
+            "(labels, masks) and float64 look so"
+        )
+    step = _steps(numbers)
+    others = [other for other in _WIDTHS if other != width and size % (4 * other) == 0]
+    likely = [other for other in others if _rivals(other, width, step, len(numbers))]
+    if likely:
+        best = min(likely, key=lambda other: step[other])
+        raise FileFormatError(
+            f"it is not clear how many columns {path} has: by its numbers, not {width} but "
+            f"{best}, or either; give columns={best} or names such as "
+            "columns=('x', 'y', 'z', 'red', 'green', 'blue') (--columns on the command line)"
+        )
+
+
+def _rivals(other: int, width: int, step: dict[int, float], count: int) -> bool:
+    """Return whether the numbers repeat with `other` about as well as with `width`."""
+    if step[other] > 1 - 2.5 / np.sqrt(count):
+        return False  # as in noise
+    if other % width == 0:
+        # They repeat with every multiple too; alternating rows of sensors even a little better.
+        return step[other] < 0.5 * step[width]
+    return step[other] < 1.25 * step[width] or max(step[other], step[width]) < 0.4
+
+
+def _steps(numbers: np.ndarray) -> dict[int, float]:
+    """Return, for each number of columns, the mean squared step from record to record.
+
+    Steps are of ranks, signed and absolute, and relative to what noise would make, which is 1.
+    """
+    finite = np.where(np.isfinite(numbers), numbers, 0)
+    ranks = [_ranks(finite), _ranks(np.abs(finite))]
+    means = {}
+    for width in _WIDTHS:
+        steps = [
+            np.mean((rank[width:] - rank[:-width]) ** 2) / (2 * rank.var())
+            for rank in ranks
+            if len(rank) > width and rank.var() > 0
+        ]
+        means[width] = float(np.mean(steps)) if steps else 1.0
+    return means
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - counts / 2)[place]
+
+
+def _hint(size: int) -> str:
+    fitting = [width for width in (4, 5, 6, *_WIDTHS) if size % (4 * width) == 0]
+    if not fitting:
+        return ""
+    hint = f"; {', '.join(map(str, sorted(set(fitting))))} columns divide it: give columns="
+    if 5 in fitting:
+        hint += ", or for the 5 of nuScenes, end its name in .pcd.bin"
+    return hint
