@@ -29,7 +29,9 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def check_count(path: Path, what: str, count: int, smallest: int, available: int) -> None:
+def check_count(
+    path: Path, what: str, count: int, smallest: int, available: int, *, exact: bool = True
+) -> None:
     """Compare a count that a header claims with what the file can hold.
 
     To be called before memory is taken for `count` of them.
@@ -40,6 +42,7 @@ def check_count(path: Path, what: str, count: int, smallest: int, available: int
         count: the claim.
         smallest: bytes that one of them takes in the file, at least.
         available: bytes of the file that are left for them.
+        exact: each takes just these bytes.
 
     Raises:
         FileFormatError: the count is negative, or more than fit.
@@ -48,8 +51,9 @@ def check_count(path: Path, what: str, count: int, smallest: int, available: int
     if count < 0:
         raise FileFormatError(f"{path} is broken: its header says {count} {what}")
     if count > fit:
+        found = f"{fit}" if exact else f"at most {fit}"
         raise FileFormatError(
-            f"{path} is cut short: its header says {count} {what}, {fit} are there"
+            f"{path} is cut short: its header says {count} {what}, {found} are there"
         )
 
 

@@ -3,24 +3,43 @@
 Source: ASPRS LAS Specification 1.4, as read by laspy; LAZ is unpacked by lazrs.
 """
 
+import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from voxax.errors import import_extra
-from voxax.io.decoding import check_count, reading
+from voxax.errors import FileFormatError, import_extra
+from voxax.io.decoding import check_count, is_panic, reading
+from voxax.io.laz import checked_count
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud, to_uint8
 
-# Dimensions of the file that go into the cloud, and their names there.
-DIMENSIONS = {
+# Fields that are always kept, and their names in the cloud.
+RENAMED = {
     "intensity": "intensity",
     "return_number": "return_number",
     "number_of_returns": "number_of_returns",
     "gps_time": "time",
 }
-COLORS = ("red", "green", "blue")
+POSITION = ("X", "Y", "Z")
+COLOR = ("red", "green", "blue")
+CLASSES = "classification"
+# Names in the cloud that no field of the file has.
+OWN = ("positions", "rgb")
+
+SIGNATURE = b"LASF"
+# The header of LAS 1.1, the shortest one, and where it says how many records follow.
+HEADER_BYTES = 227
+COUNTS = struct.Struct("<HII")
+COUNTS_AT = 94
+LEGACY_POINTS_AT = 107
+RECORD_HEADER_BYTES = 54
+
+# Points decoded at a time: what a broken file can take is bounded by what it holds.
+PIECE = 200_000
 
 
 def read_las(path: Path, options: ReadOptions) -> PointCloud:
@@ -30,7 +49,14 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
     system (some are in feet). The classification becomes the labels: the ASPRS codes,
     e.g. 2 for ground and 6 for a building. Where every point has code 0, "never
     classified", there are no labels. Also ``intensity`` (uint16), ``return_number``,
-    ``number_of_returns``, ``time`` (float64) and ``rgb`` (uint8 [N, 3]) where present.
+    ``number_of_returns``, ``time`` (float64) and ``rgb`` (uint8 [N, 3]) where present,
+    and every extra dimension under its own name.
+
+    The other fields keep laspy's names, e.g. ``nir``, ``user_data``,
+    ``point_source_id``, ``scan_angle`` or ``withheld`` (1 for a point that its producer
+    has deleted); a field that is 0 at every point is left out.
+
+    Where the header says 0 points, those that the file holds are read.
 
     Raises:
         FileFormatError: the file is broken or cut short.
@@ -39,33 +65,93 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
     extension = path.suffix.lower()
     needed = ("laspy", "lazrs") if extension == ".laz" else ("laspy",)
     laspy = import_extra(f"reading {extension}", "io", *needed)
-    with reading(path, extension.removeprefix(".").upper()):
-        # Opened here, so that the file is closed whatever laspy makes of it. One thread:
-        # on a broken file the parallel decoder can ask for so much memory that the process
-        # ends, and it is hardly faster.
-        backend = laspy.LazBackend.Lazrs
-        with path.open("rb") as stream:
-            reader = laspy.open(stream, closefd=False, laz_backend=backend)
-            _check_length(path, reader.header)
-            data = reader.read()
-        names = set(data.point_format.dimension_names)
-        attributes = {
-            ours: np.array(data[theirs]) for theirs, ours in DIMENSIONS.items() if theirs in names
-        }
-        if names.issuperset(COLORS):
-            attributes["rgb"] = to_uint8(np.stack([np.array(data[c]) for c in COLORS], axis=1))
-        classes = np.array(data.classification)
-        return PointCloud(
-            np.stack([np.array(data.x), np.array(data.y), np.array(data.z)], axis=1),
-            attributes,
-            classes if classes.any() else None,
-            str(path),
-        )
+    # Opened here, so that the file is closed whatever laspy makes of it.
+    with reading(path, extension.removeprefix(".").upper()), path.open("rb") as stream:
+        try:
+            return _read(laspy, laspy.LazBackend.Lazrs, path, stream)
+        except BaseException as error:
+            # LASzip itself reads some files on which lazrs gives up.
+            if not (is_panic(error) and laspy.LazBackend.Laszip.is_available()):
+                raise
+        return _read(laspy, laspy.LazBackend.Laszip, path, stream)
 
 
-def _check_length(path: Path, header: Any) -> None:
-    """Compare the header with the file before memory is allocated for the points."""
+def _read(laspy: ModuleType, backend: Any, path: Path, stream: BinaryIO) -> PointCloud:
+    legacy_points = _check_header(path, stream)
+    # Extended records (coordinate systems, waveforms) are not needed, and their sizes are claims.
+    reader = laspy.open(stream, closefd=False, laz_backend=backend, read_evlrs=False)
+    header = reader.header
+    header.point_count = header.point_count or legacy_points
     if header.are_points_compressed:
-        return
-    left = path.stat().st_size - int(header.offset_to_point_data)
-    check_count(path, "points", int(header.point_count), int(header.point_format.size), left)
+        header.point_count = checked_count(path, stream, header)
+    else:
+        end = path.stat().st_size
+        if header.point_count == 0 and header.number_of_evlrs:
+            end = min(end, header.start_of_first_evlr)
+        record, left = header.point_format.size, end - header.offset_to_point_data
+        header.point_count = header.point_count or max(0, left) // record
+        check_count(path, "points", header.point_count, record, left)
+    columns = _columns(reader)
+    positions, classes = columns.pop("positions", np.zeros((0, 3))), columns.pop(CLASSES, None)
+    if "rgb" in columns:
+        columns["rgb"] = to_uint8(columns["rgb"])
+    return PointCloud(positions, columns, classes, str(path))
+
+
+def _check_header(path: Path, stream: BinaryIO) -> int:
+    """Check what laspy would believe, and return the number of points as LAS 1.0 states it.
+
+    What is no header at all is left to laspy.
+    """
+    head = stream.read(HEADER_BYTES)
+    stream.seek(0)
+    if len(head) < HEADER_BYTES or not head.startswith(SIGNATURE):
+        return 0
+    header_bytes, points_at, records = COUNTS.unpack_from(head, COUNTS_AT)
+    size = path.stat().st_size
+    if points_at > size:
+        raise FileFormatError(
+            f"{path} is cut short: its points begin at byte {points_at}, and it has {size}"
+        )
+    check_count(
+        path, "variable length records", records, RECORD_HEADER_BYTES, points_at - header_bytes
+    )
+    return int.from_bytes(head[LEGACY_POINTS_AT : LEGACY_POINTS_AT + 4], "little")
+
+
+def _columns(reader: Any) -> dict[str, np.ndarray]:
+    """Decode all points into one array per field, with the names of the cloud."""
+    header = reader.header
+    count, columns, start = header.point_count, dict[str, np.ndarray](), 0
+    for piece in reader.chunk_iterator(PIECE):
+        stop = start + len(piece)
+        # The count of a compressed file is known to be true only at its end: the arrays grow.
+        rows = min(count, 2 * stop) if header.are_points_compressed else count
+        for name, values, kept in _fields(piece, header.point_format):
+            if name not in columns:
+                if not (kept or values.any()):
+                    continue
+                columns[name] = np.zeros((rows, *values.shape[1:]), values.dtype)
+            elif len(columns[name]) < stop:
+                columns[name].resize((rows, *values.shape[1:]), refcheck=False)
+            columns[name][start:stop] = values
+        start = stop
+    if start < count:
+        raise FileFormatError(f"its header says {count} points, {start} are there")
+    return columns
+
+
+def _fields(piece: Any, layout: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
+    """Give each field of some points: its name, its values, and whether it stays if all are 0."""
+    extra = set(layout.extra_dimension_names)
+    names = [str(name) for name in layout.dimension_names if name not in POSITION]
+    yield "positions", np.stack([piece.x, piece.y, piece.z], axis=1), True
+    if set(COLOR) <= set(names):
+        yield "rgb", np.stack([piece[name] for name in COLOR], axis=1), True
+    for name in names:
+        if name in extra:
+            # Not mistaken for a field that the format itself defines.
+            ours = f"extra_{name}" if name in (*RENAMED.values(), *OWN) else name
+            yield ours, np.array(piece[name]), True
+        elif name not in COLOR:
+            yield RENAMED.get(name, name), np.array(piece[name]), name in RENAMED

@@ -3,34 +3,44 @@
 Source: Greg Turk, "The PLY Polygon File Format", 1994, as read by plyfile.
 """
 
+import io
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from voxax._atomic_file import replacing
 from voxax.errors import FileFormatError, InputError, import_extra
-from voxax.io.columns import cloud_from_columns
+from voxax.io.columns import cloud_from_columns, find_name
 from voxax.io.decoding import MissingFileError, reading
-from voxax.io.mesh import fan_triangles, sample_surface
 from voxax.io.options import ReadOptions
+from voxax.io.ply_header import ASCII, PlyHeader, read_header
 from voxax.io.point_cloud import PointCloud, as_labels, to_uint8
+from voxax.io.surface import corner_counts, fan_triangles, sample_surface, strip_triangles
 
-# Enough to reach the format, which is among the first lines.
-HEADER_BYTES = 4096
 FACE_LISTS = ("vertex_indices", "vertex_index")
+MOST_BYTES = 1 << 30
+
+# As Microsoft's C library prints what is not a number, e.g. 1.#QNAN, -1.#IND00, nan(ind), 1.#INF.
+MSVC_INFINITY = re.compile(r"\d\.\d*#(?:INF|J)\w*", re.IGNORECASE)
+MSVC_NAN = re.compile(r"\d\.\d*#\w+|nan\(\w*\)", re.IGNORECASE)
+
+Tables = dict[str, dict[str, np.ndarray]]
 
 
 def read_ply(path: Path, options: ReadOptions) -> PointCloud:
     """Read a PLY file, ascii or binary of either byte order.
 
     A file without faces is a point cloud; its columns are sorted as
-    :func:`voxax.io.columns.cloud_from_columns` says. A file with faces is a mesh:
-    ``options.points`` points are drawn evenly from its surface.
+    :func:`voxax.io.columns.cloud_from_columns` says. A file with faces or triangle
+    strips is a mesh: ``options.points`` points are drawn evenly from its surface. They carry
+    the columns of the vertices and of the faces, as
+    :func:`voxax.io.surface.sample_surface` says.
 
     Raises:
         FileFormatError: the file is broken, or has no positions.
@@ -38,18 +48,23 @@ def read_ply(path: Path, options: ReadOptions) -> PointCloud:
     """
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
-        data = _load(plyfile, path)
-        cloud = _vertices(plyfile, data, path, options.label_field)
-        if "face" not in data or data["face"].count == 0:
+        elements = _load(plyfile, path)
+        triangles, columns = _triangles(elements, path)
+        field = options.label_field
+        of_faces = field is not None and find_name(columns, field) is not None
+        cloud = _vertices(elements, path, None if of_faces else field)
+        if not len(triangles):
             return cloud
-        triangles = fan_triangles(_polygons(data["face"], path))
-    colors = cloud.attributes.get("rgb")
+        # Sorted as the columns of points are; the positions of triangles are of no use.
+        columns |= dict.fromkeys("xyz", np.zeros(len(triangles)))
+        faces = cloud_from_columns(columns, str(path), field if of_faces else None)
     return sample_surface(
         cloud.positions,
         triangles,
         points=options.points,
         seed=options.seed,
-        colors=colors,
+        of_vertices=cloud,
+        of_triangles=faces,
         source=str(path),
     )
 
@@ -63,7 +78,7 @@ def read_ply_vertices(path: Path) -> PointCloud:
     """
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
-        return _vertices(plyfile, _load(plyfile, path), path)
+        return _vertices(_load(plyfile, path), path)
 
 
 def write_ply(
@@ -120,44 +135,105 @@ def write_ply(
         plyfile.PlyData([element], byte_order="<").write(stream)
 
 
-def _vertices(
-    plyfile: ModuleType, data: Any, path: Path, label_field: str | None = None
-) -> PointCloud:
-    if "vertex" not in data:
-        held = ", ".join(element.name for element in data.elements) or "nothing"
+def _vertices(elements: Tables, path: Path, label_field: str | None = None) -> PointCloud:
+    if "vertex" not in elements:
+        held = ", ".join(elements) or "nothing"
         raise FileFormatError(f"{path} has no vertices; it holds {held}")
-    vertices = data["vertex"]
-    columns = {
-        prop.name: vertices[prop.name]
-        for prop in vertices.properties
-        if not isinstance(prop, plyfile.PlyListProperty)
+    return cloud_from_columns(_scalars(elements["vertex"]), str(path), label_field)
+
+
+def _scalars(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns that hold one number in each row, and no lists."""
+    return {
+        name: values
+        for name, values in columns.items()
+        if values.ndim == 1 and values.dtype != object
     }
-    return cloud_from_columns(columns, str(path), label_field)
 
 
-def _load(plyfile: ModuleType, path: Path) -> Any:
-    """Return the content, memory-mapped where binary; copy what is kept."""
+def _load(plyfile: ModuleType, path: Path) -> Tables:
+    """Return the columns of each element, memory-mapped where binary; copy what is kept."""
     with path.open("rb") as stream:
-        header = stream.read(HEADER_BYTES).partition(b"end_header")[0]
-    if re.search(rb"[\r\n]format\s+ascii", header):
-        # Opened as text, since plyfile would wrap a binary stream and leave it open.
-        with path.open(encoding="ascii", errors="replace") as stream:
-            return plyfile.PlyData.read(stream)
-    with path.open("rb") as stream:
+        header = read_header(path, stream)
+        # Nearly every mesh has triangles only, with 3 pairs of texture coordinates, and is
+        # read 100 times faster if told so.
+        triangles = {
+            element.name: {
+                column.plain_name: 6 if "tex" in column.name else 3
+                for column in element.properties
+                if column.is_list
+            }
+            for element in header.elements
+        }
         try:
-            # Nearly every mesh has triangles only, and is read 100 times faster if told so.
-            triangles = {"face": dict.fromkeys(FACE_LISTS, 3)}
-            return plyfile.PlyData.read(stream, known_list_len=triangles)
+            data = _parse(plyfile, stream, header, triangles)
         except plyfile.PlyParseError:
-            stream.seek(0)
-            return plyfile.PlyData.read(stream)
+            if header.format == ASCII:
+                raise
+            data = _parse(plyfile, stream, header, {})
+    return {
+        element.name.lower(): {
+            column.name: data[element.name][column.plain_name] for column in element.properties
+        }
+        for element in header.elements
+    }
 
 
-def _polygons(faces: Any, path: Path) -> np.ndarray:
-    listed = [prop.name for prop in faces.properties]
+def _parse(plyfile: ModuleType, stream: BinaryIO, header: PlyHeader, lengths: Any) -> Any:
+    stream.seek(header.data_at)
+    if header.format != ASCII:
+        canonical = _Canonical(io.BytesIO(header.canonical.encode()), stream)
+        return plyfile.PlyData.read(canonical, known_list_len=lengths)
+    text = io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
+    try:
+        return plyfile.PlyData.read(_Canonical(io.StringIO(header.canonical), text))
+    finally:
+        text.detach()
+
+
+class _Canonical:
+    """A PLY file with another header: its bytes come first, and are no part of positions."""
+
+    def __init__(self, header: Any, data: Any) -> None:
+        self.header, self.data = header, data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.data, name)
+
+    def read(self, size: int) -> Any:
+        # A list may claim to be longer than memory: what is not there is not asked for.
+        return self.header.read(size) or self.data.read(min(size, MOST_BYTES))
+
+    def readline(self) -> str:
+        """Return the next line that is not blank, with numbers as Python reads them."""
+        for line in iter(self.data.readline, ""):
+            line = line.strip("\ufeff \t\r\n")
+            if "#" in line or "(" in line:
+                line = MSVC_NAN.sub("nan", MSVC_INFINITY.sub("inf", line))
+            if line:
+                return line
+        return ""
+
+
+def _triangles(elements: Tables, path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return all triangles [T, 3], and the columns of the faces, one row for each triangle."""
+    faces, strips = elements.get("face", {}), elements.get("tristrips", {})
+    triangles, columns = strip_triangles(_lists(strips, path)), dict[str, np.ndarray]()
+    polygons = _lists(faces, path)
+    if len(polygons):
+        if not len(triangles):
+            owners = np.repeat(np.arange(len(polygons)), np.maximum(corner_counts(polygons) - 2, 0))
+            columns = {name: values[owners] for name, values in _scalars(faces).items()}
+        triangles = np.concatenate([fan_triangles(polygons), triangles])
+    return triangles, columns
+
+
+def _lists(columns: Mapping[str, np.ndarray], path: Path) -> np.ndarray:
+    if not any(map(len, columns.values())):
+        return np.zeros((0, 3), np.int64)
     for name in FACE_LISTS:
-        if name in listed:
-            return np.array(faces[name])
+        if name in columns:
+            return np.array(columns[name])
     raise FileFormatError(
-        f"the faces of {path} have no {' or '.join(FACE_LISTS)}, only {', '.join(listed)}"
+        f"the faces of {path} have no {' or '.join(FACE_LISTS)}, only {', '.join(columns)}"
     )

@@ -1,0 +1,163 @@
+"""Surfaces: polygons and strips split into triangles, and points drawn evenly from them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from voxax.errors import FileFormatError, InputError
+from voxax.io.options import SAMPLED_POINTS
+from voxax.io.point_cloud import PointCloud
+
+
+def sample_surface(
+    vertices: np.ndarray,
+    triangles: np.ndarray,
+    *,
+    points: int = SAMPLED_POINTS,
+    seed: int = 0,
+    of_vertices: PointCloud | None = None,
+    of_triangles: PointCloud | None = None,
+    source: str = "",
+) -> PointCloud:
+    """Draw points from triangles, each triangle in proportion to its area.
+
+    Args:
+        vertices: float [V, 3].
+        triangles: integers [T, 3], rows of `vertices`.
+        points: how many to draw.
+        seed: the same seed draws the same points.
+        of_vertices: its attributes and labels [V] are those of the vertices. Floats and
+            ``rgb`` are interpolated over each triangle; labels and other integers are
+            taken from the nearest corner.
+        of_triangles: its attributes and labels [T] are those of the triangles, and stand
+            where the vertices have none of the name.
+        source: goes into the cloud, and into messages.
+
+    Returns:
+        `points` points with ``normals`` (float32 [N, 3]: those of the vertices,
+        interpolated, where there are any, otherwise of the flat triangle) and ``face``
+        (int32 [N], the triangle of each point), and the attributes and labels.
+
+    Raises:
+        FileFormatError: there is no triangle with an area, or one names a vertex that
+            is not there.
+        InputError: `points` is not positive.
+    """
+    if points < 1:
+        raise InputError(f"points must be at least 1, got {points}")
+    if len(triangles) == 0:
+        raise FileFormatError(
+            f"{source} has no faces: it is empty, cut short, or holds only points"
+        )
+    for what, rows in (("vertices", vertices), ("triangles", triangles)):
+        if rows.ndim != 2 or rows.shape[1] != 3:
+            raise FileFormatError(
+                f"the {what} of {source} must have shape [N, 3], got {list(rows.shape)}"
+            )
+    low, high = int(triangles.min()), int(triangles.max())
+    if low < 0 or high >= len(vertices):
+        raise FileFormatError(
+            f"the faces of {source} name vertices {low}..{high}, but it has {len(vertices)}"
+        )
+    corners = np.asarray(vertices, np.float64)[triangles]
+    edge, other = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
+    normals = np.cross(edge, other)
+    doubled_area = np.linalg.norm(normals, axis=1)
+    total = doubled_area.sum()
+    if not (np.isfinite(total) and total > 0):
+        raise FileFormatError(
+            f"the {len(triangles)} faces of {source} have a total area of {total / 2}"
+        )
+    rng = np.random.default_rng(seed)
+    # One draw from each of `points` equal strips of the area, instead of independent
+    # draws: every triangle gets its share to within one point or two.
+    share = (np.arange(points) + rng.random(points)) / points
+    cumulative = np.cumsum(doubled_area) / total
+    face = np.searchsorted(cumulative, share, side="right")
+    face = np.minimum(face, np.flatnonzero(doubled_area)[-1])
+    first, second = rng.random((2, points))
+    # A point beyond the diagonal of the parallelogram is folded back into the triangle.
+    beyond = first + second > 1
+    first[beyond], second[beyond] = 1 - first[beyond], 1 - second[beyond]
+    weights = np.stack([1 - first - second, first, second], axis=1)
+    nearest = triangles[face, weights.argmax(axis=1)]
+    attributes, labels = dict[str, np.ndarray](), None
+    if of_triangles is not None:
+        attributes |= {name: values[face] for name, values in of_triangles.attributes.items()}
+        labels = None if of_triangles.labels is None else of_triangles.labels[face]
+    if of_vertices is not None:
+        for name, values in of_vertices.attributes.items():
+            if name == "rgb" or values.dtype.kind == "f":
+                mixed = np.einsum("nk,nk...->n...", weights, values[triangles[face]])
+                attributes[name] = (np.rint(mixed) if name == "rgb" else mixed).astype(values.dtype)
+            else:
+                attributes[name] = values[nearest]
+        labels = labels if of_vertices.labels is None else of_vertices.labels[nearest]
+    flat = normals[face] / doubled_area[face, None]
+    attributes["normals"] = _unit(attributes.get("normals"), flat).astype(np.float32)
+    attributes["face"] = face.astype(np.int32)
+    return PointCloud(np.einsum("nk,nkc->nc", weights, corners[face]), attributes, labels, source)
+
+
+def _unit(normals: np.ndarray | None, flat: np.ndarray) -> np.ndarray:
+    """Return `normals` at length 1; `flat` where there are none, or one has no direction."""
+    if normals is None or normals.shape != flat.shape:
+        return flat
+    length = np.linalg.norm(normals.astype(np.float64), axis=1, keepdims=True)
+    usable = np.isfinite(length) & (length > 0)
+    return np.where(usable, normals / np.where(usable, length, 1), flat)
+
+
+def corner_counts(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Return how many corners each polygon has, int64 [P]."""
+    if isinstance(polygons, np.ndarray) and polygons.ndim == 2:
+        return np.full(len(polygons), polygons.shape[1], np.int64)
+    return np.array([len(polygon) for polygon in polygons], np.int64)
+
+
+def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Split strips, in which each corner makes a triangle with the two before it.
+
+    Args:
+        strips: integer arrays [corners]; a negative corner ends a strip within.
+
+    Returns:
+        int64 [T, 3], all with the turn of the first of their strip.
+    """
+    if not len(strips):
+        return np.zeros((0, 3), np.int64)
+    corners = np.concatenate([part for strip in strips for part in (strip, [-1])]).astype(np.int64)
+    row = np.arange(len(corners))
+    begin = np.maximum.accumulate(np.where(corners < 0, row + 1, 0))
+    triangles = np.stack([corners[:-2], corners[1:-1], corners[2:]], axis=1)
+    odd = (row - begin)[:-2] % 2 == 1
+    triangles[odd] = triangles[odd][:, [1, 0, 2]]
+    return triangles[(triangles >= 0).all(axis=1)]
+
+
+def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Split polygons into triangles around their first corner.
+
+    Exact for convex polygons, which is what scanners and modelers write.
+
+    Args:
+        polygons: integer arrays [corners], each with its own number of corners, or one
+            array [P, corners]; those with fewer than 3 have no area and are left out.
+
+    Returns:
+        int64 [T, 3], in the order of the polygons.
+    """
+    if isinstance(polygons, np.ndarray) and polygons.ndim == 2 and polygons.shape[1] == 3:
+        return polygons.astype(np.int64)
+    sizes = corner_counts(polygons)
+    pieces: list[np.ndarray] = []
+    owners: list[np.ndarray] = []
+    for size in np.unique(sizes[sizes >= 3]):
+        rows = np.flatnonzero(sizes == size)
+        block = np.stack([polygons[int(row)] for row in rows]).astype(np.int64)
+        for corner in range(1, size - 1):
+            pieces.append(block[:, [0, corner, corner + 1]])
+            owners.append(rows)
+    if not pieces:
+        return np.zeros((0, 3), np.int64)
+    return np.concatenate(pieces)[np.argsort(np.concatenate(owners), kind="stable")]
