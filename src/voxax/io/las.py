@@ -12,10 +12,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
+from voxax.io.columns import cloud_from_columns
 from voxax.io.decoding import check_count, is_panic, reading
 from voxax.io.laz import checked_count
 from voxax.io.options import ReadOptions
-from voxax.io.point_cloud import PointCloud, to_uint8
+from voxax.io.point_cloud import PointCloud
 
 # Fields that are always kept, and their names in the cloud.
 RENAMED = {
@@ -26,9 +27,9 @@ RENAMED = {
 }
 POSITION = ("X", "Y", "Z")
 COLOR = ("red", "green", "blue")
-CLASSES = "classification"
-# Names in the cloud that no field of the file has.
-OWN = ("positions", "rgb")
+# Names of columns that mean something else here than in an extra dimension.
+OWN = ("xyz", "x", "y", "z", "rgb")
+NO_POINTS = {"xyz": np.zeros((0, 3))}
 
 SIGNATURE = b"LASF"
 # The header of LAS 1.1, the shortest one, and where it says how many records follow.
@@ -48,7 +49,8 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
     Positions are scaled and shifted as the header says, in the file's coordinate
     system (some are in feet). The classification becomes the labels: the ASPRS codes,
     e.g. 2 for ground and 6 for a building. Where every point has code 0, "never
-    classified", there are no labels. Also ``intensity`` (uint16), ``return_number``,
+    classified", there are no labels. An extra dimension may hold labels that come before
+    it (:data:`voxax.io.columns.LABELS`). Also ``intensity`` (uint16), ``return_number``,
     ``number_of_returns``, ``time`` (float64) and ``rgb`` (uint8 [N, 3]) where present,
     and every extra dimension under its own name.
 
@@ -68,15 +70,17 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
     # Opened here, so that the file is closed whatever laspy makes of it.
     with reading(path, extension.removeprefix(".").upper()), path.open("rb") as stream:
         try:
-            return _read(laspy, laspy.LazBackend.Lazrs, path, stream)
+            return _read(laspy, laspy.LazBackend.Lazrs, path, stream, options.label_field)
         except BaseException as error:
             # LASzip itself reads some files on which lazrs gives up.
             if not (is_panic(error) and laspy.LazBackend.Laszip.is_available()):
                 raise
-        return _read(laspy, laspy.LazBackend.Laszip, path, stream)
+        return _read(laspy, laspy.LazBackend.Laszip, path, stream, options.label_field)
 
 
-def _read(laspy: ModuleType, backend: Any, path: Path, stream: BinaryIO) -> PointCloud:
+def _read(
+    laspy: ModuleType, backend: Any, path: Path, stream: BinaryIO, label_field: str | None
+) -> PointCloud:
     legacy_points = _check_header(path, stream)
     # Extended records (coordinate systems, waveforms) are not needed, and their sizes are claims.
     reader = laspy.open(stream, closefd=False, laz_backend=backend, read_evlrs=False)
@@ -91,11 +95,7 @@ def _read(laspy: ModuleType, backend: Any, path: Path, stream: BinaryIO) -> Poin
         record, left = header.point_format.size, end - header.offset_to_point_data
         header.point_count = header.point_count or max(0, left) // record
         check_count(path, "points", header.point_count, record, left)
-    columns = _columns(reader)
-    positions, classes = columns.pop("positions", np.zeros((0, 3))), columns.pop(CLASSES, None)
-    if "rgb" in columns:
-        columns["rgb"] = to_uint8(columns["rgb"])
-    return PointCloud(positions, columns, classes, str(path))
+    return cloud_from_columns(_columns(reader) or NO_POINTS, str(path), label_field)
 
 
 def _check_header(path: Path, stream: BinaryIO) -> int:
@@ -145,7 +145,7 @@ def _fields(piece: Any, layout: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
     """Give each field of some points: its name, its values, and whether it stays if all are 0."""
     extra = set(layout.extra_dimension_names)
     names = [str(name) for name in layout.dimension_names if name not in POSITION]
-    yield "positions", np.stack([piece.x, piece.y, piece.z], axis=1), True
+    yield "xyz", np.stack([piece.x, piece.y, piece.z], axis=1), True
     if set(COLOR) <= set(names):
         yield "rgb", np.stack([piece[name] for name in COLOR], axis=1), True
     for name in names:

@@ -65,6 +65,11 @@ def checked_count(path: Path, stream: BinaryIO, header: Any) -> int:
         layers = sum(LAYERS.get(kind, item if kind == BYTE_ITEM else 0) for kind, item, _ in kinds)
         end = min(size, table) if table > start else size
         count = _checked_layers(path, stream, count, point, layers, start, end)
+    elif count == 0 and table > start + TABLE_OFFSET.size:
+        raise FileFormatError(
+            f"the header of {path} says 0 points, and does not say how many it has compressed "
+            f"into {table - start - TABLE_OFFSET.size} bytes"
+        )
     stream.seek(start)
     return count
 

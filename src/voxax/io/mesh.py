@@ -51,18 +51,18 @@ def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     faces = None
     with reading(path, kind.upper()):
         if kind == "off":
-            vertices, polygons, faces = load_off(path)
+            vertices, polygons, faces = load_off(path, options.label_field)
             triangles = fan_triangles(polygons)
             if faces is not None:
                 faces = faces.select(
                     np.repeat(np.arange(len(polygons)), np.maximum(corner_counts(polygons) - 2, 0))
                 )
         elif kind == "stl" and (corners := _binary_stl(path)) is not None:
-            vertices = PointCloud(corners, source=str(path))
+            vertices = cloud_from_columns({"xyz": corners}, str(path), options.label_field)
             triangles = np.arange(len(corners)).reshape(-1, 3)
         else:
             trimesh = import_extra(f"reading .{kind}", "io", "trimesh")
-            vertices, triangles = _load(trimesh, path, kind)
+            vertices, triangles = _load(trimesh, path, kind, options.label_field)
     if len(vertices) and len(triangles) == 0:
         return vertices
     return sample_surface(
@@ -91,7 +91,9 @@ def _binary_stl(path: Path) -> np.ndarray | None:
         return np.fromfile(stream, STL_TRIANGLE, count)["corners"].reshape(-1, 3)
 
 
-def _load(trimesh: ModuleType, path: Path, kind: str) -> tuple[PointCloud, np.ndarray]:
+def _load(
+    trimesh: ModuleType, path: Path, kind: str, label_field: str | None
+) -> tuple[PointCloud, np.ndarray]:
     """Return the vertices with what is known of each, and the triangles, int [T, 3]."""
     if kind == "glb":
         _check_glb(path)
@@ -121,7 +123,7 @@ def _load(trimesh: ModuleType, path: Path, kind: str) -> tuple[PointCloud, np.nd
     else:
         positions, colors = np.zeros((0, 3)), None
     columns |= dict(zip("xyz", positions.T, strict=True))
-    vertices = cloud_from_columns(columns, str(path))
+    vertices = cloud_from_columns(columns, str(path), label_field)
     if colors is not None:
         vertices.attributes["rgb"] = to_uint8(np.asarray(colors)[:, :3])
     return vertices, triangles

@@ -16,14 +16,16 @@ from voxax.io.decoding import check_count
 from voxax.io.point_cloud import PointCloud
 
 # "OFF490 518 0", without a space, begins many files of ModelNet.
-KEYWORD = re.compile(r"\s*(ST)?(C)?(N)?(4)?OFF(?![a-zA-Z])", re.IGNORECASE)
+KEYWORD = re.compile(r"\s*(ST)?(C)?(N)?(4)?(?:OFF|off)(?![a-zA-Z])")
 COMMENT = re.compile(r"#.*")
 NORMAL = ("nx", "ny", "nz")
 COLOR = ("red", "green", "blue")
 NO_COLOR: list[str] = []
 
 
-def load_off(path: Path) -> tuple[PointCloud, list[np.ndarray], PointCloud | None]:
+def load_off(
+    path: Path, label_field: str | None = None
+) -> tuple[PointCloud, list[np.ndarray], PointCloud | None]:
     """Read an OFF file.
 
     Returns:
@@ -55,7 +57,7 @@ def load_off(path: Path) -> tuple[PointCloud, list[np.ndarray], PointCloud | Non
             f"{path} is cut short: it says {vertices} corners and {faces} faces, "
             f"{len(rows)} and {len(polygons)} are there"
         )
-    cloud = cloud_from_columns(_columns(rows, keyword), str(path))
+    cloud = cloud_from_columns(_columns(rows, keyword), str(path), label_field)
     if not polygons or not all(len(color) in (3, 4) for color in colors):
         return cloud, polygons, None
     nowhere = dict.fromkeys("xyz", np.zeros(len(polygons)))

@@ -28,7 +28,7 @@ def sample_surface(
         seed: the same seed draws the same points.
         of_vertices: its attributes and labels [V] are those of the vertices. Floats and
             ``rgb`` are interpolated over each triangle; labels and other integers are
-            taken from the nearest corner.
+            taken from the corner that weighs most.
         of_triangles: its attributes and labels [T] are those of the triangles, and stand
             where the vertices have none of the name.
         source: goes into the cloud, and into messages.
@@ -80,7 +80,7 @@ def sample_surface(
     beyond = first + second > 1
     first[beyond], second[beyond] = 1 - first[beyond], 1 - second[beyond]
     weights = np.stack([1 - first - second, first, second], axis=1)
-    nearest = triangles[face, weights.argmax(axis=1)]
+    main = triangles[face, weights.argmax(axis=1)]
     attributes, labels = dict[str, np.ndarray](), None
     if of_triangles is not None:
         attributes |= {name: values[face] for name, values in of_triangles.attributes.items()}
@@ -91,8 +91,8 @@ def sample_surface(
                 mixed = np.einsum("nk,nk...->n...", weights, values[triangles[face]])
                 attributes[name] = (np.rint(mixed) if name == "rgb" else mixed).astype(values.dtype)
             else:
-                attributes[name] = values[nearest]
-        labels = labels if of_vertices.labels is None else of_vertices.labels[nearest]
+                attributes[name] = values[main]
+        labels = labels if of_vertices.labels is None else of_vertices.labels[main]
     flat = normals[face] / doubled_area[face, None]
     attributes["normals"] = _unit(attributes.get("normals"), flat).astype(np.float32)
     attributes["face"] = face.astype(np.int32)
