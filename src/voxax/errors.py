@@ -67,6 +67,6 @@ def import_extra(action: str, extra: str, *modules: str) -> ModuleType:
     try:
         first, *_ = [importlib.import_module(module) for module in modules]
     except ImportError as error:
-        names = " and ".join(module.partition(".")[0] for module in modules)
+        names = " and ".join(dict.fromkeys(module.partition(".")[0] for module in modules))
         raise MissingExtraError(f'{action} needs {names}: pip install "voxax[{extra}]"') from error
     return first

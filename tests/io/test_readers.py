@@ -410,16 +410,17 @@ def test_file_not_found(tmp_path):
 
 
 def test_unknown_extension_lists_the_known_ones(tmp_path):
-    (tmp_path / "scan.xyz").write_text("1 2 3")
-    with fails(r"ends in \.xyz, known are .*") as caught:
-        read(tmp_path / "scan.xyz")
+    (tmp_path / "scan.doc").write_text("1 2 3")
+    with fails(r"ends in \.doc, known are .*") as caught:
+        read(tmp_path / "scan.doc")
     for extension in readable_extensions():
         assert extension in str(caught.value)
     (tmp_path / "scan").write_text("1 2 3")
     with fails("ends in nothing"):
         read(tmp_path / "scan")
     assert " ".join(readable_extensions()) == (
-        ".bin .glb .las .laz .npz .obj .off .pcd .pcd.bin .ply .stl"
+        ".asc .bin .csv .e57 .feather .glb .h5 .hdf5 .las .laz .npy .npz .obj .off .parquet .pcd "
+        ".pcd.bin .ply .pt .pth .pts .stl .txt .xyz .xyzn .xyzrgb"
     )
 
 
@@ -439,7 +440,11 @@ def test_empty_file(tmp_path, name):
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize("extension", sorted(set(readable_extensions()) - {".bin", ".pcd.bin"}))
+@pytest.mark.parametrize(
+    # Bare numbers are never wrong, and PyTorch is not installed.
+    "extension",
+    sorted(set(readable_extensions()) - {".bin", ".pcd.bin", ".pt", ".pth"}),
+)
 def test_rubbish_is_named_with_its_path(tmp_path, extension):
     path = tmp_path / f"rubbish{extension}"
     path.write_bytes(bytes(range(256)) * 9)
@@ -625,7 +630,7 @@ def test_npy_label_errors(tmp_path):
         read_labels(tmp_path / "a.npy")
     np.save(tmp_path / "a.npy", np.arange(9))
     cut(tmp_path / "a.npy", 0.9)
-    with fails("a.npy is cut short: its header says 72 bytes of the array, 52 are there"):
+    with fails("a.npy is cut short: its header says 9 numbers, 6 are there"):
         read_labels(tmp_path / "a.npy")
 
 

@@ -67,7 +67,7 @@ def cloud_from_arrays(
         )
     first = arrays[chosen]
     columns = {chosen: first}
-    if options.columns is not None and first.ndim == 2:
+    if first.ndim == 2 and (options.columns is not None or first.shape[1] > 3):
         columns = named_rows(first, options.columns, f"array {chosen!r} of {source}")
     for name in arrays:
         values = arrays[name]

@@ -16,6 +16,7 @@ import numpy as np
 
 from voxax.errors import FileFormatError, InputError
 from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
+from voxax.io.unnamed import shown_names
 
 POSITION = ("x", "y", "z")
 POSITION_ARRAYS = ("xyz", "positions", "points", "coord", "coords", "pos")
@@ -310,8 +311,8 @@ def named_rows(
 
     Args:
         rows: [N, k].
-        columns: k names, of which ``_`` leaves a column out; or k, or None, for ``x``, ``y``,
-            ``z``, ``column_3``, ``column_4``, ....
+        columns: k names, of which ``_`` leaves a column out; or k, or None, for those of
+            :func:`voxax.io.unnamed.shown_names`.
         source: goes into messages.
 
     Raises:
@@ -320,8 +321,7 @@ def named_rows(
     """
     width = rows.shape[1]
     if columns is None or isinstance(columns, int):
-        given = width if columns is None else columns
-        names = (*POSITION, *(f"column_{column}" for column in range(3, given)))
+        given, names = width if columns is None else columns, ()
     else:
         names = tuple(columns)
         twice = {name for name in names if name != SKIPPED and names.count(name) > 1}
@@ -331,4 +331,5 @@ def named_rows(
     if given != width or width < len(POSITION):
         said = f", not the {given} that columns says" if given != width else ": 3 are needed"
         raise FileFormatError(f"{source} has {width} columns{said}")
+    names = names or shown_names([*rows.T])
     return {name: rows[:, k] for k, name in enumerate(names) if name != SKIPPED}

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from voxax.errors import FileFormatError, InputError
+from voxax.io.compressed import GZIP
 from voxax.io.decoding import existing_file
 from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensions
 from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES, to_common_classes
@@ -104,6 +105,10 @@ def dataset(
     return Dataset(*parts, names)
 
 
+# Lists, tables, arrays and checkpoints: scans only where a pattern ends in it.
+OTHER_USES = (".csv", ".npy", ".pt", ".pth", ".txt")
+
+
 @dataclass(frozen=True)
 class LabeledFile:
     """Task that reads one scan; labels become places among `ids`, and -1 for other labels.
@@ -132,7 +137,8 @@ class LabeledFile:
 def labeled_files(folder: Path, patterns: Sequence[str], ids: tuple[int, ...]) -> list[LabeledFile]:
     """Return the scans that fit the patterns, by name within each; no scan twice.
 
-    Labels in a file beside a scan, of the same name but for its end, come before its own.
+    Labels in a file beside a scan, of the same name but for its end, come before its own. Files
+    with an end of ``OTHER_USES`` are scans only where the pattern has that end.
 
     Raises:
         FileFormatError: no scan fits a pattern.
@@ -147,14 +153,17 @@ def labeled_files(folder: Path, patterns: Sequence[str], ids: tuple[int, ...]) -
                 f"{pattern!r} is no pattern of files below {folder}, such as train/*.npz: {error}"
             ) from error
         known = readable_extensions()
-        scans = [p for p in fitting if p.is_file() and p.name.lower().endswith(known)]
+        scans = [p for p in fitting if p.is_file() and _is_scan(p, pattern)]
+        beside = {scan: _beside(scan) for scan in scans}
+        # An array or an archive of labels is none of the scans.
+        scans = [scan for scan in scans if scan not in beside.values()]
         if not scans:
             raise FileFormatError(
                 f"no file that voxax reads fits {pattern!r} in {folder}; it reads "
                 f"{', '.join(known)}"
             )
         for scan in scans:
-            labels = _beside(scan)
+            labels = beside[scan]
             found[scan] = LabeledFile(str(scan), None if labels is None else str(labels), ids)
     return list(found.values())
 
@@ -167,8 +176,16 @@ def _fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
     return np.where(known[place] == raw, order[place], -1).astype(np.int32)
 
 
+def _is_scan(path: Path, pattern: str) -> bool:
+    name = path.name.lower().removesuffix(GZIP)
+    if not name.endswith(readable_extensions()):
+        return False
+    named = pattern.lower().removesuffix(GZIP).endswith(OTHER_USES)
+    return named or not name.endswith(OTHER_USES)
+
+
 def _beside(scan: Path) -> Path | None:
-    for end in LABEL_READERS:
+    for end in (*LABEL_READERS, *(end + GZIP for end in LABEL_READERS)):
         path = scan.with_name(scan.name[: -len(extension_of(scan))] + end)
         if path != scan and path.is_file():
             return path

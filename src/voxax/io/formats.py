@@ -11,32 +11,24 @@ from pathlib import Path
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.arrays import labels_from_arrays
-from voxax.io.decoding import existing_file, reading
+from voxax.io.compressed import GZIP, unpacked
+from voxax.io.decoding import existing_file
+from voxax.io.e57 import read_e57
+from voxax.io.hdf5 import read_hdf5
 from voxax.io.kitti import KITTI_FIELDS, read_bin, read_nuscenes, read_packed_labels
 from voxax.io.las import read_las
 from voxax.io.mesh import read_mesh
-from voxax.io.npz import read_array, read_npz, read_npz_labels
+from voxax.io.npy import read_npy, read_npy_labels
+from voxax.io.npz import read_npz, read_npz_labels
 from voxax.io.options import SAMPLED_POINTS, ReadOptions
 from voxax.io.pcd import read_pcd
 from voxax.io.ply import read_ply
 from voxax.io.point_cloud import PointCloud
+from voxax.io.table import read_table
+from voxax.io.text import read_text
+from voxax.io.torch_file import read_torch
 
 LabelReader = Callable[[Path, str | None], tuple[np.ndarray, dict[str, np.ndarray]]]
-
-
-def _read_npy_labels(
-    path: Path, label_field: str | None = None
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read whole numbers [N] saved by ``numpy.save``, or a field of a structured array.
-
-    Raises:
-        FileFormatError: the file is broken, or holds something else.
-    """
-    with reading(path, "NPY"), path.open("rb") as stream:
-        array = read_array(path, stream, path.stat().st_size, "the array")
-        arrays = {} if array is None else {path.stem: array}
-        return labels_from_arrays(arrays, str(path), label_field)
 
 
 PACKED_LABELS = ".label"
@@ -48,12 +40,18 @@ READERS: dict[str, Callable[[Path, ReadOptions], PointCloud]] = {
     ".las": read_las,
     ".laz": read_las,
     ".npz": read_npz,
+    ".npy": read_npy,
+    **dict.fromkeys((".txt", ".csv", ".xyz", ".xyzn", ".xyzrgb", ".pts", ".asc"), read_text),
+    **dict.fromkeys((".h5", ".hdf5"), read_hdf5),
+    **dict.fromkeys((".pt", ".pth"), read_torch),
+    **dict.fromkeys((".feather", ".parquet"), read_table),
+    ".e57": read_e57,
     ".ply": read_ply,
     **dict.fromkeys((".obj", ".stl", ".off", ".glb"), read_mesh),
 }
 LABEL_READERS: dict[str, LabelReader] = {
     PACKED_LABELS: read_packed_labels,
-    ".npy": _read_npy_labels,
+    ".npy": read_npy_labels,
     ".npz": read_npz_labels,
 }
 
@@ -69,6 +67,8 @@ def read(
     *,
     columns: int | Sequence[str] | None = None,
     label_field: str | None = None,
+    delimiter: str | None = None,
+    item: int | None = None,
     points: int = SAMPLED_POINTS,
     seed: int = 0,
 ) -> PointCloud:
@@ -80,7 +80,15 @@ def read(
     - ``.pcd``: Point Cloud Library: ascii, binary, binary_compressed
     - ``.las``, ``.laz``: ASPRS: airborne and mobile scans
     - ``.npz``: ``xyz``, and optionally ``origin``, ``label`` and others
+    - ``.npy``: an array [N, k], a structured one [N], or [B, N, k], which is B clouds
+    - ``.txt``, ``.csv``, ``.xyz``, ``.xyzn``, ``.xyzrgb``, ``.pts``, ``.asc``: text, one point in
+      each line
+    - ``.h5``, ``.hdf5``: arrays by name, of one cloud or many: ModelNet40, PILArNet
+    - ``.pt``, ``.pth``: tensors or arrays that ``torch.save`` wrote; no code of theirs is run
+    - ``.feather``, ``.parquet``: tables: Argoverse 2
+    - ``.e57``: ASTM: terrestrial scans, placed by their poses
     - ``.obj``, ``.stl``, ``.off``, ``.glb``: meshes
+    - any of these with ``.gz`` behind it, which is unpacked into a temporary file
 
     Rows whose position is not finite hold no measurement (organized clouds of depth
     cameras have many) and are dropped, with their attributes and labels.
@@ -93,10 +101,14 @@ def read(
         labels: a ``.label``, ``.npy`` or ``.npz`` with one label per row of the file,
             or per point that is left. They replace labels inside the scan; a
             ``.label`` also adds the attribute ``instance``.
-        columns: of a file without names (``.bin``, an array [N, k]): the number of columns, or
-            their names such as ``("x", "y", "z", "red", "green", "blue")``; ``_`` leaves one out.
+        columns: of a file without names (``.bin``, text, an array [N, k]): the number of columns,
+            or their names such as ``("x", "y", "z", "red", "green", "blue")``; ``_`` leaves one
+            out.
         label_field: the column or array with the labels, in `labels` where that is given. By
             default the first of :data:`voxax.io.columns.LABELS` that holds whole numbers.
+        delimiter: between the columns of text; by default it is found.
+        item: the number of one cloud in a file of several (arrays [B, N, k], the scans of an
+            ``.e57``). By default all are read, and the attribute ``item`` has each point's.
         points: how many points to draw from the surface, for meshes only.
         seed: of that drawing.
 
@@ -112,11 +124,15 @@ def read(
     """
     found = existing_file(path)
     extension = extension_of(found)
-    if labels is not None and Path(labels).suffix.lower() == PACKED_LABELS and columns is None:
+    if labels is not None and _plain_end(Path(labels)) == PACKED_LABELS and columns is None:
         # Such labels come with sweeps of KITTI's, and their number is compared with the points'.
         columns = len(KITTI_FIELDS) if extension == ".bin" else None
     own = label_field if labels is None else None
-    cloud = READERS[extension](found, ReadOptions(columns, own, points, seed))
+    options = ReadOptions(columns, own, delimiter, item, points, seed)
+    with unpacked(found) as plain:
+        cloud = READERS[extension.removesuffix(GZIP)](plain, options)
+    if plain != found:
+        cloud = replace(cloud, source=str(found))
     finite = np.isfinite(cloud.positions).all(axis=1)
     left = int(finite.sum())
     if left == 0:
@@ -144,21 +160,30 @@ def _counted(rows: int, left: int) -> str:
 def extension_of(path: Path) -> str:
     """Return the longest known end of a file's name: a nuScenes sweep also ends in ``.bin``.
 
+    With ``.gz`` where the name ends in it.
+
     Raises:
         FileFormatError: no known extension fits; the message lists them.
     """
-    fitting = [end for end in readable_extensions() if path.name.lower().endswith(end)]
+    name = path.name.lower()
+    packed = GZIP if name.endswith(GZIP) else ""
+    fitting = [end + packed for end in READERS if name.endswith(end + packed)]
     if fitting:
         return max(fitting, key=len)
-    suffix = path.suffix.lower()
+    suffix = _plain_end(path)
     if suffix in LABEL_READERS:
         raise FileFormatError(
             f"{path} holds labels, not points: read the scan and pass this as labels="
         )
     raise FileFormatError(
-        f"cannot tell the format of {path}: its name ends in {suffix or 'nothing'}, "
-        f"known are {', '.join(readable_extensions())}"
+        f"cannot tell the format of {path}: its name ends in {suffix + packed or 'nothing'}, "
+        f"known are {', '.join(readable_extensions())}, and each with {GZIP}"
     )
+
+
+def _plain_end(path: Path) -> str:
+    """Return the end of a file's name in lower case, without a ``.gz`` behind it."""
+    return Path(path.name.lower().removesuffix(GZIP)).suffix
 
 
 def read_labels(path: str | os.PathLike[str], label_field: str | None = None) -> np.ndarray:
@@ -166,7 +191,7 @@ def read_labels(path: str | os.PathLike[str], label_field: str | None = None) ->
 
     Args:
         path: a SemanticKITTI ``.label`` (raw ids, without the object numbers), a
-            ``.npy`` or a ``.npz``.
+            ``.npy`` or a ``.npz``; also with ``.gz`` behind it.
         label_field: the array of the archive; by default one with a usual name, or the only one.
 
     Returns:
@@ -187,10 +212,11 @@ def read_labels_and_attributes(
         FileFormatError: missing, of another kind, or broken.
     """
     found = existing_file(path)
-    reader = LABEL_READERS.get(found.suffix.lower())
+    reader = LABEL_READERS.get(_plain_end(found))
     if reader is None:
         raise FileFormatError(
             f"cannot read labels from {found}: its name ends in {found.suffix or 'nothing'}, "
             f"labels come from {', '.join(LABEL_READERS)}"
         )
-    return reader(found, label_field)
+    with unpacked(found) as plain:
+        return reader(plain, label_field)

@@ -13,12 +13,16 @@ class ReadOptions:
     Args:
         columns: names of the columns, or their number, of a file that names none.
         label_field: the column with the labels; None takes the usual ones.
+        delimiter: between the columns of text; None finds it.
+        item: which cloud of a file that holds several; None is all.
         points: how many points to draw from the surface of a mesh.
         seed: of that drawing.
     """
 
     columns: int | Sequence[str] | None = None
     label_field: str | None = None
+    delimiter: str | None = None
+    item: int | None = None
     points: int = SAMPLED_POINTS
     seed: int = 0
 

@@ -1,0 +1,110 @@
+"""HDF5: arrays by name, of one cloud or of many, as ModelNet40 and LArTPC data sets come in.
+
+Source: the HDF5 format of the HDF Group, as read by h5py.
+"""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from voxax.errors import FileFormatError, import_extra
+from voxax.io.columns import cloud_from_columns, named_rows
+from voxax.io.compressed import check_unpacked
+from voxax.io.decoding import reading
+from voxax.io.items import ITEM, chosen_items, cloud_from_items
+from voxax.io.options import ReadOptions
+from voxax.io.point_cloud import PointCloud
+
+# Data sets of PILArNet-M: one list of numbers for each event, and one of its clusters.
+EVENTS, CLUSTERS = "point", "cluster"
+EVENT_COLUMNS = ("x", "y", "z", "energy", "column_4", "time", "column_6", "column_7")
+# The first is the number of points, the last the class.
+CLUSTER_COLUMNS = 5
+
+
+def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
+    """Read the points of a ``.h5`` or ``.hdf5``.
+
+    Its data sets are sorted as :func:`voxax.io.items.cloud_from_items` says, by the last part of
+    their names: those of ModelNet40 (``data``, ``label``) are many clouds. In a file of PILArNet,
+    events of a LArTPC, each event is a cloud too: ``point`` has its points, with ``energy`` and
+    ``time``, and ``cluster`` gives labels and the attribute ``instance``.
+
+    Raises:
+        FileFormatError: the file is broken or cut short, has no positions, or ``options.item`` is
+            no cloud of it.
+        MissingExtraError: h5py is not installed.
+    """
+    h5py = import_extra(f"reading {path.suffix.lower()}", "hdf5", "h5py")
+    with reading(path, "HDF5"), h5py.File(path, "r") as file:
+        sets = _data_sets(h5py, file, path)
+        if all(name in sets and _is_list(h5py, sets[name]) for name in (EVENTS, CLUSTERS)):
+            columns = _events(path, sets, options)
+            return cloud_from_columns(columns, str(path), options.label_field)
+        arrays = {name: found for name, found in sets.items() if found.dtype.kind in "biufV"}
+        return cloud_from_items(arrays, str(path), options)
+
+
+def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
+    """Return the data sets by the last part of their names, or the whole where two have it.
+
+    Raises:
+        FileFormatError: one claims more than the file can hold, or lies in another file.
+    """
+    found: dict[str, Any] = {}
+
+    def keep(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.shape:
+            found[name] = item
+
+    file.visititems(keep)
+    for name, item in found.items():
+        if item.external is not None or item.is_virtual:
+            raise FileFormatError(f"data set {name} of {path} lies in another file")
+        check_unpacked(path, item.nbytes)
+    last = [name.rpartition("/")[2] for name in found]
+    return {
+        short if last.count(short) == 1 else name: item
+        for short, (name, item) in zip(last, found.items(), strict=True)
+    }
+
+
+def _is_list(h5py: ModuleType, item: Any) -> bool:
+    return h5py.check_vlen_dtype(item.dtype) is not None and len(item.shape) == 1
+
+
+def _events(path: Path, sets: dict[str, Any], options: ReadOptions) -> dict[str, np.ndarray]:
+    """Return the columns of LArTPC events, whose clusters follow each other.
+
+    Source: the loaders of PILArNet-M.
+    """
+    events, clusters = sets[EVENTS], sets[CLUSTERS]
+    parts: list[dict[str, np.ndarray]] = []
+    chosen = chosen_items(options.item, min(len(events), len(clusters)), str(path))
+    for index in chosen:
+        rows = _reshaped(events[index], len(EVENT_COLUMNS), path)
+        about = _reshaped(clusters[index], CLUSTER_COLUMNS, path)
+        sizes = about[:, 0].astype(np.int64)
+        if (sizes < 0).any() or sizes.sum() != len(rows):
+            raise FileFormatError(
+                f"event {index} of {path} has {len(rows)} points, its clusters {sizes.sum()}"
+            )
+        part = named_rows(rows, options.columns or EVENT_COLUMNS, str(path))
+        part["instance"] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        part["label"] = np.repeat(about[:, -1], sizes)
+        if len(chosen) > 1:
+            part[ITEM] = np.full(len(rows), index, np.int32)
+        parts.append(part)
+    if not parts:
+        raise FileFormatError(f"{path} holds no events")
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+
+
+def _reshaped(values: np.ndarray, width: int, path: Path) -> np.ndarray:
+    if len(values) % width:
+        raise FileFormatError(
+            f"{path} holds a list of {len(values)} numbers, which are no rows of {width} columns"
+        )
+    return values.reshape(-1, width)

@@ -1,0 +1,293 @@
+"""Text with one point in each line: ``.txt``, ``.xyz``, ``.csv``, ``.pts`` and others.
+
+There is no standard. What is read: columns of numbers, with commas, semicolons, bars, tabs or
+spaces between them; above them comments, a line with the names of the columns, and the number of
+points (Leica's ``.pts``).
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from voxax.errors import FileFormatError
+from voxax.io.columns import POSITION, SKIPPED, cloud_from_columns
+from voxax.io.decoding import reading
+from voxax.io.options import ReadOptions
+from voxax.io.point_cloud import PointCloud
+from voxax.io.unnamed import shown_names
+
+COMMENTS = ("#", "//", "%", "!")
+SPACES = ""
+# In the order of trial: a comma is decimal beside another delimiter.
+DELIMITERS = (";", "|", "\t", ",", SPACES)
+# What the end of a name says of columns that no line names.
+EXTENSION_NAMES = {
+    ".xyzn": (*POSITION, "nx", "ny", "nz"),
+    ".xyzrgb": (*POSITION, "red", "green", "blue"),
+}
+# Leica's columns, by their number.
+PTS_NAMES = {
+    4: (*POSITION, "intensity"),
+    6: (*POSITION, "red", "green", "blue"),
+    7: (*POSITION, "intensity", "red", "green", "blue"),
+}
+WHOLE = re.compile(r"[-+]?[0-9]{1,19}")
+MISSING = ("", "na", "n/a", "null", "none", "-")
+MICROSOFT_NAN = re.compile(r"[-+]?[0-9.]*#(ind|qnan|snan)0*", re.IGNORECASE)
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+HEAD = 2**16
+BLOCK = 2**22
+
+
+def read_text(path: Path, options: ReadOptions) -> PointCloud:
+    """Read points from text, one in each line.
+
+    Delimiter and columns are found in the first lines. Names are those of a line above the
+    points, or of a comment there, unless ``options.columns`` gives them; columns without names
+    get those of :func:`voxax.io.unnamed.shown_names`. Numbers may have a decimal comma where no
+    comma is between them. Empty fields are NaN. Columns of text are left out.
+
+    Raises:
+        FileFormatError: the file is no such text, is cut short, has another number of columns
+            than ``options.columns``, or no positions.
+    """
+    with reading(path, "text"), path.open("rb") as file:
+        stream = _transcoded(file)
+        layout = _layout(path, stream.read(HEAD), options)
+        stream.seek(layout.start)
+        columns = _columns(path, stream, layout)
+        if layout.names is None:
+            columns = dict(zip(shown_names([*columns.values()]), columns.values(), strict=True))
+        return cloud_from_columns(columns, str(path), options.label_field)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the lines of a file are read.
+
+    Args:
+        start: bytes above the first point.
+        delimiter: between columns.
+        names: of the columns; None where they have none.
+        dtypes: of the columns; None for one of text.
+        count: of points, as the file says, or None.
+        quoted: whether there are quotation marks.
+    """
+
+    start: int
+    delimiter: str
+    names: tuple[str, ...] | None
+    dtypes: tuple[type | None, ...]
+    count: int | None
+    quoted: bool
+
+
+def _transcoded(file: BinaryIO) -> BinaryIO:
+    mark = file.read(2)
+    file.seek(0)
+    if mark in (b"\xff\xfe", b"\xfe\xff"):
+        return io.BytesIO(file.read().decode("utf-16").encode())
+    return file
+
+
+def _layout(path: Path, head: bytes, options: ReadOptions) -> _Layout:
+    if b"\0" in head:
+        raise FileFormatError(f"{path} holds bytes that are no text")
+    lines = head.splitlines(keepends=True)
+    if len(head) == HEAD and len(lines) > 1:
+        del lines[-1]
+    start, count, above, comment = 0, None, None, None
+    if head.startswith(BYTE_ORDER_MARK):
+        start, lines[0] = len(BYTE_ORDER_MARK), lines[0].removeprefix(BYTE_ORDER_MARK)
+    for number, line in enumerate(lines, 1):
+        text = _decoded(line)
+        delimiter = _delimiter(text, options.delimiter)
+        if text.startswith(COMMENTS):
+            comment = text.lstrip("#/%! ")
+        elif delimiter is not None:
+            break
+        elif WHOLE.fullmatch(text) and count is None:
+            count = int(text)
+        elif text and above is None:
+            above = text
+        elif text:
+            raise FileFormatError(
+                f"line {number} of {path} holds no point, nor the names of columns: {text[:60]!r}"
+            )
+        start += len(line)
+    else:
+        raise FileFormatError(f"{path} has no line with three numbers among its first {len(lines)}")
+    sample = [_split(_decoded(line), delimiter) for line in lines[number - 1 :][:1000]]
+    width = len(sample[0])
+    sample = [fields for fields in sample if len(fields) == width]
+    dtypes = tuple(_dtype(column, delimiter) for column in zip(*sample, strict=True))
+    names = _names(path, width, above, comment, delimiter, options)
+    for column, name in enumerate(names or POSITION):
+        if dtypes[column] is None and name.lower() in POSITION:
+            text = sample[0][column][:60]
+            raise FileFormatError(f"column {name} of {path} holds text, such as {text!r}")
+    return _Layout(start, delimiter, names, dtypes, count, b'"' in head)
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode().strip(" \r\n")
+    except UnicodeDecodeError:
+        return line.decode("latin-1").strip(" \r\n")
+
+
+def _delimiter(text: str, given: str | None) -> str | None:
+    """Return what parts the numbers of a line; None if it does not hold three."""
+    for delimiter in DELIMITERS if given is None else (given.replace(" ", SPACES),):
+        fields = [field for field in _split(text, delimiter) if field not in MISSING]
+        if sum(_number(field, delimiter) is not None for field in fields) >= 3:
+            return delimiter
+    return None
+
+
+def _split(text: str, delimiter: str) -> list[str]:
+    fields = text.split(delimiter) if delimiter else text.split()
+    return [field.strip().strip('"').strip() for field in fields]
+
+
+def _number(field: str, delimiter: str) -> float | None:
+    """Return a number, NaN for a missing one, or None for text."""
+    try:
+        return float(field.replace("_", "?"))
+    except ValueError:
+        pass
+    if field.strip().lower() in MISSING or MICROSOFT_NAN.fullmatch(field.strip()):
+        return float("nan")
+    if delimiter != "," and field.count(",") == 1:
+        return _number(field.replace(",", "."), ",")
+    return None
+
+
+def _dtype(fields: Sequence[str], delimiter: str) -> type | None:
+    if all(WHOLE.fullmatch(field) and abs(int(field)) < 2**63 for field in fields):
+        return np.int64
+    numbers = sum(field != "" and _number(field, delimiter) is not None for field in fields)
+    # Half of them, so that one spoiled number is an error, and no text.
+    return np.float64 if 2 * numbers >= sum(map(bool, fields)) > 0 else None
+
+
+def _names(
+    path: Path,
+    width: int,
+    above: str | None,
+    comment: str | None,
+    delimiter: str,
+    options: ReadOptions,
+) -> tuple[str, ...] | None:
+    if options.columns is not None:
+        given = options.columns if isinstance(options.columns, int) else len(options.columns)
+        if given != width:
+            raise FileFormatError(f"{path} has {width} columns, not the {given} that columns says")
+        if not isinstance(options.columns, int):
+            return tuple(options.columns)
+    for text in (above, comment):
+        names = [] if text is None else _split(text, delimiter)
+        if len(names) != width and text is not None:
+            names = [name for name in re.split(r"[\s,;|]+", text.replace('"', "")) if name]
+        if len(names) == width - 1:
+            names.append("")
+        if len(names) == width:
+            return tuple(name or f"column_{index}" for index, name in enumerate(names))
+        if text is not None and text is above:
+            raise FileFormatError(
+                f"{path} has {width} columns, and above them is {text[:60]!r}, which names "
+                f"{len(names)}"
+            )
+    extension = path.suffix.lower()
+    known = PTS_NAMES.get(width) if extension == ".pts" else EXTENSION_NAMES.get(extension)
+    return known if known is not None and len(known) == width else None
+
+
+def _columns(path: Path, stream: BinaryIO, layout: _Layout) -> dict[str, np.ndarray]:
+    used = [column for column, dtype in enumerate(layout.dtypes) if dtype is not None]
+    if layout.names is not None:
+        used = [column for column in used if layout.names[column] != SKIPPED]
+    parts: list[list[np.ndarray]] = [[] for _ in used]
+    rows = 0
+    for block in _blocks(stream):
+        table = _parsed(path, block, layout, used, rows)
+        rows += len(table)
+        for column, part in enumerate(parts):
+            part.append(np.array(table[f"f{column}"]))
+    if layout.count is not None and rows < layout.count:
+        raise FileFormatError(
+            f"{path} is cut short: it says {layout.count} points, {rows} are there"
+        )
+    names = layout.names or [str(column) for column in range(len(layout.dtypes))]
+    columns: dict[str, np.ndarray] = {}
+    for column, part in zip(used, parts, strict=True):
+        name = names[column]
+        while name in columns:
+            name += "_"
+        columns[name] = np.concatenate(part) if len(part) > 1 else part[0]
+        part.clear()
+    return columns
+
+
+def _blocks(stream: BinaryIO) -> Iterator[str]:
+    while block := stream.read(BLOCK):
+        block += stream.readline()
+        if not block.isspace():
+            yield block.decode("latin-1")
+
+
+def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int) -> np.ndarray:
+    """Return the points of some lines, structured [N] with fields f0, f1, ... ."""
+    told = {
+        "delimiter": layout.delimiter or None,
+        "usecols": used,
+        "comments": None,
+        "quotechar": '"' if layout.quoted else None,
+        "ndmin": 1,
+    }
+    dtypes = [layout.dtypes[column] for column in used]
+    try:
+        with warnings.catch_warnings():
+            # NumPy would round a fraction in a column of whole numbers.
+            warnings.simplefilter("error", DeprecationWarning)
+            return np.loadtxt(
+                io.StringIO(block),
+                dtype=[(f"f{k}", dtype) for k, dtype in enumerate(dtypes)],
+                **told,
+            )
+    except (ValueError, DeprecationWarning):
+        pass
+    lines = [
+        line
+        for line in block.splitlines()
+        if line.strip()
+        and not line.lstrip().startswith(COMMENTS)
+        # Each scan of a .pts begins with its number of points.
+        and not WHOLE.fullmatch(line.strip())
+    ]
+    if not lines:
+        return np.zeros(0, [(f"f{k}", np.float64) for k in range(len(used))])
+
+    def number(field: str) -> float:
+        value = _number(field, layout.delimiter)
+        if value is None:
+            raise ValueError(f"{field[:60]!r} is no number")
+        return value
+
+    try:
+        return np.loadtxt(
+            lines,
+            dtype=[(f"f{k}", np.float64) for k in range(len(used))],
+            converters=number,
+            **told,
+        )
+    except ValueError as error:
+        raise FileFormatError(
+            f"cannot read {path} as text: {error} (rows counted from {rows} on)"
+        ) from error

@@ -1,0 +1,139 @@
+"""``.pth`` and ``.pt``: tensors and arrays that ``torch.save`` wrote, without running their code.
+
+Source: PyTorch's ``torch.save``.
+"""
+
+import pickle
+import re
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from voxax.errors import FileFormatError, import_extra
+from voxax.io.compressed import check_unpacked
+from voxax.io.decoding import reading
+from voxax.io.items import POINTS, cloud_from_items
+from voxax.io.options import ReadOptions
+from voxax.io.point_cloud import PointCloud
+
+
+def read_torch(path: Path, options: ReadOptions) -> PointCloud:
+    """Read a tensor, a NumPy array, or a dict or list of them.
+
+    :func:`voxax.io.items.cloud_from_items` says what they mean. Of a list, such as the
+    coordinates, colors and labels of a ScanNet scene, ``options.columns`` may give the names;
+    without them the first is the positions, and the others are ``array_1``, ``array_2``, ...
+    Only tensors, arrays and Python's plain containers and numbers are unpickled.
+
+    Raises:
+        FileFormatError: the file is broken, has no positions, or holds other objects.
+        MissingExtraError: PyTorch is not installed.
+    """
+    torch = import_extra(f"reading {path.suffix.lower()}", "torch", "torch")
+    with reading(path, "PyTorch file"):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                check_unpacked(path, sum(member.file_size for member in archive.infolist()))
+        try:
+            with torch.serialization.safe_globals(_numpy_globals()):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            other = re.search(r"GLOBAL (\S+)", str(error))
+            why = str(error).partition("\n")[0] if other is None else f"it holds {other[1]}"
+            raise FileFormatError(
+                f"{path} is broken, or holds more than tensors, arrays and plain values, which are "
+                f"all that is read: {why}"
+            ) from error
+        except MemoryError as error:
+            raise FileFormatError(
+                f"{path} of {path.stat().st_size} bytes asks for more memory than there is"
+            ) from error
+        named, options = _named(content, options)
+        arrays = {
+            name: array
+            for name, value in named.items()
+            if (array := _array(torch, value, path)) is not None
+        }
+        return cloud_from_items(arrays, str(path), options)
+
+
+class _Dtype:
+    """Stands for ``numpy.dtype`` in a pickle; the real one could be changed for the process."""
+
+    def __init__(self, kind: str, *_: Any) -> None:
+        self.dtype = np.dtype(kind)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if state[1] in (">", "<"):
+            self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array:
+    """Stands for ``numpy.ndarray`` in a pickle: its state is checked before memory is taken."""
+
+    values: np.ndarray | None = None
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, fortran, data = state
+        if kind.dtype.kind in "biuf":
+            flat = np.frombuffer(data, kind.dtype)
+            self.values = flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _reconstruct(*_: Any) -> _Array:
+    return _Array()
+
+
+def _scalar(kind: _Dtype, data: bytes) -> Any:
+    return np.frombuffer(data, kind.dtype)[0]
+
+
+def _numpy_globals() -> list[Any]:
+    """Return what takes the place of the names in a pickle of arrays, of NumPy 1 and 2."""
+    functions = {"_reconstruct": _reconstruct, "scalar": _scalar}
+    return [
+        _Array,
+        _Dtype,
+        (_Array, "numpy.ndarray"),
+        (_Dtype, "numpy.dtype"),
+        *(
+            (function, f"numpy.{core}.multiarray.{name}")
+            for core in ("core", "_core")
+            for name, function in functions.items()
+        ),
+    ]
+
+
+def _named(content: Any, options: ReadOptions) -> tuple[dict[str, Any], ReadOptions]:
+    """Return what a file holds by name, and the options that are left for its arrays."""
+    if isinstance(content, dict):
+        return {str(name): value for name, value in content.items()}, options
+    if not isinstance(content, (list, tuple)):
+        return {POINTS: content}, options
+    names = [POINTS, *(f"array_{index}" for index in range(1, len(content)))]
+    if options.columns is not None and not isinstance(options.columns, int):
+        if len(options.columns) != len(content):
+            raise FileFormatError(
+                f"columns {', '.join(options.columns)}: the file holds {len(content)} arrays"
+            )
+        names, options = list(options.columns), replace(options, columns=None)
+    return dict(zip(names, content, strict=True)), options
+
+
+def _array(torch: ModuleType, value: Any, path: Path) -> np.ndarray | None:
+    """Return a tensor, an array or a list of numbers; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_quantized or value.is_complex():
+            raise FileFormatError(f"{path} holds a tensor that is {value.layout} or {value.dtype}")
+        check_unpacked(path, value.numel() * value.element_size())
+        value = value.detach().resolve_neg()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    if isinstance(value, _Array):
+        return value.values
+    if isinstance(value, (list, tuple)):
+        value = np.array(value)
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "biufV" else None
