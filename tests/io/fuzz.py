@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -158,6 +159,52 @@ def _glb() -> bytes:
     return struct.pack("<4sII", b"glTF", 2, 12 + len(chunks)) + chunks
 
 
+def _hdf5(fill: Callable[..., None]) -> bytes:
+    import h5py
+
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as file:
+        fill(file)
+    return stream.getvalue()
+
+
+def _modelnet(file: Any) -> None:
+    file["data"], file["label"] = POINTS.reshape(3, 4, 3).astype("f4"), np.arange(3)[:, None]
+    file.create_dataset("normal", data=np.ones((3, 4, 3)), compression="gzip")
+
+
+def _chamber(file: Any) -> None:
+    import h5py
+
+    stored = file.create_dataset("point", (2,), h5py.vlen_dtype(np.float32))
+    stored[0], stored[1] = np.arange(16), np.arange(24)
+    stored = file.create_dataset("cluster", (2,), h5py.vlen_dtype(np.int64))
+    stored[0], stored[1] = [1, 0, 0, 0, 4, 1, 1, 1, 1, 2], [3, 0, 0, 0, 1]
+
+
+def _table(kind: str, **told: Any) -> bytes:
+    import pyarrow
+    from pyarrow import feather, parquet
+
+    columns = {name: POINTS[:, axis].astype("f4") for axis, name in enumerate("xyz")}
+    table = pyarrow.table({**columns, "intensity": np.arange(12, dtype=np.uint8)})
+    stream = io.BytesIO()
+    {"feather": feather.write_feather, "parquet": parquet.write_table}[kind](table, stream, **told)
+    return stream.getvalue()
+
+
+def _e57() -> bytes:
+    import pye57
+
+    fields = dict(zip(("cartesianX", "cartesianY", "cartesianZ"), POINTS.T, strict=True))
+    fields["intensity"] = np.arange(12) / 12
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.e57")
+        with pye57.E57(str(path), mode="w") as file:
+            file.write_scan_raw(fields)
+        return path.read_bytes()
+
+
 TRIANGLES = "element face 4\nproperty list uchar int vertex_indices\n"
 STRIP = "element tristrips 1\nproperty list int int vertex_indices\n"
 TEXT_FACES = "".join(f"{size} {' '.join(map(str, range(size)))}\n" for size in (3, 4, 5, 3))
@@ -192,6 +239,18 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "points.npy": _npy,
     "points.txt": lambda: b"x y z label\n" + _text(ROWS).encode(),
     "points.csv": lambda: b"x,y,z,label\n" + _text(ROWS).replace(" ", ",").encode(),
+    **dict.fromkeys(
+        (f"points.{end}" for end in ("asc", "xyz")), lambda: b"# a scan\n" + _text(ROWS).encode()
+    ),
+    "points.pts": lambda: b"12\n" + _text(ROWS).encode(),
+    "points.xyzn": lambda: _text(np.hstack([POINTS, POINTS])).encode(),
+    "points.xyzrgb": lambda: _text(np.hstack([POINTS, POINTS / 10])).encode(),
+    "clouds.h5": lambda: _hdf5(_modelnet),
+    "chamber.hdf5": lambda: _hdf5(_chamber),
+    "plain.feather": lambda: _table("feather", compression="uncompressed"),
+    "packed.feather": lambda: _table("feather", compression="lz4"),
+    "points.parquet": lambda: _table("parquet"),
+    "points.e57": _e57,
     "points.ply.gz": lambda: gzip.compress(FILES["points.ply"](), mtime=0),
 }
 

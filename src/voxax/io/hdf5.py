@@ -3,6 +3,8 @@
 Source: the HDF5 format of the HDF Group, as read by h5py.
 """
 
+import struct
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +43,7 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
         sets = _data_sets(h5py, file, path)
         if all(name in sets and _is_list(h5py, sets[name]) for name in (EVENTS, CLUSTERS)):
+            _check_heaps(path)
             columns = _events(path, sets, options)
             return cloud_from_columns(columns, str(path), options.label_field)
         arrays = {name: found for name, found in sets.items() if found.dtype.kind in "biufV"}
@@ -73,6 +76,28 @@ def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
 
 def _is_list(h5py: ModuleType, item: Any) -> bool:
     return h5py.check_vlen_dtype(item.dtype) is not None and len(item.shape) == 1
+
+
+def _check_heaps(path: Path) -> None:
+    """Refuse a file whose lists have impossible sizes: the library would search for ever.
+
+    Source: "Global Heap" of the HDF5 File Format Specification 3.0.
+    """
+    with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+        heap = content.find(b"GCOL")
+        while heap >= 0:
+            (size,) = struct.unpack_from("<Q", content[heap + 8 : heap + 16].ljust(8, b"\0"))
+            place, end = heap + 16, heap + size
+            while place + 16 <= end <= len(content):
+                index, length = struct.unpack_from("<H6xQ", content, place)
+                if index == 0:
+                    # What is left of the heap is free.
+                    place = end
+                    break
+                place += 16 + -(-length // 8) * 8
+            if not end - 16 < place <= end <= len(content):
+                raise FileFormatError(f"{path} is broken: its lists have impossible sizes")
+            heap = content.find(b"GCOL", heap + 4)
 
 
 def _events(path: Path, sets: dict[str, Any], options: ReadOptions) -> dict[str, np.ndarray]:
