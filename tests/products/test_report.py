@@ -9,7 +9,7 @@ from voxax.algorithms.explicit_gemm.xla import EXPLICIT_GEMM
 from voxax.products.lower_bound import LowerBound
 from voxax.products.report import Explained, Report
 from voxax.tuning.decide import Choice
-from voxax.tuning.entry import Entry, Measured
+from voxax.tuning.entry import NO_TIME, Entry, Measured
 
 IM2COL = (("formulation", "im2col"),)
 PREDICTED = "not measured: the fastest by what was predicted for this device, or the default"
@@ -118,6 +118,15 @@ def test_estimated_pairs_are_marked():
 def test_seconds_of_measuring():
     assert str(Report((row(),), 12.34)).endswith("12.3 s of measuring")
     assert "of measuring" not in str(Report((row(),)))
+
+
+def test_what_time_was_too_short_for():
+    cut = Measured("explicit_gemm", (("block", 512),), 1, None, "skipped", NO_TIME)
+    slow = Measured("another", (("a", 1),), 1, None, "skipped", "at least 2 times the best")
+    entry = dataclasses.replace(ENTRY, measured=(*ENTRY.measured, cut, slow))
+    line = "time was too short for 1 candidate of 1 problem: vx.tune, or voxax tune, measures all"
+    assert line in str(Report((row(entry=entry), row(entry=entry)))).splitlines()
+    assert "time was too short" not in str(REPORT)
 
 
 def test_details():

@@ -25,7 +25,7 @@ from fake_algorithms import (
 from voxax.algorithms import lookup, names
 from voxax.errors import AlgorithmError, InputError
 from voxax.tuning import choose, foresee, hardware_of, record_choices, tuner, unmeasured
-from voxax.tuning.entry import key_of
+from voxax.tuning.entry import NO_TIME, Measured, key_of
 
 ALL = names("dense")
 BOTH = ("explicit_gemm", "implicit_gemm")
@@ -237,6 +237,27 @@ def test_without_time_choices_are_predicted_and_known_ones_used(monkeypatch, tim
     assert timer.asked == []
     monkeypatch.setenv("VOXAX_AUTOTUNE_BUDGET", "5")
     assert choose(PROBLEM, BOTH).source == "measured"
+
+
+def test_what_time_was_too_short_for_waits_for_tune(monkeypatch, timer):
+    """No later run stops for it; `vx.tune` measures everything, what was quick before first."""
+    rest = [c for c in candidates(PROBLEM, BOTH) if c.kernel.name != "implicit_gemm"]
+    assert len(rest) > 1
+    times = {c.identity: 1e-3 * (len(rest) - i) for i, c in enumerate(rest)}
+    known = [measured(c.kernel.name, times[c.identity], **dict(c.parameters)) for c in rest]
+    (late,) = candidates(PROBLEM, ("implicit_gemm",))
+    cut = Measured(*late.identity, None, "skipped", NO_TIME)
+    cache().put(key_of(PROBLEM), entry(*known, cut))
+    choice = choose(PROBLEM, BOTH)
+    assert choice.source == "cached"
+    assert choice.entry.left_out == (cut,)
+    assert timer.asked == []
+    tuner.tune(PROBLEM, BOTH)
+    quickest = [c.identity for c in reversed(rest)]
+    assert [identity[:2] for identity in timer.asked[0]] == [
+        identity[:2] for identity in (*quickest, late.identity)
+    ]
+    assert cache().get(key_of(PROBLEM)).left_out == ()
 
 
 def test_a_budget_that_is_none_is_an_error(monkeypatch, timer):

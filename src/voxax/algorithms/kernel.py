@@ -22,6 +22,10 @@ Product = Literal["forward", "dgrad", "wgrad"]
 """``forward``: Y = A W over the map. ``dgrad``: dX = dY W^T over the transposed map.
 ``wgrad``: dW = A^T dY."""
 
+Uniform = Literal["", "scenes", "all"]
+"""What is known of a dynamic layer's sizes: nothing, that each scene has one size, or that every
+position has all taps."""
+
 EVERY_PRODUCT = frozenset[Product]({"forward", "dgrad", "wgrad"})
 
 WeightKind = Literal["dense", "grouped", "depthwise", "dynamic"]
@@ -50,6 +54,8 @@ class Layer:
       grid: of a dynamic layer the shape ``[B, *spatial]`` whose positions its input rows are.
       tile_density: of a dynamic layer the same as ``density`` if every position had the largest
         size of its neighborhood: how smooth the sizes are.
+      uniform: of a dynamic layer, see :data:`Uniform`. ``scenes`` may be a guess from concrete
+        sizes: kernels are right for any; ``all`` is certain.
       prefix: of a dynamic layer, how many positions have at least each size (from 0), rounded
         up; known only to programs that are compiled for one histogram of sizes.
       requests: admitted algorithms by product. All three are fixed when the forward product is
@@ -69,6 +75,7 @@ class Layer:
     density: float | None = None
     grid: tuple[int, ...] = ()
     tile_density: float | None = None
+    uniform: Uniform = ""
     prefix: tuple[int, ...] = ()
     requests: tuple[tuple[Product, tuple[str, ...]], ...] = ()
     view_names: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from voxax import _compat, _native
 from voxax.algorithms import Layer, Problem, Product, WeightKind, registry
 from voxax.algorithms.dynamic.grid import output_grid, tile_maximum
 from voxax.algorithms.dynamic.grouped import prefix_of
+from voxax.algorithms.kernel import Uniform
 from voxax.algorithms.rows import zeros
 from voxax.coords import box_offsets
 from voxax.errors import InputError
@@ -245,6 +246,7 @@ def convolve_sized(
     sizes: jax.Array,
     spec: KernelSpec,
     *,
+    uniform: Uniform = "",
     method: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
@@ -255,6 +257,7 @@ def convolve_sized(
       weight: ``[K, C, C_out]``, taps as in ``spec``.
       sizes: ``int32[B, *outputs]``.
       spec: offsets, stride and dilation.
+      uniform: what is known of ``sizes``: with ``all`` they reach every tap.
       method: a request among the strategies, for all three products.
       precision: as for :func:`voxax.products.convolve`.
 
@@ -277,13 +280,18 @@ def convolve_sized(
         precision=precision_name(precision),
         spec=spec,
         grid=grid,
+        uniform=uniform,
         requests=requests,
         view_names=("sizes",),
     )
     pinned = any(names == ("specialised",) for _, names in requests)
     is_open = any(len(names) > 1 for _, names in requests)
     known = not _compat.is_traced(sizes) and getattr(sizes, "is_fully_addressable", True)
-    if known and (pinned or (autotune_mode() != "off" and is_open)):
+    if uniform == "all":
+        if pinned:
+            everywhere = np.full(layer.out_capacity, _largest(spec), np.int32)
+            layer = _counted(layer, everywhere, pinned)
+    elif known and (pinned or (autotune_mode() != "off" and is_open)):
         layer = _counted(layer, np.asarray(sizes), pinned)
     flat = sizes.reshape(-1)
     if layer.density is not None:
@@ -296,15 +304,20 @@ def convolve_sized(
     return out.reshape(*outputs, -1)
 
 
-def densities(layer: Layer, sizes: np.ndarray) -> dict[str, float]:
-    """The densities of a layer with these sizes: taps per output, and by tiles."""
+def statistics(layer: Layer, sizes: np.ndarray) -> dict[str, Any]:
+    """What a layer keeps of these sizes: taps per output, also by tiles, and whether they differ
+    within a scene."""
     spec = layer.spec
-    if spec is None:
+    if spec is None or layer.uniform == "all":
         return {}
-    counts, sizes = taps_within(np.asarray(spec.offsets)), np.asarray(sizes)
-    outputs = output_grid(layer.grid, spec.stride)
-    taps = counts[np.clip(sizes, 0, len(counts) - 1)].reshape(outputs)
+    counts, outputs = taps_within(np.asarray(spec.offsets)), output_grid(layer.grid, spec.stride)
+    sizes = np.clip(sizes, 0, len(counts) - 1).reshape(outputs[0], -1)
+    if (sizes == sizes[:, :1]).all():
+        scenes = density_bucket(int(counts[sizes[:, 0]].sum()), len(sizes))
+        return {"uniform": "scenes", "density": scenes, "tile_density": scenes}
+    taps = counts[sizes].reshape(outputs)
     return {
+        "uniform": "",
         "density": density_bucket(int(taps.sum()), taps.size),
         "tile_density": density_bucket(int(tile_maximum(taps, _TILE).sum()), taps.size),
     }
@@ -312,12 +325,17 @@ def densities(layer: Layer, sizes: np.ndarray) -> dict[str, float]:
 
 def _counted(layer: Layer, sizes: np.ndarray, specialise: bool) -> Layer:
     """The layer with the densities of its sizes, and the histogram to specialise on."""
-    layer = dataclasses.replace(layer, **densities(layer, sizes))
+    layer = dataclasses.replace(layer, **statistics(layer, sizes))
     if not specialise or layer.spec is None:
         return layer
-    largest = int(reaching_size(np.asarray(layer.spec.offsets)).max())
+    largest = _largest(layer.spec)
     at_least = [int((sizes >= size).sum()) for size in range(largest + 1)]
     return dataclasses.replace(layer, prefix=prefix_of([sizes.size, *at_least[1:]], sizes.size))
+
+
+def _largest(spec: KernelSpec) -> int:
+    """The size that has every tap."""
+    return int(reaching_size(np.asarray(spec.offsets)).max())
 
 
 def largest_size(shape: tuple[int, ...]) -> int:

@@ -17,7 +17,7 @@ from voxax.algorithms import Layer, Problem
 from voxax.errors import InputError
 from voxax.geometry.model_step import pure_call
 from voxax.hardware import HardwareInfo, describe, shown
-from voxax.products.convolve import densities, density
+from voxax.products.convolve import density, statistics
 from voxax.products.lower_bound import PairCounter, lower_bound_of, matrix_rate
 from voxax.products.primitives import PARTS
 from voxax.products.report import Explained, Report
@@ -187,7 +187,7 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
     """The problem with the densities that are counted on a concrete map."""
     if problem.layer.kind == "dynamic":
-        return problem.with_layer(**densities(problem.layer, np.asarray(views["sizes"])))
+        return problem.with_layer(**statistics(problem.layer, np.asarray(views["sizes"])))
     neighbors = views.get("neighbors")
     return problem.with_layer(density=None if neighbors is None else density(neighbors))
 

@@ -188,6 +188,13 @@ class Report:
             yield f"  {source}: {_WHY[source]}"
         if self.seconds:
             yield f"{self.seconds:.1f} s of measuring"
+        entries = [rows[0][1].choice.entry for rows in problems.values()]
+        left = [len(entry.left_out) for entry in entries if entry is not None and entry.left_out]
+        if left:
+            yield (
+                f"time was too short for {_counted(sum(left), 'candidate')} of "
+                f"{_counted(len(left), 'problem')}: vx.tune, or voxax tune, measures all"
+            )
         bounded = [row for row in self.rows if row.lower_bound and row.lower_bound.seconds]
         if not all(row.counted for row in bounded):
             yield _ESTIMATED

@@ -222,8 +222,9 @@ def _records(space: Space, entry: Entry | None) -> list[tuple[Candidate, Measure
 
 
 def likely_first(space: Space, entry: Entry | None) -> list[Candidate]:
-    """The candidates in the order to try them: that of the space, or of their predicted times."""
-    if entry is None or not entry.predicted:
+    """The candidates in the order to try them: by the times that the entry has of them, measured
+    or predicted, then in the order of the space."""
+    if entry is None:
         return list(space.candidates)
     times = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
     return sorted(space.candidates, key=lambda c: times.get(c.identity, float("inf")))

@@ -21,6 +21,9 @@ Verdict = Literal["ok", "rejected", "slow", "failed", "skipped"]
 ``seconds`` is what was seen, or never reached, without seconds. ``failed``: did not compile or
 run."""
 
+NO_TIME = "no time was left for it"
+"""The reason of a ``skipped`` candidate that the time of a run was too short for."""
+
 Source = Literal["measured", "shipped", "predicted"]
 
 MAX_CANDIDATES = 1000
@@ -186,6 +189,11 @@ class Entry:
             spent = min(self.seconds_spent + other.seconds_spent, _MAX_SECONDS)
         return dataclasses.replace(other, measured=measured, seconds_spent=spent)
 
+    @property
+    def left_out(self) -> tuple[Measured, ...]:
+        """The candidates that time was too short for."""
+        return tuple(m for m in self.measured if m.verdict == "skipped" and m.reason == NO_TIME)
+
     def knows(self, candidate: tuple[str, Parameters, int]) -> bool:
         """Return whether there is a record of it: the name, parameters and revision."""
         return any(m.candidate == candidate for m in self.measured)
@@ -278,12 +286,14 @@ def key_of(problem: Problem) -> str:
 
 
 def _of_grid(problem: Problem) -> tuple[str, ...]:
-    """The grid by powers of two, how smooth its sizes are, and how many positions have each."""
+    """The grid by powers of two, how alike its sizes are, and how many positions have each."""
     if not problem.layer.grid:
         return ()
     words = ["grid " + "x".join(map(_power, problem.layer.grid))]
     if problem.layer.tile_density is not None:
         words.append(f"by tiles {problem.layer.tile_density:.3g}")
+    if problem.layer.uniform:
+        words.append({"scenes": "one size per scene", "all": "all taps"}[problem.layer.uniform])
     if problem.layer.prefix:
         words.append("prefix " + "-".join(map(str, problem.layer.prefix)))
     return tuple(words)

@@ -91,12 +91,19 @@ def recorded_map(layer: Layer) -> SampleMap:
 
 
 def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[np.ndarray, str]:
-    """Sizes of a dynamic problem: the caller's, else random ones from 1 to the largest, or as
-    many of each as a program for one histogram allows."""
+    """Sizes of a dynamic problem: the caller's, else random ones from 1 to the largest, or what
+    the layer says of them."""
     if views is not None and "sizes" in views:
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
     rng = np.random.default_rng(0)
     largest = int(reaching_size(_offsets(problem)).max())
+    if problem.layer.uniform == "all":
+        return np.full(problem.layer.out_capacity, largest, np.int32), "all taps"
+    if problem.layer.uniform:
+        scenes = problem.layer.grid[0]
+        sizes = 1 + (np.arange(scenes) + largest // 2) % largest  # one scene has the middle size
+        each = problem.layer.out_capacity // scenes
+        return np.repeat(sizes, each).astype(np.int32), "one size per scene"
     if not problem.layer.prefix:
         sizes = rng.integers(1, largest, problem.layer.out_capacity, endpoint=True)
         return sizes.astype(np.int32), "random sizes"
@@ -177,4 +184,5 @@ def concrete_map(problem: Problem) -> dict[str, jax.Array] | None:
 def map_key(layer: Layer) -> Hashable:
     """The key that the map of a layer is noted under."""
     map_of = layer.spec, layer.level, layer.in_capacity, layer.out_capacity, layer.symmetric
-    return *map_of, layer.density, layer.grid, layer.tile_density, layer.prefix
+    sizes = layer.tile_density, layer.uniform, layer.prefix
+    return *map_of, layer.density, layer.grid, *sizes

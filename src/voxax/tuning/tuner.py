@@ -27,7 +27,8 @@ several     a measurement made just    its fastest, or an   (not measured)      
   A candidate that disagrees is rejected. A rejected pin is an error; rejected times count as
   nothing; after a rejected default come the other heuristics, the reference, and any candidate.
 - *measure*: as many candidates as the time allows; all are remembered, also as skipped. If
-  measuring fails, the default is used.
+  measuring fails, the default is used. Those that time was too short for count as measured in
+  later runs, which never stop for them: reports name them, and ``vx.tune`` measures them.
 
 ``VOXAX_AUTOTUNE`` chooses the column. In a job of several processes one decides, and the others
 take its decision.
@@ -61,7 +62,15 @@ from voxax.tuning.decide import (
     is_complete,
     likely_first,
 )
-from voxax.tuning.entry import Entry, Measured, candidates_of, key_of, summary_of, utc_now
+from voxax.tuning.entry import (
+    NO_TIME,
+    Entry,
+    Measured,
+    candidates_of,
+    key_of,
+    summary_of,
+    utc_now,
+)
 from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
 from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
@@ -269,7 +278,7 @@ def _measure(
         name, measured = _in_worker(work, device)
     reached = {(m.algorithm, m.parameters) for m in measured}
     left = [
-        Measured(*c.identity, None, "skipped", known.get(c.identity, "no time was left for it"))
+        Measured(*c.identity, None, "skipped", known.get(c.identity, NO_TIME))
         for c in space.candidates
         if c.identity[:2] not in reached
     ]

@@ -120,7 +120,9 @@ NATIVE = dataclasses.replace(
     apply=apply,
     # On 2 cores of an AMD EPYC (AVX2) it took 0.22 to 1.1 of the time of the next best strategy, on
     # the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with gradients.
-    preferred=lambda problem, hardware: True,
+    preferred=lambda problem, hardware: (
+        not (problem.layer.uniform and problem.product == "forward")
+    ),
     alone=True,
     rank=10,
 )

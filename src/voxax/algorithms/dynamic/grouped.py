@@ -51,8 +51,10 @@ GROUPED = dataclasses.replace(
     space=space,
     heuristic=first_of(space),
     apply=apply_grouped,
-    # dgrad adds to rows.
-    preferred=lambda problem, hardware: problem.product != "dgrad",
+    preferred=lambda problem, hardware: (
+        problem.product != "dgrad"  # adds to rows
+        and not (problem.layer.uniform and problem.product == "forward")
+    ),
     rank=15,
 )
 

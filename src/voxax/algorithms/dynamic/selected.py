@@ -3,7 +3,8 @@
 Where all positions of a scene have one size, that size's kernel runs, an ordinary convolution.
 Scenes of several sizes take the masked maximum, so the result is exact for any sizes. Scenes go one
 after the other: of the branches of ``jax.lax.switch`` one runs, also under ``jax.vmap``, because
-these products are batched by a loop.
+these products are batched by a loop. Where every position has all taps, no branch is left: all
+scenes are one ordinary convolution.
 """
 
 from __future__ import annotations
@@ -28,9 +29,20 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Return None for boxes of taps, which XLA's convolution takes, else the reason."""
     reason = masked.supports(problem, hardware)
     grid = grid_of(problem)
-    if reason is None and grid.counts[-1] != grid.largest ** len(grid.stride):
+    if reason is not None:
+        return reason
+    if problem.layer.uniform == "all":
+        return None if math.prod(_sides(problem)) == grid.counts[-1] else "multiplies whole boxes"
+    if grid.counts[-1] != grid.largest ** len(grid.stride):
         return f"has one kernel for each size, the taps {problem.layer.spec} are no whole box"
-    return reason
+    return None
+
+
+def _sides(problem: Problem) -> tuple[int, ...]:
+    """Return the sides of the smallest box around the taps."""
+    spec = problem.layer.spec
+    offsets = np.asarray(spec.offsets if spec else ((0,),))
+    return tuple(int(n) for n in np.ptp(offsets, axis=0) + 1)
 
 
 def apply(
@@ -38,6 +50,8 @@ def apply(
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     grid, scenes = grid_of(problem), problem.layer.grid[0]
+    if problem.layer.uniform == "all":
+        return _kernel(problem, grid, grid.largest, in_branch=False)(a, b, views["sizes"])
     sizes = jnp.clip(views["sizes"], 0, grid.largest).reshape(scenes, -1)
     one = _one_scene(problem)
     own = grid_of(one)
@@ -76,18 +90,18 @@ def _one_scene(problem: Problem) -> Problem:
     )
 
 
-def _kernel(problem: Problem, grid: Grid, size: int):
+def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
     """Return the product with the kernel of one size everywhere."""
-    ndim = len(grid.stride)
+    sides = tuple(min(size, side) for side in _sides(problem))
     taps = np.sort(grid.order[: grid.counts[size]])
     spec = problem.layer.spec
     wide = options(problem, jnp.dtype(problem.dtype))
     kind = product_dtype(jnp.dtype(problem.dtype))
-    dilation = spec.dilation if spec else (1,) * ndim
+    dilation = spec.dilation if spec else (1,) * len(sides)
 
     def forward(x: jax.Array, w: jax.Array) -> jax.Array:
         grid_of_x = x.reshape(*grid.inputs, -1)
-        box = w[taps].reshape(*(size,) * ndim, *w.shape[1:])
+        box = w[taps].reshape(*sides, *w.shape[1:])
         out = box_conv(grid_of_x, box, grid.stride, dilation, **wide)
         return out.reshape(-1, w.shape[-1]).astype(kind)
 
@@ -103,7 +117,7 @@ def _kernel(problem: Problem, grid: Grid, size: int):
             return zeros(shapes[problem.product], kind, a)
         if problem.product == "forward":
             return forward(a, b)
-        if problem.platform == "cpu" and spec is not None:
+        if in_branch and problem.platform == "cpu" and spec is not None:
             # XLA's CPU compiler has no fast form of a convolution's transposes inside a branch:
             # both took 76 s of 256x256 positions, 7x7 taps and 64 channels on an AMD EPYC.
             return _by_taps(problem, spec, taps, a, b)
@@ -140,5 +154,8 @@ ALGORITHM = dataclasses.replace(
     space=lambda problem, hardware: ((),),
     heuristic=lambda problem, hardware: (),
     apply=apply,
+    preferred=lambda problem, hardware: (
+        bool(problem.layer.uniform) and problem.product == "forward"
+    ),
     rank=40,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.algorithms.dynamic.grid import box_conv, output_grid
+from voxax.algorithms.kernel import Uniform
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator
@@ -43,7 +44,7 @@ class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
 
 def dynamic_conv(
     x: jax.Array,
-    weight: jax.Array,
+    weight: jax.Array | Mapping[int, jax.Array],
     *,
     size: jax.Array | int | None = None,
     dilation: jax.Array | int | Sequence[int] | None = None,
@@ -69,9 +70,14 @@ def dynamic_conv(
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
       weight: ``[*T, C, C_out]`` with the largest kernel T; ``[M, *T, C, C_out]`` with ``mixture``.
-      size: kernel size of each output position, ``[B, *outputs]``, of each scene ``[B]``, or one.
-        Integers are exact sizes. Floats lie between sizes, where the taps of the next one fade in,
-        :func:`voxax.geometry.nested_sizes.soft_mask`: they have gradients. None: all taps.
+        Or a kernel of its own for each size, ``{3: [3, 3, C, C_out], 5: [5, 5, C, C_out]}``: sizes
+        take the one that is nearest in taps, of two the smaller. A scene of one size runs its
+        kernel alone (``jax.lax.switch``; under ``jax.vmap`` all would run: give a batch); with
+        a size for each position all run.
+      size: kernel size of each output position, ``[B, *outputs]``, of each scene ``[B]``, or one; a
+        Python integer, or None for all taps, makes it an ordinary convolution. Integers are exact
+        sizes. Floats lie between sizes, where the taps of the next one fade in,
+        :func:`voxax.geometry.nested_sizes.soft_mask`: they have gradients.
       dilation: integers, or one per axis, static; or an array ``[B, *outputs]`` or
         ``[B, *outputs, D]``: integers, or floats, which have gradients and are interpolated.
       offsets: ``[B, *outputs, K, D]``, added to each tap's place (K in lexicographic order): floats
@@ -103,6 +109,15 @@ def dynamic_conv(
       InputError: shapes or dtypes that do not fit.
       AlgorithmError: a request that is not understood, or no admitted strategy can run this.
     """
+    if isinstance(weight, Mapping):
+        given = {"offsets": offsets, "mask": mask, "mixture": mixture, "coarse_from": coarse_from}
+        if method == "bank" or any(value is not None for value in given.values()):
+            raise InputError(
+                "a weight for each size takes size, dilation, stride, method, bias and precision; "
+                "offsets, mask, mixture, coarse_from and method='bank' need one weight"
+            )
+        y = _own_kernels(x, weight, size, stride, dilation, method, precision)
+        return add_bias(y, bias)
     taps = check_operands(x, weight, mixture)
     # Static for all positions, or an array with that of each.
     is_array = isinstance(dilation, jax.Array | np.ndarray) and dilation.ndim > 1
@@ -110,9 +125,17 @@ def dynamic_conv(
     rate: Any = 1 if is_array or dilation is None else dilation
     spec = grid_spec(x, taps, stride, rate)
     outputs = output_grid(x.shape[:-1], spec.stride)
+    is_sampled = any(a is not None for a in (spacing, offsets, mask))
+    uniform: Uniform = "scenes" if np.ndim(0 if size is None else size) < 2 else ""
+    if _is_static(size) and not (is_sampled or method == "bank"):
+        # An ordinary convolution with the taps of that size.
+        box = _within(taps, size)
+        weight = weight[(*(slice(None),) * (weight.ndim - len(taps) - 2), *box)]
+        taps = tuple(side.stop - side.start for side in box)
+        spec, size, uniform = grid_spec(x, taps, stride, rate), None, "all"
     sizes = expand_size(size, outputs, taps)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)
-    is_sampled = any(a is not None for a in (spacing, offsets, mask)) or (soft and tau != 1)
+    is_sampled = is_sampled or (soft and tau != 1)
 
     def run(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Array:
         if is_sampled:
@@ -120,7 +143,7 @@ def dynamic_conv(
             return sampled_conv(
                 x, weight, spec, sizes, spacing, offsets, mask, tau=tau, precision=precision
             )
-        options = {"method": method, "precision": precision}
+        options = {"uniform": uniform, "method": method, "precision": precision}
         if method == "bank":
             if soft:
                 raise InputError("method='bank' rounds to whole sizes: give integers")
@@ -194,6 +217,84 @@ def _between(
     wide = accumulator(lower.dtype)
     part = part.astype(wide)
     return (lower.astype(wide) * (1 - part) + upper.astype(wide) * part).astype(lower.dtype)
+
+
+def _is_static(size: Any) -> bool:
+    """Return whether the size is the same for all positions, and known to the program."""
+    return size is None or (isinstance(size, int | np.integer) and int(size) >= 1)
+
+
+def _within(taps: tuple[int, ...], size: Any) -> tuple[slice, ...]:
+    """Return the taps of a size along each axis of a kernel."""
+    sides = [n if size is None else min(n, int(size)) for n in taps]
+    first = [(n - 1) // 2 - (side - 1) // 2 for n, side in zip(taps, sides, strict=True)]
+    return tuple(slice(low, low + side) for low, side in zip(first, sides, strict=True))
+
+
+def _own_kernels(
+    x: jax.Array,
+    weights: Mapping[int, jax.Array],
+    size: Any,
+    stride: int | Sequence[int],
+    dilation: Any,
+    method: Request,
+    precision: jax.lax.PrecisionLike,
+) -> jax.Array:
+    """Convolve each scene, or each position, with the kernel whose size is nearest."""
+    ndim, bank = grid_axes(x), sorted(weights)
+    if not bank or size is None:
+        raise InputError(
+            f"weights of the sizes {bank} and size={size}: give a weight for one size at least, "
+            "and the size of all, of each scene, or of each position"
+        )
+    for own in bank:
+        taps = check_operands(x, weights[own], None)
+        if taps != (own,) * ndim or weights[own].shape[-1] != weights[bank[0]].shape[-1]:
+            raise InputError(
+                f"the weight of size {own} has shape {weights[own].shape}: expected "
+                f"{[*(own,) * ndim, x.shape[-1], weights[bank[0]].shape[-1]]}"
+            )
+    rate = 1 if dilation is None else dilation
+    if np.ndim(rate) > 1:
+        raise InputError("a weight for each size takes a static dilation: an integer, or one each")
+    dtype = jnp.result_type(x.dtype, *(w.dtype for w in weights.values()))
+    options: dict[str, Any] = {"method": method, "precision": precision}
+
+    def kernel(own: int) -> Callable[[jax.Array, list[jax.Array]], jax.Array]:
+        def run(x: jax.Array, weights: list[jax.Array]) -> jax.Array:
+            taps = (own,) * ndim
+            spec = grid_spec(x, taps, stride, rate)
+            sizes = expand_size(None, output_grid(x.shape[:-1], spec.stride), taps)
+            w = flat(weights[bank.index(own)], taps)
+            return convolve_sized(x, w, sizes, spec, uniform="all", **options).astype(dtype)
+
+        return run
+
+    kernels, arrays = [kernel(own) for own in bank], [weights[own] for own in bank]
+    counts = np.array(bank, np.float64) ** ndim
+    every = np.abs(np.arange(bank[-1] + 1, dtype=np.float64)[:, None] ** ndim - counts).argmin(1)
+    if isinstance(size, int | np.integer):
+        return kernels[every[min(max(int(size), 0), bank[-1])]](x, arrays)
+    size = jnp.asarray(size)
+    if not jnp.issubdtype(size.dtype, jnp.integer):
+        raise InputError(f"sizes of {size.dtype} with a weight for each size: give integers")
+    which = jnp.asarray(every, jnp.int32)[jnp.clip(size, 0, bank[-1])]
+    if size.ndim == 0:
+        return jax.lax.switch(which, kernels, x, arrays)
+    if size.shape == x.shape[:1]:
+        if len(size) == 1:
+            return jax.lax.switch(which[0], kernels, x, arrays)
+
+        def scene(part: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return jax.lax.switch(part[0], kernels, part[1][None], arrays)[0]
+
+        return jax.lax.map(scene, (which, x))
+    outputs = output_grid(x.shape[:-1], grid_spec(x, 1, stride, rate).stride)
+    which = expand_size(which, outputs, (len(bank),))[..., None]
+    total = kernels[0](x, arrays)
+    for index, run in enumerate(kernels[1:], 1):
+        total = jnp.where(which == index, run(x, arrays), total)
+    return total
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
