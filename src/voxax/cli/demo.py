@@ -18,6 +18,8 @@ def demo(
     steps: int = 160,
     input: Path | None = None,
     labels: Path | None = None,
+    label_field: str | None = None,
+    columns: str | None = None,
     voxel_size: float = 0.3,
     width: float | None = None,
     learning_rate: float = 6e-3,
@@ -40,6 +42,9 @@ def demo(
         steps: Training steps, of --batch-size scenes each.
         input: A labelled scan to learn from instead; half of its 10 m blocks are for validation.
         labels: Labels of --input where the file itself has none (.label, .npy, .npz).
+        label_field: Column or array with the labels, where it has another name than usual.
+        columns: Columns of --input where it names none (.bin): their number, or names such as
+            x,y,z,red,green,blue.
         voxel_size: Edge of a voxel in meters.
         width: Factor on all channels of the network. By default what the machine carries: the
             square root of half its cores, 1 on two cores and 2 on eight, and at most 1 for each
@@ -71,7 +76,10 @@ def demo(
         )
     from voxax.cli.scenes import from_file, simulated
 
-    chosen = simulated(scenes, 8, sensor, seed) if input is None else from_file(input, labels)
+    if input is None:
+        chosen = simulated(scenes, 8, sensor, seed)
+    else:
+        chosen = from_file(input, labels, label_field, columns)
     if width is None:
         from voxax.cli.learning import width_for
         from voxax.hardware import describe

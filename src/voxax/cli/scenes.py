@@ -20,6 +20,7 @@ from voxax.geometry import Voxels
 from voxax.io import PointCloud, read
 from voxax.io.augment import Transform, compose, flip, rotate_z, scale
 from voxax.io.examples import Example, Preparation
+from voxax.io.options import columns_from_text
 from voxax.io.simulator import CLASS_NAMES, simulate_sweep
 from voxax.io.split import split_blocks
 
@@ -106,16 +107,21 @@ def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
     )
 
 
-def from_file(path: Path, labels: Path | None) -> Scenes:
-    """Cut a labelled scan into alternating 10 m blocks for training and validation."""
-    cloud = read(path, labels)
-    if cloud.labels is None:
+def from_file(
+    path: Path, labels: Path | None, label_field: str | None = None, columns: str | None = None
+) -> Scenes:
+    """Cut a labelled scan into alternating 10 m blocks for training and validation.
+
+    Points of negative labels are unknown; the others' classes are numbered from 0.
+    """
+    cloud = read(path, labels, label_field=label_field, columns=columns_from_text(columns))
+    if cloud.labels is None or not (cloud.labels >= 0).any():
         raise InputError(
-            f"{path} has no labels to learn from: give --labels FILE (.label, .npy or .npz), or "
-            "label it with `voxax segment`"
+            f"{path} has no labels to learn from: give --labels FILE (.label, .npy or .npz), "
+            "--label-field NAME for a column of another name, or label it with `voxax segment`"
         )
-    ids, compact = np.unique(cloud.labels, return_inverse=True)
-    cloud = cloud.with_labels(compact.reshape(-1))
+    ids = np.unique(cloud.labels[cloud.labels >= 0])
+    cloud = cloud.with_labels(np.where(cloud.labels < 0, -1, np.searchsorted(ids, cloud.labels)))
     train, validation = split_blocks(cloud.positions)
     if not train.any() or not validation.any():
         raise InputError(

@@ -19,6 +19,7 @@ def segment(
     out: Path = Path("voxax-out"),
     scale: float | None = None,
     up: Up = "z",
+    columns: str | None = None,
 ) -> int:
     """Label every point of a scan; write a labelled PLY and a picture.
 
@@ -29,6 +30,8 @@ def segment(
         scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
             small for the network's voxels are enlarged.
         up: Which axis points up; -y for camera frames.
+        columns: Columns of a file that does not name them (.bin): their number, or names such as
+            x,y,z,red,green,blue.
     """
     from voxax.cli.process import keep_heap
 
@@ -38,12 +41,13 @@ def segment(
     from voxax.errors import InputError
     from voxax.geometry import Plan
     from voxax.io import read, write_ply
+    from voxax.io.options import columns_from_text
     from voxax.plot import class_colors, rgb, segmentation_png
 
     if scale is not None and not (np.isfinite(scale) and scale > 0):
         raise InputError(f"--scale {scale} must be positive and finite")
     config = config_of(checkpoint)
-    cloud = read(file)
+    cloud = read(file, columns=columns_from_text(columns))
     trainer = restore(checkpoint, config.trainer())
 
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))

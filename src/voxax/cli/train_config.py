@@ -29,6 +29,7 @@ _KINDS = {
     tuple[str, ...]: "a list of strings",
     tuple[float, float]: "a list of two numbers",
     tuple[str, ...] | str: "a list of strings, or a string",
+    tuple[str, ...] | int: "a list of strings, or a whole number",
     Mapping[str, str] | None: "a table of strings",
 }
 # Words and test of each limit of a number.
@@ -56,6 +57,10 @@ class Data:
     validation: tuple[str, ...] | str = _key("the same, of scans that are not learned from", ())
     classes: Mapping[str, str] | None = _key(
         "of `files`: the ids that count, with their names", None
+    )
+    label_field: str = _key("of `files`: the column with the labels; empty: a usual name", "")
+    columns: tuple[str, ...] | int = _key(
+        "of `files` that do not name them, such as .bin: their names or number", ()
     )
     attributes: tuple[str, ...] = _key("of points, as input: such as `intensity` or `rgb`", ())
     radius: float = _key(
@@ -189,7 +194,13 @@ class TrainConfig:
         data = self.data
         names = self.split("train"), self.split("validation"), self.classes()
         try:
-            found = dataset(data.format, self.place(data.folder), *names)
+            found = dataset(
+                data.format,
+                self.place(data.folder),
+                *names,
+                columns=data.columns or None,
+                label_field=data.label_field or None,
+            )
         except VoxaxError as error:
             if str(error).startswith(str(self.path)):
                 raise
@@ -277,10 +288,12 @@ def _converted(kind: Any, value: Any) -> Any:
         numbers = [_converted(float, v) for v in value] if fine else [None]
         return None if None in numbers else tuple(numbers)
     if isinstance(value, list):
-        fine = kind in (tuple[str, ...], tuple[str, ...] | str)
+        fine = kind in (tuple[str, ...], tuple[str, ...] | str, tuple[str, ...] | int)
         return tuple(value) if fine and all(isinstance(v, str) for v in value) else None
     if kind == tuple[str, ...] | str:
         return value if isinstance(value, str) else None
+    if kind == tuple[str, ...] | int:
+        return value if isinstance(value, int) else None
     return value if kind in (int, str) and isinstance(value, kind) else None
 
 

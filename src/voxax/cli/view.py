@@ -27,6 +27,8 @@ def view(
     file: Annotated[Path, tyro.conf.Positional],
     predictions: Path | None = None,
     labels: Path | None = None,
+    label_field: str | None = None,
+    columns: str | None = None,
     checkpoint: Path | None = None,
     color: str | None = None,
     voxel_size: float | None = None,
@@ -45,6 +47,9 @@ def view(
         predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
             as `voxax segment` writes.
         labels: True labels where the scan itself has none (.label, .npy, .npz).
+        label_field: Column or array with the true labels, where it has another name than usual.
+        columns: Columns of a file that does not name them (.bin): their number, or names such as
+            x,y,z,red,green,blue.
         checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
         color: What to show first: label, prediction, error, height, tile, window, or the name of
             an attribute. By default the first of error, prediction, label, rgb and height that
@@ -55,6 +60,7 @@ def view(
         port: The first one from here on that is free is taken.
     """
     from voxax.io import read
+    from voxax.io.options import columns_from_text
     from voxax.plot.viewer import Viewer
 
     if voxel_size is not None and not (np.isfinite(voxel_size) and voxel_size > 0):
@@ -64,8 +70,9 @@ def view(
         from voxax.cli.learning import config_of
 
         names = config_of(checkpoint).class_names
-    cloud = read(file, labels)
-    predicted = None if predictions is None else _predicted(file, cloud, predictions)
+    given = columns_from_text(columns)
+    cloud = read(file, labels, label_field=label_field, columns=given)
+    predicted = None if predictions is None else _predicted(file, cloud, predictions, given)
     colorings = colorings_of(cloud, predicted, names, voxel_size, up)
     if color is None:
         favorites = ("error", "prediction", "label", "rgb", "height")
@@ -136,7 +143,9 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
     }
 
 
-def _predicted(file: Path, cloud: PointCloud, path: Path) -> PointCloud:
+def _predicted(
+    file: Path, cloud: PointCloud, path: Path, columns: int | tuple[str, ...] | None = None
+) -> PointCloud:
     """Read the predictions as labels of the same points."""
     from voxax.io import read
     from voxax.io.arrays import position_name
@@ -147,7 +156,7 @@ def _predicted(file: Path, cloud: PointCloud, path: Path) -> PointCloud:
         with np.load(path, allow_pickle=False) as arrays:
             alone = position_name(arrays) is None
     if alone:
-        return read(file, path)
+        return read(file, path, columns=columns)
     predicted = read(path)
     if len(predicted) != len(cloud):
         raise InputError(f"{path} has {len(predicted)} points, and {file} has {len(cloud)}")

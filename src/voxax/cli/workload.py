@@ -32,6 +32,8 @@ class Workload:
     """Voxels of this scan or mesh instead."""
     voxel_size: float | None = None
     """Edge of a voxel of --file, in its units; 0.1 by default."""
+    columns: str | None = None
+    """Columns of --file where it does not name them (.bin): their number, or x,y,z,intensity."""
     channels: int = 4
     """Input channels, random numbers."""
     classes: int = 20
@@ -91,10 +93,11 @@ class Workload:
             scene, positions, size = f"the recorded scene {kind!r}", recorded(kind) + 0.5, 1.0
         else:
             from voxax.io import read
+            from voxax.io.options import columns_from_text
 
             if self.workload is not None:
                 raise InputError(f"--workload {self.workload} and --file: give one of them")
-            positions = read(self.file).positions
+            positions = read(self.file, columns=columns_from_text(self.columns)).positions
             size = _VOXEL_SIZE if self.voxel_size is None else self.voxel_size
             if not size > 0 or not np.isfinite(size):
                 raise InputError(f"--voxel-size {size} must be positive and finite")

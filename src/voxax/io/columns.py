@@ -93,12 +93,10 @@ def cloud_from_columns(
     normals = named.stacked(NORMALS)
     if normals is None:
         normals = named.array(NORMAL_ARRAYS, widths=(3,))
-    attributes = named.rest()
-    if rgb is not None:
-        attributes["rgb"] = rgb
+    taken = {} if rgb is None else {"rgb": rgb}
     if normals is not None:
-        attributes["normals"] = _owned(normals)
-    return PointCloud(positions, attributes, labels, source)
+        taken["normals"] = _owned(normals)
+    return PointCloud(positions, named.rest(taken), labels, source)
 
 
 def find_name(names: Collection[str], plain: str) -> str | None:
@@ -185,12 +183,16 @@ class _Columns:
                 return labels
         return None
 
-    def rest(self) -> dict[str, np.ndarray]:
-        kept: dict[str, np.ndarray] = {}
+    def rest(self, kept: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Add all that is left to `kept`, each under a name of its own."""
         for name, values in self._columns.items():
             plain = _plain(name)
             own = plain if plain in ATTRIBUTES else _without_prefix(name)
-            kept[name if own in kept else own] = _owned(values)
+            if own != name and (own in self._columns or own in kept):
+                own = name
+            while own in kept:
+                own += "_"
+            kept[own] = _owned(values)
         return kept
 
 

@@ -55,6 +55,9 @@ def dataset(
     train: Sequence[str] | None,
     validation: Sequence[str] | None,
     classes: Mapping[int, str] | None = None,
+    *,
+    columns: int | tuple[str, ...] | None = None,
+    label_field: str | None = None,
 ) -> Dataset:
     """Find the scans of a folder; only names are read.
 
@@ -65,6 +68,7 @@ def dataset(
             `folder`, such as ``train/*.npz``. None takes SemanticKITTI's own split.
         classes: for ``files``, the names of the ids that count, in the network's order; other
             ids are unknown.
+        columns, label_field: for ``files``; see :func:`voxax.io.read`.
 
     Raises:
         InputError: an unknown kind, a split or classes that are missing or not the layout's, or
@@ -88,7 +92,10 @@ def dataset(
                 "classes is missing: give the ids in the files that count, and their names, such "
                 'as {2 = "ground", 6 = "building"}'
             )
-        find, names = partial(labeled_files, ids=tuple(classes)), tuple(classes.values())
+        given = {"ids": tuple(classes), "columns": columns, "label_field": label_field}
+        find, names = partial(labeled_files, **given), tuple(classes.values())
+    elif columns is not None or label_field is not None:
+        raise InputError(f"columns and label_field are for format 'files': {kind} fixes them")
     elif classes is not None:
         raise InputError(f"classes is for format 'files': those of {kind} are fixed")
     elif kind == "semantic_kitti":
@@ -119,14 +126,16 @@ class LabeledFile:
     points: str
     labels: str | None
     ids: tuple[int, ...]
+    columns: int | tuple[str, ...] | None = None
+    label_field: str | None = None
 
     def __call__(self) -> PointCloud:
-        cloud = read(self.points, self.labels)
+        cloud = read(self.points, self.labels, columns=self.columns, label_field=self.label_field)
         if cloud.labels is None:
             stem = Path(self.points).with_suffix("")
             raise FileFormatError(
                 f"{self.points} has no labels, and beside it is no {stem.name} with an end of "
-                f"{', '.join(LABEL_READERS)}"
+                f"{', '.join(LABEL_READERS)}; label_field names a column of another name"
             )
         return cloud.with_labels(_fold(cloud.labels, self.ids))
 
@@ -134,7 +143,13 @@ class LabeledFile:
         return self.points
 
 
-def labeled_files(folder: Path, patterns: Sequence[str], ids: tuple[int, ...]) -> list[LabeledFile]:
+def labeled_files(
+    folder: Path,
+    patterns: Sequence[str],
+    ids: tuple[int, ...],
+    columns: int | tuple[str, ...] | None = None,
+    label_field: str | None = None,
+) -> list[LabeledFile]:
     """Return the scans that fit the patterns, by name within each; no scan twice.
 
     Labels in a file beside a scan, of the same name but for its end, come before its own. Files
@@ -163,8 +178,8 @@ def labeled_files(folder: Path, patterns: Sequence[str], ids: tuple[int, ...]) -
                 f"{', '.join(known)}"
             )
         for scan in scans:
-            labels = beside[scan]
-            found[scan] = LabeledFile(str(scan), None if labels is None else str(labels), ids)
+            labels = None if beside[scan] is None else str(beside[scan])
+            found[scan] = LabeledFile(str(scan), labels, ids, columns, label_field)
     return list(found.values())
 
 

@@ -28,3 +28,11 @@ class ReadOptions:
 
 
 DEFAULT = ReadOptions()
+
+
+def columns_from_text(text: str | None) -> int | tuple[str, ...] | None:
+    """Return columns as a command line names them: ``6``, or ``x,y,z,red,green,blue``."""
+    if text is None:
+        return None
+    words = text.replace(",", " ").split()
+    return int(words[0]) if len(words) == 1 and words[0].isdecimal() else tuple(words)
