@@ -226,6 +226,23 @@ def test_meshes_of_points_alone_are_points(tmp_path):
     assert cloud.attributes["rgb"].tolist() == [[255, 128, 0]] * 17
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_are_none(tmp_path):
+    # A signaling NaN, which a cast to float64 reports.
+    rows = np.ones((3, 4), "<f4")
+    rows[1, 1] = np.frombuffer(struct.pack("<I", 0x7FA00000), "<f4")[0]
+    rows[2] = [np.inf, 1, 1, np.nan]
+    (tmp_path / "a.bin").write_bytes(rows.tobytes())
+    assert read(tmp_path / "a.bin").positions.tolist() == [[1, 1, 1]]
+    corners = np.array([*SQUARE, [np.nan, 0, 0], [np.inf, 1, 1], [3e38, -3e38, 3e38]], np.float32)
+    faces = ((0, 1, 2), (0, 2, 4), (0, 2, 3), (0, 5, 1), (4, 5, 6))
+    cells = [struct.pack("<12fH", 0, 0, 1, *corners[list(face)].flat, 0) for face in faces]
+    (tmp_path / "a.stl").write_bytes(bytes(80) + struct.pack("<I", 5) + b"".join(cells))
+    cloud = read(tmp_path / "a.stl", points=400)
+    assert np.unique(cloud.attributes["face"]).tolist() == [0, 2]
+    check_square(tmp_path / "a.stl")
+
+
 # --- LAS ---------------------------------------------------------------------------------
 
 

@@ -61,6 +61,8 @@ def readable_extensions() -> tuple[str, ...]:
     return tuple(sorted(READERS))
 
 
+# What a file holds instead of a number (NaN of any kind, infinity) is no fault of the arithmetic.
+@np.errstate(invalid="ignore", over="ignore")
 def read(
     path: str | os.PathLike[str],
     labels: str | os.PathLike[str] | None = None,

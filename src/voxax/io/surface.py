@@ -39,8 +39,8 @@ def sample_surface(
         (int32 [N], the triangle of each point), and the attributes and labels.
 
     Raises:
-        FileFormatError: there is no triangle with an area, or one names a vertex that
-            is not there.
+        FileFormatError: there is no triangle with a finite area, or one names a vertex
+            that is not there.
         InputError: `points` is not positive.
     """
     if points < 1:
@@ -60,9 +60,12 @@ def sample_surface(
             f"the faces of {source} name vertices {low}..{high}, but it has {len(vertices)}"
         )
     corners = np.asarray(vertices, np.float64)[triangles]
-    edge, other = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
-    normals = np.cross(edge, other)
-    doubled_area = np.linalg.norm(normals, axis=1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        edge, other = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
+        normals = np.cross(edge, other)
+        doubled_area = np.linalg.norm(normals, axis=1)
+    # A corner that was not measured (NaN) takes its triangles with it, not the whole surface.
+    doubled_area[~np.isfinite(doubled_area)] = 0
     total = doubled_area.sum()
     if not (np.isfinite(total) and total > 0):
         raise FileFormatError(
