@@ -166,6 +166,32 @@ def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any
     getattr(partial_eval, "dce_rules", {})[primitive] = lambda *some: rule(some[0], some[-1])
 
 
+def save_as_matrix_product(primitive: Primitive) -> None:
+    """Let policies of ``jax.checkpoint`` decide about a primitive as about a matrix product.
+
+    Policies such as ``dots_saveable`` know JAX's own primitives only. What they would offload is
+    kept where it is. A policy may also name the primitive itself.
+    """
+
+    def rule(saveable: Any, unknown: Any, at_hand: Any, equation: Any) -> Any:
+        number = len(equation.outvars)
+        if any(unknown):
+            needed = [x for x, kept in zip(equation.invars, at_hand, strict=True) if not kept]
+            return None, equation, [True] * number, [True] * number, needed
+        avals = [x.aval for x in equation.invars]
+        as_dot = {**equation.params, "dimension_numbers": (((1,), (0,)), ((), ()))}
+        answers = (
+            saveable(primitive, *avals, **equation.params),
+            saveable(jax.lax.dot_general_p, *avals, **as_dot),
+        )
+        # Answers are booleans, or objects of types that JAX keeps private.
+        kept = any(a is not False and type(a).__name__ != "RecomputeType" for a in answers)
+        again = None if kept else equation
+        return equation, again, [False] * number, [not kept] * number, []
+
+    getattr(partial_eval, "partial_eval_jaxpr_custom_rules", {})[primitive] = rule
+
+
 def staged_primitive(
     name: str, implementation: Callable[..., Any], output_shapes: Callable[..., Any], *, many: bool
 ) -> Primitive:

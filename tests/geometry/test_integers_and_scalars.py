@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
+from voxax.geometry import host
 from voxax.nn import functional as F
 
 ROWS = np.array([[0, 0, 0], [0, 0, 1], [0, 5, 5]], np.int32)
@@ -21,16 +22,36 @@ def test_corners_of_a_crop_may_be_narrow(dtype):
     assert int(vx.crop(make(np.ones((3, 1), np.float32)), low, high).count) == 2
 
 
-def test_means_of_large_integers_keep_all_digits():
+@pytest.mark.parametrize("reduction", ["first", "max", "min", "sum"])
+def test_merged_labels_keep_all_digits(reduction):
     labels = np.array([[2**24 + 1], [2**29 + 7], [-5]], np.int32)
-    voxels = make(labels)
+    voxels = make(labels, reduction=reduction)
     np.testing.assert_array_equal(voxels.valid_features(), labels)
-    np.testing.assert_array_equal(F.mean_pool(voxels, 1).valid_features(), labels)
-    np.testing.assert_array_equal(vx.union(voxels, voxels, reduction="mean").features[:3], labels)
+
+
+MEANS = {
+    "from_coords": lambda labels: make(labels),
+    "voxelize": lambda labels: vx.voxelize(np.eye(3, dtype=np.float32), labels, 0.5),
+    "host": lambda labels: host.voxelize(np.eye(3, dtype=np.float32), labels, 0.5),
+    "mean_pool": lambda labels: F.mean_pool(make(labels, reduction="first"), 1),
+    "global_pool": lambda labels: F.global_pool(make(labels, reduction="first")),
+    "coarsen": lambda labels: vx.coarsen(make(labels, reduction="first")),
+    "to_bev": lambda labels: vx.to_bev(make(labels, reduction="first"), reduction="mean"),
+    "union": lambda labels: vx.union(
+        make(labels, reduction="first"), make(labels, reduction="first"), reduction="mean"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_of_labels_that_float32_would_round_is_refused(name):
+    with pytest.raises(vx.InputError, match=r"16777217.*reduction='first'"):
+        MEANS[name](np.array([[2**24 + 1], [7], [5]], np.int32))
+    MEANS[name](np.array([[2**24], [7], [5]], np.int32))
 
 
 def test_sums_of_narrow_integers_do_not_wrap():
-    voxels = make(np.full((3, 1), 100, np.int8))
+    voxels = make(np.full((3, 1), 100, np.int8), reduction="first")
     assert F.sum_pool(voxels, 2).valid_features().tolist() == [[200], [100]]
     assert F.global_pool(voxels, "sum").tolist() == [[300]]
     assert vx.union(voxels, voxels).valid_features().max() == 200

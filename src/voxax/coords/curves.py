@@ -2,7 +2,7 @@
 
 Keys cover the whole coordinate range ``[-2**30, 2**30)``: 31 bits an axis, so as many 32-bit
 words as there are axes. Loops over bits are ``lax.fori_loop``, which keeps the compiled programs
-small.
+small; its counter is a Python integer under ``jax.disable_jit``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def hilbert_keys(coords: jax.Array) -> jax.Array:
     axes = _unsigned_axes(coords)
 
     def undo_turns(step: jax.Array, axes: _Axes) -> _Axes:
-        bit = jnp.uint32(1 << (_BITS - 1)) >> step.astype(jnp.uint32)
+        bit = jnp.uint32(1 << (_BITS - 1)) >> jnp.asarray(step, jnp.uint32)
         lower = bit - jnp.uint32(1)
         first, *others = axes
         first = jnp.where(first & bit != 0, first ^ lower, first)
@@ -105,7 +105,7 @@ def _interleaved(axes: _Axes) -> jax.Array:
     push, carry = jnp.uint32(ndim), jnp.uint32(32 - ndim)
 
     def push_bits(step: jax.Array, words: _Axes) -> _Axes:
-        place = jnp.uint32(_BITS - 1) - step.astype(jnp.uint32)
+        place = jnp.uint32(_BITS - 1) - jnp.asarray(step, jnp.uint32)
         group = jnp.zeros_like(axes[0])
         for axis in axes:
             group = (group << jnp.uint32(1)) | ((axis >> place) & jnp.uint32(1))

@@ -13,7 +13,7 @@ import numpy as np
 from voxax._native import host as native
 from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
-from voxax.geometry.input_checks import check_finite, check_voxel_size
+from voxax.geometry.input_checks import check_finite, check_mean_digits, check_voxel_size
 from voxax.geometry.kernel_map import PAIR_ROOM, TRANSPOSED, View
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry
@@ -34,7 +34,7 @@ def voxelize(
 
     Args:
       positions: ``float[N, D]``.
-      features: ``float[N, C]``.
+      features: ``[N, C]``, floats or integers.
       voxel_size: edge length, a number or one per axis.
       batch_index: ``int[N]`` or None.
       batch_size: number of scenes; None reads it off ``batch_index``.
@@ -52,6 +52,7 @@ def voxelize(
         raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
     if len(features) != len(positions):
         raise InputError(f"{len(features)} features for {len(positions)} positions")
+    check_mean_digits(features)
     check_finite(positions)
     size = check_voxel_size(voxel_size, positions.shape[1])
     # float32 like the device path, so that both put a point into the same voxel.

@@ -152,6 +152,30 @@ def check_feature_rows(features: jax.Array, rows: int, of: str) -> None:
         )
 
 
+def check_mean_digits(features: Any) -> None:
+    """Raise :class:`InputError` for concrete integers that a mean in float32 would round.
+
+    Such integers are mostly labels, of which a mean has no sense.
+    """
+    dtype = features.dtype
+    if not jnp.issubdtype(dtype, jnp.integer) or _compat.is_traced(features) or not features.size:
+        return
+    # The mean of 64-bit arrays of JAX is float64.
+    if jnp.iinfo(dtype).bits < 32 or (
+        jnp.iinfo(dtype).bits == 64 and isinstance(features, jax.Array)
+    ):
+        return
+    low, high = int(features.min()), int(features.max())
+    if max(-low, high) > _FLOAT32_INTEGERS:
+        raise InputError(
+            f"the mean of {dtype} features is float32, which holds integers up to 2**24; they span "
+            f"{low} to {high}: give reduction='first' (or 'max') for labels, or floats"
+        )
+
+
+_FLOAT32_INTEGERS = 2**24
+
+
 def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Array:
     """Features ``[capacity, C]`` with zeros in rows that are not valid.
 

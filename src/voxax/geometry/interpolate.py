@@ -19,7 +19,7 @@ import numpy as np
 
 from voxax.coords import COORD_LIMIT, find_neighbors, find_rows
 from voxax.errors import InputError, check_known
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import batch_indices, check_feature_rows, float_positions
 from voxax.geometry.origin import Origin
@@ -115,8 +115,8 @@ def splat(
       interpolation: ``nearest`` or ``trilinear``.
 
     Returns:
-      Voxels on the geometry of ``out_voxels`` with ``C`` channels in the features' dtype,
-      summed in at least float32.
+      Voxels on the geometry of ``out_voxels`` with ``C`` channels in the features' dtype (int32
+      for 8- and 16-bit integers), summed in at least float32.
 
     Raises:
       InputError: as :func:`devoxelize`; no features, or another number of rows.
@@ -176,7 +176,7 @@ def _add(
     total = jnp.zeros((coords.shape[0], x.shape[1]), wide)
     for row, weight in zip(rows, weights, strict=True):
         total = total.at[row].add(x if weight is None else x * weight[:, None], mode="drop")
-    return total.astype(features.dtype)
+    return total.astype(product_dtype(features.dtype))
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:

@@ -332,3 +332,5 @@ class _Recorder:
         for (source, spec, out), names in wanted.items():
             if (source, spec, out) not in served:
                 self.records.append(MapRecord(source, spec, out, tuple(sorted(names))))
+        # Tracers must not outlive their trace.
+        self._levels, self._maps = [], []

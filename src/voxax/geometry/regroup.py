@@ -26,8 +26,9 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError, check_known
-from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
+from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard
+from voxax.geometry.input_checks import check_mean_digits
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
 
 
@@ -163,7 +164,6 @@ Reduction = Literal["mean", "sum", "max", "min", "first"]
 REDUCTIONS = ("mean", "sum", "max", "min", "first")
 
 
-@functools.partial(jax.jit, static_argnames=("capacity", "reduction"))
 def reduce_rows(
     features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
 ) -> jax.Array:
@@ -174,21 +174,33 @@ def reduce_rows(
       inverse: ``int32[N]``, output row or -1.
       capacity: output rows.
       reduction: see :func:`from_coords`. Half precision is summed in float32; 8- and 16-bit
-        integers give int32 sums, and means of integers are rounded down.
+        integers give int32 sums, and all integers float32 means.
 
     Returns:
       ``[capacity, C]``; rows that nothing maps to are zero.
+
+    Raises:
+      InputError: an unknown reduction; eager: the mean of integers beyond 24 bits.
     """
     check_known("reduction", reduction, REDUCTIONS)
+    if reduction == "mean":
+        check_mean_digits(features)
+    return _reduced(features, inverse, capacity, reduction)
+
+
+@functools.partial(jax.jit, static_argnames=("capacity", "reduction"))
+def _reduced(
+    features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
+) -> jax.Array:
     row = jnp.where(inverse < 0, capacity, inverse)
     shape = (capacity, features.shape[1])
     dtype = features.dtype
     if reduction in ("mean", "sum"):
-        wide = accumulator(dtype)
+        wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
         total = jnp.zeros(shape, wide).at[row].add(features.astype(wide), mode="drop")
         if reduction == "mean":
             number = jnp.zeros((capacity,), wide).at[row].add(jnp.ones((), wide), mode="drop")
-            return mean_of(total, jnp.maximum(number, 1)[:, None]).astype(dtype)
+            return (total / jnp.maximum(number, 1)[:, None]).astype(fraction_dtype(dtype))
         return total.astype(product_dtype(dtype))
     if reduction == "first":
         index = jnp.arange(features.shape[0], dtype=jnp.int32)

@@ -13,8 +13,9 @@ import numpy as np
 
 from voxax.coords import compact_rows, is_valid
 from voxax.errors import InputError, check_known
-from voxax.geometry.dtypes import accumulator, mean_of, product_dtype
+from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard
+from voxax.geometry.input_checks import check_mean_digits
 from voxax.geometry.origin import Origin
 from voxax.geometry.regroup import (
     choose_capacity,
@@ -47,11 +48,13 @@ def union(
         of channels. On one and the same geometry the result keeps it, unless ``capacity`` is
         given.
       reduction: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the operands that have the
-        voxel; half precision is added in float32.
+        voxel; half precision is added in float32, sums of 8- and 16-bit integers are int32, means
+        of integers float32.
       capacity: static rows; None buckets eagerly, takes the sum of both under ``jax.jit``.
 
     Raises:
-      InputError: operands of different lattices or channels, an unknown reduction.
+      InputError: operands of different lattices or channels, an unknown reduction; eager: the mean
+        of integers beyond 24 bits.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
     """
@@ -141,6 +144,9 @@ def _merged(
             f"them apart use vx.cat(voxels, join={join!r})"
         )
     lattice = same_lattice(voxels, join)
+    if reduction == "mean":
+        for operand in voxels:
+            check_mean_digits(operand.features)
     geometry, rows = _joined([v.geometry for v in voxels], join, capacity)
     features = _reduce(tuple(v.features for v in voxels), rows, reduction)
     return Voxels(geometry, features, *lattice)
@@ -198,14 +204,14 @@ def _follow(match: jax.Array, source: jax.Array) -> jax.Array:
 def _reduce(features: Rows, rows: Rows, reduction: SetReduction) -> jax.Array:
     """Combine the operands row by row, each where it has the voxel: ``[capacity, C]``."""
     dtype = jnp.result_type(*features)
-    wide = accumulator(dtype)
+    wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
     here = [(row >= 0)[:, None] for row in rows]
     parts = [gather_rows(f, row).astype(wide) for f, row in zip(features, rows, strict=True)]
     if reduction in ("sum", "mean"):
         total = functools.reduce(jnp.add, parts)
         if reduction == "mean":
             number = functools.reduce(jnp.add, [h.astype(wide) for h in here])
-            return mean_of(total, jnp.maximum(number, 1)).astype(dtype)
+            return (total / jnp.maximum(number, 1)).astype(fraction_dtype(dtype))
         return total.astype(product_dtype(dtype))
     pick = jnp.maximum if reduction == "max" else jnp.minimum
     result, known = parts[0], here[0]

@@ -29,11 +29,13 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import GeometryMismatchError, InputError, check_known
+from voxax.geometry.dtypes import product_dtype
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import (
     batch_indices,
     check_coords,
     check_finite,
+    check_mean_digits,
     check_origin,
     check_voxel_size,
     float_positions,
@@ -152,7 +154,7 @@ class Voxels:
         return self._elementwise(other, operator.mul, "a * b")
 
     def __neg__(self) -> Voxels:
-        return self.map(operator.neg)
+        return self.map(lambda f: -_summable(f))
 
     def __rsub__(self, other: Any) -> Voxels:
         return -self + other
@@ -163,7 +165,10 @@ class Voxels:
     __array_ufunc__ = None
 
     def _elementwise(self, other: Any, function: Callable[..., Any], operation: str) -> Voxels:
-        """With Voxels on the same coordinates, a number, or an array ``[C]`` or scalar."""
+        """With Voxels on the same coordinates, a number, or an array ``[C]`` or scalar.
+
+        Operands of 8 and 16 bits are taken as int32, in which results fit.
+        """
         if isinstance(other, Voxels):
             require_same_geometry(self, other, operation)
             geometry = self.geometry.with_drops_of(other.geometry)
@@ -171,12 +176,12 @@ class Voxels:
             a, b = self.features, other.features
             if function is operator.mul:  # each operand scales the other's cotangent
                 a, b = (v.replace_features(v.features).features for v in (self, other))
-            return out.replace_features(function(a, b))
+            return out.replace_features(function(_summable(a), _summable(b)))
         if isinstance(other, int | float):
-            return self.map(lambda f: function(f, other))
+            return self.map(lambda f: function(_summable(f), other))
         if isinstance(other, jax.Array | np.ndarray | np.generic) and other.ndim <= 1:
             row = jnp.broadcast_to(jnp.asarray(other), (1, self.num_channels))
-            return self.map(lambda f: function(f, row))
+            return self.map(lambda f: function(_summable(f), row))
         return NotImplemented
 
     def scene(self, index: int) -> Voxels:
@@ -226,6 +231,10 @@ class Voxels:
         )
 
 
+def _summable(features: jax.Array) -> jax.Array:
+    return features.astype(product_dtype(features.dtype))
+
+
 def from_coords(
     coords: Any,
     features: Any,
@@ -247,7 +256,8 @@ def from_coords(
       batch_size: number of scenes; batch indices must lie in ``[0, batch_size)``.
       capacity: static rows of the result; None buckets the number of voxels eagerly, and
         takes N under ``jax.jit``.
-      reduction: how duplicates merge: ``mean``, ``sum``, ``max``, ``min``, ``first``.
+      reduction: how duplicates merge: ``mean``, ``sum``, ``max``, ``min``, ``first``. Means of
+        integers are float32 and sums of 8- and 16-bit integers int32; the others keep the dtype.
       return_inverse: also return ``int32[N]``, each input's row, -1 where it was dropped.
       stride: total stride of the lattice that ``coords`` count on, an integer or one per
         axis; for voxels made at a coarse level, e.g. as the target of a strided convolution.
@@ -258,7 +268,8 @@ def from_coords(
       ``Voxels``, or ``(Voxels, inverse)``.
 
     Raises:
-      InputError: wrong rank or dtype, lengths that differ, values outside 30 bits.
+      InputError: wrong rank or dtype, lengths that differ, values outside 30 bits; eager: the mean
+        of integers beyond 24 bits.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
         counted in ``num_dropped``.
     """
@@ -268,6 +279,8 @@ def from_coords(
     if capacity is not None:
         rows = choose_capacity(capacity, rows, coords)
     check_known("reduction", reduction, REDUCTIONS)
+    if reduction == "mean":
+        check_mean_digits(features)
     unique, reduced = _merge(coords, features, batch_size, rows, reduction)
     if capacity is None and not _compat.is_traced(unique.count):
         rows = bucket_capacity(int(unique.count))
@@ -452,7 +465,8 @@ def from_dense(
     index = jnp.indices(mask.shape, dtype=jnp.int32).reshape(mask.ndim, -1).T
     coords = jnp.where(mask.reshape(-1)[:, None], index, PAD)
     features = dense.reshape(-1, dense.shape[-1])
-    return from_coords(coords, features, dense.shape[0], capacity=capacity)
+    # No two sites share a voxel, and means would make floats of integers.
+    return from_coords(coords, features, dense.shape[0], capacity=capacity, reduction="first")
 
 
 def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
@@ -511,11 +525,19 @@ def scene(voxels: Voxels, index: int) -> Voxels:
     """Scene ``index`` as a batch of one, with the batch's capacity.
 
     Raises:
-      InputError: no such scene.
+      InputError: no such scene, or an index that is no static integer.
     """
-    if not 0 <= index < voxels.batch_size:
-        raise InputError(f"scene {index} of a batch of {voxels.batch_size}")
-    return _scene(voxels, index, voxels.capacity)
+    try:
+        number = operator.index(index)
+    except TypeError as error:  # a float, text, or a traced integer
+        raise InputError(
+            f"scene {index!r}: give an integer from 0 to {voxels.batch_size - 1}, not traced"
+        ) from error
+    if not 0 <= number < voxels.batch_size:
+        raise InputError(
+            f"scene {number} of a batch of {voxels.batch_size}: give 0 to {voxels.batch_size - 1}"
+        )
+    return _scene(voxels, number, voxels.capacity)
 
 
 def _scene(voxels: Voxels, index: int, capacity: int) -> Voxels:

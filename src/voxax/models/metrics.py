@@ -13,12 +13,12 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
     """Return the confusion matrix, ``int64[num_classes, num_classes]``; rows are truth.
 
     Args:
-      truth: ``int[N]``; entries below 0 are left out. None has no entries.
+      truth: ``int[N]``; entries outside the classes are left out. None has no entries.
       prediction: ``int[N]``, 0 to ``num_classes - 1``.
       num_classes: of both.
 
     Raises:
-      InputError: the lengths differ.
+      InputError: the lengths differ, or what counts is predicted as no class.
     """
     if truth is None:
         return np.zeros((num_classes, num_classes), np.int64)
@@ -27,7 +27,14 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
             f"predictions of shape {list(prediction.shape)} for truth of shape {list(truth.shape)}"
         )
     known = (truth >= 0) & (truth < num_classes)
-    key = truth[known].astype(np.int64) * num_classes + prediction[known]
+    predicted = prediction[known].astype(np.int64)
+    outside = predicted[(predicted < 0) | (predicted >= num_classes)]
+    if len(outside):
+        raise InputError(
+            f"{len(outside)} of {len(predicted)} predictions are outside the {num_classes} classes "
+            f"0 to {num_classes - 1}, the first is {outside[0]}: give num_classes= of the network"
+        )
+    key = truth[known].astype(np.int64) * num_classes + predicted
     return np.bincount(key, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from voxax import _compat
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 
@@ -20,24 +21,32 @@ def masked_cross_entropy(
     labels: jax.Array,
     class_weights: jax.Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
+    *,
+    ignore_label: int | None = None,
 ) -> jax.Array:
-    """Return the mean softmax cross entropy over rows with ``labels >= 0``; 0 if there is none.
+    """Return the mean softmax cross entropy over the rows with a label; 0 if there is none.
 
     Args:
       logits: ``[N, classes]``.
-      labels: ``int32[N]``; negative rows (padding, unlabeled) do not count.
+      labels: ``int[N]``, 0 to ``classes - 1``; negative rows (padding, unlabeled) do not count, nor
+        do those of ``ignore_label``. Traced, no other row outside the classes counts either:
+        :func:`count_outside` tells how many there are.
       class_weights: ``float32[classes]`` or None.
       axis_name: also the mean over this mapped axis, each of whose places counts by its rows.
+      ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
 
     Raises:
-      InputError: other shapes.
+      InputError: other shapes, labels that are no integers; eager: labels outside the classes.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise InputError(
             f"labels of shape {list(labels.shape)} for logits of shape {list(logits.shape)}: give "
             "[N] and [N, classes]"
         )
-    known = labels >= 0
+    classes = logits.shape[1]
+    if not _compat.is_traced(logits, labels):
+        check_labels(labels, classes, ignore_label)
+    labels, known = _known_labels(labels, classes, ignore_label)
     safe = jnp.where(known, labels, 0)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
     loss = optax.softmax_cross_entropy_with_integer_labels(rows, safe)
@@ -48,6 +57,54 @@ def masked_cross_entropy(
     if axis_name is not None:
         total, number = jax.lax.psum((total, number), axis_name)
     return total / jnp.maximum(number, 1e-6)
+
+
+def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> None:
+    """Raise :class:`voxax.InputError` for concrete labels that no class has.
+
+    Args:
+      labels: ``int[...]``; negative ones are unknown.
+      classes: how many there are.
+      ignore_label: what marks unlabeled rows beside negative numbers.
+    """
+    values = np.asarray(labels)
+    # On the host: 64-bit labels would wrap around in JAX.
+    outside = (values >= classes) & (values != (-1 if ignore_label is None else ignore_label))
+    if outside.any():
+        found = np.unique(values[outside])
+        shown = ", ".join(map(str, found[:4].tolist())) + (", ..." if len(found) > 4 else "")
+        raise InputError(
+            f"{int(outside.sum())} of {values.size} labels are {shown}, outside the {classes} "
+            f"classes 0 to {classes - 1}: count classes from 0; rows without a label are negative, "
+            f"or named by ignore_label={found[-1]}"
+        )
+
+
+def count_outside(labels: jax.Array, classes: int, ignore_label: int | None = None) -> jax.Array:
+    """Return ``int32[]``: how many labels are neither of a class, nor negative, nor ignored.
+
+    Arguments as of :func:`check_labels`.
+    """
+    labels, known = _known_labels(labels, classes, ignore_label)
+    unknown = ~known & (labels >= 0)
+    if ignore_label is not None:
+        unknown &= labels != ignore_label
+    return jnp.sum(unknown, dtype=jnp.int32)
+
+
+def _known_labels(
+    labels: Any, classes: int, ignore_label: int | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return the labels as ``int32``, and a mask of those of a class."""
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise InputError(f"labels of {labels.dtype}: expected integers, one class for each row")
+    info = jnp.iinfo(labels.dtype)
+    if info.max > 2**31 - 1:  # what int32 cannot hold must not wrap around into a class
+        clip = np.clip if isinstance(labels, np.ndarray) else jnp.clip
+        labels = clip(labels, max(int(info.min), -1), 2**31 - 1)
+    labels = jnp.asarray(labels, jnp.int32)
+    known = (labels >= 0) & (labels < classes)
+    return labels, known if ignore_label is None else known & (labels != ignore_label)
 
 
 class Trainer:
@@ -62,6 +119,10 @@ class Trainer:
       class_weights: ``float[classes]`` or None.
       axis_name: the mapped axis over which loss and lost rows are added up, for programs that
         run on several devices; see :class:`voxax.parallel.DataParallelTrainer`.
+      ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
+
+    Attributes:
+      outside: ``int32[]``, rows of the last step whose label no class has. They did not count.
     """
 
     def __init__(
@@ -71,6 +132,7 @@ class Trainer:
         class_weights: np.ndarray | None = None,
         *,
         axis_name: str | tuple[str, ...] | None = None,
+        ignore_label: int | None = None,
     ) -> None:
         model.train()
         self._train_graph, self.params, self.state = nnx.split(model, nnx.Param, ...)
@@ -80,6 +142,8 @@ class Trainer:
         self.optimizer_state = optimizer.init(self.params)
         self.steps = 0
         self.programs = 0
+        self.ignore_label, self.outside = ignore_label, jnp.zeros((), jnp.int32)
+        self._classes = 0  # known once a step was traced
         weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
 
         def everywhere(numbers: Any) -> Any:
@@ -91,16 +155,23 @@ class Trainer:
             def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, jax.Array, jax.Array]]:
                 module = nnx.merge(self._train_graph, params, state, copy=True)
                 out = module(voxels)
+                self._classes = out.num_channels
                 new_state = nnx.split(module, nnx.Param, ...)[2]
-                loss = masked_cross_entropy(out.features, labels, weights, axis_name)
-                dropped = everywhere(out.num_dropped)
-                return loss, (new_state, jnp.argmax(out.features, axis=-1), dropped)
+                loss = masked_cross_entropy(
+                    out.features, labels, weights, axis_name, ignore_label=ignore_label
+                )
+                outside = count_outside(labels, out.num_channels, ignore_label)
+                counts = everywhere(out.num_dropped), everywhere(outside)
+                return loss, (new_state, jnp.argmax(out.features, axis=-1), counts)
 
-            (loss, (new_state, prediction, dropped)), grads = jax.value_and_grad(
+            (loss, (new_state, prediction, counts)), grads = jax.value_and_grad(
                 loss_of, has_aux=True
             )(params)
-            updates, opt = optimizer.update(grads, opt, params)
-            return optax.apply_updates(params, updates), new_state, opt, loss, prediction, dropped
+            # Optimizers mix integers and floats.
+            with jax.numpy_dtype_promotion("standard"):
+                updates, opt = optimizer.update(grads, opt, params)
+                params = optax.apply_updates(params, updates)
+            return params, new_state, opt, loss, prediction, counts
 
         def evaluate(params: Any, state: Any, voxels: Voxels) -> Any:
             self.programs += 1
@@ -119,12 +190,24 @@ class Trainer:
         return jax.jit(program)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Make one update; return ``(loss, predicted classes [capacity], rows dropped)``."""
-        self.params, self.state, self.optimizer_state, loss, prediction, dropped = self._train(
-            self.params, self.state, self.optimizer_state, voxels, labels
-        )
+        """Make one update; return ``(loss, predicted classes [capacity], rows dropped)``.
+
+        Raises:
+          InputError: labels on the host that no class has, before anything changes. Those on a
+            device are left out, and counted in ``outside``.
+        """
+        kept = self.params, self.state, self.optimizer_state
+        results = self._train(*kept, *self._placed((voxels, labels)))
+        if isinstance(labels, np.ndarray):
+            check_labels(labels, self._classes, self.ignore_label)
+        self.params, self.state, self.optimizer_state, loss, prediction, counts = results
         self.steps += 1
+        dropped, self.outside = counts
         return loss, prediction, dropped
+
+    def _placed(self, arguments: Any) -> Any:
+        """Return the arguments of a program where its devices read them."""
+        return arguments
 
     def logits(self, voxels: Voxels) -> np.ndarray:
         """Return ``float32[capacity, classes]`` in evaluation mode, on the host.
@@ -132,7 +215,7 @@ class Trainer:
         Raises:
           CapacityError: rows were lost at some level.
         """
-        features, drops = self._evaluate(self.params, self.state, voxels)
+        features, drops = self._evaluate(self.params, self.state, self._placed(voxels))
         if lost := {level: int(n) for level, n in drops.items() if int(n)}:
             levels = "; ".join(f"level of stride {k}: {n} rows lost" for k, n in lost.items())
             raise CapacityError(
@@ -143,8 +226,8 @@ class Trainer:
 
     def compile(self, voxels: Voxels, labels: Any) -> None:
         """Compile the training step for the shapes of ``voxels``, without making a step."""
-        arguments = (self.params, self.state, self.optimizer_state, voxels, labels)
-        self._train(*arguments)
+        kept = self.params, self.state, self.optimizer_state
+        self._train(*kept, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
         """Return the module with the current parameters, in training mode; a copy."""

@@ -110,6 +110,10 @@ class DataParallelTrainer(Trainer):
     step does what one device would do with all scenes in one batch, up to rounding. Parameters
     and optimizer state are on all devices.
 
+    Its methods take this process's shards, of :func:`voxax.parallel.shard_scenes`. Predictions are
+    ``[shards, capacity]`` and logits ``[shards, capacity, classes]``, with several processes global
+    arrays of which each process has its part; rows dropped are those of all devices.
+
     Args:
       model: a module from Voxels to Voxels of logits; its batch norms are synchronized.
       optimizer: an optax transformation.
@@ -117,6 +121,7 @@ class DataParallelTrainer(Trainer):
       axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
         (:class:`voxax.parallel.SceneSplit`); of both, the two names.
       class_weights: ``float[classes]`` or None.
+      ignore_label: as for that one.
     """
 
     def __init__(
@@ -126,9 +131,12 @@ class DataParallelTrainer(Trainer):
         mesh: Mesh,
         axis: str | tuple[str, ...] = "data",
         class_weights: np.ndarray | None = None,
+        *,
+        ignore_label: int | None = None,
     ) -> None:
         self.mesh, self.axis = mesh, axis
-        super().__init__(synchronize(model, axis), optimizer, class_weights, axis_name=axis)
+        options = {"axis_name": axis, "ignore_label": ignore_label}
+        super().__init__(synchronize(model, axis), optimizer, class_weights, **options)
         self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:
@@ -142,29 +150,8 @@ class DataParallelTrainer(Trainer):
         kept = (self.params, self.state, self.optimizer_state)
         self.params, self.state, self.optimizer_state = jax.device_put(kept, whole)
 
-    def step(self, voxels: Any, labels: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """One update.
-
-        Args:
-          voxels, labels: this process's shards, of :func:`voxax.parallel.shard_scenes`.
-
-        Returns:
-          ``(loss, predicted classes [shards, capacity], rows dropped on all devices)``; with
-          several processes the prediction is a global array of which each process has its part.
-        """
-        return super().step(*on_mesh((voxels, labels), self.mesh, self.axis))
-
-    def compile(self, voxels: Any, labels: Any) -> None:
-        """Compile the training step for the shapes of these shards, without making a step."""
-        super().compile(*on_mesh((voxels, labels), self.mesh, self.axis))
-
-    def logits(self, voxels: Any) -> np.ndarray:
-        """``float32[shards, capacity, classes]`` in evaluation mode, on the host; one process.
-
-        Raises:
-          CapacityError: rows were lost at some level.
-        """
-        return super().logits(on_mesh(voxels, self.mesh, self.axis))
+    def _placed(self, arguments: Any) -> Any:
+        return on_mesh(arguments, self.mesh, self.axis)
 
     def _jit(self, program: Callable[..., Any], kept: int, by_shard: tuple[bool, ...]) -> Any:
         each, whole = PartitionSpec(self.axis), PartitionSpec()

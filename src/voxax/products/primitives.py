@@ -279,3 +279,6 @@ PARTS: dict[Any, Parts] = {
     gradients_p: _GRADIENTS,
 }
 """The parts of each primitive."""
+
+for _primitive in PARTS:
+    _compat.save_as_matrix_product(_primitive)

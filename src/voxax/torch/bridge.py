@@ -61,13 +61,17 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 def to_torch(array: jax.Array) -> torch.Tensor:
     """Return a tensor on the same memory; waits until it has been computed.
 
+    Under ``torch.inference_mode`` too it is an ordinary tensor: maps that were built there are kept
+    with the voxels, and training may need them later.
+
     Args:
       array: ``[...]``, of any shape and dtype that PyTorch has.
 
     Raises:
       RuntimeError: the computation of ``array`` failed.
     """
-    return torch.from_dlpack(jax.block_until_ready(array))
+    with torch.inference_mode(False):
+        return torch.from_dlpack(jax.block_until_ready(array))
 
 
 def call(program: Callable[..., Any], *tensors: torch.Tensor, **static: Any) -> torch.Tensor:

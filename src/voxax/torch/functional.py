@@ -118,7 +118,7 @@ def convolve(
     if is_planning():
         channels = shape[-1] * (shape[1] if kind == "grouped" else 1)
         return features.new_zeros((kernel_map.neighbors.shape[0], channels), dtype=dtype)
-    return operators.forward(features.to(dtype), weight.to(dtype), views, text)
+    return operators.apply(operators.forward, features.to(dtype), weight.to(dtype), views, text)
 
 
 def weight_kind(weight: torch.Tensor) -> WeightKind:
@@ -206,9 +206,10 @@ def global_pool(voxels: Voxels, reduction: Literal["mean", "sum", "max"] = "mean
     """Return one row per scene, ``[batch_size, C]``; an empty scene gives zeros.
 
     Raises:
-      InputError: an unknown reduction.
+      InputError: an unknown reduction, or features that are no floats.
     """
     check_known("reduction", reduction, ("mean", "sum", "max"))
+    check_tensor(voxels.features, "features")
     valid, dtype = voxels.valid, voxels.features.dtype
     # Padding goes to a scene of its own, behind the last.
     scene = torch.where(valid, voxels.coords[:, 0], voxels.batch_size).long()

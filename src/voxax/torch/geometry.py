@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -36,6 +37,12 @@ def recording() -> Iterator[None]:
         yield
     finally:
         _PLANNING = before
+
+
+def _lasting() -> contextlib.AbstractContextManager[Any]:
+    """Make ordinary tensors under ``torch.inference_mode`` too, as of what training may need."""
+    inside = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+    return torch.inference_mode(False) if inside else contextlib.nullcontext()
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -72,7 +79,8 @@ class KernelMap:
         views = {opposite(n): array for n, array in self.views.items() if n not in pairs}
         views["neighbors"] = self.view("transposed_neighbors")
         if all(name in self.views for name in pairs):
-            views["pairs"] = self.views["pairs"].flip(0)
+            with _lasting():
+                views["pairs"] = self.views["pairs"].flip(0)
             views["pair_starts"] = self.views["pair_starts"]
         return KernelMap(adjoint_text(self.spec), self.same, self.neighbors.shape[0], views)
 

@@ -15,6 +15,7 @@ from torch import nn
 from voxax.geometry import KernelShape
 from voxax.nn.arguments import check_channels, check_groups, check_keeps_voxels, own_ndim
 from voxax.torch import functional
+from voxax.torch.bridge import check_tensor
 from voxax.torch.functional import Size, conv_by_text
 from voxax.torch.static_text import relation_facts, request_text, spec_text
 from voxax.torch.voxels import Voxels
@@ -208,7 +209,7 @@ class BatchNorm(nn.Module):
       num_features: channels.
       eps: added to the variance.
       momentum: weight of the new value in the running averages.
-      dtype: of parameters and averages.
+      dtype: of the parameters; the averages have it, and at least float32.
 
     Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
     """
@@ -229,13 +230,15 @@ class BatchNorm(nn.Module):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.weight = nn.Parameter(torch.ones(num_features, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(num_features, dtype=dtype))
-        self.register_buffer("running_mean", torch.zeros(num_features, dtype=dtype))
-        self.register_buffer("running_var", torch.ones(num_features, dtype=dtype))
+        wide = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+        self.register_buffer("running_mean", torch.zeros(num_features, dtype=wide))
+        self.register_buffer("running_var", torch.ones(num_features, dtype=wide))
         # Counted for the state dicts of PyTorch's own layers; nothing reads it.
         self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
 
     def forward(self, voxels: Voxels) -> Voxels:
         check_channels(self, self.num_features, voxels)
+        check_tensor(voxels.features, "features")
         valid, dtype = voxels.valid[:, None], voxels.features.dtype
         wide = torch.promote_types(dtype, torch.float32)
         x = torch.where(valid, voxels.features.to(wide), 0)
@@ -280,6 +283,8 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def forward(self, voxels: Voxels) -> Voxels:  # type: ignore[override]
+        check_channels(self, self.in_features, voxels)
+        check_tensor(voxels.features, "features")
         return voxels.map(super().forward)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -271,27 +271,64 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 def _forward_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     x, w, *views = ctx.saved_tensors
     wants_x, wants_w, *_ = ctx.needs_input_grad
-    dx = dgrad(grad, w, views, ctx.layer, x.shape[0]) if wants_x else None
-    dw = wgrad(x, grad, views, ctx.layer) if wants_w else None
+    dx = apply(dgrad, grad, w, views, ctx.layer, x.shape[0]) if wants_x else None
+    dw = apply(wgrad, x, grad, views, ctx.layer) if wants_w else None
     return dx, dw, [None] * len(views), None
 
 
 def _dgrad_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     dy, w, *views = ctx.saved_tensors
     wants_dy, wants_w, *_ = ctx.needs_input_grad
-    d_dy = forward(grad, w, views, ctx.layer) if wants_dy else None
-    d_w = wgrad(grad, dy, views, ctx.layer) if wants_w else None
+    d_dy = apply(forward, grad, w, views, ctx.layer) if wants_dy else None
+    d_w = apply(wgrad, grad, dy, views, ctx.layer) if wants_w else None
     return d_dy, d_w, [None] * len(views), None, None
 
 
 def _wgrad_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     x, dy, *views = ctx.saved_tensors
     wants_x, wants_dy, *_ = ctx.needs_input_grad
-    d_x = dgrad(dy, grad, views, ctx.layer, x.shape[0]) if wants_x else None
-    d_dy = forward(x, grad, views, ctx.layer) if wants_dy else None
+    d_x = apply(dgrad, dy, grad, views, ctx.layer, x.shape[0]) if wants_x else None
+    d_dy = apply(forward, x, grad, views, ctx.layer) if wants_dy else None
     return d_x, d_dy, [None] * len(views), None
 
 
-forward.register_autograd(_forward_backward, setup_context=_save)
-dgrad.register_autograd(_dgrad_backward, setup_context=_save)
-wgrad.register_autograd(_wgrad_backward, setup_context=_save)
+_BACKWARD = {forward: _forward_backward, dgrad: _dgrad_backward, wgrad: _wgrad_backward}
+for _operator, _rule in _BACKWARD.items():
+    _operator.register_autograd(_rule, setup_context=_save)
+
+
+class _Transformed(torch.autograd.Function):
+    """A product under ``torch.func.grad`` and ``vjp``, which take no gradients of operators."""
+
+    @staticmethod
+    def forward(operator: Any, layer: str, rows: tuple[int, ...], *tensors: Any) -> torch.Tensor:
+        a, b, *views = tensors
+        return operator(a, b, views, layer, *rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.operator, ctx.layer, _, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        of = _Context(ctx.saved_tensors, ctx.layer, ctx.needs_input_grad[3:])
+        d_a, d_b, of_views, *_ = _BACKWARD[ctx.operator](of, *grads)
+        return None, None, None, d_a, d_b, *of_views
+
+
+class _Context(NamedTuple):
+    """What a rule of gradients reads."""
+
+    saved_tensors: tuple[torch.Tensor, ...]
+    layer: str
+    needs_input_grad: tuple[bool, ...]
+
+
+def apply(
+    operator: Any, a: torch.Tensor, b: torch.Tensor, views: Tensors, layer: str, *rows: int
+) -> torch.Tensor:
+    """Return the result of a product: ``operator(a, b, views, layer, *rows)``."""
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return operator(a, b, views, layer, *rows)
+    return _Transformed.apply(operator, layer, rows, a, b, *views)

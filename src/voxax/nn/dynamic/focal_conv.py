@@ -10,7 +10,7 @@ import numpy as np
 
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels, add_sites
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
@@ -80,9 +80,10 @@ def focal_conv(
     offsets = tuple(map(tuple, np.asarray(spec.dilated_offsets).tolist()))
     out = add_sites(voxels, offsets, keep, capacity=capacity)
     if gate:
-        wide = accumulator(voxels.features.dtype)
+        dtype = voxels.features.dtype
+        wide = wide_fraction(dtype)
         features = voxels.features.astype(wide) * own[:, None].astype(wide)
-        voxels = voxels.replace_features(features.astype(voxels.features.dtype))
+        voxels = voxels.replace_features(features.astype(fraction_dtype(dtype)))
     kmap = request_map(voxels, kernel_size, 1, dilation, out_voxels=out)
     requests = by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
     return convolve_voxels(voxels, weight, kmap, bias, groups, out, precision=precision, **requests)

@@ -11,6 +11,7 @@ import numpy as np
 
 from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels
+from voxax.geometry.dtypes import fraction_dtype
 from voxax.geometry.halo import split_axis
 from voxax.nn.functional.normalization import clear_padding, scene_index
 
@@ -33,6 +34,9 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
       mode: what is dropped together: ``feature`` single features, ``voxel`` all channels of a
         voxel, ``channel`` a channel in all voxels of a scene (Tompson et al. 2015).
 
+    Returns:
+      The same voxels in the features' dtype, float32 for integers.
+
     Raises:
       InputError: a rate outside [0, 1], or an unknown mode.
 
@@ -40,10 +44,11 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
     Overfitting", JMLR 2014.
     """
     check_dropout(rate, mode)
+    dtype = fraction_dtype(voxels.features.dtype)
     if rate == 0:
-        return voxels.replace_features(voxels.features)
+        return voxels.replace_features(voxels.features.astype(dtype))
     if rate == 1:
-        return voxels.replace_features(jnp.zeros_like(voxels.features))
+        return voxels.replace_features(jnp.zeros(voxels.features.shape, dtype))
     axis = split_axis(voxels)
     if axis is not None and mode != "channel":
         key = jax.random.fold_in(key, jax.lax.axis_index(axis))
@@ -87,4 +92,4 @@ def _dropout(
         shape = (rows, channels) if mode == "feature" else (rows, 1)
         kept = jax.random.bernoulli(key, probability, shape)
     x = clear_padding(features, valid) / (1 - rate)
-    return jnp.where(kept, x, jnp.zeros((), x.dtype)).astype(features.dtype)
+    return jnp.where(kept, x, jnp.zeros((), x.dtype)).astype(fraction_dtype(features.dtype))

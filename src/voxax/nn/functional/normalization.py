@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.geometry.halo import split_axis
 
 
@@ -48,7 +48,7 @@ def masked_moments(
     Returns:
       ``(mean [C], variance [C], number [])``; zeros where no row is valid.
     """
-    wide = accumulator(features.dtype)
+    wide = wide_fraction(features.dtype)
     x = clear_padding(features, valid)
     number = jnp.sum(valid, dtype=wide)
     total = jnp.sum(x, axis=0)
@@ -71,6 +71,8 @@ def normalize(
     epsilon: float = 1e-5,
 ) -> Rows:
     """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` in the dtype of x.
+
+    The result of integers is float32.
 
     Args:
       voxels: Voxels or Points, ``C`` channels.
@@ -95,7 +97,7 @@ def _normalize(
     *,
     epsilon: float,
 ) -> jax.Array:
-    wide = accumulator(features.dtype)
+    wide = wide_fraction(features.dtype)
     x = clear_padding(features, valid)
     factor = jax.lax.rsqrt(variance.astype(wide) + epsilon)
     if scale is not None:
@@ -103,15 +105,15 @@ def _normalize(
     y = (x - mean.astype(wide)[None, :]) * factor[None, :]
     if bias is not None:
         y = y + bias.astype(wide)[None, :]
-    return y.astype(features.dtype)
+    return y.astype(fraction_dtype(features.dtype))
 
 
 def clear_padding(features: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return ``features [N, C]`` in the accumulator's dtype, zero where ``valid`` is False.
+    """Return ``features [N, C]`` in float32 or wider, zero where ``valid`` is False.
 
     Call it before anything is computed: garbage times anything would reach the gradient.
     """
-    wide = accumulator(features.dtype)
+    wide = wide_fraction(features.dtype)
     return jnp.where(valid[:, None], features.astype(wide), jnp.zeros((), wide))
 
 
@@ -129,7 +131,8 @@ def layer_norm(
       epsilon: added to the (biased) variance.
 
     Returns:
-      The same voxels; statistics in at least float32, features in the input's dtype.
+      The same voxels; statistics in at least float32, features in the input's dtype
+      (float32 for integers).
 
     Raises:
       InputError: a scale or bias of another shape.
@@ -183,7 +186,7 @@ def _row_norm(
         y = y * scale.astype(y.dtype)[None, :]
     if bias is not None:
         y = y + bias.astype(y.dtype)[None, :]
-    return y.astype(features.dtype)
+    return y.astype(fraction_dtype(features.dtype))
 
 
 Scenes = TypeVar("Scenes", Voxels, Points)
@@ -208,7 +211,8 @@ def group_norm(
       epsilon: added to the (biased) variance.
 
     Returns:
-      The same voxels; statistics in at least float32, features in the input's dtype.
+      The same voxels; statistics in at least float32, features in the input's dtype
+      (float32 for integers).
 
     Raises:
       InputError: groups that do not divide the channels, a scale or bias of another shape.
@@ -306,4 +310,4 @@ def _group_norm(
     y = centered * read(factor)
     if bias is not None:
         y = y + bias.astype(wide)[None, :]
-    return y.astype(features.dtype)
+    return y.astype(fraction_dtype(features.dtype))

@@ -15,8 +15,9 @@ from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
-from voxax.geometry.dtypes import accumulator, limits, mean_of, product_dtype
+from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard, split_axis
+from voxax.geometry.input_checks import check_mean_digits
 from voxax.nn.arguments import output_voxels, request_map
 from voxax.products import convolve
 
@@ -71,7 +72,7 @@ def mean_pool(
 ) -> Voxels:
     """Take the mean over the voxels under the kernel that exist.
 
-    Arguments, result and errors as in :func:`sum_pool`.
+    Arguments, result and errors as in :func:`sum_pool`, but that means of integers are float32.
     """
     kmap = _window_map(voxels, kernel_size, stride, dilation, window)
     return output_voxels(voxels, kmap, window_mean(voxels, kmap), window.get("out_voxels"))
@@ -210,12 +211,13 @@ def take_rows(features: jax.Array, indices: jax.Array) -> jax.Array:
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
     """Return the mean of the rows under each output's taps, ``[out_capacity, C]``, or zero."""
+    check_mean_digits(voxels.features)
     dtype = voxels.features.dtype
-    wide = accumulator(dtype)
+    wide = wide_fraction(dtype)
     ones = jnp.ones((kmap.num_offsets, voxels.num_channels), wide)
     total = convolve(voxels.features.astype(wide), ones, kmap)
     number = jnp.maximum(jnp.sum(kmap.neighbors >= 0, axis=1, dtype=jnp.int32), 1)
-    return mean_of(total, number.astype(wide)[:, None]).astype(dtype)
+    return (total / number.astype(wide)[:, None]).astype(fraction_dtype(dtype))
 
 
 def unpool(
@@ -236,7 +238,8 @@ def unpool(
       out_voxels: the voxels to return to; only their coordinates matter.
       indices: ``int32[capacity, C]`` from :func:`max_pool`: every value goes back to the row
         it was taken from, all others are zero. Values that return to the same row add up.
-        None copies: every output gets the mean of the pooled voxels whose window holds it.
+        None copies: every output gets the mean of the pooled voxels whose window holds it, of
+        integers in float32.
       kernel_size, stride, dilation, kernel_shape, kernel_map: the pooling's, used without
         ``indices``; ``kernel_map`` is the transposed one, e.g. ``pooling_map.transpose()``.
 
@@ -285,13 +288,15 @@ def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
 
 
 def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax.Array:
-    """Return ``out [capacity, C]`` with ``out[indices[m, c], c] += features[m, c]``."""
+    """Return ``out [capacity, C]`` with ``out[indices[m, c], c] += features[m, c]``; int32 for 8-
+    and 16-bit integers."""
     dtype = features.dtype
     wide = accumulator(dtype)
     row = jnp.where(indices < 0, capacity, indices)
     channel = jnp.broadcast_to(jnp.arange(features.shape[1], dtype=jnp.int32)[None, :], row.shape)
     out = jnp.zeros((capacity, features.shape[1]), wide)
-    return out.at[row, channel].add(features.astype(wide), mode="drop").astype(dtype)
+    summed = out.at[row, channel].add(features.astype(wide), mode="drop")
+    return summed.astype(product_dtype(dtype))
 
 
 def global_pool(
@@ -307,12 +312,14 @@ def global_pool(
 
     Returns:
       ``[batch_size, C]`` in the features' dtype, summed in at least float32; sums of 8- and
-      16-bit integers in int32, means of integers rounded down.
+      16-bit integers in int32, means of integers in float32.
 
     Raises:
       InputError: an unknown reduction.
     """
     check_known("reduction", reduction, ("mean", "sum", "max", "min"))
+    if reduction == "mean":
+        check_mean_digits(voxels.features)
     dtype = voxels.features.dtype
     scene = jnp.where(voxels.valid, voxels.coords[:, 0], voxels.batch_size)
     shape = (voxels.batch_size, voxels.num_channels)
@@ -326,13 +333,14 @@ def global_pool(
         merge = _best_with_gradient if jnp.issubdtype(dtype, jnp.inexact) else _best
         best = merge(x, scene, voxels.batch_size, reduction, axis)
         return jnp.where(number[:, None] > 0, best, zero)
-    wide = accumulator(dtype)
+    wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
     x = jnp.where(voxels.valid[:, None], voxels.features.astype(wide), jnp.zeros((), wide))
     total = jnp.zeros(shape, wide).at[scene].add(x, mode="drop")
     if axis is not None:
         total = jax.lax.psum(total, axis)
     if reduction == "mean":
-        return mean_of(total, jnp.maximum(number, 1).astype(wide)[:, None]).astype(dtype)
+        mean = total / jnp.maximum(number, 1).astype(wide)[:, None]
+        return mean.astype(fraction_dtype(dtype))
     return total.astype(product_dtype(dtype))
 
 
@@ -340,12 +348,16 @@ def _best(
     x: jax.Array, scene: jax.Array, batch_size: int, reduction: str, axis: str | None
 ) -> jax.Array:
     """Return the largest (smallest) row of each scene, of all its shards: ``[batch_size, C]``."""
-    low, high = limits(x.dtype)
-    shape = (batch_size, x.shape[1])
+    # Begins with the worst number there is: an infinity would stop ``jax.debug_infs``.
+    numbers = jnp.where(x == x, x, jnp.zeros((), x.dtype))
     if reduction == "max":
-        best = jnp.full(shape, low, x.dtype).at[scene].max(x, mode="drop")
+        worst = jnp.min(numbers, axis=0)
+        start = worst if axis is None else jax.lax.pmin(worst, axis)
+        best = jnp.broadcast_to(start, (batch_size, x.shape[1])).at[scene].max(x, mode="drop")
         return best if axis is None else jax.lax.pmax(best, axis)
-    best = jnp.full(shape, high, x.dtype).at[scene].min(x, mode="drop")
+    worst = jnp.max(numbers, axis=0)
+    start = worst if axis is None else jax.lax.pmax(worst, axis)
+    best = jnp.broadcast_to(start, (batch_size, x.shape[1])).at[scene].min(x, mode="drop")
     return best if axis is None else jax.lax.pmin(best, axis)
 
 

@@ -30,6 +30,10 @@ class PointRows:
     def valid(self) -> jax.Array:
         return self.inverse >= 0
 
+    @property
+    def num_channels(self) -> int:
+        return self.features.shape[1]
+
     def replace_features(self, features: jax.Array) -> PointRows:
         cleared = jnp.where(self.valid[:, None], features, jnp.zeros((), features.dtype))
         return PointRows(cleared, self.inverse)

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from voxax.errors import InputError
+from voxax.geometry.dtypes import accumulator
 from voxax.geometry.halo import split_axis
 from voxax.nn.functional import (
     group_norm,
@@ -35,7 +36,8 @@ class BatchNorm(nnx.Module):
       epsilon: added to the variance.
       axis_name: mapped axis over which statistics are shared between devices. Devices count
         by their voxels, so shards of different sizes give the statistics of the whole batch.
-      param_dtype: dtype of scale, bias and averages.
+      param_dtype: dtype of scale and bias; the averages have it, and at least float32: a variance
+        has the square of the features' range.
       use_running_average: evaluation mode from the start.
 
     Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
@@ -55,8 +57,8 @@ class BatchNorm(nnx.Module):
         del rngs  # nothing random; accepted so that all modules are built alike
         self.scale = nnx.Param(_ones(num_features, param_dtype))
         self.bias = nnx.Param(_zeros(num_features, param_dtype))
-        self.mean = nnx.BatchStat(_zeros(num_features, param_dtype))
-        self.var = nnx.BatchStat(_ones(num_features, param_dtype))
+        self.mean = nnx.BatchStat(_zeros(num_features, accumulator(param_dtype)))
+        self.var = nnx.BatchStat(_ones(num_features, accumulator(param_dtype)))
         self.num_features = num_features
         self.momentum, self.epsilon, self.axis_name = momentum, epsilon, axis_name
         self.use_running_average = use_running_average

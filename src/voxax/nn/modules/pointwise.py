@@ -11,6 +11,8 @@ from flax import nnx
 
 from voxax.errors import InputError
 from voxax.geometry import Voxels
+from voxax.geometry.dtypes import fraction_dtype
+from voxax.nn.arguments import check_channels
 from voxax.nn.functional import dropout
 from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
 from voxax.nn.modules.sparse_convs import he_normal
@@ -26,6 +28,13 @@ class Activation(nnx.Module):
         return voxels.map(self.fn)
 
 
+class _Smooth(Activation):
+    """An activation with a fraction in it: integer features are taken as float32."""
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return voxels.map(lambda x: self.fn(x.astype(fraction_dtype(x.dtype))))
+
+
 class ReLU(Activation):
     """``max(x, 0)``."""
 
@@ -33,21 +42,21 @@ class ReLU(Activation):
         super().__init__(jax.nn.relu)
 
 
-class GELU(Activation):
+class GELU(_Smooth):
     """Gaussian error linear unit (tanh form)."""
 
     def __init__(self) -> None:
         super().__init__(jax.nn.gelu)
 
 
-class SiLU(Activation):
+class SiLU(_Smooth):
     """``x * sigmoid(x)``."""
 
     def __init__(self) -> None:
         super().__init__(jax.nn.silu)
 
 
-class LeakyReLU(Activation):
+class LeakyReLU(_Smooth):
     """``x`` where positive, else ``0.01 x``."""
 
     def __init__(self) -> None:
@@ -62,6 +71,9 @@ class Linear(nnx.Module):
       use_bias: add a bias.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
       rngs: None means ``nnx.Rngs(0)``.
+
+    Raises:
+      InputError: when called, features with another number of channels.
     """
 
     def __init__(
@@ -87,6 +99,7 @@ class Linear(nnx.Module):
         )
 
     def __call__(self, voxels: Voxels) -> Voxels:
+        check_channels(self, self.linear.in_features, voxels)
         return voxels.map(self.linear)
 
 
