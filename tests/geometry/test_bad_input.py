@@ -11,6 +11,7 @@ from samples import make_voxels, make_weight
 from voxax.geometry import host
 from voxax.nn.functional import spatially_sparse_conv as conv
 from voxax.nn.functional import spatially_sparse_depthwise_conv as depthwise
+from voxax.nn.modules import Linear
 
 ROWS = np.array([[0, 0, 0, 0], [0, 1, 2, 3]])
 ONES = np.ones((2, 1), np.float32)
@@ -194,3 +195,20 @@ def test_out_voxels_of_another_batch_size():
         vx.kernel_map(one, out_voxels=two)
     with pytest.raises(vx.GeometryMismatchError):
         one + two
+
+
+@pytest.mark.parametrize("index", [2, -1, 1.0, "1", None, np.float32(0), [0]])
+def test_a_scene_that_is_none(index):
+    voxels = make_voxels(random_cube(50))  # two scenes
+    complains(r"scene .*0 to 1", voxels.scene, index)
+
+
+def test_a_traced_scene():
+    voxels = make_voxels(random_cube(50))
+    complains("not traced", jax.jit(lambda i: voxels.scene(i).features), jnp.int32(0))
+    assert voxels.scene(np.int64(1)).batch_size == 1
+
+
+def test_features_of_other_channels_for_a_linear_layer():
+    layer = Linear(5, 2)
+    complains("Linear expects 5 channels, the voxels have 3", layer, make_voxels(random_cube(50)))

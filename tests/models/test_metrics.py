@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from voxax.errors import InputError
 from voxax.models.metrics import confusion, iou_by_class, iou_table, mean_iou
 
 MATRIX = np.array([[3, 1, 0], [2, 4, 0], [0, 0, 0]])
@@ -55,3 +56,17 @@ def test_iou_table_is_plain():
     assert table == {"ground": pytest.approx(0.5), "building": pytest.approx(4 / 7), "water": None}
     with pytest.raises(ValueError, match="1 names for 3 classes"):
         iou_table(MATRIX, ["ground"])
+
+
+@pytest.mark.parametrize("prediction", [3, -1, 255])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "int16"])
+def test_a_prediction_of_no_class_is_no_other_cell(prediction, dtype):
+    truth = np.array([0, 0, -1], dtype)
+    predicted = np.array([prediction, 1, prediction], dtype)
+    message = f"1 of 2 predictions are outside the 3 classes 0 to 2, the first is {prediction}"
+    with pytest.raises(InputError, match=message):
+        confusion(truth, predicted, 3)
+
+
+def test_predictions_without_truth_may_be_anything():
+    assert confusion(np.array([-1, 5]), np.array([9, 9]), 3).sum() == 0

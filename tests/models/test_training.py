@@ -9,12 +9,12 @@ import optax
 import pytest
 from flax import nnx
 
-from voxax.errors import CapacityError
+from voxax.errors import CapacityError, InputError
 from voxax.geometry import Plan
 from voxax.io.examples import Example, Preparation
 from voxax.io.point_cloud import PointCloud
 from voxax.models import VoxelMLP
-from voxax.models.training import Trainer, masked_cross_entropy
+from voxax.models.training import Trainer, count_outside, masked_cross_entropy
 from voxax.nn.modules import Linear, ReLU, Sequential, SparseConv3d, SubMConv3d
 
 
@@ -156,3 +156,83 @@ def test_planned_convolutions_train():
     ]
     assert np.mean(losses[-3:]) < 0.5 * np.mean(losses[:3])
     assert learner.programs == 1
+
+
+LOGITS = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "uint32"])
+@pytest.mark.parametrize("label", [3, 100, 255, 2**32 + 1])
+def test_a_label_of_no_class_is_an_error_with_its_value(dtype, label):
+    if label > np.iinfo(dtype).max:
+        pytest.skip(f"{dtype} holds no {label}")
+    labels = np.array([0, 1, 2, 0, 1, 2, label, label], np.dtype(dtype))
+    message = f"2 of 8 labels are {label}, outside the 3 classes 0 to 2.*ignore_label={label}"
+    with pytest.raises(InputError, match=message):
+        masked_cross_entropy(jnp.asarray(LOGITS), labels)
+    known = masked_cross_entropy(jnp.asarray(LOGITS[:6]), labels[:6])
+    ignored = masked_cross_entropy(jnp.asarray(LOGITS), labels, ignore_label=label)
+    np.testing.assert_array_equal(ignored, known)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 3.0]])
+@pytest.mark.parametrize("labels", [[0, 1, 255], [0, 3, 7], [-1, -5, 2]])
+def test_traced_rows_of_no_class_do_not_count(labels, weights):
+    labels = np.array([*labels, 0, 1, 2, 1, 0], np.int32)
+    weights = None if weights is None else jnp.asarray(weights, jnp.float32)
+    cleared = np.where((labels >= 0) & (labels < 3), labels, -1)
+    given = jax.jit(jax.value_and_grad(masked_cross_entropy))
+    want = given(jnp.asarray(LOGITS), jnp.asarray(cleared), weights)
+    got = given(jnp.asarray(LOGITS), jnp.asarray(labels), weights)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+    assert np.isfinite(got[1]).all()
+    outside = (labels >= 3).sum()
+    assert int(count_outside(jnp.asarray(labels), 3)) == outside
+    assert int(count_outside(jnp.asarray(labels), 3, 255)) == outside - (labels == 255).sum()
+
+
+def test_a_named_class_does_not_count():
+    labels = np.array([0, 1, 2, 0, 1, 2, 0, 0], np.int32)
+    loss = masked_cross_entropy(jnp.asarray(LOGITS), labels, ignore_label=0)
+    np.testing.assert_allclose(
+        loss, masked_cross_entropy(jnp.asarray(LOGITS), np.where(labels == 0, -1, labels))
+    )
+
+
+def test_labels_are_integers():
+    with pytest.raises(InputError, match="labels of float32: expected integers"):
+        masked_cross_entropy(jnp.asarray(LOGITS), jnp.zeros(8, jnp.float32))
+
+
+def test_the_trainer_refuses_labels_of_no_class_before_it_changes():
+    learner, example = trainer(), scene()
+    labels = np.array(example.labels)
+    learner.step(example.voxels, labels)
+    before = jax.tree.map(np.asarray, learner.tree())
+    labels[3] = 255
+    with pytest.raises(InputError, match=r"1 of .* labels are 255, outside the 2 classes"):
+        learner.step(example.voxels, labels)
+    jax.tree.map(np.testing.assert_array_equal, learner.tree(), before)
+    # On a device they are counted: to read them would stop the device.
+    loss = learner.step(example.voxels, jnp.asarray(labels, jnp.int32))[0]
+    assert int(learner.outside) == 1
+    assert np.isfinite(loss)
+
+
+def test_the_trainer_ignores_the_named_label():
+    example = scene()
+    losses = []
+    for unknown, options in ((-1, {}), (255, {"ignore_label": 255})):
+        labels = np.where(np.arange(len(example.labels)) % 3 == 0, unknown, example.labels)
+        model = VoxelMLP(5, 2, width=16, depth=2, rngs=nnx.Rngs(0))
+        learner = Trainer(model, optax.sgd(0.2), **options)
+        losses.append(float(learner.step(example.voxels, labels)[0]))
+        assert int(learner.outside) == 0
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("optimizer", [optax.adamw(1e-3), optax.adam(1e-3), optax.lamb(1e-3)])
+def test_optimizers_that_mix_dtypes_work_under_strict_promotion(optimizer):
+    example = scene()
+    learner = Trainer(VoxelMLP(5, 2, width=16, depth=2, rngs=nnx.Rngs(0)), optimizer)
+    assert np.isfinite(learner.step(example.voxels, example.labels)[0])

@@ -142,3 +142,105 @@ def test_writing_into_operands_and_results():
     torch.testing.assert_close(first, kept, rtol=0, atol=0)
     first.zero_()
     assert not operators.forward(x, w, views, text).any()
+
+
+class Net(torch.nn.Module):
+    """Every kind of map, and a way back over the first."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.norm = vxt.SubMConv3d(3, 4), vxt.BatchNorm(4)
+        self.down = vxt.SparseConv3d(4, 4, 2, stride=2)
+        self.deep = vxt.SpatiallySparseDepthwiseConv(4)
+        self.up = vxt.SparseConvTranspose3d(4, 4, 2, stride=2)
+        self.head = vxt.Linear(8, 2)
+
+    def forward(self, v):
+        fine = self.norm(self.stem(v))
+        return self.head(vxt.cat([fine, self.up(self.deep(self.down(fine)), fine)]))
+
+
+def rows_of(seed):
+    rows = np.random.default_rng(seed).integers(0, (2, 5, 5, 5), (60, 4))
+    return np.unique(rows, axis=0)
+
+
+def small(seed=0):
+    rows = rows_of(seed)
+    generator = torch.Generator().manual_seed(1)
+    return vxt.Voxels.from_coords(
+        rows, torch.randn(len(rows), 3, generator=generator), 2, capacity=64
+    )
+
+
+def squares(net, voxels):
+    return net(voxels).features.square().sum()
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_maps_that_inference_built_serve_training(planned):
+    net, want = Net().eval(), small()
+    squares(net, want).backward()
+    expected = {name: p.grad.clone() for name, p in net.named_parameters()}
+    net.zero_grad()
+    voxels = small()
+    with torch.inference_mode():
+        voxels = vxt.plan(net, voxels) if planned else voxels
+        net(voxels)
+    squares(net, voxels).backward()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p.grad, expected[name])
+
+
+@pytest.mark.parametrize("transform", ["grad", "vjp", "grad of grad"])
+def test_gradients_of_torch_func_are_those_of_autograd(transform):
+    net, voxels = Net().eval(), small()
+    parameters = {name: p.detach() for name, p in net.named_parameters()}
+
+    def loss(parameters):
+        return torch.func.functional_call(net, parameters, (voxels,)).features.square().sum()
+
+    def directional(parameters):
+        first = torch.func.grad(loss)(parameters)
+        return sum(g.square().sum() for g in first.values())
+
+    leaves = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+    if transform == "grad of grad":
+        got = torch.func.grad(directional)(parameters)
+        first = torch.autograd.grad(loss(leaves), list(leaves.values()), create_graph=True)
+        total = sum(g.square().sum() for g in first)
+    else:
+        got = torch.func.grad(loss)(parameters)
+        if transform == "vjp":
+            got = torch.func.vjp(loss, parameters)[1](torch.ones(()))[0]
+        total = loss(leaves)
+    want = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    for name, value in zip(leaves, want, strict=True):
+        value = torch.zeros_like(leaves[name]) if value is None else value
+        torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-4)
+
+
+INTEGERS = [torch.uint8, torch.int32, torch.int64]
+TAKES_FLOATS = {
+    "SubMConv3d": lambda v: vxt.SubMConv3d(3, 2)(v),
+    "BatchNorm": lambda v: vxt.BatchNorm(3)(v),
+    "BatchNorm eval": lambda v: vxt.BatchNorm(3).eval()(v),
+    "Linear": lambda v: vxt.Linear(3, 2)(v),
+    "mean_pool": vxt.mean_pool,
+    "sum_pool": vxt.sum_pool,
+    "max_pool": vxt.max_pool,
+    "global_pool": vxt.global_pool,
+    "global_pool sum": lambda v: vxt.global_pool(v, "sum"),
+    "global_pool max": lambda v: vxt.global_pool(v, "max"),
+    "plus": lambda v: v + v,
+    "from_coords": lambda v: vxt.Voxels.from_coords(rows_of(0), v.features[: len(rows_of(0))], 2),
+}
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("name", TAKES_FLOATS)
+def test_integer_features_are_refused(name, dtype):
+    voxels = vxt.Voxels(small().geometry, torch.ones(64, 3, dtype=dtype))
+    with pytest.raises(vx.InputError, match=f"features of {dtype}"):
+        TAKES_FLOATS[name](voxels)

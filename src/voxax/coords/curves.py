@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from voxax.coords.lattice import COORD_LIMIT
 from voxax.coords.ordering import sort_rows
+from voxax.errors import check_known
 
 Curve = Literal["lexicographic", "morton", "hilbert"]
 CURVES = ("lexicographic", "morton", "hilbert")
@@ -83,7 +84,11 @@ def sort_by_curve(coords: jax.Array, curve: Curve) -> jax.Array:
 
     Returns:
       ``int32[N]``, a permutation: ``coords[order]`` follows the curve.
+
+    Raises:
+      InputError: an unknown curve.
     """
+    check_known("curve", curve, CURVES)
     if curve == "lexicographic":
         return sort_rows(coords)[1]
     keys = morton_keys(coords) if curve == "morton" else hilbert_keys(coords)

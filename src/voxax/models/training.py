@@ -86,9 +86,7 @@ def count_outside(labels: jax.Array, classes: int, ignore_label: int | None = No
     Arguments as of :func:`check_labels`.
     """
     labels, known = _known_labels(labels, classes, ignore_label)
-    unknown = ~known & (labels >= 0)
-    if ignore_label is not None:
-        unknown &= labels != ignore_label
+    unknown = ~known & (labels >= 0) & (labels != _narrow(ignore_label))
     return jnp.sum(unknown, dtype=jnp.int32)
 
 
@@ -103,8 +101,11 @@ def _known_labels(
         clip = np.clip if isinstance(labels, np.ndarray) else jnp.clip
         labels = clip(labels, max(int(info.min), -1), 2**31 - 1)
     labels = jnp.asarray(labels, jnp.int32)
-    known = (labels >= 0) & (labels < classes)
-    return labels, known if ignore_label is None else known & (labels != ignore_label)
+    return labels, (labels >= 0) & (labels < classes) & (labels != _narrow(ignore_label))
+
+
+def _narrow(ignore_label: int | None) -> int:
+    return -1 if ignore_label is None else max(min(ignore_label, 2**31 - 1), -1)
 
 
 class Trainer:
@@ -162,7 +163,8 @@ class Trainer:
                 )
                 outside = count_outside(labels, out.num_channels, ignore_label)
                 counts = everywhere(out.num_dropped), everywhere(outside)
-                return loss, (new_state, jnp.argmax(out.features, axis=-1), counts)
+                prediction = jnp.argmax(out.features, axis=-1).astype(jnp.int32)
+                return loss, (new_state, prediction, counts)
 
             (loss, (new_state, prediction, counts)), grads = jax.value_and_grad(
                 loss_of, has_aux=True

@@ -160,17 +160,34 @@ def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def precision_name(precision: jax.lax.PrecisionLike) -> str:
-    """The name that problems keep; see :func:`convolve`."""
+    """The name that problems keep, one for all aliases; see :func:`convolve`.
+
+    Returns:
+      ``"default"``, ``"high"``, ``"highest"``, or the name of a ``jax.lax.DotAlgorithmPreset``.
+
+    Raises:
+      InputError: a name that JAX does not know.
+      TypeError: neither a name nor a member of these enums.
+    """
     if precision is None:
-        return getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
-    if isinstance(precision, str):
-        return precision
+        precision = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
     if isinstance(precision, jax.lax.Precision):
         return precision.name.lower()
-    raise TypeError(
-        f"precision={precision!r}: give a jax.lax.Precision or its name ('default', 'high', "
-        "'highest'); both operands share one precision"
-    )
+    presets = jax.lax.DotAlgorithmPreset
+    if isinstance(precision, presets):
+        return precision.name
+    if not isinstance(precision, str):
+        raise TypeError(
+            f"precision={precision!r}: give a jax.lax.Precision or its name ('default', 'high', "
+            "'highest'); both operands share one precision"
+        )
+    if precision in presets.__members__:
+        return precision
+    try:
+        return jax.lax.Precision(precision).name.lower()
+    except ValueError:
+        known = ("default", "high", "highest", *presets.__members__)
+        raise InputError(f"unknown precision {precision!r}; known: {', '.join(known)}") from None
 
 
 def convolve_modulated(

@@ -25,7 +25,7 @@ Bound = Literal["compute", "memory"]
 
 _HALVES = ("bfloat16", "float16")
 # Names for products with all digits of float32.
-_FULL = ("highest", "float32")
+_FULL = ("highest", "float32", "F32_F32_F32")
 _INDEX_BYTES = 4
 _TABLES = ("neighbors", "transposed_neighbors")
 

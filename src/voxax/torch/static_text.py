@@ -24,6 +24,7 @@ from voxax.geometry import KernelMap, KernelShape, KernelSpec, VoxelGeometry
 from voxax.geometry.build import output_stride
 from voxax.nn.arguments import by_product
 from voxax.products import convolve
+from voxax.products.convolve import precision_name
 from voxax.tuning import Request
 from voxax.tuning.request import frozen
 
@@ -161,7 +162,10 @@ def request_text(
 
     Raises:
       AlgorithmError: one that is not understood.
+      InputError: an unknown precision.
     """
+    # None stays: it is read when a layer runs.
+    precision = None if precision is None else precision_name(precision)
     requests = by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo)
     plain = {name: frozen(request, kind, name) for name, request in requests.items()}
     return json.dumps({"precision": precision, "requests": plain}, separators=(",", ":"))

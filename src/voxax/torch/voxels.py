@@ -155,6 +155,8 @@ class Voxels:
         if not isinstance(other, Voxels):
             return NotImplemented
         require_same_geometry(self, other, "a + b")
+        for operand in (self, other):
+            check_tensor(operand.features, "features")
         return self.replace_features(self.features + other.features)
 
     def __repr__(self) -> str:

@@ -182,3 +182,21 @@ def test_statistics_over_two_devices():
         env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path},
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("scale", [1000.0, 300.0, 1e-4])
+def test_averages_of_half_precision_hold_variances(dtype, scale):
+    rng = np.random.default_rng(0)
+    rows = np.stack([np.zeros(64, int), np.arange(64)], axis=1).astype(np.int32)
+    values = (scale * rng.normal(size=(64, 4))).astype(np.float32)
+    voxels = vx.Voxels.from_coords(rows, jnp.asarray(values, dtype), reduction="first")
+    norm = BatchNorm(4, param_dtype=dtype, epsilon=1e-12)
+    for _ in range(80):
+        norm(voxels)
+    x = np.asarray(voxels.valid_features(), np.float64)
+    np.testing.assert_allclose(norm.var[...], x.var(0), rtol=1e-2)
+    norm.eval()
+    got = np.asarray(norm(voxels).valid_features(), np.float64)
+    np.testing.assert_allclose(got, (x - x.mean(0)) / x.std(0), rtol=0.05, atol=0.05)
+    assert norm.scale[...].dtype == dtype

@@ -27,7 +27,7 @@ from voxax.hardware import HardwareInfo
 
 DTYPES = ("float32", "float16", "bfloat16")
 # Of these precisions float32 operands may be rounded to tensor float32, on NVIDIA's tensor cores.
-ONE_PASS = ("default", "fastest", "tensorfloat32", "bfloat16")
+ONE_PASS = ("default", "high", "TF32_TF32_F32", "BF16_BF16_F32")
 # The list of a tile's taps is found by comparing each with each. 7 x 7 x 7.
 MOST_TAPS = 343
 # Triton's products have no smaller side.

@@ -47,7 +47,7 @@ _MOST_TAPS = 343
 # float32 is the sum of three bfloat16 numbers, of 8 bits each.
 _PARTS = 3
 # Of these precisions one pass over bfloat16 operands is enough.
-_ONE_PASS = ("default", "fastest", "bfloat16")
+_ONE_PASS = ("default", "BF16_BF16_F32")
 
 Columns = tuple[tuple[int, ...], ...]
 _Blocks = TypeVar("_Blocks")

@@ -16,6 +16,7 @@ from voxax.nn.arguments import check_channels
 from voxax.nn.functional import dropout
 from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
 from voxax.nn.modules.sparse_convs import he_normal
+from voxax.products.convolve import precision_name
 
 
 class Activation(nnx.Module):
@@ -73,7 +74,7 @@ class Linear(nnx.Module):
       rngs: None means ``nnx.Rngs(0)``.
 
     Raises:
-      InputError: when called, features with another number of channels.
+      InputError: an unknown precision; when called, another number of channels.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Linear(nnx.Module):
         precision: Any = "highest",
         rngs: nnx.Rngs | None = None,
     ) -> None:
+        precision_name(precision)  # raises for one that is unknown
         self.linear = nnx.Linear(
             in_channels,
             out_channels,
