@@ -38,7 +38,7 @@ def points(dtype):
 
 
 def grid(dtype):
-    return jnp.asarray(RNG.permutation(np.arange(2 * 4 * 4 * 4) % 120).reshape(2, 4, 4, 4), dtype)
+    return jnp.asarray(np.arange(2 * 4 * 4 * 4).reshape(2, 4, 4, 4) * 7 % 120, dtype)
 
 
 def merged(reduction):
@@ -126,7 +126,7 @@ FRACTIONS = {
     "SiLU": of(M.SiLU),
     "LeakyReLU": of(M.LeakyReLU),
     "Linear": of(M.Linear, 4, 2),
-    "Dropout": of(M.Dropout, 0.5, rngs=nnx.Rngs(0)),
+    "Dropout": lambda dtype: M.Dropout(0.5, rngs=nnx.Rngs(0))(voxels(dtype)),
     "Dropout evaluated": of(M.Dropout, 0.5, deterministic=True),
     "VoxelFeatureEncoder": lambda dtype: M.VoxelFeatureEncoder(4, 3, 1.0, ndim=2)(points(dtype)),
     "PillarEncoder": lambda dtype: M.PillarEncoder(4, 3, 1.0, ndim=2)(points(dtype)),
@@ -190,13 +190,13 @@ def around(dtype):
 
 def refuse_kernel_points(dtype):
     cloud, near = around(dtype)
-    places = F.kernel_point_positions(4, 2, 1.0)
+    places = F.kernel_point_positions(4, 2).astype(np.float32)
     return F.kernel_point_conv(cloud, np.ones((4, 4, 2), np.float32), near, places, extent=1.0)
 
 
 REFUSED = {
     "devoxelize": lambda dtype: vx.devoxelize(voxels(dtype), POSITIONS),
-    "splat": lambda dtype: vx.splat(points(dtype), None, voxels(dtype)),
+    "splat": lambda dtype: vx.splat(POSITIONS, np.ones((24, 1), dtype), voxels(dtype)),
     "dynamic_conv": lambda dtype: F.dynamic_conv(grid(dtype), DEEP.reshape(3, 3, 4, 4), size=2),
     "bank_error": lambda dtype: F.bank_error(grid(dtype), DEEP.reshape(3, 3, 4, 4), size=2),
     "selected_stride_conv": lambda dtype: F.selected_stride_conv(

@@ -35,7 +35,7 @@ def continuous(**options):
 
 def kernel_points(**options):
     cloud, near = around()
-    places = F.kernel_point_positions(4, 2, 1.0)
+    places = F.kernel_point_positions(4, 2).astype(np.float32)
     weight = jnp.ones((4, 2, 2), jnp.float32)
     return F.kernel_point_conv(cloud, weight, near, places, extent=1.0, **options)
 
@@ -43,7 +43,7 @@ def kernel_points(**options):
 def deformed(**options):
     offsets = jnp.zeros((1, 3, 3, 9, 2), jnp.float32)
     mask = jnp.ones((1, 3, 3, 9), jnp.float32)
-    return F.deform_conv(GRID, KERNEL, offsets, mask, **options)
+    return F.deform_conv(GRID, KERNEL, offsets, mask=mask, **options)
 
 
 OPTIONS = {

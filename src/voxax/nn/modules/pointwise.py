@@ -140,7 +140,8 @@ class Dropout(nnx.Module):
           InputError: in training, and there is no source of keys.
         """
         if self.deterministic or self.rate == 0:
-            return voxels.replace_features(voxels.features)
+            dtype = fraction_dtype(voxels.features.dtype)
+            return voxels.replace_features(voxels.features.astype(dtype))
         source = self.rngs if rngs is None else rngs
         if source is None:
             raise InputError(
