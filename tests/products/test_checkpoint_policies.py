@@ -26,7 +26,7 @@ def depthwise(voxels, w):
 
 
 def strided(voxels, w):
-    return F.spatially_sparse_conv(voxels, w, 3, generative=True, capacity=voxels.capacity * 2)
+    return F.spatially_sparse_conv(voxels, w, 3, generative=True, capacity=256)
 
 
 def network(layer):
