@@ -11,6 +11,7 @@ import functools
 import gzip
 import io
 import json
+import os
 import resource
 import signal
 import struct
@@ -452,12 +453,13 @@ def read_mutations(names: list[str], start: int, stop: int) -> dict[str, Found]:
             command = [sys.executable, __file__, "child", str(start), str(stop), str(begin), folder]
             # What no signal stops is ended here.
             limit = 300 + 2 * len(tasks)
+            quiet = os.environ | {"RUST_BACKTRACE": "0"}
             try:
                 result = subprocess.run(
-                    [*command, *names], capture_output=True, text=True, timeout=limit
+                    [*command, *names], capture_output=True, text=True, timeout=limit, env=quiet
                 )
                 output = result.stdout
-                how = f"ended with {result.returncode}: {result.stderr[-300:]}"
+                how = f"ended with {result.returncode}: {result.stderr.strip()[-300:]}"
             except subprocess.TimeoutExpired as error:
                 output, how = (error.stdout or b"").decode(), f"was not done in {limit} s"
         said = [json.loads(line) for line in output.splitlines()]

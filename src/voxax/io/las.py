@@ -73,8 +73,13 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
             return _read(laspy, laspy.LazBackend.Lazrs, path, stream, options.label_field)
         except BaseException as error:
             # LASzip itself reads some files on which lazrs gives up.
-            if not (is_panic(error) and laspy.LazBackend.Laszip.is_available()):
+            if not is_panic(error):
                 raise
+            if not laspy.LazBackend.Laszip.is_available():
+                raise FileFormatError(
+                    f"lazrs gives up on {path} ({error}); LASzip may read it: pip install laszip"
+                ) from error
+        stream.seek(0)
         return _read(laspy, laspy.LazBackend.Laszip, path, stream, options.label_field)
 
 

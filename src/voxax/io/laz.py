@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from voxax.errors import FileFormatError
+from voxax.errors import FileFormatError, import_extra
 from voxax.io.decoding import check_count
 
 RECORD = struct.Struct("<H30xH")  # compressor, number of items
@@ -19,7 +19,9 @@ ITEM = struct.Struct("<HHH")  # kind, bytes, version
 CHUNK_TABLE = struct.Struct("<4xI")  # number of chunks
 TABLE_OFFSET = struct.Struct("<q")
 
-LAYERED = 3  # compressor
+# Compressors that divide the points into chunks; of these, the one with layers.
+CHUNKED = (2, 3)
+LAYERED = 3
 BYTE_ITEM = 14
 # Layers of one item by its kind; each extra byte is a layer of its own.
 LAYERS = {10: 9, 11: 1, 12: 2, 13: 1}
@@ -56,15 +58,24 @@ def checked_count(path: Path, stream: BinaryIO, header: Any) -> int:
         raise FileFormatError(f"the LASzip record of {path} does not describe its points")
     count = int(header.point_count)
     check_count(path, "points", count, 1, (size - start) * POINTS_PER_BYTE, exact=False)
+    if compressor not in CHUNKED:
+        stream.seek(start)
+        return count
     table = _chunk_table(stream, start)
-    if table + CHUNK_TABLE.size <= size:
-        stream.seek(table)
-        (chunks,) = CHUNK_TABLE.unpack(stream.read(CHUNK_TABLE.size))
-        check_count(path, "chunks", chunks, point, table - start, exact=False)
+    if not start < table <= size - CHUNK_TABLE.size:
+        if count == 0:
+            return 0
+        raise FileFormatError(f"{path} has no table of its chunks: it is cut short or broken")
+    stream.seek(table)
+    (chunks,) = CHUNK_TABLE.unpack(stream.read(CHUNK_TABLE.size))
+    check_count(path, "chunks", chunks, 1, table - start, exact=False)
+    # A decoder that fails here begins to decode somewhere, with lengths that nobody has checked.
+    lazrs = import_extra("reading .laz", "io", "lazrs")
+    stream.seek(start)
+    lazrs.read_chunk_table(stream, lazrs.LazVlr(record.record_data))
     if compressor == LAYERED:
         layers = sum(LAYERS.get(kind, item if kind == BYTE_ITEM else 0) for kind, item, _ in kinds)
-        end = min(size, table) if table > start else size
-        count = _checked_layers(path, stream, count, point, layers, start, end)
+        count = _checked_layers(path, stream, count, point, layers, start, table)
     elif count == 0 and table > start + TABLE_OFFSET.size:
         raise FileFormatError(
             f"the header of {path} says 0 points, and does not say how many it has compressed "

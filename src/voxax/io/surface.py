@@ -71,18 +71,7 @@ def sample_surface(
         raise FileFormatError(
             f"the {len(triangles)} faces of {source} have a total area of {total / 2}"
         )
-    rng = np.random.default_rng(seed)
-    # One draw from each of `points` equal strips of the area, instead of independent
-    # draws: every triangle gets its share to within one point or two.
-    share = (np.arange(points) + rng.random(points)) / points
-    cumulative = np.cumsum(doubled_area) / total
-    face = np.searchsorted(cumulative, share, side="right")
-    face = np.minimum(face, np.flatnonzero(doubled_area)[-1])
-    first, second = rng.random((2, points))
-    # A point beyond the diagonal of the parallelogram is folded back into the triangle.
-    beyond = first + second > 1
-    first[beyond], second[beyond] = 1 - first[beyond], 1 - second[beyond]
-    weights = np.stack([1 - first - second, first, second], axis=1)
+    face, weights = _drawn(doubled_area, points, np.random.default_rng(seed))
     main = triangles[face, weights.argmax(axis=1)]
     attributes, labels = dict[str, np.ndarray](), None
     if of_triangles is not None:
@@ -100,6 +89,23 @@ def sample_surface(
     attributes["normals"] = _unit(attributes.get("normals"), flat).astype(np.float32)
     attributes["face"] = face.astype(np.int32)
     return PointCloud(np.einsum("nk,nkc->nc", weights, corners[face]), attributes, labels, source)
+
+
+def _drawn(
+    areas: np.ndarray, points: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the triangle of each point, and the weights [N, 3] of its corners."""
+    # One draw from each of `points` equal strips of the area, instead of independent
+    # draws: every triangle gets its share to within one point or two.
+    share = (np.arange(points) + rng.random(points)) / points
+    cumulative = np.cumsum(areas) / areas.sum()
+    face = np.searchsorted(cumulative, share, side="right")
+    face = np.minimum(face, np.flatnonzero(areas)[-1])
+    first, second = rng.random((2, points))
+    # A point beyond the diagonal of the parallelogram is folded back into the triangle.
+    beyond = first + second > 1
+    first[beyond], second[beyond] = 1 - first[beyond], 1 - second[beyond]
+    return face, np.stack([1 - first - second, first, second], axis=1)
 
 
 def _unit(normals: np.ndarray | None, flat: np.ndarray) -> np.ndarray:
