@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from voxax.cli import main
+from voxax.cli.scenes import from_file
 from voxax.io import read, write_ply
 
 
@@ -95,6 +96,19 @@ def test_demo_needs_labels(tmp_path, rng, capsys):
     write_ply(tmp_path / "bare.ply", rng.uniform(0, 30, (50, 3)))
     assert main(["demo", "--input", str(tmp_path / "bare.ply"), "--out", str(tmp_path)]) == 2
     assert "has no labels to learn from: give --labels" in capsys.readouterr().err
+
+
+def test_scenes_of_a_chosen_field_without_unknown_points(tmp_path, rng):
+    kinds = np.arange(600) % 3 * 4.0
+    rows = np.column_stack([rng.uniform(0, 40, (600, 2)), np.zeros(600), kinds, np.full(600, 7)])
+    rows[::6, 3] = np.nan
+    rows.astype("<f4").tofile(tmp_path / "a.bin")
+    scenes = from_file(tmp_path / "a.bin", None, "kind", "x y z kind label")
+    assert scenes.class_names == ("class 0", "class 4", "class 8")
+    labels = np.concatenate([task().labels for task in (*scenes.train, *scenes.validation)])
+    shares = np.bincount(labels + 1) / len(labels)
+    np.testing.assert_allclose(shares, np.array([1, 1, 2, 2]) / 6, atol=0.03)
+    assert from_file(tmp_path / "a.bin", None, None, "x,y,z,_,label").class_names == ("class 7",)
 
 
 def test_hardware_prints_json(capsys):

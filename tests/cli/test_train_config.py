@@ -61,6 +61,19 @@ def test_the_documented_file_has_every_key_with_its_default(tmp_path):
     assert config.split("validation") == VALIDATION
 
 
+def test_columns_are_names_or_a_number(tmp_path):
+    for given, expected in (("5", 5), ('["x", "y", "z", "_"]', ("x", "y", "z", "_")), ("[]", ())):
+        text = LEAST.replace("[model]", f'columns = {given}\nlabel_field = "class"\n[model]')
+        data = read_config(written(tmp_path, text)).data
+        assert (data.columns, data.label_field) == (expected, "class")
+    with pytest.raises(InputError, match=r"data.columns = 'xyz': it must be a list of strings, or"):
+        read_config(written(tmp_path, LEAST.replace("[model]", 'columns = "xyz"\n[model]')))
+    read = read_config(written(tmp_path, LEAST.replace("[model]", "columns = 4\n[model]")))
+    (tmp_path / "kitti").mkdir()
+    with pytest.raises(InputError, match="columns and label_field are for format 'files'"):
+        read.dataset()
+
+
 def test_the_documented_classes(tmp_path):
     blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) == 2

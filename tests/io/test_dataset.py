@@ -100,6 +100,18 @@ def test_labels_beside_a_scan(tmp_path, rng):
         bare.train[0]()
 
 
+def test_columns_and_label_field_of_files(tmp_path, rng):
+    rows = rng.random((30, 6), np.float32)
+    rows[:, 3:] = [3, 7, 9]
+    for name in "ab":
+        rows.tofile(tmp_path / f"{name}.bin")
+    names = ("x", "y", "z", "class", "kind", "_")
+    for field, found in ((None, 3), ("kind", 7)):
+        given = {"columns": names, "label_field": field}
+        scans = dataset("files", tmp_path, ["a.bin"], ["b.bin"], {found: "it"}, **given)
+        assert (scans.train[0]().labels == 0).all()
+
+
 def test_labeled_files_say_what_is_missing(tmp_path, rng):
     folders.labeled(tmp_path, rng, ["a.npz"], points=5)
     with pytest.raises(InputError, match="classes is missing"):

@@ -85,6 +85,10 @@ def test_columns_by_name(tmp_path, rng):
         read(path, columns=7)
     with pytest.raises(InputError, match="z stands twice"):
         read(path, columns=("x", "y", "z", "z"))
+    for given in (2, 0, -4, np.int64(1), ("x", "y"), "x y", 4 * (1,)):
+        with pytest.raises(InputError, match="columns"):
+            read(path, columns=given)
+    assert len(read(path, columns=np.int64(6))) == len(read(path, columns="x,y,z,a,b,c")) == 50
     with pytest.raises(FileFormatError, match="no column z"):
         read(path, columns=("x", "y", "_", "w"))
 

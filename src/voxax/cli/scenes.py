@@ -20,7 +20,6 @@ from voxax.geometry import Voxels
 from voxax.io import PointCloud, read
 from voxax.io.augment import Transform, compose, flip, rotate_z, scale
 from voxax.io.examples import Example, Preparation
-from voxax.io.options import columns_from_text
 from voxax.io.simulator import CLASS_NAMES, simulate_sweep
 from voxax.io.split import split_blocks
 
@@ -114,7 +113,7 @@ def from_file(
 
     Points of negative labels are unknown; the others' classes are numbered from 0.
     """
-    cloud = read(path, labels, label_field=label_field, columns=columns_from_text(columns))
+    cloud = read(path, labels, label_field=label_field, columns=columns)
     if cloud.labels is None or not (cloud.labels >= 0).any():
         raise InputError(
             f"{path} has no labels to learn from: give --labels FILE (.label, .npy or .npz), "

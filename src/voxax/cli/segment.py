@@ -41,13 +41,12 @@ def segment(
     from voxax.errors import InputError
     from voxax.geometry import Plan
     from voxax.io import read, write_ply
-    from voxax.io.options import columns_from_text
     from voxax.plot import class_colors, rgb, segmentation_png
 
     if scale is not None and not (np.isfinite(scale) and scale > 0):
         raise InputError(f"--scale {scale} must be positive and finite")
     config = config_of(checkpoint)
-    cloud = read(file, columns=columns_from_text(columns))
+    cloud = read(file, columns=columns)
     trainer = restore(checkpoint, config.trainer())
 
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))

@@ -60,7 +60,6 @@ def view(
         port: The first one from here on that is free is taken.
     """
     from voxax.io import read
-    from voxax.io.options import columns_from_text
     from voxax.plot.viewer import Viewer
 
     if voxel_size is not None and not (np.isfinite(voxel_size) and voxel_size > 0):
@@ -70,9 +69,8 @@ def view(
         from voxax.cli.learning import config_of
 
         names = config_of(checkpoint).class_names
-    given = columns_from_text(columns)
-    cloud = read(file, labels, label_field=label_field, columns=given)
-    predicted = None if predictions is None else _predicted(file, cloud, predictions, given)
+    cloud = read(file, labels, label_field=label_field, columns=columns)
+    predicted = None if predictions is None else _predicted(file, cloud, predictions, columns)
     colorings = colorings_of(cloud, predicted, names, voxel_size, up)
     if color is None:
         favorites = ("error", "prediction", "label", "rgb", "height")
@@ -143,9 +141,7 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
     }
 
 
-def _predicted(
-    file: Path, cloud: PointCloud, path: Path, columns: int | tuple[str, ...] | None = None
-) -> PointCloud:
+def _predicted(file: Path, cloud: PointCloud, path: Path, columns: str | None = None) -> PointCloud:
     """Read the predictions as labels of the same points."""
     from voxax.io import read
     from voxax.io.arrays import position_name

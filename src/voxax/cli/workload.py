@@ -93,11 +93,10 @@ class Workload:
             scene, positions, size = f"the recorded scene {kind!r}", recorded(kind) + 0.5, 1.0
         else:
             from voxax.io import read
-            from voxax.io.options import columns_from_text
 
             if self.workload is not None:
                 raise InputError(f"--workload {self.workload} and --file: give one of them")
-            positions = read(self.file, columns=columns_from_text(self.columns)).positions
+            positions = read(self.file, columns=self.columns).positions
             size = _VOXEL_SIZE if self.voxel_size is None else self.voxel_size
             if not size > 0 or not np.isfinite(size):
                 raise InputError(f"--voxel-size {size} must be positive and finite")

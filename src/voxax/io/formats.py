@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from voxax.io.las import read_las
 from voxax.io.mesh import read_mesh
 from voxax.io.npy import read_npy, read_npy_labels
 from voxax.io.npz import read_npz, read_npz_labels
-from voxax.io.options import SAMPLED_POINTS, ReadOptions
+from voxax.io.options import SAMPLED_POINTS, ReadOptions, checked_columns
 from voxax.io.pcd import read_pcd
 from voxax.io.ply import read_ply
 from voxax.io.point_cloud import PointCloud
@@ -67,7 +68,7 @@ def read(
     path: str | os.PathLike[str],
     labels: str | os.PathLike[str] | None = None,
     *,
-    columns: int | Sequence[str] | None = None,
+    columns: SupportsIndex | Sequence[str] | None = None,
     label_field: str | None = None,
     delimiter: str | None = None,
     item: int | None = None,
@@ -104,8 +105,8 @@ def read(
             or per point that is left. They replace labels inside the scan; a
             ``.label`` also adds the attribute ``instance``.
         columns: of a file without names (``.bin``, text, an array [N, k]): the number of columns,
-            or their names such as ``("x", "y", "z", "red", "green", "blue")``; ``_`` leaves one
-            out.
+            or their names such as ``("x", "y", "z", "red", "green", "blue")`` or
+            ``"x,y,z,red,green,blue"``; ``_`` leaves one out.
         label_field: the column or array with the labels, in `labels` where that is given. By
             default the first of :data:`voxax.io.columns.LABELS` that holds whole numbers.
         delimiter: between the columns of text; by default it is found.
@@ -130,7 +131,7 @@ def read(
         # Such labels come with sweeps of KITTI's, and their number is compared with the points'.
         columns = len(KITTI_FIELDS) if extension == ".bin" else None
     own = label_field if labels is None else None
-    options = ReadOptions(columns, own, delimiter, item, points, seed)
+    options = ReadOptions(checked_columns(columns), own, delimiter, item, points, seed)
     with unpacked(found) as plain:
         cloud = READERS[extension.removesuffix(GZIP)](plain, options)
     if plain != found:

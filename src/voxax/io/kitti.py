@@ -10,7 +10,6 @@ There, class 0 means "ignore" and the classes are 1..19; here they are 0..18, an
 means "ignore", so that a model needs no output for points that never count.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from voxax.errors import InputError
 from voxax.io.arrays import labels_from_arrays
-from voxax.io.columns import cloud_from_columns, named_rows
+from voxax.io.columns import POSITION, cloud_from_columns, named_rows
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud, as_labels
 from voxax.io.records import check_magic, check_width, records
@@ -50,13 +49,14 @@ def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     check_magic(path)
     if options.columns is None:
         check_width(path, len(KITTI_FIELDS))
-        columns: int | Sequence[str] = KITTI_FIELDS
+        columns = KITTI_FIELDS
     else:
         columns = options.columns
-        if columns == len(KITTI_FIELDS):
-            columns = KITTI_FIELDS
-    width = columns if isinstance(columns, int) else len(columns)
-    rows = records(path, "<f4", width, "sweep")
+        if isinstance(columns, int):
+            # What the columns mean is not guessed: a ring is as whole a number as a color.
+            own = (f"column_{column}" for column in range(3, columns))
+            columns = KITTI_FIELDS if columns == len(KITTI_FIELDS) else (*POSITION, *own)
+    rows = records(path, "<f4", len(columns), "sweep")
     return cloud_from_columns(named_rows(rows, columns, str(path)), str(path), options.label_field)
 
 

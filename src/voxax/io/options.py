@@ -1,7 +1,11 @@
 """What a caller says of a file that the file itself does not say."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
+
+from voxax.errors import InputError
 
 SAMPLED_POINTS = 200_000
 
@@ -30,9 +34,26 @@ class ReadOptions:
 DEFAULT = ReadOptions()
 
 
-def columns_from_text(text: str | None) -> int | tuple[str, ...] | None:
-    """Return columns as a command line names them: ``6``, or ``x,y,z,red,green,blue``."""
-    if text is None:
+def checked_columns(
+    columns: SupportsIndex | Sequence[str] | None,
+) -> int | tuple[str, ...] | None:
+    """Return a number of columns or their names, which may also be text as in ``x,y,z,label``.
+
+    Raises:
+        InputError: there are fewer than 3, or a name is no string.
+    """
+    if columns is None:
         return None
-    words = text.replace(",", " ").split()
-    return int(words[0]) if len(words) == 1 and words[0].isdecimal() else tuple(words)
+    if isinstance(columns, str):
+        words = columns.replace(",", " ").split()
+        columns = int(words[0]) if len(words) == 1 and words[0].isdecimal() else words
+    if isinstance(columns, SupportsIndex):
+        number = found = operator.index(columns)
+    else:
+        found = tuple(columns)
+        number = len(found)
+        if not all(isinstance(name, str) for name in found):
+            raise InputError(f"columns must be names, or their number, got {columns!r}")
+    if number < 3:
+        raise InputError(f"columns {columns!r} must be at least 3, for x, y and z")
+    return found

@@ -113,7 +113,7 @@ def check_width(path: Path, width: int) -> None:
         raise FileFormatError(
             f"it is not clear how many columns {path} has: by its numbers, not {width} but "
             f"{best}, or either; give columns={best} or names such as "
-            "columns=('x', 'y', 'z', 'red', 'green', 'blue') (--columns on the command line)"
+            "columns='x,y,z,red,green,blue' (--columns on the command line)"
         )
 
 
