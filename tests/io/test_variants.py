@@ -84,6 +84,53 @@ def test_ply_numbers_as_microsoft_prints_them(tmp_path):
     assert values[7:].tolist() == [np.inf, -np.inf, np.inf, 5]
 
 
+def test_ply_columns_of_integers_that_hold_something_else(tmp_path):
+    columns = "".join(
+        f"property {column}\n" for column in ("uchar a", "int b", "int c", "ushort d")
+    )
+    head = header().replace("end_header", columns + "end_header")
+    (tmp_path / "a.ply").write_text(
+        head + "1 2 3 255.0 nan 1 65536\n4 5 6 1e1 2 -2147483648 0\n7 8 9.5 0 0.5 2147483647 1\n"
+    )
+    found = read(tmp_path / "a.ply").attributes
+    assert found["a"].dtype == np.uint8
+    assert found["a"].tolist() == [255, 10, 0]
+    assert found["b"].tolist() == pytest.approx([np.nan, 2, 0.5], nan_ok=True)
+    assert found["c"].dtype == np.int32
+    assert found["c"].tolist() == [1, -(2**31), 2**31 - 1]
+    assert found["d"].tolist() == [65536, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("1.0000 2.0000 3\n4 5 6\n", "says 3 rows of vertex, 2 are there"),
+        (
+            "1.00 2 3\n4 5\n7 8 9\n",
+            "rows of vertex in .*: the number of columns changed from 3 to 2",
+        ),
+        ("1 2 3 4\n" * 3, "rows of vertex in .* have 4 numbers, its header names 3"),
+        ("1 2 z\n" * 3, "rows of vertex in .*: could not convert string 'z'"),
+    ],
+)
+def test_ply_rows_of_text_that_do_not_fit(tmp_path, rows, message):
+    (tmp_path / "a.ply").write_text(header() + rows)
+    with pytest.raises(FileFormatError, match=message):
+        read(tmp_path / "a.ply")
+
+
+def test_ply_lists_of_text(tmp_path):
+    listed = "element face 2\nproperty uchar part\nproperty list uchar int vertex_index\n"
+    listed += "property list int float weights\nelement edge 1\nproperty int vertex1\n"
+    head = header().replace("end_header", listed + "end_header") + TEXT
+    (tmp_path / "a.ply").write_text(head + "4 3 0 1 2 0\n5 3 0 2 1 2 .5 1\n9\n")
+    cloud = read(tmp_path / "a.ply", points=100)
+    np.testing.assert_array_equal(cloud.attributes["part"], cloud.attributes["face"] + 4)
+    (tmp_path / "a.ply").write_text(head + "4 3 0 1 2 0\n5 3 0 2\n9\n")
+    with pytest.raises(FileFormatError, match=r"row 1 of face in .* ends before its vertex_index"):
+        read(tmp_path / "a.ply")
+
+
 @pytest.mark.parametrize("layout", ["ascii", "binary_little_endian"])
 def test_ply_names_of_any_kind(tmp_path, layout):
     names = ("Scalar field", "Höhe über", "twice", "twice", "H_he_ber")

@@ -5,7 +5,6 @@ Source: Greg Turk, "The PLY Polygon File Format", 1994, as read by plyfile.
 
 import io
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -20,15 +19,12 @@ from voxax.io.columns import cloud_from_columns, find_name
 from voxax.io.decoding import MissingFileError, reading
 from voxax.io.options import ReadOptions
 from voxax.io.ply_header import ASCII, PlyHeader, read_header
+from voxax.io.ply_text import read_rows
 from voxax.io.point_cloud import PointCloud, as_labels, to_uint8
 from voxax.io.surface import corner_counts, fan_triangles, sample_surface, strip_triangles
 
 FACE_LISTS = ("vertex_indices", "vertex_index")
 MOST_BYTES = 1 << 30
-
-# As Microsoft's C library prints what is not a number, e.g. 1.#QNAN, -1.#IND00, nan(ind), 1.#INF.
-MSVC_INFINITY = re.compile(r"\d\.\d*#(?:INF|J)\w*", re.IGNORECASE)
-MSVC_NAN = re.compile(r"\d\.\d*#\w+|nan\(\w*\)", re.IGNORECASE)
 
 Tables = dict[str, dict[str, np.ndarray]]
 
@@ -155,6 +151,9 @@ def _load(plyfile: ModuleType, path: Path) -> Tables:
     """Return the columns of each element, memory-mapped where binary; copy what is kept."""
     with path.open("rb") as stream:
         header = read_header(path, stream)
+        if header.format == ASCII:
+            rows = read_rows(path, stream, header)
+            return {name.lower(): columns for name, columns in rows.items()}
         # Nearly every mesh has triangles only, with 3 pairs of texture coordinates, and is
         # read 100 times faster if told so.
         triangles = {
@@ -166,11 +165,9 @@ def _load(plyfile: ModuleType, path: Path) -> Tables:
             for element in header.elements
         }
         try:
-            data = _parse(plyfile, stream, header, triangles)
+            data = plyfile.PlyData.read(_Canonical(header, stream), known_list_len=triangles)
         except plyfile.PlyParseError:
-            if header.format == ASCII:
-                raise
-            data = _parse(plyfile, stream, header, {})
+            data = plyfile.PlyData.read(_Canonical(header, stream))
     return {
         element.name.lower(): {
             column.name: data[element.name][column.plain_name] for column in element.properties
@@ -179,40 +176,19 @@ def _load(plyfile: ModuleType, path: Path) -> Tables:
     }
 
 
-def _parse(plyfile: ModuleType, stream: BinaryIO, header: PlyHeader, lengths: Any) -> Any:
-    stream.seek(header.data_at)
-    if header.format != ASCII:
-        canonical = _Canonical(io.BytesIO(header.canonical.encode()), stream)
-        return plyfile.PlyData.read(canonical, known_list_len=lengths)
-    text = io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
-    try:
-        return plyfile.PlyData.read(_Canonical(io.StringIO(header.canonical), text))
-    finally:
-        text.detach()
-
-
 class _Canonical:
     """A PLY file with another header: its bytes come first, and are no part of positions."""
 
-    def __init__(self, header: Any, data: Any) -> None:
-        self.header, self.data = header, data
+    def __init__(self, header: PlyHeader, data: BinaryIO) -> None:
+        self.header, self.data = io.BytesIO(header.canonical.encode()), data
+        data.seek(header.data_at)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.data, name)
 
-    def read(self, size: int) -> Any:
+    def read(self, size: int) -> bytes:
         # A list may claim to be longer than memory: what is not there is not asked for.
         return self.header.read(size) or self.data.read(min(size, MOST_BYTES))
-
-    def readline(self) -> str:
-        """Return the next line that is not blank, with numbers as Python reads them."""
-        for line in iter(self.data.readline, ""):
-            line = line.strip("\ufeff \t\r\n")
-            if "#" in line or "(" in line:
-                line = MSVC_NAN.sub("nan", MSVC_INFINITY.sub("inf", line))
-            if line:
-                return line
-        return ""
 
 
 def _triangles(elements: Tables, path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from voxax.errors import FileFormatError
 from voxax.io.decoding import check_count
 
@@ -20,11 +22,16 @@ END = re.compile(rb"[\r\n][ \t]*end_header[ \t]*(\r\n|\r|\n|$)")
 NOT_PLAIN = re.compile(r"[^!-~]+")
 ASCII = "ascii"
 FORMATS = (ASCII, "binary_little_endian", "binary_big_endian")
-SIZES = {
-    **dict.fromkeys(("char", "uchar", "int8", "uint8"), 1),
-    **dict.fromkeys(("short", "ushort", "int16", "uint16"), 2),
-    **dict.fromkeys(("int", "uint", "int32", "uint32", "float", "float32"), 4),
-    **dict.fromkeys(("double", "float64"), 8),
+# NumPy's names of the types.
+TYPES = {
+    **dict.fromkeys(("char", "int8"), "i1"),
+    **dict.fromkeys(("uchar", "uint8"), "u1"),
+    **dict.fromkeys(("short", "int16"), "i2"),
+    **dict.fromkeys(("ushort", "uint16"), "u2"),
+    **dict.fromkeys(("int", "int32"), "i4"),
+    **dict.fromkeys(("uint", "uint32"), "u4"),
+    **dict.fromkeys(("float", "float32"), "f4"),
+    **dict.fromkeys(("double", "float64"), "f8"),
 }
 
 
@@ -112,11 +119,11 @@ def _parsed(path: Path, lines: list[str], data_at: int) -> PlyHeader:
                 raise FileFormatError(f"line {number} of {path} is not one of PLY: {line[:80]!r}")
     if layout not in FORMATS:
         raise FileFormatError(f"{path} has no format; known are {', '.join(FORMATS)}")
-    unknown = {kind for e in elements for p in e.properties for kind in p.types} - set(SIZES)
+    unknown = {kind for e in elements for p in e.properties for kind in p.types} - set(TYPES)
     if unknown:
         raise FileFormatError(
             f"{path} has columns of unknown types {', '.join(sorted(unknown))}; "
-            f"known are {', '.join(SIZES)}"
+            f"known are {', '.join(TYPES)}"
         )
     return PlyHeader(layout, elements, data_at)
 
@@ -139,7 +146,8 @@ def _check_counts(path: Path, header: PlyHeader, size: int) -> None:
             smallest, spare, exact = 2 * len(element.properties), 1, False
         else:
             # A list takes at least the number that says how long it is.
-            smallest, spare = sum(SIZES[column.types[0]] for column in element.properties), 0
+            types = [column.types[0] for column in element.properties]
+            smallest, spare = sum(np.dtype(TYPES[kind]).itemsize for kind in types), 0
             exact = not any(column.is_list for column in element.properties)
         smallest = max(smallest, 1)
         check_count(
