@@ -1,7 +1,10 @@
 """Rows of numbers in text, with as much white space between them as there is."""
 
+import io
 import re
+import warnings
 from collections.abc import Iterator, Sequence
+from mmap import mmap
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,9 @@ _CHUNK = 1 << 22
 _NAN = re.compile(rb"[-+]?(?:1\.#\w+|nan\(\w*\))", re.IGNORECASE)
 
 
-def number_columns(path: Path, text: bytes, kinds: Sequence[np.dtype]) -> list[np.ndarray]:
+def number_columns(
+    path: Path, text: bytes | mmap, kinds: Sequence[np.dtype], begin: int = 0
+) -> list[np.ndarray]:
     """Convert rows of numbers into columns.
 
     Args:
@@ -22,6 +27,7 @@ def number_columns(path: Path, text: bytes, kinds: Sequence[np.dtype]) -> list[n
         text: rows of ``len(kinds)`` numbers; blank ones do not count.
         kinds: dtype of each column. A column of integers in which the text has a NaN, a fraction
             or a number out of range becomes float64.
+        begin: place of the first row in `text`.
 
     Returns:
         One array [N] for each column.
@@ -31,7 +37,13 @@ def number_columns(path: Path, text: bytes, kinds: Sequence[np.dtype]) -> list[n
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     first = 0
-    for chunk in _chunks(text):
+    for chunk in _chunks(text, begin):
+        table = _plain_table(chunk, kinds)
+        if table is not None:
+            first += len(table)
+            for column, part in enumerate(parts):
+                part.append(np.ascontiguousarray(table[f"f{column}"]))
+            continue
         rows = _words_of_rows(chunk)
         wrong = np.flatnonzero(rows != len(kinds))
         if len(wrong):
@@ -44,11 +56,28 @@ def number_columns(path: Path, text: bytes, kinds: Sequence[np.dtype]) -> list[n
         words = np.array(chunk.split(), dtype=np.bytes_).reshape(-1, len(kinds))
         for column, kind in enumerate(kinds):
             parts[column].append(_converted(path, words[:, column], kind))
-    return [np.concatenate(column) for column in parts]
+    # One after the other, so that no more than one column is there twice.
+    return [np.concatenate(parts.pop(0)) for _ in kinds]
 
 
-def _chunks(text: bytes) -> Iterator[bytes]:
-    begin = 0
+def _plain_table(chunk: bytes, kinds: Sequence[np.dtype]) -> np.ndarray | None:
+    """Return rows, structured [N], or None if one of them is not just numbers of these kinds.
+
+    Twice as fast as converting words, but one NaN among integers ends it.
+    """
+    if chunk.isspace():
+        return None
+    try:
+        with warnings.catch_warnings():
+            # NumPy would cut the fraction off in a column of integers.
+            warnings.simplefilter("error")
+            dtype = [(f"f{column}", kind) for column, kind in enumerate(kinds)]
+            return np.loadtxt(io.StringIO(chunk.decode("latin-1")), dtype, comments=None, ndmin=1)
+    except (ValueError, OverflowError, Warning):
+        return None
+
+
+def _chunks(text: bytes | mmap, begin: int) -> Iterator[bytes]:
     while begin < len(text):
         end = text.find(b"\n", begin + _CHUNK)
         end = len(text) if end < 0 else end + 1

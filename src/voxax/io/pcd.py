@@ -4,6 +4,7 @@ Source: "The PCD (Point Cloud Data) file format", pointclouds.org, versions 0.5 
 ``pcl::PCDReader`` accepts beyond it.
 """
 
+import mmap
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,8 @@ def read_pcd(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
         available = path.stat().st_size - found.end()
         kind = found[1].lower()
         if kind == b"ascii":
-            columns = _ascii(path, layout, stream.read())
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                columns = _ascii(path, layout, text, found.end())
         elif kind == b"binary":
             columns = _binary(path, layout, found.end(), available)
         elif kind == b"binary_compressed":
@@ -143,17 +145,18 @@ def _whole(path: Path, key: str, text: str = "") -> int:
     return int(text)
 
 
-def _ascii(path: Path, layout: _Layout, text: bytes) -> dict[str, np.ndarray]:
+def _ascii(path: Path, layout: _Layout, text: mmap.mmap, begin: int) -> dict[str, np.ndarray]:
     width = sum(field.count for field in layout.fields)
     if layout.points is not None:
         # A digit and a separator for each number, but the last.
-        check_count(path, "points", layout.points, max(1, 2 * width), len(text) + 1)
+        check_count(path, "points", layout.points, max(1, 2 * width), len(text) + 1 - begin)
     kinds = [field.dtype for field in layout.fields for _ in range(field.count)]
-    numbers = number_columns(path, text, kinds)
+    numbers = number_columns(path, text, kinds, begin)
     _check_rows(path, layout, len(numbers[0]) if numbers else 0)
     parts, first = [], 0
     for field in layout.fields:
-        parts.append(np.stack(numbers[first : first + field.count], axis=1))
+        own = numbers[first : first + field.count]
+        parts.append(own[0][:, None] if field.count == 1 else np.stack(own, axis=1))
         first += field.count
     return layout.columns(parts)
 
