@@ -50,6 +50,37 @@ def test_a_mean_of_labels_that_float32_would_round_is_refused(name):
     MEANS[name](np.array([[2**24], [7], [5]], np.int32))
 
 
+def many(dtype, value, number=40_000):
+    rows = np.stack([np.zeros(number, int), np.arange(number), np.zeros(number, int)], axis=1)
+    return rows.astype(np.int32), np.full((number, 1), value, dtype)
+
+
+SUMS = {
+    "voxelize": lambda rows, f, how: vx.voxelize(
+        np.zeros((len(f), 2), np.float32), f, 1.0, reduction=how
+    ).features[0],
+    "coarsen": lambda rows, f, how: vx.coarsen(
+        vx.Voxels.from_coords(rows, f, reduction="first"), (len(f), 1), reduction=how
+    ).features[0],
+    "to_bev": lambda rows, f, how: vx.to_bev(
+        vx.Voxels.from_coords(rows, f, reduction="first"), 0, reduction=how
+    ).features[0],
+    "global_pool": lambda rows, f, how: F.global_pool(
+        vx.Voxels.from_coords(rows, f, reduction="first"), how
+    )[0],
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize(("dtype", "value"), [("uint16", 65_535), ("int32", -(2**23))])
+def test_sums_beyond_32_bits_are_refused_and_their_means_right(name, dtype, value):
+    rows, features = many(dtype, value)
+    np.testing.assert_allclose(SUMS[name](rows, features, "mean"), value, rtol=1e-4)
+    with pytest.raises(vx.InputError, match=r"sums of .* features reach .*2147483647: give floats"):
+        SUMS[name](rows, features, "sum")
+    assert int(SUMS[name](*many(dtype, value, 100), "sum")[0]) == 100 * value
+
+
 def test_sums_of_narrow_integers_do_not_wrap():
     voxels = make(np.full((3, 1), 100, np.int8), reduction="first")
     assert F.sum_pool(voxels, 2).valid_features().tolist() == [[200], [100]]

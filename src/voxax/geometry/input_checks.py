@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, product_dtype
 
 
 def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
@@ -174,6 +174,27 @@ def check_mean_digits(features: Any) -> None:
 
 
 _FLOAT32_INTEGERS = 2**24
+
+
+def check_sum_range(features: Any, sums_of: Callable[[Any], jax.Array]) -> None:
+    """Raise :class:`InputError` where concrete integers have sums that would wrap around.
+
+    Args:
+      features: ``[N, C]``, at most N of which go into one sum.
+      sums_of: the sums of features in float32.
+    """
+    dtype = features.dtype
+    if jnp.issubdtype(dtype, jnp.inexact) or _compat.is_traced(features) or not features.size:
+        return
+    most = int(jnp.iinfo(product_dtype(dtype)).max)
+    if max(-int(features.min()), int(features.max())) * features.shape[0] <= most:
+        return
+    largest = float(jnp.max(jnp.abs(sums_of(features.astype(jnp.float32)))))
+    if largest > most:
+        raise InputError(
+            f"sums of {dtype} features reach {largest:.4g}, {product_dtype(dtype)} holds up to "
+            f"{most}: give floats, features.astype(float32)"
+        )
 
 
 def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Array:

@@ -28,7 +28,7 @@ from voxax.coords import (
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard
-from voxax.geometry.input_checks import check_mean_digits
+from voxax.geometry.input_checks import check_mean_digits, check_sum_range
 from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
 
 
@@ -180,11 +180,14 @@ def reduce_rows(
       ``[capacity, C]``; rows that nothing maps to are zero.
 
     Raises:
-      InputError: an unknown reduction; eager: the mean of integers beyond 24 bits.
+      InputError: an unknown reduction; eager: the mean of integers beyond 24 bits, or sums of
+        integers beyond their dtype. Traced, such sums wrap around.
     """
     check_known("reduction", reduction, REDUCTIONS)
     if reduction == "mean":
         check_mean_digits(features)
+    if reduction == "sum":
+        check_sum_range(features, lambda wide: _reduced(wide, inverse, capacity, "sum"))
     return _reduced(features, inverse, capacity, reduction)
 
 

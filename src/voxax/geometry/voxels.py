@@ -37,6 +37,7 @@ from voxax.geometry.input_checks import (
     check_finite,
     check_mean_digits,
     check_origin,
+    check_sum_range,
     check_voxel_size,
     float_positions,
     infer_batch_size,
@@ -269,7 +270,7 @@ def from_coords(
 
     Raises:
       InputError: wrong rank or dtype, lengths that differ, values outside 30 bits; eager: the mean
-        of integers beyond 24 bits.
+        of integers beyond 24 bits, or sums of integers beyond their dtype.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
         counted in ``num_dropped``.
     """
@@ -281,6 +282,9 @@ def from_coords(
     check_known("reduction", reduction, REDUCTIONS)
     if reduction == "mean":
         check_mean_digits(features)
+    if reduction == "sum":
+        merge = functools.partial(_merge, coords, batch_size=batch_size, capacity=rows)
+        check_sum_range(features, lambda wide: merge(wide, reduction="sum")[1])
     unique, reduced = _merge(coords, features, batch_size, rows, reduction)
     if capacity is None and not _compat.is_traced(unique.count):
         rows = bucket_capacity(int(unique.count))

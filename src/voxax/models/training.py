@@ -153,7 +153,7 @@ class Trainer:
         def train(params: Any, state: Any, opt: Any, voxels: Voxels, labels: jax.Array) -> Any:
             self.programs += 1  # runs while tracing: once per compiled program
 
-            def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, jax.Array, jax.Array]]:
+            def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, jax.Array, Any]]:
                 module = nnx.merge(self._train_graph, params, state, copy=True)
                 out = module(voxels)
                 self._classes = out.num_channels

@@ -116,10 +116,6 @@ FRACTIONS = {
     "sparse_dynamic_conv mixture": lambda dtype: F.sparse_dynamic_conv(
         voxels(dtype), np.stack([WEIGHT, WEIGHT]), 3, mixture=SHARES[:, :2]
     ),
-    "local_conv": lambda dtype: F.local_conv(grid(dtype), jnp.full((2, 4, 4, 9), 0.3), 3),
-    "deform_conv": lambda dtype: F.deform_conv(
-        grid(dtype), DEEP.reshape(3, 3, 4, 4), jnp.full((2, 4, 4, 9, 2), 0.3)
-    ),
     "BatchNorm": of(M.BatchNorm, 4),
     "BatchNorm averages": of(M.BatchNorm, 4, use_running_average=True),
     "GELU": of(M.GELU),
@@ -198,6 +194,12 @@ REFUSED = {
     "devoxelize": lambda dtype: vx.devoxelize(voxels(dtype), POSITIONS),
     "splat": lambda dtype: vx.splat(POSITIONS, np.ones((24, 1), dtype), voxels(dtype)),
     "dynamic_conv": lambda dtype: F.dynamic_conv(grid(dtype), DEEP.reshape(3, 3, 4, 4), size=2),
+    "local_conv": lambda dtype: F.local_conv(
+        grid(dtype), jnp.ones((2, 4, 4, 9), jnp.float32), kernel_size=3
+    ),
+    "deform_conv": lambda dtype: F.deform_conv(
+        grid(dtype), DEEP.reshape(3, 3, 4, 4), jnp.zeros((2, 4, 4, 9, 2), jnp.float32)
+    ),
     "bank_error": lambda dtype: F.bank_error(grid(dtype), DEEP.reshape(3, 3, 4, 4), size=2),
     "selected_stride_conv": lambda dtype: F.selected_stride_conv(
         grid(dtype), DEEP.reshape(3, 3, 4, 4), jnp.ones(2, jnp.int32), strides=(1, 2)

@@ -17,7 +17,7 @@ from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard, split_axis
-from voxax.geometry.input_checks import check_mean_digits
+from voxax.geometry.input_checks import check_mean_digits, check_sum_range
 from voxax.nn.arguments import output_voxels, request_map
 from voxax.products import convolve
 
@@ -320,6 +320,8 @@ def global_pool(
     check_known("reduction", reduction, ("mean", "sum", "max", "min"))
     if reduction == "mean":
         check_mean_digits(voxels.features)
+    if reduction == "sum":
+        check_sum_range(voxels.features, lambda f: global_pool(voxels.replace_features(f), "sum"))
     dtype = voxels.features.dtype
     scene = jnp.where(voxels.valid, voxels.coords[:, 0], voxels.batch_size)
     shape = (voxels.batch_size, voxels.num_channels)
