@@ -11,6 +11,7 @@ Case does not matter, nor does the ``scalar_`` that CloudCompare puts before nam
 """  # noqa: E501  (a table)
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,8 @@ ATTRIBUTES = ("intensity", "ring", "time", "instance")
 CLOUDCOMPARE_PREFIX = "scalar_"
 # Name of a column that is left out: padding.
 SKIPPED = "_"
+# Rows that stay in the cache while their columns are copied.
+_BLOCK = 1 << 16
 UNKNOWN = -1
 # What writers put where a class is not set: the largest unsigned, and NaN made an integer.
 _UNSET = (2**32 - 1, 2**63 - 1, 2**64 - 1, -(2**63))
@@ -134,7 +137,7 @@ class _Columns:
             names = [self.find(plain) for plain in group]
             if all(name is not None and _is_numbers(self._columns[name], 1) for name in names):
                 parts = [self._columns.pop(name) for name in names if name is not None]
-                return np.stack(parts, axis=1, dtype=dtype or np.result_type(*parts))
+                return _stacked(parts, dtype or np.result_type(*parts))
         return None
 
     def array(
@@ -194,6 +197,23 @@ class _Columns:
                 own += "_"
             kept[own] = _owned(values)
         return kept
+
+
+def _stacked(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    """Return columns [N] as [N, k], a block after the other: fields of a table lie side by side.
+
+    Raises:
+        InputError: they differ in length.
+    """
+    rows = len(parts[0])
+    if any(len(part) != rows for part in parts):
+        lengths = ", ".join(str(len(part)) for part in parts)
+        raise InputError(f"columns that belong together have {lengths} rows")
+    stacked = np.empty((rows, len(parts)), dtype)
+    for begin in range(0, rows, _BLOCK):
+        for axis, part in enumerate(parts):
+            stacked[begin : begin + _BLOCK, axis] = part[begin : begin + _BLOCK]
+    return stacked
 
 
 def _is_numbers(values: np.ndarray, dimensions: int) -> bool:

@@ -136,8 +136,11 @@ def read(
         cloud = READERS[extension.removesuffix(GZIP)](plain, options)
     if plain != found:
         cloud = replace(cloud, source=str(found))
-    finite = np.isfinite(cloud.positions).all(axis=1)
-    left = int(finite.sum())
+    finite = np.isfinite(cloud.positions)
+    # The rows of N are looked at where they must be, which takes ten times as long.
+    whole = bool(finite.all())
+    finite = np.ones(len(cloud), bool) if whole else finite.all(axis=1)
+    left = len(cloud) if whole else int(finite.sum())
     if left == 0:
         why = f": {len(cloud)} rows, none with a finite position" if len(cloud) else ""
         raise FileFormatError(f"{found} holds no points{why}")
@@ -151,7 +154,7 @@ def read(
         if len(values) == left:
             cloud, finite = cloud.select(finite), np.ones(left, bool)
         cloud = replace(cloud, labels=values, attributes=cloud.attributes | attributes)
-    return cloud if finite.all() else cloud.select(finite)
+    return cloud if left == len(cloud) else cloud.select(finite)
 
 
 def _counted(rows: int, left: int) -> str:

@@ -42,7 +42,7 @@ MISSING = ("", "na", "n/a", "null", "none", "-")
 MICROSOFT_NAN = re.compile(r"[-+]?[0-9.]*#(ind|qnan|snan)0*", re.IGNORECASE)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEAD = 2**16
-BLOCK = 2**22
+BLOCK = 2**20
 
 
 def read_text(path: Path, options: ReadOptions) -> PointCloud:
