@@ -297,6 +297,17 @@ def test_arrays_of_positions(tmp_path, name):
         read(tmp_path / "a.npz", columns=4)
 
 
+@pytest.mark.parametrize("name", ["data", "arr_0"])
+def test_arrays_whose_names_say_nothing(tmp_path, name):
+    np.savez(tmp_path / "a.npz", **{name: POINTS, "sem_labels": [1, 2, 3]})
+    np.testing.assert_array_equal(read(tmp_path / "a.npz").positions, POINTS)
+    assert read(tmp_path / "a.npz").labels.tolist() == [1, 2, 3]
+    np.savez(tmp_path / "b.npz", **{name: [4, 5, 6]})
+    assert read_labels(tmp_path / "b.npz").tolist() == [4, 5, 6]
+    with pytest.raises(FileFormatError, match=f"its arrays are {name}"):
+        read(tmp_path / "b.npz")
+
+
 def test_axes_and_structured_arrays_without_a_usual_name(tmp_path):
     np.savez(tmp_path / "a.npz", **AXES, Intensity=[1, 2, 3])
     assert read(tmp_path / "a.npz").attributes["intensity"].tolist() == [1, 2, 3]

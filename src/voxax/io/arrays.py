@@ -20,6 +20,8 @@ from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
 ORIGIN_NAME = "origin"
+# Names that say nothing: an array [N, k] of such a name is positions where no other is.
+PLAIN_NAMES = ("data", "arr_0")
 
 
 def position_name(arrays: Mapping[str, np.ndarray]) -> str | None:
@@ -34,6 +36,9 @@ def position_name(arrays: Mapping[str, np.ndarray]) -> str | None:
     for name in arrays:
         fields = arrays[name].dtype.names
         if fields and all(find_name(fields, axis) is not None for axis in POSITION):
+            return name
+    for name in PLAIN_NAMES:
+        if name in arrays and len(arrays[name].shape) == 2 and arrays[name].shape[1] >= 3:
             return name
     return None
 
@@ -66,7 +71,7 @@ def cloud_from_arrays(
             f"{', '.join(arrays) or 'none'}"
         )
     first = arrays[chosen]
-    columns = {chosen: first}
+    columns = {POSITION_ARRAYS[0] if chosen in PLAIN_NAMES else chosen: first}
     if first.ndim == 2 and (options.columns is not None or first.shape[1] > 3):
         columns = named_rows(first, options.columns, f"array {chosen!r} of {source}")
     for name in arrays:

@@ -2,7 +2,7 @@
 
 | quantity | names, in order of precedence |
 |---|---|
-| positions | ``x y z``; or an array ``xyz``, ``positions``, ``points``, ``coord``, ``coords``, ``pos`` |
+| positions | ``x y z``; or an array ``xyz``, ``positions``, ``points``, ``coord``, ``coords``, ``pos``, ``pts``, ``point_cloud`` |
 | ``rgb`` | ``red green blue``, ``r g b``, ``diffuse_red ...``; an array ``rgb``, ``rgba``, ``color(s)``, ``colour(s)``; packed ``rgb``, ``rgba`` |
 | ``normals`` | ``nx ny nz``, ``normal_x normal_y normal_z``; an array ``normals``, ``normal`` |
 | labels | see ``LABELS`` |
@@ -20,7 +20,7 @@ from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
 from voxax.io.unnamed import shown_names
 
 POSITION = ("x", "y", "z")
-POSITION_ARRAYS = ("xyz", "positions", "points", "coord", "coords", "pos")
+POSITION_ARRAYS = ("xyz", "positions", "points", "coord", "coords", "pos", "pts", "point_cloud")
 COLORS = (
     ("red", "green", "blue"),
     ("r", "g", "b"),
@@ -32,15 +32,22 @@ NORMALS = (("nx", "ny", "nz"), ("normal_x", "normal_y", "normal_z"))
 NORMAL_ARRAYS = ("normals", "normal")
 LABELS = (
     "semantic",  # KITTI-360, whose `instance` is the object
+    "semantic_label",
+    "semantic_labels",
+    "semantic_class",
     "semantic_gt",
     "semantic_gt20",  # ScanNet as Pointcept's first releases store it
     "segment",  # and its later ones
     "sem_class",  # DALES Objects, whose `ins_class` is the object
+    "sem_label",
+    "sem_labels",
     "class",  # S3DIS, SensatUrban; Paris-Lille-3D and Paris-rue-Madame, whose `label` is the object
     "label",  # ScanNet, Toronto-3D (scalar_Label), the Point Cloud Library
     "labels",
     "classification",  # LAS and what CloudCompare makes of it
     "category",
+    "class_id",
+    "category_id",
 )
 """Names of columns with class ids. The first that holds whole numbers is taken, because a file
 with a ``class`` and a ``label`` has the object in ``label``; the others stay attributes."""
