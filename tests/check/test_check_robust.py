@@ -113,6 +113,85 @@ def branches(x):
     return x
 
 
+def spins(x):
+    turns = 0
+    while turns >= 0:  # asks nothing of JAX
+        turns = turns + 0
+    return x
+
+
+def grows_for_ever(x):
+    while True:
+        x = x + 1
+
+
+def spins_by_number(x, n):
+    while n > 0:
+        try:
+            n = n + 0 * sum(range(9))
+        except Exception:
+            n = 1
+    return x
+
+
+ENDLESS = [(spins, (X,)), (grows_for_ever, (X,)), (spins_by_number, (X, 2))]
+
+
+@pytest.mark.parametrize(("function", "inputs"), ENDLESS, ids=lambda v: getattr(v, "__name__", ""))
+def test_endless_loops_end_in_time(function, inputs):
+    begin = time.monotonic()
+    report = vx.check_static(function, *inputs, seconds=1.5)
+    assert time.monotonic() - begin < 8  # of which 1.5 are allowed, and the machine may be busy
+    assert report.verdict == "not static"
+    last = report.findings[-1]
+    assert (last.code, last.file) == ("VX191", __file__)
+    assert "takes longer than 1.5 s" in last.message
+    first_line = function.__code__.co_firstlineno
+    assert first_line < last.line < first_line + 10
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
+def test_time_limit_is_positive(seconds):
+    with pytest.raises(vx.InputError, match="positive"):
+        vx.check_static(jnp.sin, X, seconds=seconds)
+
+
+def test_what_follows_from_an_answer_depends_on_something():
+    def model(x, y):
+        n = int(x.argmax())
+        if jnp.zeros(n + 1).sum() > 0:  # its size is the answer
+            x = x + 1
+        return x + y
+
+    by_line = {f.line: f for f in vx.check_static(model, X, X).findings}
+    assert not [f for f in by_line.values() if "depends on no argument" in f.message]
+
+    def constant(x):
+        if jnp.zeros(3).sum() > 0:
+            x = x + 1
+        return x if jnp.ones(2).sum() > 0 else -x
+
+    found = vx.check_static(constant, X).findings
+    assert len(found) == 2
+    assert all("depends on no argument" in f.message for f in found)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda x, n: jnp.repeat(x, n), "total_repeat_length="),
+        (lambda x, n: jnp.bincount(n), "length="),
+        (lambda x, n: jax.ops.segment_sum(x, n), "num_segments="),
+        (lambda x, n: jnp.unique(n), "size="),
+        (lambda x, n: jnp.union1d(n, n), "size="),
+    ],
+)
+def test_advice_names_an_argument_that_the_function_has(call, argument):
+    (finding,) = vx.check_static(call, X, np.array([1, 0, 2], np.int32)).findings
+    assert f"the argument {argument} with a bound" in finding.fix
+    assert ("fill_value=" in finding.fix) == (argument == "size=")
+
+
 def test_incomplete_search_is_told(monkeypatch):
     assert vx.check_static(branches, X).incomplete == ""
     monkeypatch.setattr(recording, "MOST_PASSES", 2)

@@ -1,5 +1,7 @@
 """Every PyTorch case's faults are found at their lines, and nothing else; see ``test_corpus``."""
 
+import dataclasses
+import time
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,69 @@ def test_modules_are_not_changed():
         np.testing.assert_array_equal(value, before[name])
     np.testing.assert_array_equal(x, given)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_endless_loop_of_torch_ends_in_time():
+    import torch
+
+    class Spins(torch.nn.Module):
+        def forward(self, x):
+            turns = 0
+            while turns >= 0:
+                turns = turns + 0
+            return x
+
+    class Grows(torch.nn.Module):
+        def forward(self, x):
+            while True:
+                x = x + 1
+
+    for model in (Spins(), Grows()):
+        begin = time.monotonic()
+        report = vx.check_static(model, torch.ones(3), seconds=1.5)
+        assert time.monotonic() - begin < 10
+        assert report.verdict == "not static"
+        (finding,) = report.findings
+        assert (finding.code, finding.file) == ("VX191", __file__)
+
+
+def test_lazy_module_stays_lazy():
+    import torch
+
+    model = torch.nn.LazyLinear(2)
+    assert vx.check_static(model, torch.ones(3, 4)).verdict == "static"
+    assert torch.nn.parameter.is_lazy(model.weight)
+
+
+def test_what_verify_holds_fixed_is_not_confirmed():
+    import torch
+    import torch.nn.functional as F
+
+    def resized(x, scale):
+        return F.interpolate(x, scale_factor=scale)
+
+    report = vx.check_static(resized, torch.ones(1, 1, 4, 4), 2.0, verify=True)
+    assert report.verdict == "static per value"
+    assert report.verification.holds
+    from voxax.check import torch_check
+
+    # As if the checker had overlooked the number.
+    missed = dataclasses.replace(report, verdict="static", static_arguments=(), findings=())
+    verification = torch_check.verify(missed)
+    assert not verification.holds
+    assert "another value" in verification.error
+
+
+def test_advice_for_torch_names_an_argument_that_the_function_has():
+    import torch
+
+    def model(labels, counts):
+        return torch.repeat_interleave(labels, counts), torch.bincount(labels)
+
+    labels = torch.tensor([1, 0, 2])
+    spread, histogram = vx.check_static(model, labels, labels).findings
+    assert "output_size=" in spread.fix
+    assert "no upper bound" in histogram.fix
 
 
 def test_torch_submodules_have_verdicts():

@@ -9,6 +9,7 @@ from typing import Any
 
 from jax.tree_util import tree_leaves
 
+from voxax.check import time_limit
 from voxax.check.findings import CODES as CODES
 from voxax.check.findings import Finding as Finding
 from voxax.check.findings import Verdict as Verdict
@@ -23,6 +24,7 @@ def check_static(
     *example_inputs: Any,
     also: Sequence[Sequence[Any]] = (),
     verify: bool = False,
+    seconds: float = time_limit.SECONDS,
 ) -> Report:
     """Check whether ``target`` compiles to one static program.
 
@@ -41,26 +43,32 @@ def check_static(
       also: further examples, each a tuple like ``example_inputs``. Shapes, dtypes and structures
         that vary between the examples are findings.
       verify: really compile, for five inputs of equal shape, and count the programs.
+      seconds: of the search for findings, in which also a loop without end is ended.
 
     Returns:
       A report that prints itself: a verdict, one for each submodule, and findings with code, file,
       line, what depends on what, and what to write instead.
 
     Raises:
-      InputError: the target cannot be called, or an example is no value.
+      InputError: the target cannot be called, an example is no value, or ``seconds`` is not
+        positive.
     """
     if not callable(target):
         raise InputError(f"a function or a module is needed, got {type(target).__name__}")
+    if not seconds > 0:
+        raise InputError(f"seconds is a positive number, got {seconds!r}")
     if of_torch(target, example_inputs):
         # It imports PyTorch, which the caller has.
         from voxax.check import torch_check
 
-        report = torch_check.check(target, example_inputs, also)
+        with time_limit.within(seconds):
+            report = torch_check.check(target, example_inputs, also)
         verified = torch_check.verify if verify else None
     else:
         for inputs in (example_inputs, *also):
             refuse(inputs)
-        report = check(target, example_inputs, also)
+        with time_limit.within(seconds):
+            report = check(target, example_inputs, also)
         verified = _verify if verify else None
     return (
         report if verified is None else dataclasses.replace(report, verification=verified(report))

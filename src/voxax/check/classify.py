@@ -32,7 +32,7 @@ MAKE_SHAPES = {
     "randn", "randint", "randperm", "chunk", "unfold", "repeat_interleave", "tensor_split",
     "interpolate", "zeros", "ones", "full", "empty",
 }  # fmt: skip
-# Without it, they count values to know how many results there are.
+# Without it, they count values to know how many results there are, which no shape bounds.
 SIZE_ARGUMENT = {
     "repeat": "total_repeat_length",
     "bincount": "length",
@@ -50,8 +50,9 @@ def classify(question: Question) -> Finding:
     text = _message(code, question)
     if question.arguments == frozenset() and code != "VX113":
         text += "; it depends on no argument: compute it with NumPy, outside of the trace"
-    api = question.place.api or ""
-    words = _WORDS[code].format(api=api, size=SIZE_ARGUMENT.get(api, "size"))
+    words = _WORDS[code]
+    if code in ("VX106", "VX107"):
+        words = _bound(question.place.api or "", subject) or words
     if code == "VX109" and isinstance(subject, ast.Call) and _has_twin(subject):
         words = f"jnp.{_called(subject)} computes the same inside of the program"
     return _finding(question, code, text, words, _suggestion(code, question, chain, subject, "jnp"))
@@ -65,6 +66,7 @@ def classify_torch(question: Question) -> Finding:
     if question.arguments == frozenset():
         text += "; it depends on no argument: compute it once, in __init__"
     words = _TORCH_ROW if question.kind == "row" else _TORCH_WORDS[code]
+    words = _TORCH_SIZES.get(question.place.api or "", words) if code in _OF_SIZES else words
     # A flag that Python holds is better static.
     flag = question.dtype.startswith(("Python", "size"))
     suggestion = ""
@@ -135,8 +137,8 @@ def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript) or first_of(chain, ast.Call)
-    if kind == "size":
-        return "VX106", first_of(chain, ast.Call)
+    if kind in ("size", "count"):
+        return "VX106" if kind == "size" else "VX107", first_of(chain, ast.Call)
     if kind == "format":
         return "VX114", first_of(chain, ast.expr)
     if kind in ("tolist", "array"):
@@ -148,8 +150,6 @@ def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.
     cut = cut_of(chain)
     if cut is not None or kind == "slice" or api == "narrow":
         return "VX104", cut or first_of(chain, ast.Subscript)
-    if api == "one_hot":  # counts the classes without num_classes
-        return "VX106", first_of(chain, ast.Call)
     if api in MAKE_SHAPES:
         return "VX107", first_of(chain, ast.Call)
     if api is not None:
@@ -183,8 +183,6 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
     call = first_of(chain, ast.Call)
     if cut := cut_of(chain):
         return "VX104", cut
-    if lacks_size(api, call):
-        return "VX106", call
     if api in MAKE_SHAPES or "canonicalize_shape" in inside or inside & MAKE_SHAPES:
         return "VX107", call
     if "size" in _parameters(api):
@@ -202,6 +200,17 @@ def lacks_size(api: str, call: ast.AST | None) -> bool:
     if len(call.args) > 2 and api.startswith("segment"):
         return False
     return SIZE_ARGUMENT[api] not in [keyword.arg for keyword in call.keywords]
+
+
+def _bound(api: str, call: ast.AST | None) -> str:
+    """Return what to write where a function of JAX has an argument that bounds its results."""
+    given = f"give `{api}` the argument {{}}= with a bound that always suffices"
+    if lacks_size(api, call):
+        return given.format(SIZE_ARGUMENT[api])
+    parameters = _parameters(api)
+    if "size" not in parameters:
+        return ""
+    return given.format("size") + (", and fill_value= for the rest" * ("fill_value" in parameters))
 
 
 def _parameters(api: str) -> Sequence[str]:
@@ -381,8 +390,7 @@ _WORDS = {
     "negative bound counts from the end: add the axis's length to it",
     "VX105": "keep the shape: jnp.where(mask, x, 0), a reduction with where=mask, or "
     "jnp.nonzero(mask, size=bound, fill_value=...)",
-    "VX106": "give `{api}` the argument {size}= with a bound that always suffices, and fill_value= "
-    "for the rest",
+    "VX106": "keep the shape with a mask in place of the results",
     "VX107": "make the shape a bound that always suffices and mask the rest, or pass the number as "
     "a static argument (static_argnames=)",
     "VX108": "keep it an array: x.astype(...) and functions of jnp instead of int, float, math and "
@@ -402,6 +410,23 @@ _TORCH_ROW = (
     "PyTorch reads a single index as a number. x.index_select(0, i.reshape(1))[0] keeps it a tensor"
 )
 
+_OF_SIZES = ("VX106", "VX107")
+_STATIC_ROWS = (
+    "keep the shape with a mask in place of the indices, or torch.nonzero_static(x, size=bound)"
+)
+# In place of `_TORCH_WORDS`, by the function whose result has a size that depends on data.
+_TORCH_SIZES = {
+    "nonzero": _STATIC_ROWS,
+    "where": _STATIC_ROWS,
+    "argwhere": _STATIC_ROWS,
+    "repeat_interleave": "give `repeat_interleave` the argument output_size= with the number of "
+    "results, where it is known",
+    "bincount": "count in a fixed number of bins: F.one_hot(x, bins).sum(0), or "
+    "torch.zeros(bins).index_add(0, x, ones); minlength= is no upper bound",
+    "one_hot": "give `one_hot` the argument num_classes= with the number of classes",
+    "nms": "keep all boxes, and a mask of those that survive",
+}
+
 _TORCH_WORDS = {
     "VX101": "compute both sides and choose with torch.where, or trace both with torch.cond",
     "VX102": "a loop to a fixed bound whose later turns torch.where discards, or torch.while_loop",
@@ -409,8 +434,7 @@ _TORCH_WORDS = {
     "VX104": "keep the whole axis and mask what is outside of the slice: "
     "torch.where(torch.arange(len(x)) < n, x, 0), the condition with x's number of axes",
     "VX105": "keep the shape: torch.where(mask, x, 0), and divide by mask.sum() for a mean",
-    "VX106": "keep the shape with a mask in place of the indices, or torch.nonzero_static(x, "
-    "size=bound), or num_classes= for one_hot",
+    "VX106": "keep the shape with a mask in place of the results",
     "VX107": "make the shape a bound that always suffices and mask the rest, or pass the number "
     "as a Python argument: one program for each value",
     "VX108": "keep it a tensor: x.to(...) and functions of torch instead of int, float, math and "

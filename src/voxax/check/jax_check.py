@@ -13,10 +13,10 @@ from typing import Any
 import jax
 
 from voxax import _compat, _compat_tracing
-from voxax.check import hazards, programs, voxel_checks, where_gradient
+from voxax.check import hazards, programs, time_limit, voxel_checks, where_gradient
 from voxax.check.classify import classify
 from voxax.check.findings import Finding, Verdict, with_ignores, worst
-from voxax.check.recording import Question, Recording, record_all
+from voxax.check.recording import Question, Recording, cut_short, record_all
 from voxax.check.source import (
     Place,
     Site,
@@ -30,6 +30,7 @@ from voxax.check.source import (
 )
 from voxax.check.static_report import Report
 from voxax.check.subject import Arguments, Subject, staged, subject_of, take_apart
+from voxax.check.time_limit import RanAway
 from voxax.errors import InputError
 
 
@@ -45,7 +46,7 @@ class Traced:
     """
 
     program: Any
-    error: tuple[Exception, Place | None] | None
+    error: tuple[BaseException, Place | None] | None
     truncations: tuple[tuple[Place, str], ...]
     asked: tuple[tuple[str, Place], ...] = ()
 
@@ -68,8 +69,9 @@ def check(
         found += programs.unrepeatable(closed, trace(subject, arguments, own, held).program, own)
         found += hazards.leaked(function, values, own)
     else:
-        with contextlib.suppress(Exception), _replaying(first):
-            closed = jax.make_jaxpr(function)(*values)
+        if not cut_short(first):
+            with contextlib.suppress(Exception), _replaying(first):
+                closed = jax.make_jaxpr(function)(*values)
         if first.error is None:
             with _replaying(first):
                 found += hazards.leaked(function, values, own)
@@ -168,8 +170,9 @@ def trace(
         warnings.filterwarnings("always", message=f"(?s).*{_TRUNCATED}")
         warnings.showwarning = noticed
         try:
-            closed = jax.jit(function).trace(*values).jaxpr
-        except Exception as error:
+            with time_limit.ended_by(time_limit.end()):
+                closed = jax.jit(function).trace(*values).jaxpr
+        except (Exception, RanAway) as error:
             # The frames of an error that `except` let pass point there.
             of_jax = isinstance(error, _QUESTIONS) and asked
             where = asked[-1][1] if of_jax else place(raised_frames(error), own)
@@ -200,6 +203,9 @@ def _faults(
       search is incomplete)``.
     """
     unheard = [where for _, where in whole.asked if swallowed(where)]
+    site = definition(subject.target)
+    if whole.error is not None and isinstance(whole.error[0], RanAway):
+        return Recording(error=whole.error), frozenset(), [endless(*whole.error, site)], ""
     if whole.error is None and not unheard:
         return Recording(), frozenset(), [], ""
     first, questions, incomplete = record_all(
@@ -221,10 +227,15 @@ def _faults(
         error, last = again.error, again.asked
         if error is None:
             return first, held, found, incomplete
+        others = [q for q in questions if q not in by_number]
         first, questions, incomplete = record_all(
             subject.function, arguments, held, own, subject.module_of
         )
+        if cut_short(first):
+            questions = [*others, *questions]
     found += [classify(q) for q in questions]
+    if isinstance(error[0], RanAway):
+        return first, held, [*found, endless(*error, site)], incomplete
     known = {(q.place.site.file, q.place.site.line) for q in questions}
     where = error[1]
     if not _is_known(where, known) and last and last[-1][1] is where:
@@ -237,6 +248,16 @@ def _faults(
         ended = _untraceable(subject, arguments, first.error[0], first.error[1], own, known)
         found += [ended] if ended.code == "VX191" else []
     return first, held, found, incomplete
+
+
+def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
+    """Report a program that the limit of time ended, which is no program to compile."""
+    return Finding.at(
+        where or site,
+        "VX191",
+        f"the example inputs lead to no end: {error}",
+        "end the loop; or, where the program is long, allow it more time: seconds=",
+    )
 
 
 def _unheard(finding: Finding) -> Finding:

@@ -14,8 +14,10 @@ import numpy as np
 
 from voxax import _compat, _compat_tracing
 from voxax._compat_tracing import ExampleTrace, ExampleTracer
+from voxax.check import time_limit
 from voxax.check.source import Place, Site, line_name, live_frames, place, raised_frames
 from voxax.check.subject import Arguments
+from voxax.check.time_limit import RanAway
 
 # A function that asks for this many values, or records this many operations, runs away.
 MOST_QUESTIONS = 20_000
@@ -24,7 +26,6 @@ MOST_OPERATIONS = 200_000
 MOST_TURNS = 200
 # Passes that each take another side of a branch.
 MOST_PASSES = 24
-SECONDS = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Recording:
         if kind == "bool" and times == 1 and key in self.turned:
             value = ~value.astype(bool) if array else not value
         if key not in self.questions:
-            self.questions[key] = question()
+            self.questions[key] = self._known(question())
         if kind == "bool" and times > MOST_TURNS:  # a loop that the examples never leave
             value = np.zeros_like(value) if array else False
         self.answers.append(value)
@@ -96,9 +97,15 @@ class Recording:
             raise RanAway(f"more than {MOST_QUESTIONS} questions for values in one pass")
         return value
 
+    def _known(self, question: Question) -> Question:
+        """Return the question; its arguments are unknown behind an answered question.
 
-class RanAway(BaseException):
-    """Raised where the function asks too often, or runs too long."""
+        A value that seems to depend on no argument may come from an answer, which is a number.
+        """
+        behind = any(q.arguments != frozenset() for q in self.questions.values())
+        if behind and question.arguments == frozenset():
+            return dataclasses.replace(question, arguments=None)
+        return question
 
 
 def record_all(
@@ -123,10 +130,10 @@ def record_all(
       ``(the pass with the example values, the questions of all passes, why passes are missing or
       cut short)``; the reason is empty where all is complete.
     """
-    end = time.monotonic() + SECONDS
+    end = time_limit.end(0.7)  # the rest is for compiling what was found
     record = one_pass or _record
     first = record(function, arguments, held, frozenset(), own, module_of, end)
-    reasons = [_cut_short(first)]
+    reasons = [cut_short(first)]
     found = dict(first.questions)
     waiting = [frozenset([key]) for key in _branches(first)]
     tried = set(waiting)
@@ -135,7 +142,7 @@ def record_all(
         turned = waiting.pop(0)
         passes += 1
         more = record(function, arguments, held, turned, own, module_of, end)
-        reasons.append(_cut_short(more))
+        reasons.append(cut_short(more))
         new = {key: q for key, q in more.questions.items() if key not in found}
         found |= new
         for key in _branches(more):
@@ -145,14 +152,11 @@ def record_all(
     if waiting and passes >= MOST_PASSES:
         reasons.append(f"more combinations of branches than the {MOST_PASSES} that are tried")
     elif waiting:
-        reasons.append(TOO_LONG)
+        reasons.append(time_limit.too_long())
     return first, list(found.values()), "; ".join(dict.fromkeys(filter(None, reasons)))
 
 
-TOO_LONG = f"it takes longer than {SECONDS:g} s"
-
-
-def _cut_short(recording: Recording) -> str:
+def cut_short(recording: Recording) -> str:
     """Return the reason for which a pass ended early; empty where it did not."""
     error = recording.error[0] if recording.error is not None else None
     return str(error) if isinstance(error, RanAway | _compat_tracing.TraceLimit) else ""
@@ -184,7 +188,7 @@ def _record(
         if where is None:
             return value
         if time.monotonic() > end:
-            raise RanAway(TOO_LONG)
+            raise RanAway(time_limit.too_long())
         return recording.answer(
             kind, where, value, lambda: _question(kind, where, tracer, module_of(frame))
         )
@@ -192,7 +196,8 @@ def _record(
     values = followed(arguments, held, trace)
     with by_example(trace, handler):
         try:
-            function(*arguments.fill(values))
+            with time_limit.ended_by(end):
+                function(*arguments.fill(values))
         except (RanAway, _compat_tracing.TraceLimit) as error:
             recording.error = (error, None)
         except Exception as error:

@@ -20,6 +20,7 @@ from voxax import _compat, _compat_tracing
 # The user's line reaches JAX through frames of these; no finding is about them.
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax", "numpy", "voxax", "tyro", "torch", "torchax",
+    "torchvision/ops",
 )  # fmt: skip
 
 Frame = tuple[types.CodeType, int]  # innermost instruction of one frame
@@ -44,9 +45,10 @@ class Site:
 def _library_folders() -> tuple[tuple[str, str], ...]:
     found = []
     for name in _LIBRARIES:
-        spec = importlib.util.find_spec(name)
+        package, _, folder = name.partition("/")
+        spec = importlib.util.find_spec(package)
         places = (spec.submodule_search_locations if spec else None) or ()
-        found += [(name, os.path.join(place, "")) for place in places]
+        found += [(name, os.path.join(place, folder, "")) for place in places]
     return tuple(found)
 
 
@@ -284,11 +286,15 @@ def line_name(site: Site) -> str:
     return line
 
 
-def swallowed(where: Place) -> bool:
-    """Return True where a ``try`` around a place catches JAX's errors without naming them.
+def swallowed(where: Place, kind: str = "TypeError") -> bool:
+    """Return True where a ``try`` around a place catches errors of tracing without naming them.
 
     ``except jax.errors.ConcretizationTypeError`` says that both ways are meant, ``except
     Exception`` does not.
+
+    Args:
+      where: the place.
+      kind: the built-in class of the errors: ConcretizationTypeError and its like are TypeErrors.
     """
     for site in (where.site, *where.callers):
         inner: ast.AST | None = None
@@ -299,14 +305,13 @@ def swallowed(where: Place) -> bool:
                 caught = [_names(handler.type) for handler in node.handlers]
                 if any(names & _OF_JAX or "Tracer" in "".join(names) for names in caught):
                     return False
-                if any(not names or names & _BROAD for names in caught):
+                if any(not names or names & {*_BROAD, kind} for names in caught):
                     return True
             inner = node
     return False
 
 
-# Of what JAX raises: ConcretizationTypeError and its like are TypeErrors.
-_BROAD = {"Exception", "BaseException", "TypeError"}
+_BROAD = {"Exception", "BaseException"}
 _OF_JAX = {
     "JAXTypeError", "JAXIndexError", "ConcretizationTypeError", "NonConcreteBooleanIndexError",
 }  # fmt: skip

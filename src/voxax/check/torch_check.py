@@ -12,9 +12,9 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import gc
 import importlib
 import random
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,17 +22,18 @@ from typing import Any
 import jax
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
+from torch._subclasses.fake_tensor import FakeTensor  # pyright: ignore[reportMissingImports]
 from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
 
-from voxax.check import programs, torch_where
-from voxax.check import recording as limits
+from voxax.check import programs, time_limit, torch_where
 from voxax.check.classify import classify_torch
-from voxax.check.findings import Finding, Verdict, worst
-from voxax.check.jax_check import report_of
+from voxax.check.findings import Finding, Verdict
+from voxax.check.jax_check import endless, report_of
 from voxax.check.programs import INPUTS, Verification
 from voxax.check.recording import Question, record_all
 from voxax.check.source import (
     Frame,
+    Place,
     Site,
     definition,
     described,
@@ -40,34 +41,41 @@ from voxax.check.source import (
     place,
     raised_frames,
     site_at,
+    swallowed,
     tree_of,
 )
 from voxax.check.static_report import Report
 from voxax.check.subject import Arguments, take_apart
-from voxax.check.torch_watch import Operation, TorchSubject, Watched, copied, exported, one_pass
+from voxax.check.time_limit import RanAway
+from voxax.check.torch_watch import (
+    Operation,
+    TorchSubject,
+    Watched,
+    copied,
+    exported,
+    one_pass,
+    repeatable,
+    stored,
+)
 
 
 def check(
     target: Callable[..., Any], inputs: Sequence[Any], also: Sequence[Sequence[Any]]
 ) -> Report:
     """See :func:`voxax.check.check_static`."""
-    subject = subject_of(target)
+    subject = subject_of(initialised(target, inputs))
     site = definition(forward_of(target))
     own = library_of(site.file)
     arguments = take_apart(forward_of(target), inputs, kind=kind_of)
     first, held, found, incomplete = _faults(subject, arguments, own, site)
     if first.error is None:
         found += _hazards(first, own)
-        found += _unrepeatable(subject, arguments, held, own)
-    verdict = worst([f.about.verdict for f in found])  # also of what the source ignores
-    if verdict in (Verdict.STATIC, Verdict.PER_VALUE) or _constants_only(found):
-        program, error = exported(subject, arguments)
-        if error is not None:
-            found += [] if found and _constants_only(found) else [_refused(error, own, site)]
-        else:
-            found = [f for f in found if not _of_constants(f)]
-            ran = first.watch.operations if first.watch is not None else []
-            found += torch_where.unsafe(program, ran, own, site)
+        found += _twice(subject, arguments, held, own)
+    program, error = _compiled(subject, arguments, first)
+    found = _judged(found, program, error, first, own, site)
+    if program is not None:
+        ran = first.watch.operations if first.watch is not None else []
+        found += torch_where.unsafe(program, ran, own, site)
     more = [take_apart(forward_of(target), other, kind=kind_of) for other in also]
     found += programs.differences(arguments, more, site, held)
     return report_of(subject, [arguments, *more], held, found, incomplete, "torch")
@@ -83,6 +91,20 @@ def subject_of(target: Any) -> TorchSubject:
     )
     names = tuple(path for path, _ in target.named_modules() if path) if is_module else ()
     return TorchSubject(target, name.replace("<locals>.", ""), target, (), names)
+
+
+def initialised(target: Any, inputs: Sequence[Any]) -> Any:
+    """Return a copy of a lazy module that knows the shapes of its parameters; or the target."""
+    if not isinstance(target, torch.nn.Module):
+        return target
+    lazy = torch.nn.parameter.is_lazy
+    if not any(map(lazy, (*target.parameters(), *target.buffers()))):
+        return target
+    module = copied(target)
+    # Where this fails, so does the check's own run, which says why.
+    with repeatable(), torch.no_grad(), contextlib.suppress(Exception):
+        module(*copy.deepcopy(tuple(inputs)))
+    return module
 
 
 def forward_of(target: Any) -> Any:
@@ -173,10 +195,15 @@ def _per_value(finding: Finding, names: frozenset[str]) -> Finding:
 
 
 def _once(
-    subject: TorchSubject, arguments: Arguments, held: frozenset[str], own: str | None
+    subject: TorchSubject,
+    arguments: Arguments,
+    held: frozenset[str],
+    own: str | None,
+    earlier: frozenset[int] = frozenset(),
 ) -> Watched:
-    end = time.monotonic() + limits.SECONDS
-    return one_pass(subject, arguments, held, frozenset(), own, subject.module_of, end)
+    end = time_limit.end(0.7)
+    module_of = subject.module_of
+    return one_pass(subject, arguments, held, frozenset(), own, module_of, end, earlier)
 
 
 def _differs(
@@ -238,68 +265,133 @@ def _use_of(name: str, site: Site) -> Site | None:
 
 
 def _hazards(first: Watched, own: str | None) -> list[Finding]:
-    """Find transfers, large constants, promotions, and tensors that outlive the call."""
+    """Find transfers, large constants and promotions."""
     assert first.watch is not None
-    kept = [
-        (
-            frames,
-            "VX301",
-            "the tensor computed here is kept after the call has returned",
-            "return it; or, where it is state, register_buffer and copy_ into it",
-            "",
-        )
-        for frames in first.kept
-    ]
     return [
         Finding.at(where, code, text, fix, module)
-        for frames, code, text, fix, module in (*first.watch.hazards, *kept)
+        for frames, code, text, fix, module in first.watch.hazards
         if (where := place(frames, own)) is not None
     ]
 
 
-def _unrepeatable(
+def _twice(
     subject: TorchSubject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[Finding]:
-    """Report the line at which two runs of one module on the same inputs differ."""
+    """Run one module twice on the same inputs; report what differs, and what is kept.
+
+    What the second call neither reads nor leaves there is only stored, and does no harm.
+    """
     subject.reuse = True  # so that a counter in the module shows
     try:
-        runs = []
-        for _ in range(2):
-            subject.restore()
-            runs.append(_once(subject, arguments, held, own))
+        subject.restore()
+        one = _once(subject, arguments, held, own)
+        if one.error is not None or one.watch is None:
+            return []
+        kept = stored(subject, one.watch)
+        subject.restore()
+        two = _once(subject, arguments, held, own, frozenset(kept))
+        if two.error is not None or two.watch is None:
+            return []
+        gc.collect()
+        harmful = [
+            frames
+            for number, (reference, frames) in kept.items()
+            if reference() is not None or number in two.watch.read_again
+        ]
     finally:
         subject.reuse = False
-    operations = [run.watch.operations if run.watch is not None else [] for run in runs]
-    if any(run.error is not None for run in runs):
-        return []
-    frames = _first_difference(operations[0], operations[1], True)
-    where = place(frames, own) if frames is not None else None
-    if where is None:
-        return []
-    return [
+    found = [
         Finding.at(
             where,
-            "VX205",
-            "run twice, this line computes something else: a value of Python (a random number, "
-            "the time, a counter, a list that grows) is frozen into the program",
-            "pass the value as an argument, or draw it with torch",
+            "VX301",
+            "the tensor computed here is kept after the call has returned",
+            "return it; or, where it is state, register_buffer and copy_ into it",
         )
+        for frames in harmful
+        if (where := place(frames, own)) is not None
     ]
+    frames = _first_difference(one.watch.operations, two.watch.operations, True)
+    where = place(frames, own) if frames is not None else None
+    if where is not None:
+        found.append(
+            Finding.at(
+                where,
+                "VX205",
+                "run twice, this line computes something else: a value of Python (a random number, "
+                "the time, a counter, a list that grows) is frozen into the program",
+                "pass the value as an argument, or draw it with torch",
+            )
+        )
+    return found
 
 
-def _of_constants(finding: Finding) -> bool:
-    return "it depends on no argument" in finding.message
+def _compiled(
+    subject: TorchSubject, arguments: Arguments, first: Watched
+) -> tuple[Any, BaseException | None]:
+    """Return the program that ``torch.export`` makes, or the error.
+
+    Only where the pass with the example values did not end may this not end either.
+    """
+    if first.error is None or not isinstance(first.error[0], RanAway):
+        return exported(subject, arguments)
+    try:
+        with time_limit.ended_by(time_limit.end()):
+            return exported(subject, arguments)
+    except RanAway as error:
+        return None, error
 
 
-def _constants_only(found: Sequence[Finding]) -> bool:
-    """Return True if all faults are values without inputs, which torch.export may fold."""
-    wrong = [f for f in found if f.verdict not in (Verdict.STATIC, Verdict.PER_VALUE)]
-    return bool(wrong) and all(_of_constants(f) for f in wrong)
+_ONE_PROGRAM = (Verdict.STATIC, Verdict.PER_VALUE)
 
 
-def _refused(error: Exception, own: str | None, site: Site) -> Finding:
-    where = place(raised_frames(error), own) or site
-    return Finding.at(where, "VX192", described(error), "see the message; it is PyTorch's own")
+def _judged(
+    found: list[Finding],
+    program: Any,
+    error: BaseException | None,
+    first: Watched,
+    own: str | None,
+    site: Site,
+) -> list[Finding]:
+    """Return the findings that ``torch.export`` confirms, and one for what only it knows.
+
+    The watch finds the lines; whether there is one program, export decides.
+    """
+    wrong = [f for f in found if f.about.verdict not in _ONE_PROGRAM]
+    if isinstance(error, RanAway):
+        assert first.error is not None
+        return [*found, endless(*first.error, site)]
+    if error is not None:
+        return found if wrong else [*found, _refused(error, first, own, site)]
+    sized = next(filter(_is_sized, program.graph.nodes), None)
+    if sized is None:
+        return [f for f in found if f not in wrong or _hides(f)]
+    return found if wrong else [*found, _sized(sized, own, site)]
+
+
+def _hides(finding: Finding) -> bool:
+    """Return True for a read of a value that export passes over: as text, or as a caught error."""
+    where = Place(finding.site, None, (), finding.callers)
+    return finding.code == "VX114" or swallowed(where, "RuntimeError")
+
+
+def _sized(node: Any, own: str | None, site: Site) -> Finding:
+    """Report a node of the program that reads a value, or makes a size of one."""
+    name = str(getattr(getattr(node.target, "overloadpacket", node.target), "__name__", node.name))
+    where = torch_where.noted(node, own, name) or site
+    if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
+        text = "a traced value is turned into a Python number"
+        return Finding.at(where, "VX108", text, "keep it a tensor, and use functions of torch")
+    text = f"how many results `{name}` has depends on the values of its arguments"
+    return Finding.at(where, "VX106", text, "keep the shape with a mask in place of the results")
+
+
+def _refused(error: BaseException, first: Watched, own: str | None, site: Site) -> Finding:
+    where = place(raised_frames(error), own)
+    if where is None and first.watch is not None:
+        # The error has no line of the user; an autograd in the forward pass is never exported.
+        where = next(filter(None, (place(f, own) for f in first.watch.differentiated)), None)
+    fix = "see the message; it is PyTorch's own"
+    return Finding.at(where or site, "VX192", described(error), fix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,6 +430,9 @@ def verify(report: Report) -> TorchVerification:
         found = _exports(report, held)
         if (found.error or found.sized) and held != arguments.numbers():
             found = _exports(report, arguments.numbers())
+            if may and found.error is None and not _same_for_others(report, held):
+                text = "another value of a Python number gives another program"
+                return TorchVerification(INPUTS, len(found.graphs), text, False)
         if found.error is not None:
             return TorchVerification(INPUTS, len(found.graphs), found.error, not may)
         if found.sized:
@@ -379,6 +474,31 @@ def _exports(report: Report, held: frozenset[str]) -> _Exports:
     return found
 
 
+def _same_for_others(report: Report, held: frozenset[str]) -> bool:
+    """Return True if other values of the numbers that are not held change only constants."""
+    arguments: Arguments = report.arguments
+    texts = set()
+    for seed in range(INPUTS):
+        values = [
+            _other_number(leaf.value, seed)
+            if leaf.kind == "number" and leaf.name not in held
+            else leaf.value
+            for leaf in arguments.leaves
+        ]
+        with _seeded():
+            program, error = exported(report.subject, arguments, values)
+        if error is not None:
+            return False
+        texts.add(_text(program, True))
+    return len(texts) == 1
+
+
+def _other_number(value: Any, seed: int) -> Any:
+    if isinstance(value, bool):
+        return bool(seed % 2)
+    return value + seed
+
+
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
     """Draw equal random numbers of Python and NumPy in every export; frozen ones are VX205."""
@@ -393,7 +513,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _serves(report: Report, found: _Exports) -> bool | None:
-    """Compare the one program with the module on all inputs; None if it draws random numbers."""
+    """Compare the one program with the module on all inputs; None where that cannot be."""
     targets = [node.target for node in found.program.graph.nodes]
     if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
         return None
@@ -408,6 +528,8 @@ def _serves(report: Report, found: _Exports) -> bool | None:
                 copied(program)(*copy.deepcopy(report.arguments.fill(values))),
             )
         )
+        if any(isinstance(tensor, FakeTensor) for tensor in two):
+            return None  # a constant of the program lost its values in export
         if len(one) != len(two) or not all(map(_equal, one, two)):
             return False
     return True
@@ -448,8 +570,15 @@ def _text(program: Any, frozen: bool) -> str:
     values = [str(n.meta.get("val")) for n in nodes]
     if frozen:
         return f"{[str(n.target) for n in nodes if n.op == 'call_function']}{values}"
-    constants = {k: v.tolist() for k, v in program.constants.items() if hasattr(v, "tolist")}
+    constants = {k: _listed(v) for k, v in program.constants.items() if hasattr(v, "tolist")}
     return f"{program.graph}{values}{constants}"
+
+
+def _listed(constant: Any) -> Any:
+    try:
+        return constant.tolist()
+    except RuntimeError:  # it has no values: made under a transformation, such as vmap
+        return list(constant.shape)
 
 
 def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:

@@ -150,6 +150,29 @@ def plain(value: Any) -> Any:
     return value.node.value if names_of(value) is not None else value
 
 
+def decides_shapes(func: Any, args: Any, kwargs: Any, name: str) -> bool | None:
+    """Return True if another value of a number gives a function's results other shapes.
+
+    None where the function needs values of tensors, so that this cannot be told.
+    """
+
+    def shapes(factor: int) -> list[Any]:
+        def other(value: Any) -> Any:
+            node = node_of(value)
+            if node is not None and name in node.names and node.is_float():
+                return node.value * factor
+            return _other(value)
+
+        with torch.no_grad():
+            result = func(*tree_map(other, args), **tree_map(other, kwargs))
+        return [leaf.shape for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+    try:
+        return shapes(1) != shapes(2)
+    except Exception:
+        return None
+
+
 class asking:
     """Context in which questions for the values of symbolic numbers go to a handler.
 

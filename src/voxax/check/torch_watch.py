@@ -1,8 +1,11 @@
 """Run a PyTorch module under watch: what it computes, and each time that it asks for a value.
 
+The module runs as ``torch.export`` runs it: where it asks, it is being compiled.
+
 Two modes of PyTorch watch. The outer one sees the functions that the program calls; the inner one
 sees every operator that these come down to, also in code that is not the user's. PyTorch itself
-tags the operators whose results depend on data, so no list of them is needed.
+tags the operators whose results depend on data, and the kernels that operators of other libraries
+have for tensors without values tell theirs, so no list of them is needed.
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImpor
 from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportMissingImports]
 
 from voxax.check import recording as limits
-from voxax.check import torch_sizes
-from voxax.check.recording import Question, RanAway, Recording
+from voxax.check import time_limit, torch_compiling, torch_sizes
+from voxax.check.recording import Question, Recording
 from voxax.check.source import Frame, Place, line_name, live_frames, place, raised_frames
 from voxax.check.subject import Arguments, Leaf, Subject
+from voxax.check.time_limit import RanAway
 from voxax.check.torch_sizes import symbolic
 
 _HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array_interface__")
@@ -43,8 +47,15 @@ _TEXT = ("__format__", "__repr__", "__str__")
 _VALUES = ("tensor", "as_tensor", "scalar_tensor", "asarray", "sym_float", "sym_int")
 # Their numbers are lengths, though PyTorch declares them as values.
 _LENGTHS = ("arange", "linspace", "logspace", "range")
-# In place of the dtype, in a question about a size.
+# In place of the dtype, in a question about a size and about a number.
 SIZE = "size"
+FLOAT = "Python float"
+# Values say how many results they have; no shape bounds it.
+_COUNTING = (torch.ops.aten.repeat_interleave, torch.ops.aten.bincount)
+# They differentiate in the forward pass.
+_AUTOGRAD = ("grad", "backward")
+# Their operators are tagged where sizes of results depend on data.
+_OF_PYTORCH = ("aten", "prim", "prims")
 _MOVES = ("cpu", "cuda", "xpu", "pin_memory")
 
 
@@ -66,13 +77,19 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The function of PyTorch that runs now."""
+    """The function of PyTorch that runs now.
 
+    Attributes:
+      mixed: whether autocast is on for some device. An operator cannot ask: it runs below that.
+    """
+
+    function: Any
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     frames: tuple[Frame, ...]
     frame: Any
+    mixed: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +106,8 @@ class Asked:
     """A request of the program for a value.
 
     Attributes:
-      kind: ``bool``, ``index`` (a number), ``array``, ``mask``, ``size``, ``format``, ``slice``,
+      kind: ``bool``, ``index`` (a number), ``array``, ``mask``, ``size`` (of a result, which an
+        input's size bounds), ``count`` (such a size without a bound), ``format``, ``slice``,
         ``row`` (a single index).
       api: PyTorch's function that asked; None where Python itself did.
       origins: of what the value depends on.
@@ -129,6 +147,11 @@ class Watch:
         self.foreign: list[Any] = []  # captured tensors
         # Numbers that went to code which is not watched.
         self.escaped: dict[str, tuple[Frame, ...]] = {}
+        self.read: set[str] = set()  # numbers that the present call took as values
+        self.differentiated: list[tuple[Frame, ...]] = []  # calls of autograd
+        self.given: set[int] = set()  # ids of the arguments
+        self.earlier: frozenset[int] = frozenset()  # ids of what an earlier call stored
+        self.read_again: set[int] = set()  # of these
         self.limit: Callable[[int], None] = lambda operations: None
         self.twins = torch_sizes.Twins()
         self.functions = _Functions(self)
@@ -136,7 +159,7 @@ class Watch:
 
     def __enter__(self) -> None:
         self.entered = contextlib.ExitStack()
-        self.entered.enter_context(_builtins_of_export())
+        self.entered.enter_context(torch_compiling.compiling())
         for context in (torch_sizes.asking(self.of_number), self.functions, self.operators):
             self.entered.enter_context(context)
 
@@ -180,6 +203,7 @@ class Watch:
         if node.origins:
             return self._of_size(kind, node)
         if kind == "float" or api in _VALUES:
+            self.read |= names
             if call is None:
                 _, frames = self.where(2)
                 for name in names:
@@ -200,17 +224,6 @@ class Watch:
         frame, frames = self.where(3)
         asked = Asked(kind, None, frames, frame, node.origins, node.names, (), SIZE)
         return self.handler(asked, node.value)
-
-
-def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
-    """Replace Python's max and min of tensors by operators of PyTorch, as ``torch.export`` does."""
-    try:
-        from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
-            _override_builtin_ops,
-        )
-    except ImportError:  # of another version: there they compare
-        return contextlib.nullcontext()
-    return _override_builtin_ops()
 
 
 def origin_of(tensor: Any) -> Origin | None:
@@ -249,7 +262,10 @@ class _Functions(TorchFunctionMode):
                 return watch.twins.sizes(func, args, kwargs, value, (known,) if known else ())
         frame = sys._getframe(1)
         frames = tuple(live_frames(frame))
-        watch.call = Call(name, args, kwargs, frames, frame)
+        watch.call = Call(func, name, args, kwargs, frames, frame, _autocast())
+        watch.read.clear()
+        if name in _AUTOGRAD:
+            watch.differentiated.append(frames)
         try:
             if name in _HOST and isinstance(args[0], torch.Tensor):
                 watch.ask("tolist" if name == "tolist" else "array", name, args[0])
@@ -259,13 +275,33 @@ class _Functions(TorchFunctionMode):
                 watch.hazards.append((frames, "VX303", text, fix, watch.module_of(frame)))
             if watch.twins.counts(name, args):
                 watch.ask("index", None, args[0])
-            result = func(*args, **kwargs)
+            if torch_compiling.takes_functions(func):
+                modes = (self, watch.operators)
+                watch.call = None  # what its functions call is watched
+                result = torch_compiling.apply(func, args, kwargs, modes)
+            else:
+                result = func(*args, **kwargs)
+            if watch.read:
+                self._ask_lengths(func, args, kwargs)
         finally:
             watch.call = None
         self._remember(result, args, kwargs, frames)
         with watch.own():
             watch.twins.follow(func, args, kwargs, result)
         return result
+
+    def _ask_lengths(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Ask for the numbers from which a function made shapes, though it took them as values."""
+        watch = self.watch
+        with watch.own():
+            for name in sorted(watch.read):
+                decides = torch_sizes.decides_shapes(func, args, kwargs, name)
+                if decides is None:
+                    watch.escaped.setdefault(name, watch.call.frames if watch.call else ())
+                elif decides and watch.call is not None:
+                    call, names = watch.call, frozenset({name})
+                    asked = Asked("index", call.name, call.frames, call.frame, (), names, (), FLOAT)
+                    watch.handler(asked, None)
 
     def _remember(self, result: Any, args: Any, kwargs: Any, frames: tuple[Frame, ...]) -> None:
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
@@ -274,7 +310,11 @@ class _Functions(TorchFunctionMode):
         given = tree_leaves((args, kwargs))
         inputs = tuple(o for o in map(origin_of, given) if o is not None)
         names = frozenset().union(*(torch_sizes.names_of(v) or () for v in given))
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        read = bool(tensors) and all(map(_is_read, tensors))
         for tensor in made:
+            if read:
+                tensor._voxax_read = True
             known = origin_of(tensor)
             if known is not None and known.label is not None and not isinstance(result, list):
                 # Written in place, or handed on: it stays what it was, of more inputs.
@@ -283,6 +323,15 @@ class _Functions(TorchFunctionMode):
             else:
                 set_origin(tensor, Origin(inputs, frames, None, names))
                 self.watch.born.append((weakref.ref(tensor), frames))
+
+
+def _autocast() -> bool:
+    return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda", "xpu"))
+
+
+def _is_read(tensor: Any) -> bool:
+    """Return True for a tensor that follows from values that a function read and was asked for."""
+    return getattr(tensor, "_voxax_read", False)
 
 
 def _names_device(args: Any, kwargs: Any) -> bool:
@@ -309,18 +358,38 @@ class _Operators(TorchDispatchMode):
         self._note(func, args, kwargs, frames)
         if torch.Tag.data_dependent_output in func.tags:
             return self._read(func, args, kwargs)
-        if torch.Tag.dynamic_output_shape in func.tags:
+        sized = torch.Tag.dynamic_output_shape in func.tags
+        if sized:
             self._sized(func, args, kwargs)
         result = func(*args, **kwargs)
-        if torch.Tag.dynamic_output_shape in func.tags:
+        if not sized and func.namespace not in _OF_PYTORCH:
+            with watch.own():
+                sized = torch_compiling.has_unknown_size(func, args, kwargs)
+            if sized:
+                self._sized_elsewhere(func, args, kwargs, result)
+        if sized:
             with watch.own():
                 watch.twins.made(func, args, result)
+        if func.overloadpacket is torch.ops.aten._pack_padded_sequence:
+            watch.ask("tolist", None, args[1])
+            result[1]._voxax_read = True  # the sizes of batches, of which the values are known now
+        self._lengthened(result)
         self._promoted(func, args, result, frames)
         return result
+
+    def _lengthened(self, result: Any) -> None:
+        """Add the shapes of the results to what tells the last operation from others."""
+        operations = self.watch.operations
+        shapes = tuple(tuple(t.shape) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
+        if operations:
+            last = operations[-1]
+            operations[-1] = dataclasses.replace(last, structure=(*last.structure, shapes))
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Ask about a value that PyTorch gives to Python."""
         watch, value = self.watch, func(*args, **kwargs)
+        if args and _is_read(args[0]):
+            return value
         name = watch.call.name if watch.call is not None else None
         if name in _CONDITIONS:
             return watch.ask("bool", None, args[0], value)
@@ -332,10 +401,32 @@ class _Operators(TorchDispatchMode):
             cuts = watch.call is not None and _cuts(watch.call.args[1])
             watch.ask("slice" if cuts else "row", name, args[0], value)
         elif name not in _HOST and name not in _VALUES:
-            watch.ask("index", name, args[0], value)
+            if self._needed():
+                watch.ask("index", name, args[0], value)
         elif name in _VALUES:
             watch.ask("index", None, args[0], value)
         return value
+
+    def _needed(self) -> bool:
+        """Return True if the present call reads values where it is compiled, too."""
+        watch = self.watch
+        if watch.call is None:
+            return True
+        with watch.own():
+            return torch_compiling.needs_values(
+                watch.call.function, watch.call.args, watch.call.kwargs
+            )
+
+    def _sized_elsewhere(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Ask about the size of the result of another library's operator."""
+        watch = self.watch
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        made = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        most = max((size for t in given for size in t.shape), default=0)
+        bounded = all(size <= most for t in made for size in t.shape)
+        if given:
+            name = func.name().split("::")[-1]
+            watch.ask("size" if bounded else "count", name, given[0])
 
     def _sized(self, func: Any, args: Any, kwargs: Any) -> None:
         """Ask about the size of an operator's result that depends on data."""
@@ -348,7 +439,11 @@ class _Operators(TorchDispatchMode):
         elif func.overloadpacket is torch.ops.aten.masked_select:
             watch.ask("mask", name, args[1])
         elif kwargs.get("output_size") is None:
-            watch.ask("size", name, args[0])
+            counts = func.overloadpacket in (
+                torch.ops.aten.repeat_interleave,
+                torch.ops.aten.bincount,
+            )
+            watch.ask("count" if counts else "size", name, args[0])
 
     def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return arguments with plain numbers, after asking for those that decide the program."""
@@ -397,6 +492,7 @@ class _Operators(TorchDispatchMode):
         watch.operations.append(Operation((func.name(), shapes), constants, frames))
         watch.limit(len(watch.operations))
         for tensor in tensors:
+            self.watch.read_again |= {id(tensor), id(tensor._base)} & self.watch.earlier
             # Views of what is known have no origin here; those have a base, or come from a call.
             if (
                 tensor._base is None
@@ -411,6 +507,8 @@ class _Operators(TorchDispatchMode):
         if not isinstance(result, torch.Tensor) or not result.is_floating_point():
             return
         if func.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_):
+            return
+        if self.watch.call is not None and self.watch.call.mixed:  # autocast decides the dtypes
             return
         given = [
             a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim()
@@ -466,11 +564,9 @@ class Watched(Recording):
 
     Attributes:
       watch: the operators that ran.
-      kept: places whose results outlive the pass.
     """
 
     watch: Watch | None = None
-    kept: tuple[tuple[Frame, ...], ...] = ()
 
 
 class TorchSubject(Subject):
@@ -557,8 +653,12 @@ def one_pass(
     own: str | None,
     module_of: Callable[[Any], str],
     end: float,
+    earlier: frozenset[int] = frozenset(),
 ) -> Watched:
-    """Run the module once; see :func:`voxax.check.recording.record_all`."""
+    """Run the module once; see :func:`voxax.check.recording.record_all`.
+
+    ``earlier`` are the ids of tensors that an earlier call stored.
+    """
     recording = Watched(turned)
 
     def handler(about: Asked, value: Any) -> Any:
@@ -574,40 +674,35 @@ def one_pass(
         if operations > limits.MOST_OPERATIONS:
             raise RanAway(f"more than {limits.MOST_OPERATIONS} operations in one pass")
         if time.monotonic() > end:
-            raise RanAway(limits.TOO_LONG)
+            raise RanAway(time_limit.too_long())
 
     module = subject.fresh()
     values = values_of(arguments, held)
-    inputs = {id(v) for v in values}
     watch = Watch(handler, module_of)
+    watch.given, watch.earlier = {id(v) for v in values}, earlier
     watch.limit = limit
     watch.twins.enabled = subject.sizes
     recording.watch = watch
-    result = None
     with repeatable(), np.errstate(all="ignore"):
         try:
-            with watch:
-                result = module(*arguments.fill(values))
+            with time_limit.ended_by(end), watch:
+                module(*arguments.fill(values))
         except RanAway as error:
-            recording.error = (error, None)
+            recording.error = (error, place(raised_frames(error), own))
         except Exception as error:
             recording.error = (error, place(raised_frames(error), own))
-    del result
-    if recording.error is None:
-        recording.kept = _kept(subject, watch, inputs)
     return recording
 
 
-def _kept(subject: TorchSubject, watch: Watch, inputs: set[int]) -> tuple[tuple[Frame, ...], ...]:
-    """Return the places of tensors that something still holds."""
+def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
+    """Return the tensors of a pass that something still holds, by id: references and places."""
     gc.collect()
-    known = subject.own_tensors() | inputs | set(map(id, watch.foreign))
-    found = {}
-    for reference, frames in watch.born:
-        tensor = reference()
-        if tensor is not None and id(tensor) not in known:
-            found[id(tensor)] = frames
-    return tuple(dict.fromkeys(found.values()))
+    known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
+    return {
+        id(tensor): (reference, frames)
+        for reference, frames in watch.born
+        if (tensor := reference()) is not None and id(tensor) not in known
+    }
 
 
 def _question(about: Asked, where: Place, module: str) -> Question:

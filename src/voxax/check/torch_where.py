@@ -62,7 +62,7 @@ def unsafe(
             continue
         found.append(
             Finding.at(
-                place(frames, own) or _noted(node, own) or site,
+                place(frames, own) or noted(node, own) or site,
                 "VX307",
                 f"the value is finite and its gradient is NaN where an operand is {bad:g}",
                 "make the operand safe first: torch.where(ok, f(torch.where(ok, x, 1.0)), 0.0)",
@@ -163,11 +163,17 @@ def _made_by(node: Any) -> Sign | tuple[str, Sequence[Any]]:
     return name, [part for part in parts if part is not None]
 
 
-def _noted(node: Any, own: str | None) -> Site | None:
-    """Return the user's line in the stack that PyTorch noted, where that has one."""
+def noted(node: Any, own: str | None, called: str = "where") -> Site | None:
+    """Return the user's line in the stack that PyTorch noted, where that has one.
+
+    Args:
+      node: of an exported program.
+      own: the library that the module is part of.
+      called: the function whose call in that line is meant.
+    """
     places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     for file, line in reversed(places):
         owner = library_of(file)
         if owner is None or owner == own:
-            return site_of_line(file, int(line), "where")
+            return site_of_line(file, int(line), called)
     return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import jax
 import numpy as np
 
 from voxax import _compat_tracing
-from voxax.check import recording
+from voxax.check import recording, time_limit
 from voxax.check.findings import Finding
 from voxax.check.source import (
     Place,
@@ -123,7 +122,7 @@ def _made(
         del kind, context
         return _compat_tracing.example_of(tracer)
 
-    trace = recording.new_trace(time.monotonic() + recording.SECONDS)
+    trace = recording.new_trace(time_limit.end())
     values = recording.followed(arguments, held, trace)
     given = {id(v) for v in values}
     # What keeps it from being traced has findings of its own.

@@ -28,6 +28,7 @@ def check(
     verify: bool = False,
     format: Literal["text", "json", "sarif", "github"] = "text",
     fail_on: Literal["error", "warning", "note"] = "error",
+    seconds: float = 60.0,
 ) -> int:
     """Check that a function, a flax.nnx module or a PyTorch module compiles to one static program.
 
@@ -45,6 +46,7 @@ def check(
         verify: really compile, for five inputs of equal shape, and count the programs.
         format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
         fail_on: the least severity for which the exit status is 1.
+        seconds: of the search for findings, in which also a loop without end is ended.
     """
     from voxax.check import check_static, static_report
 
@@ -56,7 +58,9 @@ def check(
         torch = _of_torch(found, module)
         examples = [_inputs(tokens, module, torch) for tokens in (inputs, *also)]
         try:
-            report = check_static(found, *examples[0], also=examples[1:], verify=verify)
+            report = check_static(
+                found, *examples[0], also=examples[1:], verify=verify, seconds=seconds
+            )
         except InputError:
             raise
         except Exception as error:

@@ -1,0 +1,168 @@
+"""Run a PyTorch program in Python as PyTorch's compilers run it.
+
+``torch.compiler.is_compiling()`` and ``is_exporting()`` are true, nothing inside is compiled, and
+operators that take functions (``torch.cond``, ``while_loop``, ``scan``) call these in Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch  # pyright: ignore[reportMissingImports]  (an extra)
+
+# What the watch and export would import in the time of the check.
+import torch._dynamo  # pyright: ignore[reportMissingImports]
+import torch.export  # pyright: ignore[reportMissingImports]
+from torch._ops import HigherOrderOperator  # pyright: ignore[reportMissingImports]
+from torch._subclasses.fake_tensor import (  # pyright: ignore[reportMissingImports]
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx.experimental.symbolic_shapes import (  # pyright: ignore[reportMissingImports]
+    ShapeEnv,
+)
+from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
+    _disable_current_modes,
+)
+from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportMissingImports]
+
+_FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Let the program see that it is being exported."""
+    flags = {
+        name: getattr(torch.compiler, name) for name in _FLAGS if hasattr(torch.compiler, name)
+    }
+    with _builtins_of_export(), torch.compiler.set_stance("force_eager"), _unscripted():
+        try:
+            for name in flags:
+                setattr(torch.compiler, name, True)
+            yield
+        finally:
+            for name, value in flags.items():
+                setattr(torch.compiler, name, value)
+
+
+def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
+    """Replace Python's max and min of tensors by operators of PyTorch, as ``torch.export`` does."""
+    try:
+        from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
+            _override_builtin_ops,
+        )
+    except ImportError:  # of another version: there they compare
+        return contextlib.nullcontext()
+    return _override_builtin_ops()
+
+
+@contextlib.contextmanager
+def _unscripted() -> Iterator[None]:
+    """Call the Python function of each scripted one: its lines are the user's."""
+    scripted = torch.jit.ScriptFunction
+    call = scripted.__call__
+
+    def plain(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # PyTorch keeps it so that its compiler can inline it.
+        function = getattr(self, "_torchdynamo_inline", None)
+        return call(self, *args, **kwargs) if function is None else function(*args, **kwargs)
+
+    scripted.__call__ = plain
+    try:
+        yield
+    finally:
+        scripted.__call__ = call
+
+
+def takes_functions(operator: Any) -> bool:
+    """Return True for operators such as that of ``torch.cond``."""
+    return isinstance(operator, HigherOrderOperator)
+
+
+def apply(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], modes: Sequence[Any]) -> Any:
+    """Apply an operator that takes functions, each of which is watched once.
+
+    Both branches of ``cond`` and the body of a ``while_loop`` are watched also where the examples
+    do not reach them, since they are part of the program. The reads of values that steer the
+    operator are its own.
+
+    Args:
+      operator: such as ``torch.ops.higher_order.cond``.
+      args: its arguments.
+      kwargs: its keyword arguments.
+      modes: of PyTorch, which watch.
+    """
+    seen: set[int] = set()
+
+    def watched(function: Any) -> Any:
+        if not callable(function) or isinstance(function, torch.Tensor):
+            return function
+
+        def call(*given: Any, **named: Any) -> Any:
+            with contextlib.ExitStack() as stack:
+                if id(function) not in seen:
+                    seen.add(id(function))
+                    for mode in modes:
+                        stack.enter_context(mode)
+                return function(*given, **named)
+
+        return call
+
+    # The kernel for tensors with values: the others trace or differentiate the functions.
+    kernel = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, operator)
+    operands = [leaf for arg in args if isinstance(arg, tuple | list) for leaf in arg]
+    with _disable_current_modes(), torch._C._EnableTorchFunction():
+        result = kernel(*map(watched, args), **kwargs)
+        if operator.name() in ("cond", "while_loop"):
+            for function in args[:3]:
+                if callable(function) and id(function) not in seen:
+                    watched(function)(*(tree_map(_copied, operands)))
+    return result
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def has_unknown_size(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Return True for an operator whose result has a size that depends on data.
+
+    Its kernel for tensors without values makes an unbacked symbol of such a size.
+    """
+    try:
+        result = _without_values(operator, args, kwargs)
+    except DynamicOutputShapeException:
+        return True
+    except Exception:  # without such a kernel, export says more
+        return False
+    made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return any(isinstance(size, torch.SymInt) for tensor in made for size in tensor.shape)
+
+
+def needs_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Return True for a function of PyTorch that reads values where it is compiled, too.
+
+    Some check their arguments only where these have values.
+    """
+    try:
+        _without_values(function, args, kwargs)
+    except Exception:
+        return True
+    return False
+
+
+def _without_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Apply a function to tensors that have a shape and no values."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return mode.from_tensor(value.detach(), static_shapes=True)
+
+    with _disable_current_modes():
+        given, named = tree_map(fake, (tuple(args), dict(kwargs)))
+        with mode, torch.no_grad():
+            return function(*given, **named)
