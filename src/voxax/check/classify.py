@@ -52,7 +52,8 @@ def classify(question: Question) -> Finding:
         text += "; it depends on no argument: compute it with NumPy, outside of the trace"
     words = _WORDS[code]
     if code in ("VX106", "VX107"):
-        words = _bound(question.place.api or "", subject) or words
+        called = _called(subject) if isinstance(subject, ast.Call) else ""
+        words = _bound(question.place.api or called, subject) or words
     if code == "VX109" and isinstance(subject, ast.Call) and _has_twin(subject):
         words = f"jnp.{_called(subject)} computes the same inside of the program"
     return _finding(question, code, text, words, _suggestion(code, question, chain, subject, "jnp"))

@@ -171,7 +171,6 @@ def take_apart(
     function: Callable[..., Any],
     inputs: Sequence[Any],
     target: Any = None,
-    kind: Callable[[Any], str] | None = None,
 ) -> Arguments:
     """Name and sort the leaves of ``inputs``, the arguments of ``function``.
 
@@ -179,19 +178,17 @@ def take_apart(
       function: what is called.
       inputs: its positional arguments.
       target: what the user gave; one made by ``jit`` may have static arguments.
-      kind: sorts a leaf; :func:`kind_of` by default.
     """
-    sort = kind or kind_of
-    parameters = _parameters(function)
+    declared_names = parameters(function)
     numbers, names = _compat_tracing.static_arguments(target)
     own = int(inspect.ismethod(target))  # the numbers count `self`
     paths, structure = jax.tree_util.tree_flatten_with_path(tuple(inputs))
     leaves = []
     for path, value in paths:
         position = path[0].idx
-        name = parameters[position] if position < len(parameters) else f"args[{position}]"
+        name = declared_names[position] if position < len(declared_names) else f"args[{position}]"
         declared = position + own in numbers or name in names
-        leaf_kind = "static" if declared else sort(value)
+        leaf_kind = "static" if declared else kind_of(value)
         leaves.append(Leaf(name + jax.tree_util.keystr(path[1:]), value, leaf_kind, declared))
     return Arguments(tuple(leaves), structure)
 
@@ -207,7 +204,8 @@ def kind_of(value: Any) -> str:
     return "array" if hasattr(value, "__jax_array__") else "static"
 
 
-def _parameters(target: Callable[..., Any]) -> list[str]:
+def parameters(target: Callable[..., Any]) -> list[str]:
+    """Return the names of the positional parameters; none where Python does not know them."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):

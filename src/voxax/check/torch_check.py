@@ -30,7 +30,7 @@ from voxax.check.classify import classify_torch
 from voxax.check.findings import Finding, Verdict
 from voxax.check.jax_check import endless, report_of
 from voxax.check.programs import INPUTS, Verification
-from voxax.check.recording import Question, record_all
+from voxax.check.recording import Question, cut_short, record_all
 from voxax.check.source import (
     Frame,
     Place,
@@ -45,8 +45,9 @@ from voxax.check.source import (
     tree_of,
 )
 from voxax.check.static_report import Report
-from voxax.check.subject import Arguments, take_apart
+from voxax.check.subject import Arguments
 from voxax.check.time_limit import RanAway
+from voxax.check.torch_arguments import take_apart
 from voxax.check.torch_watch import (
     Operation,
     TorchSubject,
@@ -66,7 +67,7 @@ def check(
     subject = subject_of(initialised(target, inputs))
     site = definition(forward_of(target))
     own = library_of(site.file)
-    arguments = take_apart(forward_of(target), inputs, kind=kind_of)
+    arguments = take_apart(forward_of(target), inputs)
     first, held, found, incomplete = _faults(subject, arguments, own, site)
     if first.error is None:
         found += _hazards(first, own)
@@ -76,7 +77,7 @@ def check(
     if program is not None:
         ran = first.watch.operations if first.watch is not None else []
         found += torch_where.unsafe(program, ran, own, site)
-    more = [take_apart(forward_of(target), other, kind=kind_of) for other in also]
+    more = [take_apart(forward_of(target), other) for other in also]
     found += programs.differences(arguments, more, site, held)
     return report_of(subject, [arguments, *more], held, found, incomplete, "torch")
 
@@ -110,13 +111,6 @@ def initialised(target: Any, inputs: Sequence[Any]) -> Any:
 def forward_of(target: Any) -> Any:
     """Return the function that has the parameters and the source: a module's ``forward``."""
     return target.forward if isinstance(target, torch.nn.Module) else target
-
-
-def kind_of(value: Any) -> str:
-    """Return ``tensor``; ``number``, which a tensor could replace; or ``static``."""
-    if isinstance(value, torch.Tensor):
-        return "tensor"
-    return "number" if type(value) in (bool, int, float) else "static"
 
 
 def _faults(
@@ -161,7 +155,10 @@ def _faults(
             where = _use_of(name, site) or different
             found.append(_per_value(Finding("VX201", where, "", (), (name,)), frozenset({name})))
     if held or hidden:
+        earlier = questions
         first, questions, incomplete = search(held | hidden)
+        if cut_short(first):
+            questions = [*earlier, *questions]
     found += [classify_torch(q) for q in questions if not (q.arguments and q.arguments <= numbers)]
     if first.error is not None and isinstance(first.error[0], Exception):
         found += _own_mistake(first, site)
@@ -219,7 +216,7 @@ def _differs(
             dataclasses.replace(leaf, value=type(value)(other)) if leaf.name == name else leaf
             for leaf in arguments.leaves
         )
-        changed = _once(subject, Arguments(leaves, arguments.structure), every, own)
+        changed = _once(subject, dataclasses.replace(arguments, leaves=leaves), every, own)
         if changed.error is not None or usual.watch is None or changed.watch is None:
             continue
         frames = _first_difference(usual.watch.operations, changed.watch.operations, False)
@@ -362,7 +359,7 @@ def _judged(
         return [*found, endless(*first.error, site)]
     if error is not None:
         return found if wrong else [*found, _refused(error, first, own, site)]
-    sized = next(filter(_is_sized, program.graph.nodes), None)
+    sized = next(filter(_is_sized, _nodes(program)), None)
     if sized is None:
         return [f for f in found if f not in wrong or _hides(f)]
     return found if wrong else [*found, _sized(sized, own, site)]
@@ -470,7 +467,7 @@ def _exports(report: Report, held: frozenset[str]) -> _Exports:
             found.error = described(error)
             return found
         found.graphs.add(_text(found.program, frozen))
-    found.sized = any(_is_sized(node) for node in found.program.graph.nodes)
+    found.sized = any(map(_is_sized, _nodes(found.program)))
     return found
 
 
@@ -544,6 +541,12 @@ def _equal(one: Any, two: Any) -> bool:
     return bool(torch.allclose(one, two, 1e-3, 1e-4 * max(1.0, scale), equal_nan=True))
 
 
+def _nodes(program: Any) -> Iterator[Any]:
+    """Yield the nodes of a program, also those in the branches and bodies of its operators."""
+    for module in program.graph_module.modules():
+        yield from getattr(getattr(module, "graph", None), "nodes", ())
+
+
 def _is_sized(node: Any) -> bool:
     """Return True for a node of the program that reads a value, or makes a size of one."""
     target = node.target
@@ -567,9 +570,10 @@ def _text(program: Any, frozen: bool) -> str:
     constants are left out.
     """
     nodes = program.graph.nodes
-    values = [str(n.meta.get("val")) for n in nodes]
     if frozen:
-        return f"{[str(n.target) for n in nodes if n.op == 'call_function']}{values}"
+        made = [n for n in nodes if n.op == "call_function"]
+        return str([(str(n.target), n.meta.get("val")) for n in made])
+    values = [str(n.meta.get("val")) for n in nodes]
     constants = {k: _listed(v) for k, v in program.constants.items() if hasattr(v, "tolist")}
     return f"{program.graph}{values}{constants}"
 

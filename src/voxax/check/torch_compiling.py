@@ -132,13 +132,11 @@ def has_unknown_size(operator: Any, args: Sequence[Any], kwargs: dict[str, Any])
     Its kernel for tensors without values makes an unbacked symbol of such a size.
     """
     try:
-        result = _without_values(operator, args, kwargs)
+        return _is_sized(_without_values(operator, args, kwargs))
     except DynamicOutputShapeException:
         return True
     except Exception:  # without such a kernel, export says more
         return False
-    made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    return any(isinstance(size, torch.SymInt) for tensor in made for size in tensor.shape)
 
 
 def needs_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -147,10 +145,18 @@ def needs_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     Some check their arguments only where these have values.
     """
     try:
-        _without_values(function, args, kwargs)
+        return _is_sized(_without_values(function, args, kwargs))
     except Exception:
         return True
-    return False
+
+
+def _is_sized(result: Any) -> bool:
+    """Return True for numbers or sizes that have no value."""
+    leaves = tree_leaves(result)
+    made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    sizes = [size for tensor in made for size in tensor.shape]
+    unknown = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return any(isinstance(value, unknown) for value in (*leaves, *sizes))
 
 
 def _without_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -6,11 +6,15 @@ VERDICT = "not static"
 
 
 class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
     def forward(self, x):
         x = x.detach().requires_grad_(True)
-        energy = (x**3).sum()
-        energy.backward()  # expect: VX192
-        return x.grad
+        energy = self.scale * (x**3).sum()
+        (slope,) = torch.autograd.grad(energy, x)  # expect: VX192
+        return -slope
 
 
 model = Model()
