@@ -197,7 +197,7 @@ def main() -> int:
             print(made, file=sys.stderr)
             continue
         rows.append(made)
-        print(f"{name}: {made.report.verdict} in {made.seconds:.1f} s", file=sys.stderr)
+        print(" | ".join(made.cells()), f"| {made.seconds:.1f} s", file=sys.stderr)
         if options.full:
             print(made.report)
     head = ["model", "library", "verdict", "findings", "oracle", "graphs", "agree"]
