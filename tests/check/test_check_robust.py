@@ -16,7 +16,7 @@ import pytest
 
 import voxax as vx
 from check.test_corpus import load
-from voxax.check import recording, static_report
+from voxax.check import recording, static_report, time_limit
 from voxax.check.programs import vary
 from voxax.check.source import Site, relative
 from voxax.cli import main
@@ -141,7 +141,7 @@ ENDLESS = [(spins, (X,)), (grows_for_ever, (X,)), (spins_by_number, (X, 2))]
 def test_endless_loops_end_in_time(function, inputs):
     begin = time.monotonic()
     report = vx.check_static(function, *inputs, seconds=1.5)
-    assert time.monotonic() - begin < 8  # of which 1.5 are allowed, and the machine may be busy
+    assert time.monotonic() - begin < 20  # of which 1.5 are allowed; the machine may be busy
     assert report.verdict == "not static"
     last = report.findings[-1]
     assert (last.code, last.file) == ("VX191", __file__)
@@ -201,7 +201,7 @@ def test_incomplete_search_is_told(monkeypatch):
     assert json.loads(static_report.as_json([report]))[0]["incomplete"] == report.incomplete
 
 
-def test_time_limit_binds_inside_a_pass(monkeypatch):
+def test_time_limit_binds_inside_a_pass():
     def endless(x):
         while True:
             x = x + 1
@@ -209,10 +209,10 @@ def test_time_limit_binds_inside_a_pass(monkeypatch):
             if x.sum() < 0:
                 return x
 
-    monkeypatch.setattr(recording, "SECONDS", 0.5)
     started = time.monotonic()
     arguments = vx.check.subject.take_apart(endless, (X,))
-    *_, incomplete = recording.record_all(endless, arguments)
+    with time_limit.within(0.5):
+        *_, incomplete = recording.record_all(endless, arguments)
     assert time.monotonic() - started < 10
     assert "longer" in incomplete
 

@@ -86,7 +86,7 @@ def test_endless_loop_of_torch_ends_in_time():
     for model in (Spins(), Grows()):
         begin = time.monotonic()
         report = vx.check_static(model, torch.ones(3), seconds=1.5)
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 20
         assert report.verdict == "not static"
         (finding,) = report.findings
         assert (finding.code, finding.file) == ("VX191", __file__)

@@ -229,10 +229,10 @@ def enclosing(site: Site) -> list[ast.AST]:
     def holds(node: Any) -> bool:
         if getattr(node, "end_lineno", None) is None:
             return True
-        return (node.lineno, node.col_offset) <= start and end <= (
-            node.end_lineno,
-            node.end_col_offset,
-        )
+        # A decorated definition starts, for Python, behind its decorators.
+        parts = (node, *getattr(node, "decorator_list", ()))
+        begin = min((part.lineno, part.col_offset) for part in parts)
+        return begin <= start and end <= (node.end_lineno, node.end_col_offset)
 
     chain: list[ast.AST] = []
     node: ast.AST | None = tree
