@@ -38,10 +38,10 @@ def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a mesh and draw ``options.points`` points evenly from its surface.
 
     Colors and other columns of the vertices go with the points, as
-    :func:`voxax.io.surface.sample_surface` says; materials and textures are not read. The
-    parts of a GLB scene are placed as the scene says; points and lines beside a surface
-    are left out. A file of points alone is a point cloud. The axes are the file's: glTF
-    puts y up.
+    :func:`voxax.io.surface.sample_surface` says; materials, textures and the normals of
+    OBJ and GLB are not read. The parts of a GLB scene are placed as the scene says; points
+    and lines beside a surface are left out. A file of points alone is a point cloud. The
+    axes are the file's: glTF puts y up.
 
     Raises:
         FileFormatError: the file is broken, or has neither a surface nor points.
