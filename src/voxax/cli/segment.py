@@ -20,18 +20,21 @@ def segment(
     scale: float | None = None,
     up: Up = "z",
     columns: str | None = None,
+    item: int | None = None,
 ) -> int:
     """Label every point of a scan; write a labelled PLY and a picture.
 
     Args:
-        file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, or a mesh.
+        file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
+            .h5, .pth, .feather, .parquet, .e57 or a mesh; also with .gz.
         checkpoint: Folder that `voxax demo` or `voxax train` wrote.
         out: Folder for the results.
         scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
             small for the network's voxels are enlarged.
         up: Which axis points up; -y for camera frames.
-        columns: Columns of a file that does not name them (.bin): their number, or names such as
-            x,y,z,red,green,blue.
+        columns: Columns of a file that does not name them (.bin, text): their number, or names
+            such as x,y,z,red,green,blue.
+        item: The number of one scan, in a file of several (.h5, .npy, .e57).
     """
     from voxax.cli.process import keep_heap
 
@@ -46,7 +49,7 @@ def segment(
     if scale is not None and not (np.isfinite(scale) and scale > 0):
         raise InputError(f"--scale {scale} must be positive and finite")
     config = config_of(checkpoint)
-    cloud = read(file, columns=columns)
+    cloud = read(file, columns=columns, item=item)
     trainer = restore(checkpoint, config.trainer())
 
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))

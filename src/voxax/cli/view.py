@@ -29,6 +29,7 @@ def view(
     labels: Path | None = None,
     label_field: str | None = None,
     columns: str | None = None,
+    item: int | None = None,
     checkpoint: Path | None = None,
     color: str | None = None,
     voxel_size: float | None = None,
@@ -43,13 +44,15 @@ def view(
     tile of voxels that a TPU works on at a time, and by the window of voxels that it reads for one.
 
     Args:
-        file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, or a mesh.
+        file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
+            .h5, .pth, .feather, .parquet, .e57 or a mesh; also with .gz.
         predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
             as `voxax segment` writes.
         labels: True labels where the scan itself has none (.label, .npy, .npz).
         label_field: Column or array with the true labels, where it has another name than usual.
-        columns: Columns of a file that does not name them (.bin): their number, or names such as
-            x,y,z,red,green,blue.
+        columns: Columns of a file that does not name them (.bin, text): their number, or names
+            such as x,y,z,red,green,blue.
+        item: The number of one scan, in a file of several (.h5, .npy, .e57).
         checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
         color: What to show first: label, prediction, error, height, tile, window, or the name of
             an attribute. By default the first of error, prediction, label, rgb and height that
@@ -69,8 +72,9 @@ def view(
         from voxax.cli.learning import config_of
 
         names = config_of(checkpoint).class_names
-    cloud = read(file, labels, label_field=label_field, columns=columns)
-    predicted = None if predictions is None else _predicted(file, cloud, predictions, columns)
+    scan = partial(read, file, columns=columns, item=item)
+    cloud = scan(labels, label_field=label_field)
+    predicted = None if predictions is None else _predicted(scan, file, cloud, predictions)
     colorings = colorings_of(cloud, predicted, names, voxel_size, up)
     if color is None:
         favorites = ("error", "prediction", "label", "rgb", "height")
@@ -141,18 +145,23 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
     }
 
 
-def _predicted(file: Path, cloud: PointCloud, path: Path, columns: str | None = None) -> PointCloud:
+def _predicted(
+    scan: Callable[..., PointCloud], file: Path, cloud: PointCloud, path: Path
+) -> PointCloud:
     """Read the predictions as labels of the same points."""
     from voxax.io import read
     from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS
+    from voxax.io.npy import is_points
 
     alone = path.suffix.lower() in LABEL_READERS
     if alone and path.suffix.lower() == ".npz" and path.is_file():
         with np.load(path, allow_pickle=False) as arrays:
             alone = position_name(arrays) is None
+    if path.suffix.lower() == ".npy" and path.is_file():
+        alone = not is_points(path)
     if alone:
-        return read(file, path, columns=columns)
+        return scan(path)
     predicted = read(path)
     if len(predicted) != len(cloud):
         raise InputError(f"{path} has {len(predicted)} points, and {file} has {len(cloud)}")

@@ -1,8 +1,8 @@
 """Point clouds in and out of files; see :func:`voxax.io.read`.
 
-Importing this package loads NumPy only. The libraries that decode `.las`, `.ply`,
-`.pcd` and meshes are imported when a file needs them; all of them come with
-``pip install "voxax[io]"``.
+Importing this package loads NumPy only. The libraries that decode files are imported when a file
+needs them. Those for `.las`, `.ply`, `.pcd` and meshes come with ``pip install "voxax[io]"``, and
+with ``"voxax[formats]"`` also those for `.h5`, `.feather`, `.parquet` and `.e57`.
 """
 
 from voxax.io.formats import read as read
