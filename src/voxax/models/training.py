@@ -83,7 +83,12 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
 def count_outside(labels: jax.Array, classes: int, ignore_label: int | None = None) -> jax.Array:
     """Return ``int32[]``: how many labels are neither of a class, nor negative, nor ignored.
 
-    Arguments as of :func:`check_labels`.
+    Args:
+      labels: ``int[...]``, also traced.
+      classes, ignore_label: as of :func:`check_labels`.
+
+    Raises:
+      InputError: labels that are no integers.
     """
     labels, known = _known_labels(labels, classes, ignore_label)
     unknown = ~known & (labels >= 0) & (labels != _narrow(ignore_label))
