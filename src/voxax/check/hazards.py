@@ -160,20 +160,20 @@ def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
     ]
 
 
-def leaked(function: Callable[..., Any], values: Sequence[Any], own: str | None) -> list[Finding]:
+def leaked(
+    function: Callable[..., Any], values: Sequence[Any], definition: Site, own: str | None
+) -> list[Finding]:
     """Find values of the trace that something still holds when the function has returned."""
     found = []
     for tracer, text in _compat_tracing.leaked_tracers(function, values):
         where = place(_compat_tracing.frames_of(tracer), own)
-        if where is None:  # an argument
-            continue
         name = re.search(r"is referred to by (\w[\w.]*)\.(\w+)$", text.rstrip())
         holder = f", by the global `{name[2]}` of {name[1]}" if name else ""
         found.append(
             Finding.at(
-                where,
+                where or definition,
                 "VX301",
-                f"the value computed here is kept after the function has returned{holder}",
+                f"{'an argument' if where is None else 'the value computed here'} is kept after the function has returned{holder}",
                 "return it, and keep what the compiled function returned",
             )
         )

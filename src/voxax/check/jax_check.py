@@ -67,14 +67,14 @@ def check(
     function, values = staged(subject, arguments, held)
     if closed is not None:
         found += programs.unrepeatable(closed, trace(subject, arguments, own, held).program, own)
-        found += hazards.leaked(function, values, own)
+        found += hazards.leaked(function, values, site, own)
     else:
         if not cut_short(first):
             with contextlib.suppress(Exception), _replaying(first):
                 closed = jax.make_jaxpr(function)(*values)
         if first.error is None:
             with _replaying(first):
-                found += hazards.leaked(function, values, own)
+                found += hazards.leaked(function, values, site, own)
     if closed is not None:
         found += hazards.hazards(closed, site, own)
         found += where_gradient.unsafe(closed, own)
@@ -272,23 +272,22 @@ def _is_known(where: Place | None, known: set[tuple[str, int]]) -> bool:
 def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
     """Report arguments that ``jit`` can neither trace nor take as static."""
     found = []
-    for leaf in arguments.leaves:
-        if leaf.kind != "static":
-            continue
+    traced = [(e.name, e.value) for e in arguments.leaves if e.kind == "static" and not e.declared]
+    for name, value in (*traced, *arguments.declared):
         try:
-            hash(leaf.value)
+            hash(value)
         except TypeError:
-            found.append(
-                Finding(
-                    "VX190",
-                    site,
-                    f"argument `{leaf.name}` is a {type(leaf.value).__name__}: jit cannot trace "
-                    "it, and it has no hash, so it cannot be static",
-                    arguments=(leaf.name,),
-                    fix="register its class as a pytree (jax.tree_util.register_dataclass), or "
-                    "make it hashable (@dataclass(frozen=True)) and static",
-                )
+            kind = type(value).__name__
+            fix = (
+                "register its class as a pytree (jax.tree_util.register_dataclass), or make it "
+                "hashable (@dataclass(frozen=True)) and static"
             )
+            what = f"argument `{name}` is a {kind}: jit cannot trace it, and it has no hash, so it "
+            what += "cannot be static"
+            if any(name == other for other, _ in arguments.declared):
+                what = f"argument `{name}` is static, and a {kind} has no hash: jit refuses it"
+                fix = "give a tuple in place of a list, a frozen dataclass in place of a dict"
+            found.append(Finding("VX190", site, what, arguments=(name,), fix=fix))
     return found
 
 

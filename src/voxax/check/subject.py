@@ -145,10 +145,16 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Positional example arguments as leaves and their structure."""
+    """Positional example arguments as leaves and their structure.
+
+    Attributes:
+      leaves, structure: of all arguments.
+      declared: name and value of those that the target's own ``jit`` takes as static, whole.
+    """
 
     leaves: tuple[Leaf, ...]
     structure: Any
+    declared: tuple[tuple[str, Any], ...] = ()
 
     def fill(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the arguments with other leaves."""
@@ -179,18 +185,21 @@ def take_apart(
       inputs: its positional arguments.
       target: what the user gave; one made by ``jit`` may have static arguments.
     """
-    declared_names = parameters(function)
     numbers, names = _compat_tracing.static_arguments(target)
     own = int(inspect.ismethod(target))  # the numbers count `self`
+    named = parameters(function)[: len(inputs)]
+    named += [f"args[{position}]" for position in range(len(named), len(inputs))]
+    static = {p for p, name in enumerate(named) if p + own in numbers or name in names}
     paths, structure = jax.tree_util.tree_flatten_with_path(tuple(inputs))
     leaves = []
     for path, value in paths:
         position = path[0].idx
-        name = declared_names[position] if position < len(declared_names) else f"args[{position}]"
-        declared = position + own in numbers or name in names
+        declared = position in static
         leaf_kind = "static" if declared else kind_of(value)
-        leaves.append(Leaf(name + jax.tree_util.keystr(path[1:]), value, leaf_kind, declared))
-    return Arguments(tuple(leaves), structure)
+        name = named[position] + jax.tree_util.keystr(path[1:])
+        leaves.append(Leaf(name, value, leaf_kind, declared))
+    whole = tuple((named[p], inputs[p]) for p in sorted(static))
+    return Arguments(tuple(leaves), structure, whole)
 
 
 def kind_of(value: Any) -> str:
