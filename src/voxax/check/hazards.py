@@ -169,11 +169,12 @@ def leaked(
         where = place(_compat_tracing.frames_of(tracer), own)
         name = re.search(r"is referred to by (\w[\w.]*)\.(\w+)$", text.rstrip())
         holder = f", by the global `{name[2]}` of {name[1]}" if name else ""
+        what = "an argument" if where is None else "the value computed here"
         found.append(
             Finding.at(
                 where or definition,
                 "VX301",
-                f"{'an argument' if where is None else 'the value computed here'} is kept after the function has returned{holder}",
+                f"{what} is kept after the function has returned{holder}",
                 "return it, and keep what the compiled function returned",
             )
         )

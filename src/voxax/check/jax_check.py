@@ -111,7 +111,7 @@ def report_of(
     findings = with_ignores(sorted(seen.values(), key=lambda f: (f.site, f.code)))
     verdict = worst([f.verdict for f in findings])
     static = {leaf.name for leaf in examples[0].leaves if leaf.kind == "static"}
-    if verdict is Verdict.STATIC and static:
+    if verdict is Verdict.STATIC and (static or examples[0].declared):
         verdict = Verdict.PER_VALUE
 
     def of_module(path: str) -> Verdict:
@@ -328,6 +328,8 @@ def _untraceable(
         if "disable_jit" not in str(plain) and not _is_known(there, known):
             code, error, where = "VX191", plain, there
     fix = "give example inputs that the function accepts"
+    if "keyword-only" in str(error):
+        fix = "bind them before the check: functools.partial(f, name=value)"
     if code == "VX190":
         fix = "see the message; it is JAX's own"
     return Finding.at(where or definition(subject.target), code, described(error), fix)
