@@ -16,6 +16,8 @@ from typing import Any
 
 import jax
 import jax.core
+import jax.numpy
+import numpy as np
 from jax.extend import core as _extend_core
 from jax.interpreters import ad, batching, mlir, partial_eval
 
@@ -57,6 +59,119 @@ def _eagerly() -> Iterator[None]:
 def is_traced(*values: Any) -> bool:
     """True if any array in ``values`` (pytrees allowed) is an abstract tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+# Calls whose results are their body's, and operations whose results are their operands.
+_CALLS = (
+    "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
+    "custom_vjp_call", "custom_vjp_call_jaxpr", "shard_map",
+)  # fmt: skip
+_COPIES = (
+    "optimization_barrier", "stop_gradient", "copy", "name", "sharding_constraint",
+    "layout_constraint", "reshard", "device_put", "pvary", "pcast",
+)  # fmt: skip
+
+
+def without_tangent(value: Any) -> Any:
+    """An integer array without the empty tangent that a transformation of it added."""
+    while isinstance(value, jax.core.Tracer) and hasattr(value, "primal"):
+        if jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
+            break
+        value = value.primal
+    return value
+
+
+def origin(value: Any) -> Any:
+    """The value that an integer array is known to be a copy of, for instance a call's argument.
+
+    Functions under ``jit``, ``checkpoint`` or a custom derivative hand what they do not change on
+    as a new tracer.
+    """
+    while isinstance(value, jax.core.Tracer):
+        known = without_tangent(value)
+        if known is value:
+            known = value.full_lower()  # a constant
+        if known is value:
+            known = _operand(value)
+        if known is value:
+            break
+        value = known
+    return value
+
+
+def _operand(tracer: Any) -> Any:
+    """The operand that the operation which made ``tracer`` handed on, or itself."""
+    equation, variable = getattr(tracer, "parent", None), getattr(tracer, "val", None)
+    operands = getattr(equation, "in_tracers", None)
+    if equation is None or operands is None:
+        return tracer
+    place = _handed_on(equation, len(operands), variable)
+    return tracer if place is None else operands[place]
+
+
+def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
+    """Which operand of an equation its output ``variable`` is, or None."""
+    place = next((i for i, out in enumerate(equation.outvars) if out is variable), None)
+    name, params = equation.primitive.name, equation.params
+    if place is None or name in _COPIES:
+        return place if place is None or place < operands else None
+    start = 0  # of the body's operands among the equation's
+    if name in _CALLS:
+        bodies = [params.get("jaxpr", params.get("call_jaxpr"))]
+    elif name == "cond":
+        bodies, start = params["branches"], 1
+    elif name == "scan" and place < _scan_parts(params)[1]:
+        bodies = [params["jaxpr"]]
+    elif name == "while":
+        bodies, start = [params["body_jaxpr"]], params["cond_nconsts"]
+    else:
+        return None
+    found = {_argument(getattr(body, "jaxpr", body), place) for body in bodies}
+    index = found.pop()
+    if found or index is None:
+        return None
+    # A loop hands on what its body does not change: the same place of its state.
+    if name == "scan" and index != _scan_parts(params)[0] + place:
+        return None
+    if name == "while" and index != params["body_nconsts"] + place:
+        return None
+    if name == "shard_map" and params["in_specs"][index] != params["out_specs"][place]:
+        return None
+    return start + index
+
+
+def _scan_parts(params: Any) -> tuple[int, int]:
+    """How many constants, and how much state, a scan's body takes first."""
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, state, *_ = map(len, params["ft_in"].unpack())  # JAX 0.12
+    return consts, state
+
+
+def _argument(body: Any, place: int) -> int | None:
+    """Which argument of a jaxpr its result number ``place`` is, or None."""
+    found = body.outvars[place]
+    while (index := next((i for i, v in enumerate(body.invars) if v is found), None)) is None:
+        maker = next((e for e in body.eqns if any(v is found for v in e.outvars)), None)
+        operand = None if maker is None else _handed_on(maker, len(maker.invars), found)
+        if maker is None or operand is None:
+            return None
+        found = maker.invars[operand]
+    return index
+
+
+def known_equal(a: Any, b: Any) -> bool:
+    """True where two integer arrays are known to be equal: one array, or equal values eagerly."""
+    a, b = origin(a), origin(b)
+    if a is b:
+        return True
+    if not is_traced(a, b):
+        return np.array_equal(a, b)
+    if not (is_traced(a) and is_traced(b)) or a._trace is not b._trace:
+        return False
+    if hasattr(a, "batch_dim"):
+        return a.batch_dim == b.batch_dim and known_equal(a.val, b.val)
+    return getattr(a, "val", a) is getattr(b, "val", b)
 
 
 # Values that are part of the key of jax.jit's caches: a function is traced anew for a new value,

@@ -31,9 +31,10 @@ from voxax.coords import (
 from voxax.errors import InputError
 from voxax.geometry.kernel_map import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
+from voxax.geometry.losses import Level
 from voxax.geometry.voxel_geometry import (
     AttachedMaps,
-    Level,
+    Held,
     ShardMaps,
     VoxelGeometry,
     check_overflow,
@@ -116,9 +117,8 @@ def kernel_map_of(
     if out_geometry is not None:
         capacity = None  # no new output set
         if out_geometry.same_as(geometry):
-            # Also for the memo: only arrays that a remembered map holds have a lasting id.
             out_geometry = geometry
-    out_key = None if out_geometry is None else (id(out_geometry.coords), out_geometry.stride)
+    out_key = None if out_geometry is None else (Held(out_geometry.coords), out_geometry.stride)
 
     def attached_or_built() -> KernelMap:
         found = None
@@ -156,11 +156,12 @@ def _attached_map(
     capacities of their split, whatever ``capacity`` is.
     """
     # Only levels of this plan are known; an equal index in another plan means other voxels.
-    if out_geometry not in (None, geometry) and out_geometry.attached is not attached:
+    if out_geometry not in (None, geometry) and not attached.same_as(out_geometry.attached):
         return None
     out_level = None if out_geometry is None else out_geometry.level
     for index, record in enumerate(attached.records):
-        views = dict(zip(record.views, attached.views[index], strict=True))
+        arrays = map(_compat.without_tangent, attached.views[index])
+        views = dict(zip(record.views, arrays, strict=True))
         if record.in_level == geometry.level and record.spec == spec:
             if out_level not in (None, record.out_level):
                 continue
@@ -196,9 +197,11 @@ def result_geometry(
     if kept or kernel_map.out_geometry is kernel_map.in_geometry:
         return geometry
     out = kernel_map.out_geometry.with_drops_of(geometry)
-    if geometry.attached is not None and out.level > 0:
-        return dataclasses.replace(out, attached=geometry.attached)
-    return out
+    if out.level == 0:
+        return out
+    if geometry.attached is None:  # the map is of a plan that these voxels do not have
+        return dataclasses.replace(out, level=0)
+    return dataclasses.replace(out, attached=geometry.attached)
 
 
 Recorder = Callable[[VoxelGeometry, KernelSpec, KernelMap, int | None], None]
@@ -238,9 +241,11 @@ def _build(
             # one backwards instead of searching again.
             wanted = spec.adjoint().relation
             known = (m for m in out_geometry.memo.values() if m.spec.relation == wanted)
-            forward = next((m for m in known if m.out_geometry.coords is geometry.coords), None)
+            here = _compat.origin(geometry.coords)
+            forward = next((m for m in known if m.out_geometry.coords is here), None)
         if forward is not None:
-            return forward.transpose()
+            # Without the memo of this geometry, which is to hold this very map.
+            return dataclasses.replace(forward.transpose(), in_geometry=bare)
         out = out_geometry.bare().with_drops_of(geometry)
     elif spec.transposed and not spec.generative:
         raise InputError(
@@ -292,7 +297,7 @@ def output_geometry(
     stride = output_stride(geometry.stride, spec)
     if capacity is None:
         capacity = dict(geometry.level_capacities).get(stride)
-    outside = jnp.zeros((), jnp.int32)
+    outside = None
     if spec.generative:
         sites, outside = _reached_sites(geometry.coords, spec)
         if not _compat.is_traced(outside) and int(outside):
@@ -313,15 +318,15 @@ def output_geometry(
         capacity = bucket_capacity(int(full.count))
     unique = unique_rows(sites, geometry.capacity if capacity is None else capacity)
     check_overflow(unique.count, unique.num_dropped, stride)
+    lost = unique.num_dropped if outside is None else unique.num_dropped + outside
     return VoxelGeometry(
         unique.coords,
         unique.count,
-        {**geometry.drops, stride: geometry.drops.get(stride, 0) + unique.num_dropped + outside},
+        geometry.drops.add(stride, lost),
         None,
         stride,
         geometry.batch_size,
-        -1,
-        geometry.level_capacities,
+        level_capacities=geometry.level_capacities,
     )
 
 

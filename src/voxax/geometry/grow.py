@@ -16,6 +16,7 @@ from voxax.coords import COORD_LIMIT, PAD, in_range, is_valid
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError, check_known
 from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
+from voxax.geometry.losses import Level
 from voxax.geometry.regroup import (
     gather_rows,
     new_geometry,
@@ -24,7 +25,6 @@ from voxax.geometry.regroup import (
     source_rows,
     unique_sites,
 )
-from voxax.geometry.voxel_geometry import Level
 from voxax.geometry.voxels import Voxels
 
 Taps = tuple[tuple[int, ...], ...]

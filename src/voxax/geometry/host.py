@@ -16,7 +16,8 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry.input_checks import check_finite, check_mean_digits, check_voxel_size
 from voxax.geometry.kernel_map import PAIR_ROOM, TRANSPOSED, View
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.voxel_geometry import Level, VoxelGeometry
+from voxax.geometry.losses import Level, Losses
+from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
 
@@ -87,7 +88,7 @@ def voxelize(
 def host_geometry(
     rows: np.ndarray,
     capacity: int,
-    drops: dict[Level, int],
+    drops: Losses | dict[Level, int],
     stride: Level,
     batch_size: int,
     level: int = 0,
@@ -97,7 +98,7 @@ def host_geometry(
     return VoxelGeometry(
         host.pad_rows(rows, capacity),  # type: ignore[arg-type]
         np.asarray(min(len(rows), capacity), np.int32),  # type: ignore[arg-type]
-        {key: np.asarray(n, np.int32) for key, n in drops.items()},  # type: ignore[misc]
+        drops,  # type: ignore[arg-type]
         None,
         stride,
         batch_size,

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.tile_lookup import find_numbers
 from voxax.errors import InputError
@@ -92,6 +93,19 @@ class KernelMap:
     halo: Halo | None = None
     memo: Memo = dataclasses.field(default_factory=Memo, repr=False)
 
+    def __post_init__(self) -> None:
+        self._own()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._own()
+
+    def _own(self) -> None:
+        """Forget views of another relation. The halo is no part of it: see :meth:`with_halo`."""
+        arrays = self.in_geometry, self.out_geometry, *self.views.values()
+        memo = self.memo.owned_by(arrays, (self.spec, self.restricted, *self.views))
+        object.__setattr__(self, "memo", memo)
+
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         same = self.in_geometry is self.out_geometry
         names = tuple(sorted(self.views))
@@ -108,7 +122,8 @@ class KernelMap:
     def tree_unflatten(cls, aux: Any, children: Any) -> KernelMap:
         spec, names, same, restricted = aux
         in_geometry, out_geometry, views, halo = children
-        by_name = dict(zip(names, views, strict=True)) if isinstance(views, tuple) else {}
+        views = map(_compat.without_tangent, views) if isinstance(views, tuple) else ()
+        by_name = dict(zip(names, views, strict=False))
         out = in_geometry if same else out_geometry
         return cls(in_geometry, out, spec, by_name, restricted, halo)
 

@@ -19,12 +19,13 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import PAD, bucket_capacity, round_up_rows
 from voxax.errors import CapacityError, InputError
-from voxax.geometry.build import recording_maps
+from voxax.geometry.build import output_stride, recording_maps
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
 from voxax.geometry.kernel_map import KernelMap, View, opposite
 from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.losses import Level
 from voxax.geometry.model_step import pure_call
-from voxax.geometry.voxel_geometry import AttachedMaps, Level, MapRecord, VoxelGeometry
+from voxax.geometry.voxel_geometry import AttachedMaps, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
 
@@ -139,6 +140,23 @@ class Plan:
             levels.append(output_rows(levels[parent], spec))
         return levels
 
+    def strides_from(self, stride: Level) -> tuple[Level, ...]:
+        """Total stride of every level for an input of total stride ``stride``.
+
+        Raises:
+          InputError: voxels of another dimension than the plan's, or of a stride that a transposed
+            layer does not divide.
+        """
+        if len(stride) != len(self.strides[0]):
+            raise InputError(
+                f"this plan was recorded on {len(self.strides[0])}-D voxels, the given ones are "
+                f"{len(stride)}-D: record a plan with voxels like these, Plan.record(model, voxels)"
+            )
+        strides = [stride]
+        for parent, spec in self.parents:
+            strides.append(output_stride(strides[parent], spec))
+        return tuple(strides)
+
     def fitted(self, samples: Iterable[Voxels | Sequence[int]], margin: float = 1.03) -> Plan:
         """This plan with level capacities fitted to samples.
 
@@ -146,10 +164,12 @@ class Plan:
           samples: voxels, or lists of row counts by level (level 0 first).
           margin: factor on the largest sample's need at each level.
         """
-        counts = [
-            [len(rows) for rows in self.level_rows(_valid_rows(s))] if isinstance(s, Voxels) else s
-            for s in samples
-        ]
+        counts = []
+        for sample in samples:
+            if isinstance(sample, Voxels):
+                self.strides_from(sample.stride)
+                sample = [len(rows) for rows in self.level_rows(_valid_rows(sample))]
+            counts.append(sample)
         if not counts:
             raise InputError("a plan is fitted to at least one sample, got none")
         return dataclasses.replace(self, fit=fit_levels(np.asarray(counts), margin))
@@ -171,25 +191,35 @@ class Plan:
             that holds it; otherwise raise.
 
         Raises:
+          InputError: voxels of another dimension than the plan's, or of a stride that a
+            transposed layer does not divide.
           CapacityError: ``grow=False``, and a level does not fit; names the level.
           TypeError: traced voxels.
         """
         if _compat.is_traced(voxels.coords):
             raise TypeError("vx.plan works ahead of the trace: call it outside jax.jit")
+        strides = self.strides_from(voxels.stride)
         levels = self.level_rows(_valid_rows(voxels))
         capacities = self._fitting(voxels.capacity, [len(rows) for rows in levels], grow)
         largest: dict[Level, int] = {}
-        for stride, size in zip(self.strides[1:], capacities[1:], strict=True):
+        for stride, size in zip(strides[1:], capacities[1:], strict=True):
             largest[stride] = max(size, largest.get(stride, 0))
         by_stride = tuple(largest.items())
         on_host = isinstance(voxels.geometry.coords, np.ndarray)
 
-        drops = [{k: int(n) for k, n in voxels.geometry.drops.items()}]
-        for stride, (parent, _) in zip(self.strides[1:], self.parents, strict=True):
-            drops.append({stride: 0, **drops[parent]})
         geometries = [
-            host_geometry(*level, voxels.batch_size, index, by_stride)
-            for index, level in enumerate(zip(levels, capacities, drops, self.strides, strict=True))
+            host_geometry(
+                rows,
+                size,
+                voxels.geometry.drops.copy_on_host(),
+                stride,
+                voxels.batch_size,
+                index,
+                by_stride,
+            )
+            for index, (rows, size, stride) in enumerate(
+                zip(levels, capacities, strides, strict=True)
+            )
         ]
         attached = None
         if maps:

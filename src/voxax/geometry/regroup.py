@@ -29,7 +29,8 @@ from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import check_mean_digits, check_sum_range
-from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
+from voxax.geometry.losses import Level, Losses
+from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
 
 @jax.jit
@@ -118,21 +119,8 @@ def new_geometry(
         refuse_shard(source, "finding other voxels")
     stride = sources[0].stride if stride is None else stride
     check_overflow(found.count, found.num_dropped, stride)
-    by_level: dict[Level, dict[int, jax.Array]] = {}
-    for source in sources:
-        for level, number in source.drops.items():
-            # A loss that two sources share counts once, as far as one array tells it.
-            by_level.setdefault(level, {})[id(number)] = number
-    drops = {
-        level: functools.reduce(operator.add, numbers.values())
-        for level, numbers in by_level.items()
-    }
     new = found.num_dropped if lost is None else found.num_dropped + lost
-    # The array itself is kept where nothing was lost here: its identity marks a shared loss.
-    if stride not in drops:
-        drops[stride] = new
-    elif _compat.is_traced(new) or int(new):
-        drops[stride] = drops[stride] + new
+    drops = Losses.total_of([source.drops for source in sources]).add(stride, new)
     return VoxelGeometry(
         found.coords,
         found.count,

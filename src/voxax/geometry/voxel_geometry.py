@@ -8,12 +8,13 @@ here; :mod:`voxax.geometry.build` finds or builds a map.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 import jax.monitoring
-import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
@@ -21,6 +22,22 @@ from voxax.coords import bucket_capacity, is_valid
 from voxax.errors import CapacityError
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.losses import Level, Losses
+
+
+class Held:
+    """An array as a key: itself, and not its values. What has the key keeps the array."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Any) -> None:
+        self.array = _compat.origin(array)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held) and self.array is other.array
+
+    def __hash__(self) -> int:
+        return id(self.array)
 
 
 class Memo:
@@ -28,17 +45,37 @@ class Memo:
 
     A value is computed from the owner's own arrays, at the trace level where those live. It may be
     used wherever the owner may, inside ``scan`` bodies and gradients too, and it dies with the
-    owner: no tracer outlives its trace, and flattening the owner leaves the memo behind.
+    owner: no tracer outlives its trace, flattening the owner leaves the memo behind, copies and
+    pickles have empty ones, and so has an owner with other arrays.
     """
 
-    __slots__ = ("_table",)
+    __slots__ = ("_owner", "_table")
 
     def __init__(self) -> None:
-        self._table: dict[Hashable, Any] = {}
+        self._owner: tuple[tuple[Any, ...], Hashable] | None = None
+        self._table: dict[Hashable, tuple[Any, Snapshot]] = {}
+
+    def __reduce__(self) -> Any:
+        return Memo, ()
+
+    def owned_by(self, arrays: tuple[Any, ...], facts: Hashable) -> Memo:
+        """This memo if it is new or has this owner, else a new one.
+
+        Args:
+          arrays: what the owner is made of; the same objects, not equal ones.
+          facts: its static part.
+        """
+        if self._owner is None:
+            self._owner = arrays, facts
+            return self
+        known, known_facts = self._owner
+        same = len(known) == len(arrays) and all(map(operator.is_, known, arrays))
+        return self if same and known_facts == facts else Memo().owned_by(arrays, facts)
 
     def get(self, key: Hashable) -> Any:
-        """The value under ``key``, or None."""
-        return self._table.get(key)
+        """The value under ``key``, or None where there is none or its arrays were written to."""
+        value, snapshot = self._table.get(key, (None, ()))
+        return value if all(np.array_equal(array, copy) for array, copy in snapshot) else None
 
     def get_or_build(self, key: Hashable, arrays: Any, build: Callable[[], Any]) -> Any:
         """The value under ``key``, built at the trace level of ``arrays`` if it is new.
@@ -54,19 +91,26 @@ class Memo:
             return build()
         value = self.get(key)
         if value is None:
+            snapshot = _snapshot(arrays)
             with trace_level:
                 value = build()
-            self._table[key] = value
+            self._table[key] = value, snapshot
         return value
 
     def names(self) -> tuple[Hashable, ...]:
         return tuple(self._table)
 
     def values(self) -> tuple[Any, ...]:
-        return tuple(self._table.values())
+        return tuple(value for value in map(self.get, self._table) if value is not None)
 
 
-Level = tuple[int, ...]
+# NumPy arrays, which can be written to, and copies of them.
+Snapshot = tuple[tuple[np.ndarray, np.ndarray], ...]
+
+
+def _snapshot(arrays: Any) -> Snapshot:
+    found = (leaf for leaf in jax.tree.leaves(arrays) if isinstance(leaf, np.ndarray))
+    return tuple((array, array.copy()) for array in found if array.flags.writeable)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -78,12 +122,13 @@ class VoxelGeometry:
       coords: ``int32[capacity, 1 + D]``: batch index, then D lattice coordinates in
         units of this level's own lattice. Rows ``>= count`` hold ``PAD``.
       count: ``int32[]``, number of valid rows.
-      drops: rows lost to capacity, ``int32[]`` by level (the level's total stride).
-        It travels through every layer, so the last output knows of every loss.
-      attached: maps built ahead of time by ``vx.plan``, or None.
+      drops: rows lost to capacity by level (the level's total stride). It travels through every
+        layer, so the last output knows of every loss. A dict ``{level: int32[]}`` is converted.
+      attached: maps built ahead of time by ``vx.plan`` for these coordinates, or None. Other
+        coordinates, stride or batch size in their place drop it.
       stride: total stride relative to the input voxels, one integer per axis; static.
       batch_size: number of scenes; static.
-      level: index of this geometry among the attached levels; static, -1 if not one.
+      level: index of this geometry among the attached levels, 0 if there are none; static.
       level_capacities: ``((stride, capacity), ...)`` that strided layers use when they
         are not given one; static.
       split_over: name of the mesh axis that the scene is split over, of which these voxels are one
@@ -92,7 +137,7 @@ class VoxelGeometry:
 
     coords: jax.Array
     count: jax.Array
-    drops: dict[Level, jax.Array]
+    drops: Losses
     attached: AttachedMaps | None
     stride: Level
     batch_size: int
@@ -101,24 +146,43 @@ class VoxelGeometry:
     split_over: str | None = None
     memo: Memo = dataclasses.field(default_factory=Memo, repr=False)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.drops, dict):
+            object.__setattr__(self, "drops", Losses.of(self.drops))
+        self._own()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._own()
+
+    def _own(self) -> None:
+        """Drop maps that were attached to, or remembered of, other voxels."""
+        attached = self.attached
+        if isinstance(attached, AttachedMaps) and not attached.belong_to(self):
+            object.__setattr__(self, "attached", attached := None)
+        arrays = self.coords, self.count, attached
+        object.__setattr__(self, "memo", self.memo.owned_by(arrays, self._static))
+
+    @property
+    def _static(self) -> tuple[Any, ...]:
+        return self.stride, self.batch_size, self.level, self.level_capacities, self.split_over
+
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        levels = tuple(sorted(self.drops))
         key = jax.tree_util.GetAttrKey
         children = (
             (key("coords"), self.coords),
             (key("count"), self.count),
-            (key("drops"), tuple(self.drops[level] for level in levels)),
+            (key("drops"), self.drops),
             (key("attached"), self.attached),
         )
-        static = self.stride, self.batch_size, self.level, self.level_capacities, self.split_over
-        return children, (levels, *static)
+        return children, self._static
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> VoxelGeometry:
-        levels, *static = aux
         coords, count, drops, attached = children
-        by_level = dict(zip(levels, drops, strict=True)) if isinstance(drops, tuple) else {}
-        return cls(coords, count, by_level, attached, *static)
+        # Integers have no derivative, whatever a transformation adds: maps are built of these.
+        coords, count = map(_compat.without_tangent, (coords, count))
+        return cls(coords, count, drops, attached, *aux)
 
     @property
     def capacity(self) -> int:
@@ -133,9 +197,7 @@ class VoxelGeometry:
     @property
     def num_dropped(self) -> jax.Array:
         """``int32[]``: rows lost to capacity, here and in every level this one came through."""
-        total = sum(self.drops.values())
-        is_array = isinstance(total, jax.Array | np.ndarray | np.generic)
-        return total if is_array else jnp.asarray(total, jnp.int32)  # type: ignore[return-value]
+        return self.drops.number
 
     @property
     def valid(self) -> jax.Array:
@@ -157,24 +219,22 @@ class VoxelGeometry:
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
         """These coordinates, also reporting what ``other`` lost on its way here."""
-        more = {
-            level: jnp.maximum(self.drops[level], lost) if level in self.drops else lost
-            for level, lost in other.drops.items()
-            if self.drops.get(level) is not lost
-        }
-        return dataclasses.replace(self, drops={**self.drops, **more}) if more else self
+        drops = self.drops.joined(other.drops)
+        return self if drops is self.drops else dataclasses.replace(self, drops=drops)
 
     def same_as(self, other: VoxelGeometry) -> bool:
-        """True where both hold the same voxels: identical arrays, or proven equal eagerly."""
+        """True where both are known to hold the same voxels.
+
+        Eagerly by their values. In a trace the coordinates must be the same array, handed on by
+        nothing but layers that keep them, ``jit``, ``checkpoint``, custom derivatives and loops.
+        """
         if self is other or (self.coords is other.coords and self.count is other.count):
             return True
         if self.coords.shape != other.coords.shape or self.stride != other.stride:
             return False
         if self.batch_size != other.batch_size:
             return False
-        if _compat.is_traced(self.coords, other.coords):
-            return False
-        return bool(np.array_equal(np.asarray(self.coords), np.asarray(other.coords)))
+        return _compat.known_equal(self.coords, other.coords)
 
     def raise_if_overflowed(self) -> None:
         """Raise on the host when any level lost rows.
@@ -183,12 +243,12 @@ class VoxelGeometry:
           CapacityError: names each level, and how many rows it lost.
           TypeError: called on traced values (inside ``jax.jit``).
         """
-        if _compat.is_traced(self.drops):
+        if _compat.is_traced(self.drops.table):
             raise TypeError(
                 "raise_if_overflowed() needs concrete values: return num_dropped (or the voxels) "
                 "from the jitted function and call it outside"
             )
-        lost = {level: int(n) for level, n in self.drops.items() if int(n)}
+        lost = {level: n for level, n in self.drops.items() if n}
         if lost:
             needed = self.capacity + lost.get(self.stride, 0)
             here = {self.stride: f" (needs {needed}, capacity {self.capacity})"}
@@ -238,7 +298,9 @@ class MapRecord:
     views: tuple[str, ...]
 
 
-@jax.tree_util.register_dataclass
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("levels", "views"), meta_fields=("records",)
+)
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttachedMaps:
     """Levels and map arrays in a fixed order; their description is static.
@@ -251,10 +313,43 @@ class AttachedMaps:
 
     levels: tuple[VoxelGeometry, ...]
     views: tuple[tuple[jax.Array, ...], ...]
-    records: tuple[MapRecord, ...] = dataclasses.field(metadata={"static": True})
+    records: tuple[MapRecord, ...]
+    # By level, what the voxels are that the maps are of: coords, stride and batch size.
+    _owners: dict[int, tuple[Any, ...]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_owners": {}}  # an unpickled geometry belongs to it anew
+
+    def belong_to(self, geometry: VoxelGeometry) -> bool:
+        """True if ``geometry`` is the first of its level that has these maps, or the same voxels.
+
+        Its coordinates can't be written to from then on.
+        """
+        mine = geometry.coords, geometry.stride, geometry.batch_size
+        coords, *facts = self._owners.setdefault(geometry.level, mine)
+        if coords is not geometry.coords or tuple(facts) != mine[1:]:
+            return False
+        if isinstance(coords, np.ndarray):
+            coords.flags.writeable = False
+        return True
+
+    def same_as(self, other: AttachedMaps | None) -> bool:
+        """True if both are the maps of one plan and one input."""
+        if self is other or other is None:
+            return self is other
+        ours, theirs = jax.tree.leaves(self), jax.tree.leaves(other)
+        return (self.records, len(ours)) == (other.records, len(theirs)) and all(
+            _compat.origin(a) is _compat.origin(b) for a, b in zip(ours, theirs, strict=True)
+        )
 
 
-@jax.tree_util.register_dataclass
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("levels", "views", "sources", "halos"),
+    meta_fields=("records",),
+)
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardMaps(AttachedMaps):
     """Maps whose inputs may lie on other shards. Transposed maps are records of their own.

@@ -44,6 +44,7 @@ from voxax.geometry.input_checks import (
     padded_features,
 )
 from voxax.geometry.kernel_spec import per_axis
+from voxax.geometry.losses import Level, Losses
 from voxax.geometry.origin import Origin, as_origin
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import (
@@ -55,7 +56,7 @@ from voxax.geometry.regroup import (
     new_geometry,
     reduce_rows,
 )
-from voxax.geometry.voxel_geometry import Level, VoxelGeometry, check_overflow
+from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
 
 @jax.tree_util.register_dataclass
@@ -282,19 +283,20 @@ def from_coords(
     check_known("reduction", reduction, REDUCTIONS)
     if reduction == "mean":
         check_mean_digits(features)
+    level = per_axis(stride, ndim, "stride")
     if reduction == "sum":
-        merge = functools.partial(_merge, coords, batch_size=batch_size, capacity=rows)
+        merge = functools.partial(
+            _merge, coords, batch_size=batch_size, capacity=rows, level=level
+        )
         check_sum_range(features, lambda wide: merge(wide, reduction="sum")[1])
-    unique, reduced = _merge(coords, features, batch_size, rows, reduction)
+    unique, reduced, lost = _merge(coords, features, batch_size, rows, reduction, level)
     if capacity is None and not _compat.is_traced(unique.count):
         rows = bucket_capacity(int(unique.count))
         unique = unique._replace(coords=_resize(unique.coords, rows, int(PAD)))
         reduced = _resize(reduced, rows, 0)
-    level = per_axis(stride, ndim, "stride")
     check_overflow(unique.count, unique.num_dropped, level)
-    geometry = VoxelGeometry(
-        unique.coords, unique.count, {level: unique.num_dropped}, None, level, batch_size
-    )
+    drops = Losses(lost, none=not _compat.is_traced(lost))
+    geometry = VoxelGeometry(unique.coords, unique.count, drops, None, level, batch_size)
     size = () if np.size(voxel_size) == 0 else check_voxel_size(voxel_size, ndim)
     corner = () if np.size(origin) == 0 else check_origin(origin, ndim)
     voxels = Voxels(geometry, reduced, size, corner)
@@ -302,17 +304,26 @@ def from_coords(
 
 
 # Jitted so that an eager call is one program instead of twenty small ones.
-@functools.partial(jax.jit, static_argnames=("batch_size", "capacity", "reduction"))
+@functools.partial(jax.jit, static_argnames=("batch_size", "capacity", "reduction", "level"))
 def _merge(
-    coords: jax.Array, features: jax.Array, batch_size: int, capacity: int, reduction: Reduction
-) -> tuple[UniqueRows, jax.Array]:
-    """Distinct rows inside the range and their features; rows outside count as dropped."""
+    coords: jax.Array,
+    features: jax.Array,
+    batch_size: int,
+    capacity: int,
+    reduction: Reduction,
+    level: Level,
+) -> tuple[UniqueRows, jax.Array, jax.Array]:
+    """Distinct rows inside the range, their features and the table of losses.
+
+    Rows outside count as dropped.
+    """
     good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
     good &= in_range(coords[:, 1:])
     lost = jnp.sum(is_valid(coords) & ~good, dtype=jnp.int32)
     unique = unique_rows(jnp.where(good[:, None], coords, PAD), capacity)
     reduced = reduce_rows(features, unique.inverse, capacity, reduction)
-    return unique._replace(num_dropped=unique.num_dropped + lost), reduced
+    unique = unique._replace(num_dropped=unique.num_dropped + lost)
+    return unique, reduced, Losses.of({level: unique.num_dropped}).table
 
 
 def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
@@ -399,7 +410,7 @@ def voxelize(
         origin=corner,
     )
     if _compat.is_traced(lost):
-        drops = {level: number + lost for level, number in voxels.geometry.drops.items()}
+        drops = voxels.geometry.drops.add(voxels.stride, lost)
         geometry = dataclasses.replace(voxels.geometry, drops=drops)
         voxels = dataclasses.replace(voxels, geometry=geometry)
     return (voxels, inverse) if return_inverse else voxels
@@ -582,8 +593,17 @@ def require_same_geometry(a: Voxels, b: Voxels, operation: str) -> None:
     Raises:
       GeometryMismatchError: names both geometries and the way out.
     """
-    if not a.geometry.same_as(b.geometry):
-        raise GeometryMismatchError(
-            f"{operation} needs voxels on the same coordinates, got {a.geometry!r} and "
-            f"{b.geometry!r}; use vx.union(a, b) to add over different coordinate sets"
+    if a.geometry.same_as(b.geometry):
+        return
+    way_out = "use vx.union(a, b) to add over different coordinate sets"
+    if _compat.is_traced(a.coords, b.coords) and a.coords.shape == b.coords.shape:
+        way_out = (
+            "in a trace, equal coordinates can't be told from others. Two arguments of one "
+            "transformation (jit, scan, checkpoint, ...) arrive as separate arrays, also where the "
+            "voxels were the same: pass the voxels once and the other features as an array, "
+            "a.replace_features(features). Voxels that differ are added by vx.union(a, b)"
         )
+    raise GeometryMismatchError(
+        f"{operation} needs voxels on the same coordinates, got {a.geometry!r} and "
+        f"{b.geometry!r}; {way_out}"
+    )

@@ -183,7 +183,8 @@ class Trainer:
         def evaluate(params: Any, state: Any, voxels: Voxels) -> Any:
             self.programs += 1
             out = nnx.merge(self._eval_graph, params, state, copy=True)(voxels)
-            return out.features, everywhere(out.geometry.drops)
+            drops = out.geometry.drops
+            return out.features, drops if axis_name is None else drops.summed_over(axis_name)
 
         self._train = self._jit(train, 3, (False, False, False, False, True, False))
         self._evaluate = self._jit(evaluate, 2, (True, False))
@@ -223,7 +224,7 @@ class Trainer:
           CapacityError: rows were lost at some level.
         """
         features, drops = self._evaluate(self.params, self.state, self._placed(voxels))
-        if lost := {level: int(n) for level, n in drops.items() if int(n)}:
+        if lost := {level: n for level, n in drops.items() if n}:
             levels = "; ".join(f"level of stride {k}: {n} rows lost" for k, n in lost.items())
             raise CapacityError(
                 f"capacity overflow on the way to the logits: {levels}. Give a larger capacity=, "

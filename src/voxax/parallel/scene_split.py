@@ -25,6 +25,7 @@ from voxax.errors import CapacityError, InputError, check_known
 from voxax.geometry import MapRecord, Plan, VoxelGeometry, Voxels
 from voxax.geometry.halo import Halo, Round
 from voxax.geometry.host import host_geometry, neighbor_table, table_views
+from voxax.geometry.losses import Losses
 from voxax.geometry.voxel_geometry import ShardMaps
 from voxax.parallel.packing import checked_labels
 
@@ -477,13 +478,9 @@ class _Cut:
     def _geometry(
         self, level: int, rows: np.ndarray, capacity: int, voxels: Voxels
     ) -> VoxelGeometry:
-        plan = self.split.plan
-        drops, above = {plan.strides[level]: 0}, level
-        while above:
-            above = plan.parents[above - 1][0]
-            drops[plan.strides[above]] = 0
+        stride = self.split.plan.strides_from(voxels.stride)[level]
         geometry = host_geometry(
-            self.levels[level][rows], capacity, drops, plan.strides[level], voxels.batch_size, level
+            self.levels[level][rows], capacity, Losses.of({}), stride, voxels.batch_size, level
         )
         return dataclasses.replace(geometry, split_over=self.split.axis)
 

@@ -15,6 +15,7 @@ from voxax import _compat
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import VoxelGeometry, Voxels
+from voxax.geometry.losses import Losses
 from voxax.geometry.model_step import Step, step_of
 from voxax.hardware import describe, process_memory
 
@@ -362,13 +363,15 @@ def resized(voxels: Voxels, capacity: int) -> Voxels:
 
     known = _capacities(voxels.geometry)
 
-    def leaf(x: Any) -> jax.ShapeDtypeStruct:
+    def leaf(x: Any) -> Any:
+        if isinstance(x, Losses):  # of one shape for any capacity
+            return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), x)
         shape = x.shape
         if shape and shape[0] in known:
             shape = (rows(shape[0]), *shape[1:])
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
-    abstract = jax.tree.map(leaf, voxels)
+    abstract = jax.tree.map(leaf, voxels, is_leaf=lambda x: isinstance(x, Losses))
     return dataclasses.replace(abstract, geometry=_levels(abstract.geometry, rows))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -91,17 +91,46 @@ class Link:
 
     Attributes:
       key: the spec and the capacity that were asked for.
-      out: the voxels it leads to; None where they are the same.
-      given: ``out`` was given, not found.
+      out: the new voxels it leads to; None where they are the same, or were given: those may hold
+        a link to here, and both would wait for Python's cyclic garbage collector.
+      ends: coordinates of both sides.
+      given: the outputs were given, not found.
       kernel_map: the map.
       adjoint: its transpose, where that was asked for.
+      planned: made by :func:`voxax.torch.plan`; the others stay behind when voxels are copied.
+      versions: of the coordinates when the map was made, None where they can't be told.
     """
 
     key: str
     out: VoxelGeometry | None
+    ends: tuple[torch.Tensor, torch.Tensor]
     given: bool
     kernel_map: KernelMap
     adjoint: KernelMap | None = None
+    planned: bool = dataclasses.field(default_factory=is_planning)
+    versions: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.versions = _versions(self.ends)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "versions": None}  # copies of tensors count anew
+
+    @property
+    def is_current(self) -> bool:
+        """False if the coordinates were written to since the map was made.
+
+        Compiled programs can't tell.
+        """
+        if self.versions is None or torch.compiler.is_compiling():
+            return True
+        return self.versions == _versions(self.ends)
+
+
+def _versions(tensors: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
+    if torch.compiler.is_compiling() or any(t.is_inference() for t in tensors):
+        return None
+    return tuple(t._version for t in tensors)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -113,13 +142,24 @@ class VoxelGeometry:
         hold ``voxax.PAD``.
       stride: total stride, one integer per axis.
       batch_size: number of scenes.
-      links: the maps that were built from here.
+      links: the maps that were built from here. Other coordinates in their place, copies and
+        pickles have those of a plan at most.
     """
 
     coords: torch.Tensor
     stride: Level
     batch_size: int
-    links: list[Link] = dataclasses.field(default_factory=list)
+    links: list[Link] = dataclasses.field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if not torch.compiler.is_compiling() and self.coords.is_inference():
+            # Tensors of inference mode do not count the times they are written to.
+            with torch.inference_mode(False):
+                self.coords = self.coords.clone()
+
+    def __getstate__(self) -> dict[str, Any]:
+        links = [link for link in self.links if link.planned and link.is_current]
+        return {**self.__dict__, "links": links}
 
     @property
     def capacity(self) -> int:
@@ -182,14 +222,18 @@ class VoxelGeometry:
             )
         key = f"{spec}|{capacity}"
         for link in self.links:
-            if link.key == key and not link.given:
+            if link.key == key and not link.given and link.is_current:
                 return link.kernel_map, self if link.out is None else link.out
         out = None if facts.keeps_coords else self._reached(spec, level, capacity)
         coords = self.coords if out is None else out.coords
         table = neighbors(self.coords, coords, spec, out is None)
         kernel_map = KernelMap(spec, out is None, self.capacity, {"neighbors": table})
-        self.links.append(Link(key, out, False, kernel_map))
+        self._keep(Link(key, out, (self.coords, coords), False, kernel_map))
         return kernel_map, self if out is None else out
+
+    def _keep(self, link: Link) -> None:
+        self.links[:] = [known for known in self.links if known.is_current]
+        self.links.append(link)
 
     def _reached(self, spec: str, level: Level, capacity: int | None) -> VoxelGeometry:
         if capacity is None and (is_planning() or relation_facts(spec).generative):
@@ -213,15 +257,17 @@ class VoxelGeometry:
             )
         adjoint = adjoint_text(spec)
         for link in target.links:  # the forward map onto here, read backwards
-            if link.out is self and adjoint_text(adjoint_text(link.kernel_map.spec)) == adjoint:
+            if link.out is not self or not link.is_current:
+                continue
+            if adjoint_text(adjoint_text(link.kernel_map.spec)) == adjoint:
                 if link.adjoint is None:
                     link.adjoint = link.kernel_map.transpose()
                 return link.adjoint, target
         for link in self.links:
-            if link.given and link.out is target and link.key == spec:
+            if link.given and link.ends[1] is target.coords and link.key == spec and link.is_current:
                 return link.kernel_map, target
         same = target is self
         table = neighbors(self.coords, target.coords, spec, same)
         kernel_map = KernelMap(spec, same, self.capacity, {"neighbors": table})
-        self.links.append(Link(spec, target, True, kernel_map))
+        self._keep(Link(spec, None, (self.coords, target.coords), True, kernel_map))
         return kernel_map, target

@@ -69,17 +69,18 @@ class Voxels:
 
     @staticmethod
     def from_jax(voxels: vx.Voxels) -> Voxels:
-        """Return tensors on the same memory; features take no part in differentiation by JAX."""
+        """Return tensors, features on the same memory, which take no part in JAX's derivatives."""
         voxels.raise_if_overflowed()
         geometry = voxels.geometry
-        coords = to_torch(jnp.asarray(geometry.coords))
+        # A copy: coordinates of JAX never change, and maps of them are remembered.
+        coords = to_torch(jnp.asarray(geometry.coords)).clone()
         made = VoxelGeometry(coords, geometry.stride, geometry.batch_size)
         features = to_torch(jnp.asarray(voxels.features))
         return Voxels(made, features, voxels.voxel_size, tuple(voxels.origin))
 
     def to_jax(self) -> vx.Voxels:
-        """Return JAX arrays on the same memory; features take no part in autograd."""
-        coords = to_jax(self.coords)
+        """Return JAX arrays, features on the same memory, which take no part in autograd."""
+        coords = to_jax(self.coords.clone())
         count = jnp.sum(coords[:, 0] != int(PAD), dtype=jnp.int32)
         drops: dict[tuple[int, ...], jax.Array] = {self.stride: jnp.zeros((), jnp.int32)}
         geometry = vx.VoxelGeometry(coords, count, drops, None, self.stride, self.batch_size)
@@ -265,7 +266,8 @@ def _make_geometry(children: Any, context: Any) -> VoxelGeometry:
         if adjoint is not None:
             rows = by_name["neighbors"].shape[0]
             reverse = KernelMap(adjoint, same, rows, dict(zip(back, back_views, strict=True)))
-        made.links.append(Link(key, out, False, kernel_map, reverse))
+        ends = coords, coords if out is None else out.coords
+        made.links.append(Link(key, out, ends, False, kernel_map, reverse, planned=True))
     return made
 
 
