@@ -1,6 +1,5 @@
 """A map is built once per geometry, spec and trace level, and never when attached."""
 
-import contextlib
 import os
 import pickle
 import subprocess
@@ -8,37 +7,15 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
+from map_builds import builds
 
 import voxax as vx
 from samples import make_voxels, make_weight
-from voxax.geometry import MAP_BUILT_EVENT
 from voxax.nn.functional import spatially_sparse_conv as conv
-
-_counters: list[list[str]] = []
-
-
-@jax.monitoring.register_event_listener
-def _listen(event, **_):
-    if event == MAP_BUILT_EVENT:
-        for counter in _counters:
-            counter.append(event)
-
-
-@contextlib.contextmanager
-def builds(expected):
-    """Exactly ``expected`` maps are built inside."""
-    counter: list[str] = []
-    _counters.append(counter)
-    try:
-        yield
-    finally:
-        _counters.remove(counter)
-    assert len(counter) == expected
 
 
 @pytest.fixture

@@ -159,9 +159,10 @@ class VoxelGeometry:
         """Drop maps that were attached to, or remembered of, other voxels."""
         attached = self.attached
         if isinstance(attached, AttachedMaps) and not attached.belong_to(self):
-            object.__setattr__(self, "attached", attached := None)
-        arrays = self.coords, self.count, attached
-        object.__setattr__(self, "memo", self.memo.owned_by(arrays, self._static))
+            object.__setattr__(self, "attached", None)
+        # A level that is given its plan keeps its memo: attached maps equal those that are built.
+        memo = self.memo.owned_by((self.coords, self.count), self._static)
+        object.__setattr__(self, "memo", memo)
 
     @property
     def _static(self) -> tuple[Any, ...]:
@@ -325,14 +326,16 @@ class AttachedMaps:
     def belong_to(self, geometry: VoxelGeometry) -> bool:
         """True if ``geometry`` is the first of its level that has these maps, or the same voxels.
 
-        Its coordinates can't be written to from then on.
+        Coordinates and maps can't be written to from then on.
         """
         mine = geometry.coords, geometry.stride, geometry.batch_size
         coords, *facts = self._owners.setdefault(geometry.level, mine)
         if coords is not geometry.coords or tuple(facts) != mine[1:]:
             return False
-        if isinstance(coords, np.ndarray):
-            coords.flags.writeable = False
+        if isinstance(coords, np.ndarray) and coords.flags.writeable:
+            for array in (coords, *jax.tree.leaves(self)):
+                if isinstance(array, np.ndarray):
+                    array.flags.writeable = False
         return True
 
     def same_as(self, other: AttachedMaps | None) -> bool:

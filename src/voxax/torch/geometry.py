@@ -264,7 +264,12 @@ class VoxelGeometry:
                     link.adjoint = link.kernel_map.transpose()
                 return link.adjoint, target
         for link in self.links:
-            if link.given and link.ends[1] is target.coords and link.key == spec and link.is_current:
+            if (
+                link.given
+                and link.ends[1] is target.coords
+                and link.key == spec
+                and link.is_current
+            ):
                 return link.kernel_map, target
         same = target is self
         table = neighbors(self.coords, target.coords, spec, same)
