@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
 from flax import nnx
-from map_builds import builds
 
 import voxax as vx
+from map_builds import builds
 from samples import make_voxels, make_weight
 from voxax.nn.functional import spatially_sparse_conv as conv
 
@@ -119,7 +119,7 @@ def test_under_vmap():
         np.testing.assert_allclose(out.features[1], want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("loop", "scan")])
 def test_attached_maps_are_found_around(way):
     def network(v):
         return up(WAYS[way](block)(WAYS[way](down)(v)), v)
