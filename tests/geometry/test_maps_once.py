@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
-from map_builds import builds
 
 import voxax as vx
+from map_builds import builds
 from samples import make_voxels, make_weight
 from voxax.nn.functional import spatially_sparse_conv as conv
 

@@ -154,7 +154,7 @@ class VoxelGeometry:
     def __post_init__(self) -> None:
         if not torch.compiler.is_compiling() and self.coords.is_inference():
             # Tensors of inference mode do not count the times they are written to.
-            with torch.inference_mode(False):
+            with _lasting():
                 self.coords = self.coords.clone()
 
     def __getstate__(self) -> dict[str, Any]:
