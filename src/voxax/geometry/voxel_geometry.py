@@ -125,7 +125,7 @@ class VoxelGeometry:
       drops: rows lost to capacity by level (the level's total stride). It travels through every
         layer, so the last output knows of every loss. A dict ``{level: int32[]}`` is converted.
       attached: maps built ahead of time by ``vx.plan`` for these coordinates, or None. Other
-        coordinates, stride or batch size in their place drop it.
+        coordinates, stride or batch size in their place drop it, and the level capacities.
       stride: total stride relative to the input voxels, one integer per axis; static.
       batch_size: number of scenes; static.
       level: index of this geometry among the attached levels, 0 if there are none; static.
@@ -160,6 +160,7 @@ class VoxelGeometry:
         attached = self.attached
         if isinstance(attached, AttachedMaps) and not attached.belong_to(self):
             object.__setattr__(self, "attached", None)
+            object.__setattr__(self, "level_capacities", ())  # these were for the same voxels
         # A level that is given its plan keeps its memo: attached maps equal those that are built.
         memo = self.memo.owned_by((self.coords, self.count), self._static)
         object.__setattr__(self, "memo", memo)
