@@ -25,7 +25,7 @@ LAYERS = {
     "same": lambda v: conv(v, WEIGHT),
     "strided": lambda v: conv(v, HALVES, 2, 2),
     "pooled": lambda v: max_pool(v, 2),
-    "generative": lambda v: conv(v, HALVES, 2, generative=True),
+    "generative": lambda v: conv(v, HALVES, 2, generative=True, capacity=2048),
     "there_and_back": lambda v: conv(
         conv(v, HALVES, 2, 2), WEIGHT, 3, 2, transposed=True, out_voxels=v
     ),
@@ -67,7 +67,7 @@ WAYS_TO_COPY = {
 
 @pytest.mark.parametrize("way", WAYS_TO_COPY)
 def test_copies_give_the_sums_of_their_own_voxels(way):
-    for trial in range(10):
+    for trial in range(5):
         a, b = (make_voxels(random_cube(40, seed=seed)) for seed in (trial, 100 + trial))
         conv(a, WEIGHT, out_voxels=b)
         again = WAYS_TO_COPY[way](a)
@@ -103,15 +103,14 @@ def test_other_coordinates_have_maps_of_their_own(layer, planned):
     if planned:
         voxels = vx.plan(layer, voxels)
     layer(voxels)
-    for scale, shift in ((2, 0), (1, 1), (3, -1)):
+    for scale, shift in ((2, 0), (1, 1)):
         other = moved(voxels, scale, shift)
         assert other.geometry.attached is None
         same(layer(other), layer(fresh(other)))
         again = moved(pickle.loads(pickle.dumps(voxels)), scale, shift)
         same(layer(again), layer(fresh(other)))
-        both = jax.jit(lambda v: (layer(v), layer(moved(v, scale, shift))))  # noqa: B023
-        if layer is not LAYERS["generative"]:
-            same(both(voxels)[1], layer(fresh(other)))
+    both = jax.jit(lambda v: (layer(v), layer(moved(v, scale, shift))))
+    same(both(voxels)[1], layer(fresh(other)))
 
 
 def test_other_facts_have_maps_of_their_own():

@@ -113,8 +113,9 @@ class Link:
     def __post_init__(self) -> None:
         self.versions = _versions(self.ends)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "versions": None}  # copies of tensors count anew
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.versions = _versions(self.ends)  # copies of tensors count anew
 
     @property
     def is_current(self) -> bool:

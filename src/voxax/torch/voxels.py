@@ -239,7 +239,7 @@ def _scattered(made: vx.Voxels, inverse: torch.Tensor, features: torch.Tensor) -
 
 
 def _take_geometry(geometry: VoxelGeometry) -> tuple[list[Any], Any]:
-    links = [link for link in geometry.links if not link.given]
+    links = [link for link in geometry.links if not link.given and link.is_current]
     children: list[Any] = [geometry.coords]
     described = []
     for link in links:
