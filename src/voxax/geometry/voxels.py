@@ -285,9 +285,7 @@ def from_coords(
         check_mean_digits(features)
     level = per_axis(stride, ndim, "stride")
     if reduction == "sum":
-        merge = functools.partial(
-            _merge, coords, batch_size=batch_size, capacity=rows, level=level
-        )
+        merge = functools.partial(_merge, coords, batch_size=batch_size, capacity=rows, level=level)
         check_sum_range(features, lambda wide: merge(wide, reduction="sum")[1])
     unique, reduced, lost = _merge(coords, features, batch_size, rows, reduction, level)
     if capacity is None and not _compat.is_traced(unique.count):
