@@ -78,7 +78,13 @@ def test_glb_with_an_array_that_has_no_bytes(tmp_path):
     (tmp_path / "a.glb").write_bytes(content)
     refused(tmp_path / "a.glb", f"says {12 * HUGE} bytes of values, at most")
     (tmp_path / "a.glb").write_bytes(content[:12] + struct.pack("<I", 2**32 - 1) + content[16:])
-    refused(tmp_path / "a.glb", f"says {2**32 - 1} bytes of JSON")
+    refused(tmp_path / "a.glb", f"says {2**32 - 1} bytes of a chunk")
+    scene = FILES["scene.glb"]()
+    at = scene.index(b"BIN\0") - 4
+    (tmp_path / "a.glb").write_bytes(scene[:at] + struct.pack("<I", 2**32 - 1) + scene[at + 4 :])
+    refused(tmp_path / "a.glb", f"says {2**32 - 1} bytes of a chunk, 168 are there")
+    (tmp_path / "a.glb").write_bytes(scene[:11])
+    refused(tmp_path / "a.glb", "is cut short: its 11 bytes hold no part of a scene")
 
 
 def test_binary_stl(tmp_path):

@@ -188,6 +188,13 @@ def test_stl_with_bytes_behind_its_end(tmp_path):
             check_square(tmp_path / "a.stl")
 
 
+def test_glb_with_bytes_behind_its_end(tmp_path):
+    pytest.importorskip("trimesh")
+    for behind in (b"", b"\0", bytes(30), b"\xff" * 30):
+        (tmp_path / "a.glb").write_bytes(FILES["scene.glb"]() + behind)
+        assert len(read(tmp_path / "a.glb", points=20)) == 20
+
+
 @pytest.mark.parametrize(
     "content",
     [

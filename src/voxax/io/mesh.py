@@ -5,6 +5,7 @@ Sources: Wavefront OBJ, 3D Systems STL, the Object File Format of Geomview, and 
 often as meshes, has a reader of its own (:mod:`voxax.io.ply`) and shares the sampling.
 """
 
+import io
 import json
 import struct
 from pathlib import Path
@@ -24,8 +25,8 @@ STL_HEADER_BYTES = 80
 STL_TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
 STL_TEXT = b"solid"
 
-GLB_HEADER_BYTES = 12
-GLB_CHUNK = struct.Struct("<I4s")
+GLB_HEADER = struct.Struct("<8xI")  # the length of the file
+GLB_CHUNK = struct.Struct("<I4x")
 # Zeros, or what an extension decompresses, need no bytes of their own.
 GLB_RATIO = 100
 GLB_COMPONENT_BYTES = {5120: 1, 5121: 1, 5122: 2, 5123: 2, 5125: 4, 5126: 4}
@@ -95,10 +96,8 @@ def _load(
     trimesh: ModuleType, path: Path, kind: str, label_field: str | None
 ) -> tuple[PointCloud, np.ndarray]:
     """Return the vertices with what is known of each, and the triangles, int [T, 3]."""
-    if kind == "glb":
-        _check_glb(path)
     told = {"skip_materials": True} if kind == "obj" else {}
-    with path.open("rb") as stream:
+    with io.BytesIO(_checked_glb(path)) if kind == "glb" else path.open("rb") as stream:
         # Left as it is in the file: merging vertices would not change the surface.
         scene = trimesh.load(stream, file_type=kind, force="scene", process=False, **told)
     parts = scene.dump()
@@ -129,20 +128,27 @@ def _load(
     return vertices, triangles
 
 
-def _check_glb(path: Path) -> None:
-    """Compare the arrays that a GLB file describes with its size; the rest is left to trimesh."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        head = stream.read(GLB_HEADER_BYTES + GLB_CHUNK.size)
-        if len(head) < GLB_HEADER_BYTES + GLB_CHUNK.size:
-            raise FileFormatError(f"{path} is cut short: it has {size} bytes")
-        length, _ = GLB_CHUNK.unpack_from(head, GLB_HEADER_BYTES)
-        check_count(path, "bytes of JSON", length, 1, size - len(head))
-        described = json.loads(stream.read(length))
+def _checked_glb(path: Path) -> bytes:
+    """Return a GLB file up to the length that it states, after checking what it says it holds."""
+    content = path.read_bytes()
+    at, size = GLB_HEADER.size, len(content)
+    chunks: list[bytes] = []
+    if size >= at:
+        # What stands behind the end is of no meaning.
+        content = content[: GLB_HEADER.unpack_from(content)[0]]
+        while at + GLB_CHUNK.size <= len(content):
+            (length,) = GLB_CHUNK.unpack_from(content, at)
+            at += GLB_CHUNK.size
+            check_count(path, "bytes of a chunk", length, 1, len(content) - at)
+            chunks.append(content[at : at + length])
+            at += length
+    if not chunks:
+        raise FileFormatError(f"{path} is cut short: its {size} bytes hold no part of a scene")
     values = sum(
         accessor["count"]
         * GLB_COMPONENTS[accessor["type"]]
         * GLB_COMPONENT_BYTES[accessor["componentType"]]
-        for accessor in described.get("accessors", [])
+        for accessor in json.loads(chunks[0]).get("accessors", [])
     )
     check_count(path, "bytes of values", values, 1, size * GLB_RATIO, exact=False)
+    return content
