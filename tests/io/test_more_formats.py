@@ -10,6 +10,7 @@ import pytest
 from voxax.errors import FileFormatError, MissingExtraError
 from voxax.io import read, read_labels
 from voxax.io.compressed import unpacked_limit
+from voxax.io.point_cloud import to_uint8
 
 
 def fails(message: str):
@@ -128,6 +129,18 @@ def test_text_that_holds_no_points(tmp_path, text, message):
     (tmp_path / "a.txt").write_text(text)
     with fails(message):
         read(tmp_path / "a.txt")
+
+
+# --- colors ------------------------------------------------------------------------------
+
+
+def test_colors_of_minus_one_to_one():
+    stored = np.arange(256, dtype=np.float32) / np.float32(127.5) - 1
+    assert to_uint8(stored).tolist() == list(range(256))
+    assert to_uint8(np.array([-1, 1, np.nan])).tolist() == [0, 255, 0]
+    # A little below 0 is rounding.
+    assert to_uint8(np.array([-0.01, 1.0])).tolist() == [0, 255]
+    assert to_uint8(np.array([-2.0, 300.0])).tolist() == [0, 255]
 
 
 # --- arrays ------------------------------------------------------------------------------

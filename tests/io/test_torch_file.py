@@ -41,14 +41,19 @@ def test_arrays_by_name(tmp_path, points):
 
 
 def test_a_tuple_of_arrays(tmp_path, points):
-    content = (points, points * 0 + 200, np.arange(20.0), np.asfortranarray(points, ">f8"))
+    content = (
+        points,
+        points * 0 + np.float32([-1, 0.2, 1]),
+        np.arange(20.0),
+        np.asfortranarray(points, ">f8"),
+    )
     torch.save(content, tmp_path / "a.pth")
     cloud = read(tmp_path / "a.pth")
     np.testing.assert_array_equal(cloud.positions, points)
     assert set(cloud.attributes) == {"array_1", "array_2", "array_3"}
     np.testing.assert_array_equal(cloud.attributes["array_3"], points)
     cloud = read(tmp_path / "a.pth", columns=("coord", "color", "label", "other"))
-    np.testing.assert_array_equal(cloud.attributes["rgb"], [[200] * 3] * 20)
+    np.testing.assert_array_equal(cloud.attributes["rgb"], [[0, 153, 255]] * 20)
     np.testing.assert_array_equal(cloud.labels, np.arange(20))
 
 

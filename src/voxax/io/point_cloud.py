@@ -169,6 +169,7 @@ def to_uint8(colors: np.ndarray) -> np.ndarray:
     |---|---|
     | uint8, and int8 with the same bits | as they are |
     | floats up to 1; up to 2 where some are between 0 and 1 | 0 to 1: times 255 |
+    | floats of -1 to 1, some below -0.1 | -1 to 1, as ScanNet is stored for PyTorch |
     | floats above 1023 | 0 to 65535: the low byte is dropped |
     | other floats | 0 to 255 |
     | wider integers with a value above 255 | 0 to 65535: the low byte is dropped |
@@ -184,8 +185,10 @@ def to_uint8(colors: np.ndarray) -> np.ndarray:
         top = colors.max(initial=0)
         return np.clip(colors >> 8 if top > 255 else colors, 0, 255).astype(np.uint8)
     known = np.nan_to_num(colors, posinf=0, neginf=0)
-    top = known.max(initial=0)
-    if top <= 1 or (top <= 2 and ((known > 0) & (known < 1)).any()):
+    low, top = known.min(initial=0), known.max(initial=0)
+    if -1 <= low < -0.1 and top <= 1:
+        known = np.where(np.isfinite(colors), (known + 1) * 127.5, 0)
+    elif top <= 1 or (top <= 2 and ((known > 0) & (known < 1)).any()):
         known = known * 255
     elif top > 1023:
         known = np.floor(known / 256)
