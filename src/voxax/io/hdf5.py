@@ -90,11 +90,10 @@ def _check_heaps(path: Path) -> None:
             place, end = heap + 16, heap + size
             while place + 16 <= end <= len(content):
                 index, length = struct.unpack_from("<H6xQ", content, place)
-                if index == 0:
-                    # What is left of the heap is free.
-                    place = end
+                if index == 0 and length < 16:
+                    # Free room, which holds its own head: HDF5 would go over it for ever.
                     break
-                place += 16 + -(-length // 8) * 8
+                place += length if index == 0 else 16 + -(-length // 8) * 8
             if not end - 16 < place <= end <= len(content):
                 raise FileFormatError(f"{path} is broken: its lists have impossible sizes")
             heap = content.find(b"GCOL", heap + 4)
