@@ -233,7 +233,8 @@ class VoxelGeometry:
         return kernel_map, self if out is None else out
 
     def _keep(self, link: Link) -> None:
-        self.links[:] = [known for known in self.links if known.is_current]
+        if not torch.compiler.is_compiling():
+            self.links[:] = [known for known in self.links if known.is_current]
         self.links.append(link)
 
     def _reached(self, spec: str, level: Level, capacity: int | None) -> VoxelGeometry:
