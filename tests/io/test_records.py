@@ -44,6 +44,27 @@ def test_four_columns_need_no_word(tmp_path, rng, rows, shuffled):
     np.testing.assert_array_equal(found.attributes["intensity"], cloud[:, 3])
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_beams_fired_in_turn_are_four_columns(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    firings = 1680
+    azimuth = np.repeat(np.linspace(0, 2 * np.pi, firings), 16)
+    beams = [-15, 1, -13, 3, -11, 5, -9, 7, -7, 9, -5, 11, -3, 13, -1, 15]
+    elevation = np.radians(np.tile(beams, firings))
+    wall = 30 + rng.normal(0, 5, 16 * firings)
+    reach = np.where(elevation < 0, np.minimum(1.7 / np.sin(np.abs(elevation)), wall), wall)
+    cloud = np.stack(
+        [
+            reach * np.cos(elevation) * np.cos(azimuth),
+            reach * np.cos(elevation) * np.sin(azimuth),
+            reach * np.sin(elevation),
+            rng.uniform(0, 1, 16 * firings),
+        ],
+        axis=1,
+    ).astype(np.float32)
+    assert len(read(saved(tmp_path / "a.bin", cloud))) == 16 * firings
+
+
 def with_normals(rng, rows: int) -> np.ndarray:
     return np.column_stack([sweep(rng, rows)[:, :4], rng.uniform(-1, 1, (rows, 4))]).astype("f4")
 

@@ -41,7 +41,7 @@ MAGICS = {
 }
 # So many numbers at the begin tell how they repeat.
 _LOOKED_AT = 1 << 16
-_WIDTHS = range(3, 13)
+_WIDTHS = range(3, 12)
 # Beyond these a float32 is no coordinate, color or intensity, but bits of something else.
 _SMALLEST, _LARGEST = 1e-15, 1e15
 
@@ -107,7 +107,7 @@ def check_width(path: Path, width: int) -> None:
         )
     step = _steps(numbers)
     others = [other for other in _WIDTHS if other != width and size % (4 * other) == 0]
-    likely = [other for other in others if _rivals(other, width, step, len(numbers))]
+    likely = [other for other in others if _rivals(other, width, step, numbers)]
     if likely:
         best = min(likely, key=lambda other: step[other])
         raise FileFormatError(
@@ -117,14 +117,30 @@ def check_width(path: Path, width: int) -> None:
         )
 
 
-def _rivals(other: int, width: int, step: dict[int, float], count: int) -> bool:
-    """Return whether the numbers repeat with `other` about as well as with `width`."""
-    if step[other] > 1 - 2.5 / np.sqrt(count):
-        return False  # as in noise
+def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray) -> bool:
+    """Return whether the numbers repeat with `other` columns about as well as with `width`."""
     if other % width == 0:
-        # They repeat with every multiple too; alternating rows of sensors even a little better.
-        return step[other] < 0.5 * step[width]
-    return step[other] < 1.25 * step[width] or max(step[other], step[width]) < 0.4
+        # They repeat with every multiple too; there, x and y of some rows are something else.
+        return not all(_alike(numbers, width, other, axis) for axis in (0, 1))
+    mine, its = step[width], step[other]
+    if its > 1 - 2.5 / np.sqrt(len(numbers)):
+        return False  # as in noise
+    return its < mine or (its < 0.9 and its < 1.25 * mine) or max(its, mine) < 0.4
+
+
+def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
+    """Return whether a column of `width` may hold one quantity in each row of `other` columns.
+
+    Rows of a sensor that fires its beams in turn differ in reach, but not by much: the middles
+    are within each other's range, which are less than 8 times as wide as each other.
+    """
+    rows = numbers[: len(numbers) // other * other].reshape(-1, other)[:, axis::width]
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    if len(rows) == 0:
+        return True
+    low, middle, high = np.quantile(rows, [0.05, 0.5, 0.95], axis=0)
+    within = (low.max() <= middle.min()) and (middle.max() <= high.min())
+    return bool(within and (high - low).max() <= 8 * (high - low).min())
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
