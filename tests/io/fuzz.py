@@ -7,6 +7,7 @@ A reader may refuse a file with an error of voxax. It may not raise anything els
 5 s of a processor, or take more memory than 100 times the file and 50 MB.
 """
 
+import faulthandler
 import functools
 import gzip
 import io
@@ -28,6 +29,8 @@ import numpy as np
 
 MUTATIONS = 2000
 SECONDS = 5
+# Of the clock, on a machine that has other things to do.
+HANG_SECONDS = 60
 BYTES_PER_BYTE, BYTES = 100, 50 << 20
 # Beyond what is allowed, so that a reader that takes more is seen and stopped.
 ADDRESS_SPACE = 2 << 30
@@ -416,6 +419,8 @@ def _child(start: int, stop: int, begin: int, folder: str, names: list[str]) -> 
         used = resource.getrusage(resource.RUSAGE_SELF)
         wrong, refused = "", False
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        # A library's own loop takes no signal; this ends the process.
+        faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
         try:
             read(path, points=200)
         except VoxaxError:
@@ -423,6 +428,7 @@ def _child(start: int, stop: int, begin: int, folder: str, names: list[str]) -> 
         except BaseException as error:
             wrong = f"{type(error).__name__}: {str(error)[:200]}"
         signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
         after = resource.getrusage(resource.RUSAGE_SELF)
         seconds = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
         taken = max(0, _memory("VmHWM") - before)

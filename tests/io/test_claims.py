@@ -198,3 +198,17 @@ def test_laz_on_which_lazrs_panics_is_refused_or_read_by_laszip(tmp_path):
         assert len(read(tmp_path / "a.laz")) == 12
     else:
         refused(tmp_path / "a.laz", "lazrs gives up on .*; LASzip may read it: pip install laszip")
+
+
+@pytest.mark.parametrize("length", [0, 1, 15])
+def test_hdf5_heap_that_never_ends(tmp_path, length):
+    pytest.importorskip("h5py")
+    content = bytearray(FILES["chamber.hdf5"]())
+    place = content.index(b"GCOL") + 16
+    # The free room behind the objects has the index 0.
+    while (index := struct.unpack_from("<H", content, place)[0]) != 0:
+        assert index < 9
+        place += 16 + -(-struct.unpack_from("<Q", content, place + 8)[0] // 8) * 8
+    struct.pack_into("<Q", content, place + 8, length)
+    (tmp_path / "a.hdf5").write_bytes(content)
+    refused(tmp_path / "a.hdf5", "its lists have impossible sizes")
