@@ -8,6 +8,7 @@ alone needs stand apart, in ``_compat_tracing``, so that importing voxax does no
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import importlib.util
 import itertools
@@ -344,11 +345,27 @@ def staged_primitive(
     for platform in (None, *_PLATFORMS):
         known = _PLATFORMS.get(platform or "", "any")
         # XLA does not partition Mosaic kernels, which are for "tpu" alone, and an exported program
-        # must not call the native ones, which are for "cpu" alone.
+        # does not call the native ones, which are for "cpu" alone, unless it says so.
         names = known, "any" if known == "tpu" else known, "any" if known == "cpu" else known
         ways = {name: functools.partial(implementation, name) for name in names}
         register_lowering(primitive, platform, *(ways[name] for name in names))
     return primitive
+
+
+_native_exports = contextvars.ContextVar("voxax_native_exports", default=False)
+
+
+@contextlib.contextmanager
+def exporting_native_calls() -> Iterator[None]:
+    """Inside, this thread's exported programs for CPUs call the native kernels.
+
+    The caller allows their custom calls in ``jax.export``, and says in the file that it needs them.
+    """
+    token = _native_exports.set(True)
+    try:
+        yield
+    finally:
+        _native_exports.reset(token)
 
 
 def register_lowering(
@@ -360,15 +377,16 @@ def register_lowering(
       primitive: with ``multiple_results`` the functions return a tuple, else one array.
       platform: JAX's name for it; None is every platform without a rule of its own.
       plain, partitioned, exported: for ordinary programs, for those that XLA partitions over
-        devices (outside of ``shard_map``), and for those of ``jax.export``; for a program that is
-        both, the one that is not ``plain``.
+        devices (outside of ``shard_map``), and for those of ``jax.export``, but inside
+        :func:`exporting_native_calls`; for a program that is both, the one that is not ``plain``.
     """
     functions = plain, partitioned, exported
     rules = [mlir.lower_fun(function, primitive.multiple_results) for function in functions]
 
     def rule(ctx: Any, *args: Any, **params: Any) -> Any:
         kind = int(_is_partitioned(ctx.module_context.axis_context))
-        if ctx.module_context.lowering_parameters.for_export and (not kind or partitioned is plain):
+        exports = ctx.module_context.lowering_parameters.for_export and not _native_exports.get()
+        if exports and (not kind or partitioned is plain):
             kind = 2
         return rules[kind](ctx, *args, **params)
 

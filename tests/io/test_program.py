@@ -1,15 +1,21 @@
 """Programs in files: written here, read back, and the same numbers."""
 
 import json
+import re
+import subprocess
+import sys
 import zipfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 import voxax as vx
+from voxax import _native
 from voxax.hardware import HardwareInfo
+from voxax.io import executable as executables
 from voxax.io import program as programs
 from voxax.io.program import export_program, load_program
 from voxax.nn.modules import SpatiallySparseConv
@@ -121,6 +127,161 @@ def test_a_model_that_holds_random_keys(tmp_path, rng):
     np.testing.assert_allclose(found.features[found.rows], expected, rtol=1e-4, atol=1e-5)
 
 
+needs_kernels = pytest.mark.skipif(
+    _native.unavailable() is not None, reason="the native kernels are not built"
+)
+
+
+def module_in(path):
+    """The program's text, without the names of the files that it was traced from."""
+    with zipfile.ZipFile(path) as archive:
+        exported = jax.export.deserialize(bytearray(archive.read("program.stablehlo")))
+    place = r'loc\((#loc\d*|"[^"]*"\(#loc\d*\)|unknown)\)|^#loc.*\n'
+    return re.sub(place, "", exported.mlir_module(), flags=re.MULTILINE)
+
+
+def changed(path, to, **about):
+    """Copy a program's file with other entries in its description."""
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(to, "w") as copy:
+        for name in archive.namelist():
+            data = archive.read(name)
+            if name == "about.json":
+                data = json.dumps({**json.loads(data), **about}).encode()
+            copy.writestr(name, data)
+    return to
+
+
+@needs_kernels
+def test_a_program_for_cpus_is_what_jit_runs(written, rng):
+    model, path, about = written
+    assert "voxax_product" in about["native_kernels"]
+    assert "voxax_unique_rows" in about["native_kernels"]
+    program = load_program(path)
+    coords, features = clouds(rng, 70)
+    graph, state = nnx.split(model)
+
+    @jax.jit
+    def run(state, coords, features):
+        voxels = vx.Voxels.from_coords(coords, features, 2, capacity=96)
+        return nnx.merge(graph, state)(voxels).features
+
+    number = len(coords)
+    padded = np.full((96, 4), vx.coords.PAD, np.int32), np.zeros((96, 3), np.float32)
+    padded[0][:number], padded[1][:number] = coords, features
+    expected = np.asarray(run(state, *padded))[:number]
+    np.testing.assert_array_equal(program(coords, features).features, expected)
+
+
+ELSEWHERE = """
+import sys
+import numpy as np
+from flax import nnx
+from test_program import Network
+from voxax.io.program import export_program, load_program
+first, again, rows = sys.argv[1:]
+export_program(Network(nnx.Rngs(0)), again, capacity=96, channels=3, batch_size=2)
+with np.load(rows) as stored:
+    result = load_program(first)(stored["coords"], stored["features"])
+    np.testing.assert_array_equal(result.features, stored["expected"])
+"""
+
+
+def test_a_program_runs_in_another_process_and_holds_no_address(written, rng, tmp_path, request):
+    _, path, _ = written
+    coords, features = clouds(rng, 50)
+    expected = load_program(path)(coords, features).features
+    again, rows = tmp_path / "again", tmp_path / "rows.npz"
+    np.savez(rows, coords=coords, features=features, expected=expected)
+    command = [sys.executable, "-c", ELSEWHERE, str(path), str(again), str(rows)]
+    ran = subprocess.run(
+        command, cwd=request.path.parent, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    # Libraries and threads lie elsewhere there: a file that held a place of one would differ.
+    assert module_in(again) == module_in(path)
+
+
+def test_a_portable_program_calls_no_native_kernel(written, rng, tmp_path):
+    model, path, _ = written
+    portable = tmp_path / "portable"
+    about = export_program(model, portable, capacity=96, channels=3, batch_size=2, portable=True)
+    assert about["native_kernels"] == {}
+    assert "@voxax_" not in module_in(portable)
+    coords, features = clouds(rng, 50)
+    found, expected = load_program(portable)(coords, features), load_program(path)(coords, features)
+    np.testing.assert_allclose(found.features, expected.features, rtol=1e-4, atol=1e-5)
+    # As the previous format's files, which say nothing of kernels.
+    old = changed(portable, tmp_path / "old", format=1, native_kernels={})
+    np.testing.assert_array_equal(load_program(old)(coords, features).features, found.features)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("kernels", "message"),
+    [
+        ({"voxax_product": 0}, "version 0 of voxax_product, and this voxax has 1"),
+        ({"voxax_product": 9}, "version 9 of voxax_product"),
+        ({"voxax_fold": 1}, "no native function voxax_fold"),
+    ],
+)
+def test_other_kernels_are_refused(written, tmp_path, kernels, message):
+    _, path, about = written
+    to = changed(path, tmp_path / "other", native_kernels={**about["native_kernels"], **kernels})
+    with pytest.raises(vx.InputError, match=f"{message}.*portable=True"):
+        load_program(to)
+
+
+@needs_kernels
+def test_a_process_without_kernels_refuses_a_program_that_calls_them(written, monkeypatch):
+    monkeypatch.setattr(_native, "unavailable", lambda: "they are switched off by VOXAX_NATIVE")
+    with pytest.raises(vx.InputError, match=r"switched off by VOXAX_NATIVE.*portable=True"):
+        load_program(written[1])
+
+
+def test_executables(written, rng, tmp_path, monkeypatch):
+    model, plain, _ = written
+    path = tmp_path / "machine_code"
+    about = export_program(model, path, capacity=96, channels=3, batch_size=2, executable=True)
+    coords, features = clouds(rng, 50)
+    expected = load_program(path)(coords, features)
+    found = load_program(path, executable=True)(coords, features)
+    np.testing.assert_array_equal(found.features, expected.features)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+
+    with pytest.raises(vx.InputError, match="holds no executable"):
+        load_program(plain, executable=True)
+    needs = about["executable"]
+    for name, value, message in [
+        ("instructions", [*needs["instructions"], "avx4096"], "a CPU with avx4096, which this"),
+        ("machine", "abacus", "for CPUs of abacus"),
+        ("jaxlib", "0.0.1", "jaxlib 0.0.1 compiled it"),
+    ]:
+        other = changed(path, tmp_path / name, executable={**needs, name: value})
+        with pytest.raises(vx.InputError, match=f"{message}.*load_program\\(path\\)"):
+            load_program(other, executable=True)
+        np.testing.assert_array_equal(load_program(other)(coords, features).rows, expected.rows)
+    monkeypatch.setattr(executables, "cpu_device", lambda: None)
+    with pytest.raises(vx.InputError, match="executables are for CPUs"):
+        executables.compiled_here(None, ())
+
+
+@pytest.mark.parametrize("option", ["portable", "executable"])
+def test_options_of_cpus(tmp_path, option):
+    with pytest.raises(vx.InputError, match=f"{option}=True is for platform 'cpu'"):
+        export_program(
+            abs, tmp_path / "a", capacity=8, channels=3, platform="cuda", **{option: True}
+        )
+
+
+def test_a_callback_cannot_be_stored(tmp_path):
+    def model(voxels):
+        shape = jax.ShapeDtypeStruct(voxels.features.shape, jnp.float32)
+        return voxels.replace_features(jax.pure_callback(np.sin, shape, voxels.features))
+
+    with pytest.raises(vx.InputError, match="calls Python back, which a file cannot hold"):
+        export_program(model, tmp_path / "a", capacity=8, channels=3)
+
+
 def chip(*_):
     return HardwareInfo(
         platform="tpu", device_kind="TPU v5 lite", vmem_bytes=2**27, smem_bytes=2**20, cores=1
@@ -137,8 +298,7 @@ def test_a_program_for_a_tpu_holds_its_kernels(tmp_path, monkeypatch):
     )  # fmt: skip
     assert about["device"] == "TPU v5 lite"
     assert [line for line in about["algorithms"] if "windows" not in line] == []
-    with zipfile.ZipFile(path) as archive:
-        text = jax.export.deserialize(bytearray(archive.read("program.stablehlo"))).mlir_module()
+    text = module_in(path)
     # Every layer calls its kernel; those of the same sizes hold it once.
     assert text.count("call @product") == 3
     sorts = text.count('kernel_name = "tile_sort"')  # of the voxels, of fewer ones, and back

@@ -12,28 +12,50 @@ import functools
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 
-_TARGETS = (
-    "voxax_product",
-    "voxax_weight_product",
-    "voxax_depthwise",
-    "voxax_depthwise_gradients",
-    "voxax_extreme_rows",
-    "voxax_find_neighbors",
-    "voxax_sort_rows",
-    "voxax_unique_rows",
-    "voxax_invert_table",
-    "voxax_list_pairs",
-)
+CALLS = {
+    "voxax_product": 1,
+    "voxax_weight_product": 1,
+    "voxax_depthwise": 1,
+    "voxax_depthwise_gradients": 1,
+    "voxax_extreme_rows": 1,
+    "voxax_find_neighbors": 1,
+    "voxax_sort_rows": 1,
+    "voxax_unique_rows": 1,
+    "voxax_invert_table": 1,
+    "voxax_list_pairs": 1,
+}
+"""The functions that XLA calls, by name, each with the version of its interface.
+
+Programs in files call them: raise the version when operands, attributes or results change.
+"""
 _ABI = 4  # of handlers.cc
 
 
 def unavailable() -> str | None:
     """Return the reason why this process cannot use the native kernels, or None."""
     return _loaded()[1]
+
+
+def refusal(calls: Mapping[str, int]) -> str | None:
+    """Return the reason why this process cannot run a program that makes these calls, or None.
+
+    Args:
+      calls: names of functions and the version of each, as in :data:`CALLS`.
+    """
+    reason = unavailable() if calls else None
+    if reason is not None:
+        return reason
+    for name, version in calls.items():
+        if name not in CALLS:
+            return f"this version of voxax has no native function {name}"
+        if version != CALLS[name]:
+            return f"it calls version {version} of {name}, and this voxax has {CALLS[name]}"
+    return None
 
 
 def simd() -> str | None:
@@ -72,7 +94,7 @@ def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
             f"the native kernels were built for XLA's foreign function interface {built[0]}."
             f"{built[1]}, and that of the installed jaxlib is {found}"
         )
-    capsules = [(name, jax.ffi.pycapsule(getattr(library, name))) for name in _TARGETS]
+    capsules = [(name, jax.ffi.pycapsule(getattr(library, name))) for name in CALLS]
     for name, capsule in capsules:
         jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     return library, None

@@ -20,7 +20,8 @@ def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = 
     distributes over devices: it does not partition Pallas kernels.
 
     Programs of ``jax.export`` contain the portable implementation for CPUs too, since they may run
-    where voxax is not installed. The function is not differentiable.
+    where voxax is not installed; :func:`voxax.io.program.export_program` writes others. The
+    function is not differentiable.
 
     Args:
       name: of the primitive, as it appears in a jaxpr.

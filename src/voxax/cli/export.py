@@ -24,6 +24,8 @@ def export(
     batch_size: int = 1,
     dtype: Literal["float32", "bfloat16"] = "float32",
     algorithm: str | None = None,
+    portable: bool = False,
+    executable: bool = False,
 ) -> int:
     """Write a model's forward pass with its weights to a file.
 
@@ -46,6 +48,8 @@ def export(
         batch_size: Scenes of one run.
         dtype: Of the input features.
         algorithm: Request for all convolutions.
+        portable: With --cpu: without native kernels, for machines that do not have them.
+        executable: With --cpu: also the machine code for CPUs like this one.
     """
     from voxax.io.program import export_program
     from voxax.predict import TOPOLOGIES
@@ -63,9 +67,13 @@ def export(
         batch_size=batch_size,
         dtype=dtype,
         algorithm=algorithm,
+        portable=portable,
+        executable=executable,
     )
     size = output.stat().st_size / 2**20
     print(f"{output}: {size:.1f} MB for {about['platform']}, {about['device']}")
+    if cpu:
+        print(f"  native kernels: {', '.join(about['native_kernels']) or 'none'}")
     for line in about["algorithms"]:
         print(f"  {line}")
     return 0

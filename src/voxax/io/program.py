@@ -3,6 +3,9 @@
 :func:`export_program` traces a model for one kind of device, which may be absent, and writes
 StableHLO (``jax.export``) beside the weights; :func:`load_program` runs it where JAX is, with
 neither the model's code nor flax nor a tuning cache.
+
+A program for CPUs calls voxax's native kernels by name. Whatever else a call needs, such as XLA's
+threads, XLA gives it where it runs: the file holds no address of the process that wrote it.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -20,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat, _native
 from voxax._atomic_file import replacing
 from voxax.coords import PAD
 from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError
@@ -28,12 +32,14 @@ from voxax.geometry import Voxels
 from voxax.geometry.input_checks import check_coord_values
 from voxax.geometry.model_step import step_of
 from voxax.hardware import HardwareInfo, describe
+from voxax.io import executable as executables
 from voxax.tuning import Request, algorithms, record_choices, targeting
 
-FORMAT = 1
-"""Of the file; others are refused."""
+FORMAT = 2
+"""Of the file; 1 is read too: its programs for CPUs call no native kernels."""
 
 _PROGRAM, _WEIGHTS, _ABOUT = "program.stablehlo", "weights.npz", "about.json"
+_EXECUTABLE = "executable"
 _WRITTEN = (1980, 1, 1, 0, 0, 0)
 
 
@@ -58,7 +64,8 @@ class Program:
 
     Attributes:
       about: the description in the file: platform, device, capacity, channels, ndim, dtype,
-        batch_size, the versions that wrote it, and the algorithms that it holds.
+        batch_size, the versions that wrote it, the algorithms that it holds, the native kernels
+        that it calls, and what its executable needs.
       call: ``(weights, coords, features) -> arrays``, as exported.
       weights: the state of the model.
     """
@@ -124,12 +131,14 @@ def export_program(
     batch_size: int = 1,
     dtype: Any = "float32",
     algorithm: Request = None,
+    portable: bool = False,
+    executable: bool = False,
 ) -> dict[str, Any]:
     """Write a model's forward pass, traced for one platform, to a file.
 
     For TPUs and GPUs algorithms are chosen for ``device``: what the user's tuning cache knows of
-    it, or the default. A program for CPUs holds plain XLA in place of the native kernels, so that
-    it runs where voxax is not installed.
+    it, or the default. A program for CPUs calls the native kernels, where this process has them,
+    and its algorithms are those that ``jax.jit`` takes here.
 
     Args:
       model: a flax.nnx module, or a function of voxels alone.
@@ -143,12 +152,17 @@ def export_program(
       batch_size: scenes.
       dtype: of the input features.
       algorithm: pins convolutions, see :func:`voxax.algorithms`.
+      portable: a program for CPUs in plain XLA, which runs where the native kernels are not
+        installed, and takes about 20 times as long.
+      executable: store also the machine code that JAX compiles for this CPU, see
+        :func:`load_program`.
 
     Returns:
       The description in the file, :attr:`Program.about`.
 
     Raises:
-      InputError: no such platform or topology, or the model does not return voxels.
+      InputError: no such platform or topology, the model does not return voxels, or it calls
+        what a file cannot hold, such as a Python callback.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
     names = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
@@ -156,9 +170,11 @@ def export_program(
         raise InputError(f"platform {platform!r}: programs are for {', '.join(names)}")
     if capacity < 1 or channels < 1:
         raise InputError(f"capacity {capacity} and channels {channels} must be at least 1")
+    if platform != "cpu" and (portable or executable):
+        option = "portable" if portable else "executable"
+        raise InputError(f"{option}=True is for platform 'cpu', not for {platform!r}")
     hardware = _hardware(names[platform], device)
-    # Programs for CPUs run anywhere: what they hold is chosen for no machine.
-    target = hardware if platform != "cpu" else HardwareInfo("any", "unknown")
+    native = platform == "cpu" and not portable and _native.unavailable() is None
     step = step_of(model, None, False, None, None)
 
     def run(leaves: list[jax.Array], coords: jax.Array, features: jax.Array) -> dict[str, Any]:
@@ -191,12 +207,19 @@ def export_program(
         jax.ShapeDtypeStruct((capacity, channels), jnp.dtype(dtype)),
     )
     with contextlib.ExitStack() as inside:
-        inside.enter_context(targeting(target))
+        if native:
+            inside.enter_context(_compat.exporting_native_calls())
+            inside.enter_context(targeting(hardware, executables.cpu_device()))
+        else:
+            # A portable program runs on any CPU: what it holds is chosen for no machine.
+            chosen_for = HardwareInfo("any", "unknown") if platform == "cpu" else hardware
+            inside.enter_context(targeting(chosen_for))
         inside.enter_context(_compat.fresh_trace())
         if algorithm is not None:
             inside.enter_context(algorithms(forward=algorithm, depthwise_forward=algorithm))
         choices = inside.enter_context(record_choices())
-        exported = jax.export.export(jax.jit(run), platforms=[platform])(*shapes)
+        exported = _exported(jax.jit(run), platform, shapes)
+    calls = sorted(set(re.findall(r"custom_call @(voxax_\w+)", exported.mlir_module())))
     about = {
         "format": FORMAT,
         "platform": platform,
@@ -212,27 +235,41 @@ def export_program(
             f"{c.problem.layer.num_offsets} taps: {c.algorithm} {dict(c.parameters)}"
             for c in choices
         ],
+        "native_kernels": {name: _native.CALLS[name] for name in calls},
     }
-    _write(Path(path), exported, leaves, about)
+    machine_code = None
+    if executable:
+        machine_code, about["executable"] = executables.compiled_here(exported, shapes)
+    _write(Path(path), exported, leaves, about, machine_code)
     return about
 
 
-def load_program(path: str | Path) -> Program:
+def load_program(path: str | Path, *, executable: bool = False) -> Program:
     """Load a program that :func:`export_program` wrote.
+
+    Args:
+      path: of the file.
+      executable: run the machine code in the file, instead of compiling the program. It may do
+        anything: ask for it only with files that you trust.
 
     Raises:
       FileFormatError: no such file, or another format.
-      InputError: the program is for a platform that this process does not have.
+      InputError: the program is for a platform that this process does not have, or calls native
+        kernels that this process does not have in the same version; with ``executable``, the file
+        has none, or one for other CPUs or another version of JAX.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
+    machine_code = None
     try:
         with zipfile.ZipFile(path) as archive:
             about = json.loads(archive.read(_ABOUT))
-            if about.get("format") != FORMAT:
+            if about.get("format") not in (1, FORMAT):
                 raise FileFormatError(
-                    f"{path} has format {about.get('format')}, this version reads {FORMAT}"
+                    f"{path} has format {about.get('format')}, this version reads 1 and {FORMAT}"
                 )
             program, stored = archive.read(_PROGRAM), archive.read(_WEIGHTS)
+            if executable and "executable" in about:
+                machine_code = archive.read(_EXECUTABLE)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, FileFormatError):
             raise
@@ -243,13 +280,50 @@ def load_program(path: str | Path) -> Program:
         raise InputError(
             f"{path} is for {about['platform']}, which this process has not: {error}"
         ) from error
+    reason = _native.refusal(about.get("native_kernels", {}))
+    if reason is not None:
+        raise InputError(
+            f"{path} calls voxax's native kernels, and cannot here: {reason}; or export it again, "
+            "with portable=True (voxax export --portable) for machines without them"
+        )
     with np.load(BytesIO(stored)) as arrays:
         weights = [arrays[f"w{i}"] for i in range(len(arrays.files))]
     # NumPy's files have no bfloat16: the dtypes are stored separately.
     weights = [w.view(jnp.dtype(d)) for w, d in zip(weights, about["weight_dtypes"], strict=True)]
+    placed = jax.device_put(weights, device)
+    if machine_code is not None:
+        return Program(
+            about, executables.loaded(machine_code, about["executable"], len(weights)), placed
+        )
+    if executable:
+        raise InputError(
+            f"{path} holds no executable: export it with executable=True (voxax export "
+            "--executable), or load it without"
+        )
     with _needing_flatbuffers():
         exported = jax.export.deserialize(bytearray(program))
-    return Program(about, jax.jit(exported.call), jax.device_put(weights, device))
+    return Program(about, jax.jit(exported.call), placed)
+
+
+def _exported(function: Any, platform: str, shapes: tuple[Any, ...]) -> Any:
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in _native.CALLS]
+    try:
+        return jax.export.export(function, platforms=[platform], disabled_checks=allowed)(*shapes)
+    except NotImplementedError as error:
+        if "host_callbacks" not in str(error):
+            raise
+        raise InputError(
+            "the model calls Python back, which a file cannot hold: leave out jax.pure_callback, "
+            "jax.debug.print and their like"
+        ) from error
+    except ValueError as error:
+        calls = sorted(set(re.findall(r"custom_call @(\w+)", str(error))))
+        if "custom calls" not in str(error) or not calls:
+            raise
+        raise InputError(
+            f"the model calls {', '.join(calls)}, which a file cannot hold: other versions of JAX "
+            "may not have it"
+        ) from error
 
 
 def _is_key(leaf: Any) -> bool:
@@ -261,11 +335,13 @@ def _hardware(platform: str, device: str | None) -> HardwareInfo:
         if platform != "tpu":
             raise InputError(f"device {device!r} is the topology of a TPU, not of a {platform}")
         return describe(device)
-    here = describe()
+    here = describe(executables.cpu_device()) if platform == "cpu" else describe()
     return here if here.platform == platform else HardwareInfo(platform, "unknown")
 
 
-def _write(path: Path, exported: Any, leaves: list[Any], about: dict[str, Any]) -> None:
+def _write(
+    path: Path, exported: Any, leaves: list[Any], about: dict[str, Any], machine_code: bytes | None
+) -> None:
     with _needing_flatbuffers():
         program = bytes(exported.serialize())
     arrays = [np.asarray(leaf) for leaf in leaves]
@@ -279,6 +355,8 @@ def _write(path: Path, exported: Any, leaves: list[Any], about: dict[str, Any]) 
         _PROGRAM: program,
         _WEIGHTS: stored.getvalue(),
     }
+    if machine_code is not None:
+        parts[_EXECUTABLE] = machine_code
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, data in parts.items():
             archive.writestr(zipfile.ZipInfo(name, _WRITTEN), data)

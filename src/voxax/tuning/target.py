@@ -12,17 +12,21 @@ import jax
 
 from voxax.hardware import HardwareInfo, describe
 
-_target: contextvars.ContextVar[HardwareInfo | None]
+_target: contextvars.ContextVar[tuple[HardwareInfo, Any | None] | None]
 _target = contextvars.ContextVar("voxax_target", default=None)
 
 
 @contextlib.contextmanager
-def targeting(hardware: HardwareInfo) -> Iterator[None]:
-    """Inside, programs of its platform are for this hardware; nothing is measured for it.
+def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[None]:
+    """Inside, programs of its platform are for this hardware.
 
     Programs that were traced before would be found again: see :func:`voxax._compat.fresh_trace`.
+
+    Args:
+      hardware: facts about it.
+      device: measures for it; None measures nothing.
     """
-    token = _target.set(hardware)
+    token = _target.set((hardware, device))
     try:
         yield
     finally:
@@ -31,18 +35,18 @@ def targeting(hardware: HardwareInfo) -> Iterator[None]:
 
 def target_platform() -> str:
     """The platform that programs are most likely for."""
-    hardware = _target.get()
-    return jax.default_backend() if hardware is None else hardware.platform
+    target = _target.get()
+    return jax.default_backend() if target is None else target[0].platform
 
 
 def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
     """Facts about the device that runs ``platform`` here, and the device.
 
-    The device is None where this process has none, and for hardware of :func:`targeting`.
+    The device is None where this process has none, and that of :func:`targeting` inside it.
     """
-    hardware = _target.get()
-    if hardware is not None and hardware.platform == platform:
-        return hardware, None
+    target = _target.get()
+    if target is not None and target[0].platform == platform:
+        return target
     return _present(platform)
 
 
