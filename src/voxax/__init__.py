@@ -3,6 +3,7 @@
 import importlib
 
 from voxax import hardware as hardware
+from voxax._shared_names import share_names
 from voxax._version import __version__ as __version__
 from voxax.coords import PAD as PAD
 from voxax.coords import bucket_capacity as bucket_capacity
@@ -46,6 +47,8 @@ from voxax.products import explain as explain
 from voxax.products import tune as tune
 from voxax.tuning import algorithms as algorithms
 from voxax.tuning import reload_environment as reload_environment
+
+share_names(__name__)
 
 
 def __getattr__(name: str) -> object:
