@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax.algorithms.kernel import Parameters, Problem, Product, Views
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, bits_of
 from voxax.hardware import HardwareInfo
 
 
@@ -17,9 +18,17 @@ def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
     """The reason why XLA cannot multiply the problem's dtype, or None."""
     del hardware
     dtype = jnp.dtype(problem.dtype)
-    if jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jnp.integer):
-        return None
-    return f"multiplies floating-point or integer features, got {problem.dtype}"
+    if not (jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jnp.integer)):
+        return f"multiplies floating-point or integer features, got {problem.dtype}"
+    # XLA unpacks the elements of a sum, but not those of a matrix product.
+    if problem.layer.kind != "depthwise" and bits_of(dtype) < 8:
+        return (
+            f"multiplies elements of at least 8 bits, got {problem.dtype}: convert features and "
+            "weight, to int8 or bfloat16 for example"
+        )
+    if np.zeros((), dtype).astype(np.float32) != 0:
+        return f"needs zero for missing neighbors, which {problem.dtype} does not have"
+    return None
 
 
 def table_name(problem: Problem) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -11,8 +12,35 @@ from voxax.errors import MissingExtraError, VoxaxError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
 
-    0 is success, 2 a mistake in the request (one line names it), 130 an interruption.
+    0 is success, 2 a mistake in the request (one line names it), 130 an interruption, 141 a reader
+    that closed the pipe, such as ``head``.
     """
+    try:
+        try:
+            return _told(arguments)
+        finally:
+            sys.stdout.flush()  # or Python does at its end, and prints the error
+    except BrokenPipeError:
+        if not _discard_closed_outputs():
+            raise
+        return 141  # as of a process that the signal SIGPIPE ends
+
+
+def _discard_closed_outputs() -> bool:
+    """Send outputs without a reader to nowhere; False if there is none."""
+    closed = []
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            closed.append(stream.fileno())
+    with open(os.devnull, "w") as nowhere:
+        for number in closed:
+            os.dup2(nowhere.fileno(), number)
+    return bool(closed)
+
+
+def _told(arguments: Sequence[str] | None) -> int:
     try:
         return _run(arguments)
     except KeyboardInterrupt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +36,7 @@ def bench(
     peak rate. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
 
     Args:
-        workload: Model and voxels; --model may also be FILE.py:NAME.
+        workload: Model and voxels.
         tpu: Generations with commas between them, of v4, v5e, v5p, v6e, 7x.
         algorithm: Of all convolutions, such as implicit_gemm; else what voxax would choose.
         most: Kernels to print.
@@ -83,10 +82,6 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
 
     import voxax as vx
 
-    place, _, name = arguments["model"].rpartition(":")
-    if place.endswith(".py"):
-        sys.path.insert(0, str(Path(place).resolve().parent))
-        arguments["model"] = f"{Path(place).stem}:{name}"
     workload = Workload(**arguments, file=None if file is None else Path(file))
     built = workload.build()
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
 
+from voxax.cli.python_target import as_input_error, attribute, load_module
 from voxax.errors import InputError
 
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+[0-9]*)\[(?P<shape>[0-9, ]*)\]")
@@ -37,7 +35,7 @@ def check(
     input fails, 3 when the checker itself does.
 
     Args:
-        target: what to check, as FILE.py:NAME. The file is imported.
+        target: what to check, as FILE.py:NAME or package.module:NAME. The file is imported.
         inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
             value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
             function that returns the tuple of all inputs. Arrays are tensors where the target is
@@ -53,8 +51,8 @@ def check(
     # What the file prints must not stand in the middle of a report for machines.
     machine = format != "text"
     with contextlib.redirect_stdout(sys.stderr) if machine else contextlib.nullcontext():
-        module, name = _load(target)
-        found = _target(_attribute(module, name))
+        module, name = load_module(target, "what to check")
+        found = _target(attribute(module, name, "what to check"))
         torch = _of_torch(found, module)
         examples = [_inputs(tokens, module, torch) for tokens in (inputs, *also)]
         try:
@@ -79,7 +77,7 @@ def _target(found: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(found, type) or not issubclass(found, torch.nn.Module):
         return found
-    with _as_input_error(f"{found.__name__}()"):
+    with as_input_error(f"{found.__name__}()"):
         return found()
 
 
@@ -106,52 +104,12 @@ def _show(report: Any) -> None:
         console.print(Text(text, style=style))
 
 
-def _load(target: str) -> tuple[Any, str]:
-    path, _, name = target.rpartition(":")
-    if not path or not name:
-        raise InputError(f"what to check is FILE.py:NAME, got {target!r}")
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(file.stem, module)
-    sys.path.insert(0, str(file.parent))  # its own imports, as `python FILE.py` finds them
-    with _as_input_error(f"importing {path}"):
-        spec.loader.exec_module(module)
-    return module, name
-
-
-@contextlib.contextmanager
-def _as_input_error(doing: str) -> Iterator[None]:
-    """Turn errors of the user's own code into errors of the input."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        raise InputError(
-            f"{doing} raises {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
-        ) from error
-
-
-def _attribute(module: Any, name: str) -> Any:
-    found = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            known = ", ".join(n for n in vars(module) if not n.startswith("_"))
-            raise InputError(f"{module.__file__} has no {name}; it has {known}")
-        found = getattr(found, part)
-    return found
-
-
 def _inputs(tokens: tuple[str, ...], module: Any, torch: bool) -> tuple[Any, ...]:
     values: list[Any] = []
     for token in tokens:
         if token.startswith("@"):
-            found = _attribute(module, token[1:])
-            with _as_input_error(f"calling {token}"):
+            found = attribute(module, token[1:], token)
+            with as_input_error(f"calling {token}"):
                 found = found() if callable(found) else found
             values += found if isinstance(found, tuple) else [found]
         else:

@@ -35,8 +35,9 @@ def export(
     default; --algorithm pins them, for example the TPU's own kernels by implicit_gemm.
 
     Args:
-        model: MinkUNet14, MinkUNet18, MinkUNet34, or package.module:name: a model on Voxels, or a
-            function without arguments that makes one. A named model has random weights.
+        model: MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on
+            Voxels, or a function without arguments that makes one. A named model has random
+            weights.
         capacity: Voxels that the program takes at most.
         output: The file.
         tpu: For this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from voxax.cli.python_target import as_input_error, attribute, load_module
 from voxax.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class Workload:
     """A model, and the voxels that it runs on."""
 
     model: str = "MinkUNet18"
-    """MinkUNet14, MinkUNet18, MinkUNet34, or package.module:name: a model on Voxels, or a
-    function without arguments that makes one."""
+    """MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on
+    Voxels, or a function without arguments that makes one."""
     workload: Literal["lidar", "indoor", "airborne", "surface"] | None = None
     """Voxels of a recorded scene; lidar by default."""
     file: Path | None = None
@@ -119,21 +119,12 @@ class Built:
 
 
 def _found(path: str) -> Callable[..., Any]:
-    """Import the model ``package.module:name``, or call the function of that name for it."""
-    module_name, _, name = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as with ``python -m``
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
-        raise InputError(f"--model {path}: {module_name!r} cannot be imported: {error}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise InputError(f"--model {path}: {module_name} has no {name!r}")
-        found = getattr(found, part)
+    """Import the model at a path, or call the function of that name for it."""
+    module, name = load_module(path, "--model")
+    found = attribute(module, name, f"--model {path}")
     if callable(found) and _takes(found, 0):
-        found = found()
+        with as_input_error(f"calling {name}()"):
+            found = found()
     if not callable(found) or isinstance(found, type) or not _takes(found, 1):
         raise InputError(
             f"--model {path} is neither a model on Voxels nor a function without arguments that "
@@ -185,7 +176,8 @@ def model_of(name: str, channels: int, classes: int) -> Callable[..., Any]:
         return _found(name)
     if name not in _MODELS:
         raise InputError(
-            f"--model {name} is unknown: give {', '.join(_MODELS)} or package.module:name"
+            f"--model {name} is unknown: give {', '.join(_MODELS)}, FILE.py:NAME or "
+            "package.module:NAME"
         )
     from voxax import models
 

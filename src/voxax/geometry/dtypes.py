@@ -6,6 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from voxax.errors import AlgorithmError, InputError
+
 
 def accumulator(dtype: Any) -> Any:
     """float32 for half precision, int32 for bools and 8- and 16-bit integers; any other itself.
@@ -39,6 +41,31 @@ def wide_fraction(dtype: Any) -> Any:
     return accumulator(fraction_dtype(dtype))
 
 
+def common_dtype(*dtypes: Any) -> Any:
+    """The dtype in which operands of these dtypes are multiplied.
+
+    Raises:
+      AlgorithmError: JAX promotes them to none, as int4 and float32.
+    """
+    try:
+        return jnp.promote_types(*dtypes)
+    except ValueError as error:
+        names = " and ".join(jnp.dtype(dtype).name for dtype in dtypes)
+        raise AlgorithmError(
+            f"features and weight of {names} have no common dtype: convert one of them with "
+            f".astype(...). JAX says: {error}"
+        ) from error
+
+
+def bits_of(dtype: Any) -> int:
+    """Bits of one element; int4 has 4, though NumPy stores it in a byte."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.finfo(dtype).bits
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits
+    return 8 * jnp.dtype(dtype).itemsize
+
+
 def product_dtype(dtype: Any) -> Any:
     """Dtype of a product of two operands of ``dtype``: int32 for 8- and 16-bit integers, whose
     sums would not fit; otherwise ``dtype`` (accumulated wide, then rounded once)."""
@@ -46,7 +73,15 @@ def product_dtype(dtype: Any) -> Any:
 
 
 def limits(dtype: Any) -> tuple[Any, Any]:
-    """The smallest and the largest value of a dtype; infinities where it has them."""
+    """The smallest and the largest value of a dtype; infinities where it has them.
+
+    Raises:
+      InputError: complex numbers have no order.
+    """
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise InputError(
+            f"features of {jnp.dtype(dtype).name} have no order, and so no minimum or maximum"
+        )
     if jnp.issubdtype(dtype, jnp.floating):
         return -jnp.inf, jnp.inf
     if jnp.dtype(dtype).kind == "b":

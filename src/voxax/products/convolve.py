@@ -25,7 +25,7 @@ from voxax.algorithms.rows import zeros
 from voxax.coords import box_offsets
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelSpec
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_map import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
@@ -72,7 +72,7 @@ def convolve(
       that is an integer of 8 or 16 bits.
     """
     features, kernel_map = kernel_map.with_halo(features)
-    dtype = jnp.promote_types(features.dtype, weight.dtype)
+    dtype = common_dtype(features.dtype, weight.dtype)
     kind = _KINDS[weight.ndim]
     requests = _requests(kind, fwd_algo, dgrad_algo, wgrad_algo)
     tunes = autotune_mode() != "off"
@@ -216,7 +216,7 @@ def convolve_modulated(
       and taps added, in at least float32.
     """
     features, kernel_map = kernel_map.with_halo(features)
-    dtype = jnp.promote_types(features.dtype, weight.dtype)
+    dtype = common_dtype(features.dtype, weight.dtype)
     wide, neighbors = accumulator(dtype), kernel_map.neighbors
     # A factor without a pair, NaN included, reaches no result and no gradient.
     scale = jnp.where(neighbors >= 0, factors, jnp.zeros((), factors.dtype)).astype(wide)
@@ -281,7 +281,7 @@ def convolve_sized(
     Returns:
       ``[B, *outputs, C_out]``.
     """
-    dtype = jnp.promote_types(x.dtype, weight.dtype)
+    dtype = common_dtype(x.dtype, weight.dtype)
     requests = _requests("dynamic", method, method, method)
     grid = x.shape[:-1]
     outputs = output_grid(grid, spec.stride)

@@ -13,7 +13,7 @@ import numpy as np
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError, check_known
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.arguments import add_bias, check_shape
 from voxax.nn.dynamic.grid_taps import as_places, centers, fetch, grid_spec, scan_taps
@@ -85,7 +85,7 @@ def deform_conv(
     number, grid = spec.num_offsets, x.shape[:-1]
     outputs = output_grid(grid, spec.stride)
     offsets, mask, parts = _by_part(offsets, mask, outputs, number, ndim, channels)
-    dtype = x.dtype if weight is None else jnp.promote_types(x.dtype, weight.dtype)
+    dtype = x.dtype if weight is None else common_dtype(x.dtype, weight.dtype)
     wide = accumulator(dtype)
     mask = _modulated(mask, modulation, wide)
 

@@ -21,7 +21,7 @@ from voxax.algorithms.dynamic.grid import box_conv, output_grid
 from voxax.algorithms.kernel import Uniform
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelSpec
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.nn.arguments import add_bias
 from voxax.nn.dynamic.grid_taps import grid_axes, grid_spec, sampled_conv
@@ -305,7 +305,7 @@ def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> j
             f"mixture of shape {mixture.shape}: expected {[*outputs, count]} or, for each scene, "
             f"{[outputs[0], count]}"
         )
-    mixture = mixture.astype(jnp.promote_types(x.dtype, weight.dtype))
+    mixture = mixture.astype(common_dtype(x.dtype, weight.dtype))
     if mixture.shape == (outputs[0], count) and not whole:
         # Few weights: they are mixed themselves, and each scene has one convolution.
         kernels, exactly = weight.astype(mixture.dtype), precision_name(precision)
@@ -454,7 +454,7 @@ def bank_conv(
     sizes = jnp.clip(sizes, 0, len(counts) - 1)
     chosen, nearest = choose_bank(sizes, spec, bank)
     mine = nearest[sizes]
-    dtype = jnp.promote_types(x.dtype, weight.dtype)
+    dtype = common_dtype(x.dtype, weight.dtype)
     x, weight = x.astype(dtype), weight.astype(dtype)
     fine = len(counts) if coarse_from is None else max(1, coarse_from)
     kernels = [

@@ -20,7 +20,7 @@ from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import hard_mask, soft_mask
 from voxax.products.convolve import precision_name, sized_spec
@@ -87,7 +87,7 @@ def sampled_conv(
     """
     outputs = output_grid(x.shape[:-1], spec.stride)
     ndim, taps = len(spec.stride), spec.num_offsets
-    dtype = jnp.promote_types(x.dtype, weight.dtype)
+    dtype = common_dtype(x.dtype, weight.dtype)
     dilation, offsets, mask = _checked(dilation, offsets, mask, outputs, taps, ndim)
     wide = accumulator(dtype)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)

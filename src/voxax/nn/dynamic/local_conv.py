@@ -12,7 +12,7 @@ from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.nn.arguments import check_shape
 from voxax.nn.dynamic.grid_taps import grid_spec, scan_taps
 
@@ -63,7 +63,7 @@ def local_conv(
             f"kernels of shape {tuple(kernels.shape)} have {groups} groups, which {channels} "
             "channels cannot be split into: give a divisor"
         )
-    dtype = jnp.promote_types(x.dtype, kernels.dtype)
+    dtype = common_dtype(x.dtype, kernels.dtype)
     wide = accumulator(dtype)
 
     def add(total: jax.Array, tap: tuple[jax.Array, jax.Array]) -> jax.Array:

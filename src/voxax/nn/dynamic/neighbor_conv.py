@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.errors import InputError, check_known
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.neighbors import Neighbors
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import gather_rows
@@ -87,7 +87,7 @@ def neighbor_conv(
         )
     if not all(jnp.issubdtype(a.dtype, jnp.floating) for a in (x, weight)):
         raise InputError(f"features of {x.dtype} and weight of {weight.dtype}: give floats")
-    dtype = jnp.promote_types(x.dtype, weight.dtype)
+    dtype = common_dtype(x.dtype, weight.dtype)
     wide = accumulator(dtype)
     options = {"precision": precision_name(precision), "preferred_element_type": wide}
     channels, c_out = weight.shape[1:]

@@ -12,6 +12,7 @@ from voxax import _compat
 from voxax.algorithms.dynamic.grid import box_conv
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
+from voxax.geometry.dtypes import common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.arguments import add_bias
 from voxax.nn.dynamic.dynamic_conv import check_operands
@@ -102,7 +103,7 @@ def selected_stride_conv(
     if not _compat.is_traced(known) and not bool(jnp.all(known)):
         other = int(stride[jnp.argmin(known)])
         raise InputError(f"stride {other} occurs, strides={values} does not list it")
-    spatial, dtype = x.shape[1:-1], jnp.promote_types(x.dtype, weight.dtype)
+    spatial, dtype = x.shape[1:-1], common_dtype(x.dtype, weight.dtype)
     ndim = len(spatial)
     spacing = per_axis(dilation, ndim, "dilation")
     largest = [-(-n // min(values)) for n in spatial]

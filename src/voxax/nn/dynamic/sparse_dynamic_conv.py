@@ -12,7 +12,7 @@ import numpy as np
 from voxax import _compat
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import reaching_size, soft_mask
 from voxax.nn.arguments import by_product, check_weight, output_voxels, request_map
@@ -133,7 +133,7 @@ def sparse_dynamic_conv(
     def products(of: KernelMap) -> jax.Array:
         source, of = of.with_halo(voxels.features)
         if masked:
-            dtype = jnp.promote_types(source.dtype, bank.dtype)
+            dtype = common_dtype(source.dtype, bank.dtype)
             limited, factors = _factors(of, sizes, tau, mask, accumulator(dtype))
             return convolve_modulated(source, bank, factors, limited, **requests)
         if tau is not None and sizes is not None:
@@ -241,7 +241,7 @@ def _strategy(method: Request, mask: Any) -> str:
 def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:
     """Raise :class:`InputError` where a fraction would multiply integers."""
     given = [name for name, value in factors.items() if value is not None]
-    if given and not jnp.issubdtype(jnp.promote_types(features.dtype, weight.dtype), jnp.inexact):
+    if given and not jnp.issubdtype(common_dtype(features.dtype, weight.dtype), jnp.inexact):
         raise InputError(
             f"{', '.join(given)} with features of {features.dtype} and a weight of "
             f"{weight.dtype}: factors need floating-point operands; cast one of them"
