@@ -182,7 +182,6 @@ _trace_token = jax.make_user_context(None)
 _environment_token = jax.make_user_context(0)
 overlay: Any = jax.make_user_context(())
 _tokens = itertools.count(1)
-batchers = batching.primitive_batchers  # (args, dims, **params) -> (out, out_dim), or lists
 
 
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
@@ -210,15 +209,44 @@ def retrace_everything() -> None:
 def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Mark arrays inside ``shard_map`` as varying over every axis that one of them varies over.
 
-    Outside of it they are returned unchanged. Without the mark, the gradient of an operand that all
-    shards share would be that of one shard, and not their sum.
+    Without the mark, the gradient of an operand that all shards share would be that of one shard,
+    and not their sum. Outside of it arrays that are split over explicit axes are gathered.
     """
+    arrays = gathered(arrays)
     axes = frozenset().union(*(_varying(jax.typeof(x)) for x in arrays))
     missing = [tuple(sorted(axes - _varying(jax.typeof(x)))) for x in arrays]
     return tuple(
         jax.lax.pcast(x, lacks, to="varying") if lacks else x
         for x, lacks in zip(arrays, missing, strict=True)
     )
+
+
+def gathered(tree: Any) -> Any:
+    """The arrays of a tree, those that are split over explicit axes of a mesh in one piece each.
+
+    Sizes and places in such arrays are part of their type, and no operation on coordinates has a
+    rule for split rows. Arrays over automatic axes, and those inside ``shard_map``, are left alone.
+    """
+
+    def whole(leaf: Any) -> Any:
+        spec = _explicit_spec(leaf)
+        return (
+            _resharded(leaf, jax.typeof(leaf).sharding.mesh, [None] * len(spec)) if spec else leaf
+        )
+
+    return jax.tree.map(whole, tree)
+
+
+def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
+    """The explicit mesh axes of each dimension of an array; empty where none is split."""
+    sharding = getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
+    spec = tuple(getattr(sharding, "spec", ()))
+    return spec if any(axes is not None for axes in spec) else ()
+
+
+def _resharded(leaf: Any, mesh: Any, spec: Sequence[Any]) -> Any:
+    partitions = jax.sharding.PartitionSpec(*spec)
+    return jax.sharding.reshard(leaf, jax.sharding.NamedSharding(mesh, partitions))
 
 
 def _varying(aval: Any) -> frozenset[Any]:
@@ -269,7 +297,33 @@ def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> Non
     """Set JAX's rules of differentiation and batching for a primitive."""
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    batchers[primitive] = batch
+    set_batch_rule(primitive, batch)
+
+
+def set_batch_rule(primitive: Primitive, batch: Callable[..., Any]) -> None:
+    """Set the rule of ``vmap``: ``(operands, dims, **params) -> (out, out_dim)``, or lists.
+
+    A batch that is split over explicit axes of a mesh is gathered, and its results are split.
+    """
+
+    def rule(args: Any, dims: Any, **params: Any) -> Any:
+        outs, out_dims = batch(gathered(args), dims, **params)
+        for x, dim in zip(args, dims, strict=True):
+            spec = _explicit_spec(x)
+            if dim is not None and spec and spec[dim] is not None:
+                mesh, axes = jax.typeof(x).sharding.mesh, spec[dim]
+
+                def split(out: Any, at: int, mesh: Any = mesh, axes: Any = axes) -> Any:
+                    return _resharded(
+                        out, mesh, [axes if i == at else None for i in range(out.ndim)]
+                    )
+
+                if primitive.multiple_results:
+                    return [split(*each) for each in zip(outs, out_dims, strict=True)], out_dims
+                return split(outs, out_dims), out_dims
+        return outs, out_dims
+
+    batching.primitive_batchers[primitive] = rule
 
 
 def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any]) -> None:
@@ -402,14 +456,20 @@ def _is_partitioned(context: Any) -> bool:
 
 
 def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
-    """The abstract value of an output that varies over the same mesh axes as ``operand``."""
-    if not _varying(operand):
+    """The abstract value of an output in one piece, on the same mesh as ``operand``; it varies over
+    the same axes of an enclosing ``shard_map``."""
+    mesh = operand.sharding.mesh
+    explicit = jax.sharding.AxisType.Explicit in (getattr(mesh, "axis_types", None) or ())
+    if not _varying(operand) and not explicit:
         return jax.core.ShapedArray(out.shape, out.dtype)
     unsharded = jax.sharding.PartitionSpec(*(None,) * len(out.shape))
+    placed = jax.sharding.NamedSharding(mesh, unsharded)
+    if not _varying(operand):
+        return jax.core.ShapedArray(out.shape, out.dtype, sharding=placed)
     return jax.core.ShapedArray(
         out.shape,
         out.dtype,
-        sharding=jax.sharding.NamedSharding(operand.sharding.mesh, unsharded),
+        sharding=placed,
         manual_axis_type=operand.manual_axis_type,  # pyright: ignore[reportCallIssue]
     )
 

@@ -48,7 +48,7 @@ def test_dtypes_without_a_common_one(dtype):
         F.spatially_sparse_conv(voxels(dtype), weight("float32"), 3)
     with pytest.raises(vx.AlgorithmError, match=told):
         dynamic_conv(grid, kernel, size=jnp.ones((1, 4, 4), jnp.int32))
-    with pytest.raises(vx.AlgorithmError, match=told):
+    with pytest.raises(vx.VoxaxError, match=f"{dtype} and .*float32"):
         deform_conv(grid, kernel, jnp.zeros((1, 4, 4, 9, 2)))
 
 
@@ -56,5 +56,3 @@ def test_complex_numbers_have_no_order():
     for reduction in ("max", "min"):
         with pytest.raises(vx.InputError, match="complex64 have no order"):
             F.global_pool(voxels("complex64"), reduction)
-    with pytest.raises(vx.InputError, match="complex64 have no order"):
-        F.max_pool(voxels("complex64"), 2)

@@ -64,7 +64,7 @@ def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = 
         body = native if _native.unavailable() is None else portable
         return body(*args, **static)
 
-    _compat.batchers[primitive] = batch
+    _compat.set_batch_rule(primitive, batch)
     ours, others = lowered(on_cpu), lowered(portable)
     _compat.register_lowering(primitive, "cpu", ours, ours, others)
     _compat.register_lowering(primitive, None, others, others, others)
