@@ -13,7 +13,7 @@ import functools
 import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.core
@@ -25,6 +25,8 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 Primitive = _extend_core.Primitive
 Zero = ad.Zero
 is_undefined_primal = ad.is_undefined_primal
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
@@ -235,6 +237,19 @@ def gathered(tree: Any) -> Any:
         )
 
     return jax.tree.map(whole, tree)
+
+
+def on_whole_arrays(function: _Function) -> _Function:
+    """Let a function gather its arguments first, see :func:`gathered`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        given = args, options
+        if any(_explicit_spec(leaf) for leaf in jax.tree.leaves(given)):
+            args, options = gathered(given)
+        return function(*args, **options)
+
+    return cast("_Function", call)
 
 
 def _explicit_spec(leaf: Any) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """Voxels, points, and the kernel maps between sets of voxels."""
 
-from voxax._shared_names import share_names
+from voxax._shared_names import share_names as _share_names
 from voxax.geometry.bev import to_bev as to_bev
 from voxax.geometry.build import MAP_BUILT_EVENT as MAP_BUILT_EVENT
 from voxax.geometry.build import kernel_map as kernel_map
@@ -43,4 +43,4 @@ from voxax.geometry.voxels import to_dense as to_dense
 from voxax.geometry.voxels import unbatch as unbatch
 from voxax.geometry.voxels import voxelize as voxelize
 
-share_names(__name__)
+_share_names(__name__)

@@ -10,6 +10,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from voxax import _compat
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_known
 from voxax.geometry.origin import Origin
@@ -20,6 +21,7 @@ BevReduction = Literal["sum", "mean", "max", "min", "concat"]
 BEV_REDUCTIONS = ("sum", "mean", "max", "min", "concat")
 
 
+@_compat.on_whole_arrays
 def to_bev(
     voxels: Voxels,
     axis: int = -1,

@@ -45,6 +45,7 @@ MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
 
 
+@_compat.on_whole_arrays
 def kernel_map(
     voxels: Voxels,
     kernel_size: int | Sequence[int] = 3,

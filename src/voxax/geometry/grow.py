@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.coords import COORD_LIMIT, PAD, in_range, is_valid
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError, check_known
@@ -33,6 +34,7 @@ CoarseReduction = Literal["mean", "sum", "max", "min"]
 COARSE_REDUCTIONS = ("mean", "sum", "max", "min")
 
 
+@_compat.on_whole_arrays
 def dilate(
     voxels: Voxels,
     kernel_size: int | Sequence[int] = 3,
@@ -110,6 +112,7 @@ def _grown(
     )
 
 
+@_compat.on_whole_arrays
 def refine(
     voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
 ) -> Voxels:
@@ -141,6 +144,7 @@ def refine(
     return Voxels(geometry, gather_rows(voxels.features, rows), voxel_size, voxels.origin)
 
 
+@_compat.on_whole_arrays
 def coarsen(
     voxels: Voxels,
     factor: int | Sequence[int] = 2,

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.coords import COORD_LIMIT, find_neighbors, find_rows
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, product_dtype
@@ -52,6 +53,7 @@ def devoxelize(
 ) -> jax.Array: ...
 
 
+@_compat.on_whole_arrays
 def devoxelize(
     voxels: Voxels,
     positions: Any,
@@ -93,6 +95,7 @@ def devoxelize(
     return positions.replace_features(features) if isinstance(positions, Points) else features
 
 
+@_compat.on_whole_arrays
 def splat(
     positions: Any,
     features: Any,

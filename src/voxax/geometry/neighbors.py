@@ -70,6 +70,7 @@ class Neighbors:
             )
 
 
+@_compat.on_whole_arrays
 def radius_search(
     points: Points,
     queries: Points | None = None,
@@ -108,6 +109,7 @@ def radius_search(
     return found
 
 
+@_compat.on_whole_arrays
 def knn_search(
     points: Points,
     queries: Points | None = None,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from voxax import _compat
 from voxax.coords import CURVES, Curve, sort_by_curve
 from voxax.errors import check_known
 from voxax.geometry.voxels import Voxels
@@ -26,6 +27,7 @@ class CurveOrder(NamedTuple):
     inverse: jax.Array
 
 
+@_compat.on_whole_arrays
 def curve_order(voxels: Voxels, curve: Curve = "morton") -> CurveOrder:
     """Order the rows of ``voxels`` along a curve: scene by scene, padding last.
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.coords import COORD_LIMIT, compact_rows, is_valid
 from voxax.coords.ordering import sort_distinct
 from voxax.errors import InputError
@@ -18,6 +19,7 @@ from voxax.geometry.regroup import choose_capacity, gather_rows, new_geometry
 from voxax.geometry.voxels import Voxels
 
 
+@_compat.on_whole_arrays
 def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
     """The voxels where ``mask`` is true.
 
@@ -40,6 +42,7 @@ def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
     return _kept(voxels, mask, capacity, voxels.capacity)
 
 
+@_compat.on_whole_arrays
 def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -> Voxels:
     """The ``k`` voxels with the highest scores of every scene, or all where it has fewer.
 
@@ -69,6 +72,7 @@ def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -
     return _kept(voxels, best, capacity, min(voxels.capacity, k * voxels.batch_size))
 
 
+@_compat.on_whole_arrays
 def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) -> Voxels:
     """The voxels inside the box ``low <= coordinate < high``.
 

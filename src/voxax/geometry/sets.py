@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.coords import compact_rows, is_valid
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
@@ -38,6 +39,7 @@ JOINS = ("same", "union", "intersection")
 Rows = tuple[jax.Array, ...]
 
 
+@_compat.on_whole_arrays
 def union(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
@@ -61,6 +63,7 @@ def union(
     return _merged((a, b), "union", reduction, capacity)
 
 
+@_compat.on_whole_arrays
 def intersection(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
@@ -112,6 +115,7 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
     return dataclasses.replace(first, geometry=geometry).replace_features(features)
 
 
+@_compat.on_whole_arrays
 def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
     """Read ``voxels`` at the coordinates of ``out_voxels``; zero where a voxel is missing.
 

@@ -237,6 +237,7 @@ def _summable(features: jax.Array) -> jax.Array:
     return features.astype(product_dtype(features.dtype))
 
 
+@_compat.on_whole_arrays
 def from_coords(
     coords: Any,
     features: Any,
@@ -332,6 +333,7 @@ def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
     return jnp.pad(array, ((0, missing), (0, 0)), constant_values=fill)
 
 
+@_compat.on_whole_arrays
 def voxelize(
     positions: Any,
     features: Any = None,
@@ -425,6 +427,7 @@ def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[floa
     )
 
 
+@_compat.on_whole_arrays
 def to_dense(
     voxels: Voxels, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
 ) -> jax.Array:
@@ -461,6 +464,7 @@ def to_dense(
     return grid.at[index].set(voxels.features, mode="drop")
 
 
+@_compat.on_whole_arrays
 def from_dense(
     dense: jax.Array, mask: jax.Array | None = None, *, capacity: int | None = None
 ) -> Voxels:
@@ -482,6 +486,7 @@ def from_dense(
     return from_coords(coords, features, dense.shape[0], capacity=capacity, reduction="first")
 
 
+@_compat.on_whole_arrays
 def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     """Join scenes into one batch; scene i of the k-th argument follows those before it.
 
@@ -517,6 +522,7 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     return dataclasses.replace(first, geometry=geometry, features=features)
 
 
+@_compat.on_whole_arrays
 def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
     """Every scene as a batch of one.
 
@@ -534,6 +540,7 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
     return [_scene(voxels, index, capacity) for index in range(voxels.batch_size)]
 
 
+@_compat.on_whole_arrays
 def scene(voxels: Voxels, index: int) -> Voxels:
     """Scene ``index`` as a batch of one, with the batch's capacity.
 

@@ -1,6 +1,6 @@
 """Facts about the hardware of this process, asked of the runtime, each with its source."""
 
-from voxax._shared_names import share_names
+from voxax._shared_names import share_names as _share_names
 from voxax.hardware.cache_dir import cache_dir as cache_dir
 from voxax.hardware.cpu import peak_memory as peak_memory
 from voxax.hardware.cpu import process_memory as process_memory
@@ -12,4 +12,4 @@ from voxax.hardware.info import HardwareInfo as HardwareInfo
 from voxax.hardware.info import feature_names as feature_names
 from voxax.hardware.info import shown as shown
 
-share_names(__name__)
+_share_names(__name__)

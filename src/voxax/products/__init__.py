@@ -1,6 +1,6 @@
 """forward, dgrad, wgrad: one differentiation rule; algorithms plug in below it."""
 
-from voxax._shared_names import share_names
+from voxax._shared_names import share_names as _share_names
 from voxax.products.convolve import convolve as convolve
 from voxax.products.convolve import convolve_modulated as convolve_modulated
 from voxax.products.inspect import explain as explain
@@ -8,4 +8,4 @@ from voxax.products.inspect import tune as tune
 from voxax.products.report import Report as Report
 from voxax.products.strategies import strategies as strategies
 
-share_names(__name__)
+_share_names(__name__)

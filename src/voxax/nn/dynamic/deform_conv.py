@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError, check_known
@@ -22,6 +23,7 @@ from voxax.products.convolve import precision_name
 Modulation = Literal["plain", "sigmoid", "softmax"]
 
 
+@_compat.on_whole_arrays
 def deform_conv(
     x: jax.Array,
     weight: jax.Array | None,

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.algorithms.dynamic.grid import box_conv, output_grid
 from voxax.algorithms.kernel import Uniform
 from voxax.errors import AlgorithmError, InputError
@@ -42,6 +43,7 @@ class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
     ALL = "all"
 
 
+@_compat.on_whole_arrays
 def dynamic_conv(
     x: jax.Array,
     weight: jax.Array | Mapping[int, jax.Array],

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels, add_sites
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
@@ -15,6 +16,7 @@ from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
 
+@_compat.on_whole_arrays
 def focal_conv(
     voxels: Voxels,
     weight: jax.Array,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
@@ -17,6 +18,7 @@ from voxax.nn.arguments import check_shape
 from voxax.nn.dynamic.grid_taps import grid_spec, scan_taps
 
 
+@_compat.on_whole_arrays
 def local_conv(
     x: jax.Array,
     kernels: jax.Array,

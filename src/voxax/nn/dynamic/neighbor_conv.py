@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.neighbors import Neighbors
@@ -186,6 +187,7 @@ def poly6(squares: jax.Array) -> jax.Array:
     return jnp.maximum(1 - squares, 0) ** 3
 
 
+@_compat.on_whole_arrays
 def continuous_conv(
     points: Points,
     weight: jax.Array,
@@ -362,6 +364,7 @@ def _relaxed(number: int, ndim: int) -> np.ndarray:
 Influence = Literal["linear", "gaussian", "constant"]
 
 
+@_compat.on_whole_arrays
 def kernel_point_conv(
     points: Points,
     weight: jax.Array,

@@ -19,6 +19,7 @@ from voxax.nn.dynamic.dynamic_conv import check_operands
 from voxax.products.convolve import precision_name
 
 
+@_compat.on_whole_arrays
 def choose_size(
     scores: jax.Array, sizes: Sequence[int], *, fallback: int
 ) -> tuple[jax.Array, jax.Array]:
@@ -51,6 +52,7 @@ def choose_size(
     return size, jnp.where(known, gate, 1)
 
 
+@_compat.on_whole_arrays
 def selected_stride_conv(
     x: jax.Array,
     weight: jax.Array,

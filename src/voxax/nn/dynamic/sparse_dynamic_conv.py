@@ -24,6 +24,7 @@ from voxax.tuning.request import admitted
 _RENAMED = {"restricted": "grouped", "shells": "grouped", "taps": "masked"}
 
 
+@_compat.on_whole_arrays
 def sparse_dynamic_conv(
     voxels: Voxels,
     weight: jax.Array,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from voxax._shared_names import share_names
+from voxax._shared_names import share_names as _share_names
 from voxax.nn import removed as _removed
 from voxax.nn.dynamic.deform_conv import deform_conv as deform_conv
 from voxax.nn.dynamic.dynamic_conv import DYNAMIC_CONV_ALGO_MODE as DYNAMIC_CONV_ALGO_MODE
@@ -40,7 +40,7 @@ from voxax.nn.functional.sparse_conv_depth import (
     spatially_sparse_depthwise_conv as spatially_sparse_depthwise_conv,
 )
 
-share_names(__name__)
+_share_names(__name__)
 
 if not TYPE_CHECKING:  # type checkers know which names exist
 

@@ -13,6 +13,7 @@ from typing import Protocol, Self, TypeVar
 import jax
 import jax.numpy as jnp
 
+from voxax import _compat
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
@@ -86,6 +87,7 @@ def normalize(
     return voxels.replace_features(features)
 
 
+@_compat.on_whole_arrays
 @functools.partial(jax.jit, static_argnames="epsilon")
 def _normalize(
     features: jax.Array,
@@ -168,6 +170,7 @@ def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None 
             )
 
 
+@_compat.on_whole_arrays
 @functools.partial(jax.jit, static_argnames=("epsilon", "centered"))
 def _row_norm(
     features: jax.Array,
@@ -257,6 +260,7 @@ def scene_index(voxels: Voxels | Points) -> jax.Array:
     return voxels.batch_index if isinstance(voxels, Points) else voxels.coords[:, 0]
 
 
+@_compat.on_whole_arrays
 @functools.partial(jax.jit, static_argnames=("batch_size", "num_groups", "epsilon", "axis"))
 def _group_norm(
     features: jax.Array,

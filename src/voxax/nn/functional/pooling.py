@@ -34,6 +34,7 @@ class Window(TypedDict, total=False):
     kernel_map: KernelMap | None
 
 
+@_compat.on_whole_arrays
 def sum_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
@@ -63,6 +64,7 @@ def sum_pool(
     return output_voxels(voxels, kmap, features, window.get("out_voxels"))
 
 
+@_compat.on_whole_arrays
 def mean_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
@@ -86,6 +88,7 @@ def max_pool(
 def max_pool(
     voxels: Voxels, *args: Any, return_indices: Literal[True], **options: Any
 ) -> tuple[Voxels, jax.Array]: ...
+@_compat.on_whole_arrays
 def max_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
@@ -118,6 +121,7 @@ def max_pool(
     return (pooled, indices) if return_indices else pooled
 
 
+@_compat.on_whole_arrays
 def min_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
@@ -220,6 +224,7 @@ def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
     return (total / number.astype(wide)[:, None]).astype(fraction_dtype(dtype))
 
 
+@_compat.on_whole_arrays
 def unpool(
     voxels: Voxels,
     out_voxels: Voxels,
@@ -299,6 +304,7 @@ def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax
     return summed.astype(product_dtype(dtype))
 
 
+@_compat.on_whole_arrays
 def global_pool(
     voxels: Voxels, reduction: Literal["mean", "sum", "max", "min"] = "mean"
 ) -> jax.Array:

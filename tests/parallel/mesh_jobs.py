@@ -1,0 +1,117 @@
+"""Operators on arrays that are split over a mesh; run in a process that has several devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import dynamic_cases
+import voxax as vx
+from conformance.cases import make_inputs, run
+from conformance.catalogue import OPERATORS
+
+DEVICES = 4
+
+
+def mesh_of(kind):
+    return jax.make_mesh((DEVICES,), ("shard",), axis_types=(getattr(AxisType, kind),))
+
+
+def split(tree, mesh):
+    """Arrays whose first axis divides are split over it, the others are on every device."""
+
+    def put(leaf):
+        whole = leaf.ndim == 0 or leaf.shape[0] % DEVICES
+        spec = PartitionSpec() if whole else PartitionSpec("shard")
+        return jax.device_put(leaf, NamedSharding(mesh, spec))
+
+    return jax.tree.map(put, tree)
+
+
+def operator(name):
+    """A function and its arguments: of the conformance suite, or a dynamic one."""
+    if name in OPERATORS:
+        voxels, params, _, _ = make_inputs(OPERATORS[name], 2, "float32", "random")
+        return lambda v, p: run(OPERATORS[name], v, p), (voxels, params)
+    values, call, _ = dynamic_cases.CASES[name](np.random.default_rng(0))
+    # What an operator reads on the host stays there.
+    arrays = {n: jnp.asarray(v) for n, v in values.items() if hasattr(v, "dtype")}
+    others = {n: v for n, v in values.items() if n not in arrays}
+    return lambda a, o: call({**a, **o}), (arrays, others)
+
+
+# Their cases index split arrays outside of voxax.
+INDEXED = ("curve_order", "voxelize", "devoxelize", "splat", "selective")
+
+
+def names():
+    return tuple(n for n in (*OPERATORS, *dynamic_cases.CASES) if not n.startswith(INDEXED))
+
+
+def check(kind, chosen, eagerly):
+    """The result of each operator is that of whole arrays, jitted and, if asked, eager."""
+    mesh, wrong = mesh_of(kind), {}
+    for name in chosen:
+        try:
+            function, arguments = operator(name)
+            want = jax.tree.leaves(function(*arguments))
+            given = split(arguments, mesh)
+            results = [jax.jit(function)(*given)]
+            results += [function(*given)] if eagerly else []
+            for result in results:
+                for found, value in zip(jax.tree.leaves(result), want, strict=True):
+                    np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-4)
+        except Exception as error:
+            wrong[name] = f"{type(error).__name__}: {str(error)[:400]}"
+    assert wrong == {}, "\n".join(f"{name}: {text}" for name, text in wrong.items())
+
+
+def check_a_network(kind):
+    """Scenes under vmap, with gradients; everything made inside a mesh; raw arrays."""
+    mesh = mesh_of(kind)
+    conv = vx.nn.functional.spatially_sparse_conv
+    rng = np.random.default_rng(0)
+    weights = jnp.asarray(rng.normal(size=(27, 4, 4)) / 5, jnp.float32)
+
+    def scene():
+        rows = np.unique(rng.integers(0, 5, (60, 4)) * [0, 1, 1, 1], axis=0)
+        features = rng.normal(size=(len(rows), 4)).astype(np.float32)
+        return vx.Voxels.from_coords(rows.astype(np.int32), features, capacity=64)
+
+    scenes = [scene() for _ in range(DEVICES)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *scenes)
+
+    def network(voxels, w):
+        coarse = conv(conv(voxels, w, 3), w[:8], 2, 2)
+        return conv(coarse, w[:8], 2, 2, transposed=True, out_voxels=voxels).features
+
+    def loss(w, voxels):
+        return jnp.sum(jax.vmap(lambda v: network(v, w))(voxels) ** 2)
+
+    def close(found, want):
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+
+    many = split(stacked, mesh)
+    slope = jax.jit(jax.grad(loss))
+    close(
+        jax.jit(jax.vmap(lambda v: network(v, weights)))(many),
+        jnp.stack([network(s, weights) for s in scenes]),
+    )
+    close(slope(weights, many), slope(weights, stacked))
+    with jax.set_mesh(mesh):
+        inside = scene()
+        close(jax.jit(network)(inside, weights), network(inside, weights))
+    positions = jnp.asarray(rng.uniform(0, 3, (64, 3)), jnp.float32)
+    made = vx.voxelize(split(positions, mesh), split(positions * 2, mesh), 0.5, capacity=64)
+    same = vx.voxelize(positions, positions * 2, 0.5, capacity=64)
+    np.testing.assert_array_equal(made.coords, same.coords)
+    close(made.features, same.features)
+    read = vx.devoxelize(split(same, mesh), split(positions, mesh))
+    close(read, vx.devoxelize(same, positions))
+    added = vx.splat(split(positions, mesh), split(positions, mesh), split(same, mesh))
+    close(added.features, vx.splat(positions, positions, same).features)
+    order = vx.curve_order(split(same, mesh), "hilbert").order
+    np.testing.assert_array_equal(order, vx.curve_order(same, "hilbert").order)
+    voxels, sums = split(same, mesh), split(jnp.ones((8, 4, 4, 4)), mesh)
+    np.testing.assert_array_equal(voxels.to_dense((8, 8, 8)), same.to_dense((8, 8, 8)))
+    assert int(vx.Voxels.from_dense(sums, capacity=512).count) == 8 * 4 * 4
