@@ -457,9 +457,33 @@ def register_lowering(
         exports = ctx.module_context.lowering_parameters.for_export and not _native_exports.get()
         if exports and (not kind or partitioned is plain):
             kind = 2
-        return rules[kind](ctx, *args, **params)
+        token = _absent_device.set(_device_elsewhere(ctx.module_context, platform))
+        try:
+            return rules[kind](ctx, *args, **params)
+        finally:
+            _absent_device.reset(token)
 
     mlir.register_lowering(primitive, rule, platform=platform)
+
+
+_absent_device: contextvars.ContextVar[Any]
+_absent_device = contextvars.ContextVar("voxax_absent_device", default=None)
+
+
+def absent_device() -> Any | None:
+    """The device for which a program is lowered now, if this process does not have it.
+
+    Such are the devices of ``jax.experimental.topologies``, given as the sharding of arguments.
+    """
+    return _absent_device.get()
+
+
+def _device_elsewhere(context: Any, platform: str | None) -> Any | None:
+    backend = getattr(context, "backend", None)
+    if not type(backend).__name__.startswith("CompileOnly"):
+        return None
+    device = next(iter(backend.devices()), None)
+    return device if device is not None and device.platform == platform else None
 
 
 def _is_partitioned(context: Any) -> bool:

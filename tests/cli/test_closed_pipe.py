@@ -1,5 +1,6 @@
 """Output whose reader is gone, as behind `| head`: every command ends without a word."""
 
+import io
 import os
 import subprocess
 import sys
@@ -33,13 +34,11 @@ def folder(tmp_path, monkeypatch, rng):
     sys.modules.pop("piped_model", None)
 
 
-@pytest.fixture
-def nobody_reads(monkeypatch):
+def nobody_reads():
+    """A stream to a pipe whose reader is gone."""
     reader, writer = os.pipe()
     os.close(reader)
-    with open(writer, "w", buffering=1) as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        yield stream
+    return open(writer, "w", buffering=1)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +54,18 @@ def nobody_reads(monkeypatch):
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_a_command_ends_quietly(command, nobody_reads, capfd):
-    try:
-        status = main(command)
-    except SystemExit as end:  # of rich, which sees it first
-        status = end.code
+def test_a_command_ends_quietly(command, monkeypatch):
+    told = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", told)
+    with nobody_reads() as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        try:
+            status = main(command)
+        except SystemExit as end:  # of rich, which sees it first
+            status = end.code
+        stream.write("more\n")  # goes nowhere
     assert status in (141, 1)
-    nobody_reads.write("more\n")  # goes nowhere
-    assert "Error" not in capfd.readouterr().err
+    assert "Error" not in told.getvalue()
 
 
 @pytest.mark.parametrize("command", [["--help"], ["cache", "list"]])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from voxax.errors import MissingExtraError, VoxaxError
 
@@ -21,23 +23,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # or Python does at its end, and prints the error
     except BrokenPipeError:
-        if not _discard_closed_outputs():
-            raise
+        closed = [number for number in _outputs() if _has_no_reader(number)]
+        if not closed:
+            raise  # of another pipe, such as a worker's
+        with open(os.devnull, "w") as nowhere:
+            for number in closed:
+                os.dup2(nowhere.fileno(), number)
         return 141  # as of a process that the signal SIGPIPE ends
 
 
-def _discard_closed_outputs() -> bool:
-    """Send outputs without a reader to nowhere; False if there is none."""
-    closed = []
+def _outputs() -> Iterator[int]:
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            closed.append(stream.fileno())
-    with open(os.devnull, "w") as nowhere:
-        for number in closed:
-            os.dup2(nowhere.fileno(), number)
-    return bool(closed)
+        with contextlib.suppress(OSError, ValueError):  # no file behind it
+            yield stream.fileno()
+
+
+def _has_no_reader(number: int) -> bool:
+    if not hasattr(select, "poll"):  # on Windows
+        return True
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _told(arguments: Sequence[str] | None) -> int:

@@ -35,14 +35,46 @@ import jax.numpy as jnp
 from voxax import _compat
 from voxax.algorithms import Layer, Problem, Product
 from voxax.geometry.dtypes import product_dtype
-from voxax.tuning import choose
+from voxax.geometry.kernel_map import invert_neighbors, list_pairs
+from voxax.tuning import Choice, choose
 
 
 def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: Layer) -> Any:
     problem = Problem.of(product, platform, a, b, layer)
-    choice = choose(problem, dict(layer.requests)[product], layer.view_names)
     by_name = dict(zip(layer.view_names, views, strict=True))
+    choice = _chosen(problem, layer)
+    by_name = _with_views(choice, by_name)
     return choice.kernel.apply(problem, choice.parameters, a, b, by_name)
+
+
+def _chosen(problem: Problem, layer: Layer) -> Choice:
+    """The choice among kernels whose views came along. Tracing does not know of devices that are
+    only described: for them, views can be built from the table."""
+    request = dict(layer.requests)[problem.product]
+    everything = _compat.absent_device() is not None and "neighbors" in layer.view_names
+    return choose(problem, request, None if everything else layer.view_names)
+
+
+def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The views, with those that the chosen kernel reads and that did not come along."""
+    layer, found = choice.problem.layer, dict(views)
+    builders = choice.kernel.views_of(choice.problem, choice.parameters)
+
+    def get(name: str) -> jax.Array:
+        view = builders.get(name)
+        if name in found:
+            pass
+        elif view is not None:
+            found[name] = view.build(get(view.table), layer.spec)
+        elif name == "transposed_neighbors":
+            found[name] = invert_neighbors(found["neighbors"], layer.in_capacity)
+        else:
+            found["pairs"], found["pair_starts"] = list_pairs(found["neighbors"])
+        return found[name]
+
+    for name in builders:
+        get(name)
+    return found
 
 
 def _output_shape(
@@ -138,12 +170,13 @@ def _run_tangent(
 def _run_gradients(
     platform: str, dy: Any, x: Any, w: Any, *views: Any, layer: Layer
 ) -> tuple[jax.Array, jax.Array]:
-    requests, by_name = dict(layer.requests), dict(zip(layer.view_names, views, strict=True))
+    by_name = dict(zip(layer.view_names, views, strict=True))
     problems = (
         Problem.of("dgrad", platform, dy, w, layer),
         Problem.of("wgrad", platform, x, dy, layer),
     )
-    first, second = (choose(p, requests[p.product], layer.view_names) for p in problems)
+    first, second = (_chosen(p, layer) for p in problems)
+    by_name = _with_views(second, _with_views(first, by_name))
     kernel, other = first.kernel, second.kernel
     if kernel is other and kernel.fused is not None:
         return kernel.fused(first.problem, dy, x, w, by_name)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 
+from voxax import _compat
 from voxax.hardware import HardwareInfo, describe
 
 _target: contextvars.ContextVar[tuple[HardwareInfo, Any | None] | None]
@@ -42,12 +44,29 @@ def target_platform() -> str:
 def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
     """Facts about the device that runs ``platform`` here, and the device.
 
-    The device is None where this process has none, and that of :func:`targeting` inside it.
+    The device is None where this process has none, and that of :func:`targeting` inside it. While
+    a program is lowered for a device that is only described, the hardware is that device's.
     """
     target = _target.get()
     if target is not None and target[0].platform == platform:
         return target
+    device = _compat.absent_device()
+    if device is not None and device.platform == platform:
+        return _absent(device), None
     return _present(platform)
+
+
+@functools.lru_cache(maxsize=64)
+def _absent(device: Any) -> HardwareInfo:
+    """The hardware of a device that is only described. Warns of a TPU that JAX does not know."""
+    cores = getattr(device, "num_cores", None)
+    if device.platform == "tpu" and _compat.tpu_info(device.device_kind, cores) is None:
+        warnings.warn(
+            f"this version of JAX does not know the TPU {device.device_kind!r}: its programs are "
+            "made with the smallest limits of all that it knows",
+            stacklevel=2,
+        )
+    return describe(device)
 
 
 @functools.lru_cache(maxsize=64)
