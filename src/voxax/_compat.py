@@ -480,7 +480,7 @@ def absent_device() -> Any | None:
 
 def _device_elsewhere(context: Any, platform: str | None) -> Any | None:
     backend = getattr(context, "backend", None)
-    if not type(backend).__name__.startswith("CompileOnly"):
+    if backend is None or not type(backend).__name__.startswith("CompileOnly"):
         return None
     device = next(iter(backend.devices()), None)
     return device if device is not None and device.platform == platform else None

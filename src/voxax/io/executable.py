@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import uuid
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -44,7 +45,7 @@ def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[s
         compiled = jax.jit(run).lower(*shapes).compile()
     data, _, _ = serialize_executable.serialize(compiled)
     return data, {
-        "jaxlib": jax.lib.__version__,
+        "jaxlib": version("jaxlib"),
         "machine": platform.machine(),
         "instructions": _instructions(),
     }
@@ -79,8 +80,8 @@ def _refusal(needs: dict[str, Any]) -> str | None:
     missing = sorted(set(needs["instructions"]) - set(_instructions()))
     if missing:
         return f"it was compiled for a CPU with {', '.join(missing)}, which this one does not have"
-    if needs["jaxlib"] != jax.lib.__version__:
-        return f"jaxlib {needs['jaxlib']} compiled it, and this is {jax.lib.__version__}"
+    if needs["jaxlib"] != version("jaxlib"):
+        return f"jaxlib {needs['jaxlib']} compiled it, and this is {version('jaxlib')}"
     return None
 
 
