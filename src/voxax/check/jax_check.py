@@ -234,7 +234,7 @@ def _faults(
         if cut_short(first):
             questions = [*others, *questions]
     found += [classify(q) for q in questions]
-    if isinstance(error[0], RanAway):
+    if not isinstance(error[0], Exception):
         return first, held, [*found, endless(*error, site)], incomplete
     known = {(q.place.site.file, q.place.site.line) for q in questions}
     where = error[1]

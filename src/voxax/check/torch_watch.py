@@ -314,7 +314,7 @@ class _Functions(TorchFunctionMode):
         read = bool(tensors) and all(map(_is_read, tensors))
         for tensor in made:
             if read:
-                tensor._voxax_read = True
+                _set_read(tensor)
             known = origin_of(tensor)
             if known is not None and known.label is not None and not isinstance(result, list):
                 # Written in place, or handed on: it stays what it was, of more inputs.
@@ -327,6 +327,10 @@ class _Functions(TorchFunctionMode):
 
 def _autocast() -> bool:
     return any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda", "xpu"))
+
+
+def _set_read(tensor: Any) -> None:
+    tensor._voxax_read = True
 
 
 def _is_read(tensor: Any) -> bool:
@@ -372,7 +376,7 @@ class _Operators(TorchDispatchMode):
                 watch.twins.made(func, args, result)
         if func.overloadpacket is torch.ops.aten._pack_padded_sequence:
             watch.ask("tolist", None, args[1])
-            result[1]._voxax_read = True  # the sizes of batches, of which the values are known now
+            _set_read(result[1])  # the sizes of batches, of which the values are known now
         self._lengthened(result)
         self._promoted(func, args, result, frames)
         return result
