@@ -353,7 +353,7 @@ def unet() -> Any:
     return net.eval(), inputs
 
 
-@model("YOLO", "ultralytics", "static")
+@model("YOLO", "ultralytics", "not static")
 def yolo() -> Any:
     import torch
     from ultralytics.nn.tasks import DetectionModel
@@ -367,7 +367,7 @@ def _graph() -> Any:
     return torch.randn(5, 4), torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]])
 
 
-@model("graph attention", "torch-geometric", "static")
+@model("graph attention", "torch-geometric", "not static")
 def gat() -> Any:
     from torch_geometric.nn import GAT
 

@@ -322,7 +322,8 @@ class _Functions(TorchFunctionMode):
                 set_origin(tensor, known)
             else:
                 set_origin(tensor, Origin(inputs, frames, None, names))
-                self.watch.born.append((weakref.ref(tensor), frames))
+                if not any(tensor is value for value in tensors):  # handed on, such as by `x.to`
+                    self.watch.born.append((weakref.ref(tensor), frames))
 
 
 def _autocast() -> bool:
