@@ -45,7 +45,7 @@ def take_apart(function: Callable[..., Any], inputs: Sequence[Any]) -> TorchArgu
         if value is not None
     )
     present = tuple(value is not None for value in values)
-    return TorchArguments(leaves, f"{spec}{present}", spec, present)
+    return TorchArguments(leaves, f"{spec}{present}", spec=spec, present=present)
 
 
 def _paths(value: Any) -> list[str]:
