@@ -13,10 +13,18 @@ import numpy as np
 from voxax._native import host as native
 from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
-from voxax.geometry.input_checks import check_finite, check_mean_digits, check_voxel_size
+from voxax.geometry.cells import cells, from_origin, lattice, unresolved
+from voxax.geometry.input_checks import (
+    check_finite,
+    check_mean_digits,
+    check_origin,
+    check_voxel_size,
+    raise_unresolved,
+)
 from voxax.geometry.kernel_map import PAIR_ROOM, TRANSPOSED, View
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.losses import Level, Losses
+from voxax.geometry.origin import Origin, relative
 from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
@@ -30,6 +38,7 @@ def voxelize(
     batch_size: int | None = None,
     capacity: int | None = None,
     min_capacity: int = 0,
+    origin: Sequence[float] | None = None,
 ) -> tuple[Voxels, np.ndarray]:
     """``vx.voxelize(..., reduction="mean", return_inverse=True)`` in NumPy.
 
@@ -41,6 +50,7 @@ def voxelize(
       batch_size: number of scenes; None reads it off ``batch_index``.
       capacity: static rows; None buckets the count, or ``min_capacity`` if that is more.
       min_capacity: see ``capacity``.
+      origin: position of the lattice origin, in float64; None is zero.
 
     Returns:
       ``(Voxels, inverse int32[N])`` with NumPy leaves.
@@ -56,9 +66,22 @@ def voxelize(
     check_mean_digits(features)
     check_finite(positions)
     size = check_voxel_size(voxel_size, positions.shape[1])
-    # float32 like the device path, so that both put a point into the same voxel.
-    cell = np.floor(positions.astype(np.float32) / np.asarray(size, np.float32))
-    if np.abs(cell).max(initial=0) >= COORD_LIMIT:
+    ndim = positions.shape[1]
+    corner = Origin(check_origin((0.0,) * ndim if origin is None else origin, ndim))
+    wide = np.float64 if positions.dtype.itemsize > 4 else np.float32
+    positions = positions.astype(wide, copy=False)
+    if wide is np.float64:
+        positions, parts = relative(positions, corner)
+    else:
+        parts = corner.parts()
+    to = lattice(parts, size, (1,) * ndim, wide)
+    local = from_origin(positions, parts)
+    vague = unresolved(positions, local, to)
+    if vague.any():
+        first = int(vague.argmax())
+        raise_unresolved(positions[first].tolist(), first, size)
+    cell, known = cells(local, to)
+    if not known.all():
         raise InputError(
             f"positions reach {np.abs(positions).max()}, outside 2**30 voxels of size {size}: "
             "shift the scene or enlarge voxel_size"
@@ -82,7 +105,7 @@ def voxelize(
         mean[:count, channel] = np.bincount(inverse, features[:, channel], count)[:count] / number
     level = (1,) * positions.shape[1]
     geometry = host_geometry(coords, capacity, {level: 0}, level, batch_size)
-    return Voxels(geometry, mean, size, (0.0,) * len(size)), inverse  # type: ignore[arg-type]
+    return Voxels(geometry, mean, size, corner), inverse  # type: ignore[arg-type]
 
 
 def host_geometry(

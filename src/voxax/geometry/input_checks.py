@@ -91,13 +91,21 @@ def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
         )
 
 
-def float_positions(positions: Any) -> jax.Array:
-    """``float[N, D]`` in float32 or wider, or :class:`InputError`."""
+def float_positions(positions: Any, *, finite: bool = True) -> Any:
+    """``float[N, D]`` in float32 or wider, or :class:`InputError`.
+
+    On the host float64 stays a NumPy array, so that an origin is subtracted before it becomes
+    float32. With ``finite`` all concrete positions of the host must be so.
+    """
     if not isinstance(positions, jax.Array):
         positions = np.asarray(positions)
-        if np.issubdtype(positions.dtype, np.floating) and len(positions):
+        floating = np.issubdtype(positions.dtype, np.floating)
+        if finite and floating and len(positions):
             check_finite(positions)
-    positions = jnp.asarray(positions)
+        if floating and positions.dtype.itemsize > 4:
+            positions = positions.astype(np.float64)
+        else:
+            positions = jnp.asarray(positions)
     if positions.ndim != 2 or not 1 <= positions.shape[1] <= 4:
         raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
     if not jnp.issubdtype(positions.dtype, jnp.floating):
@@ -105,8 +113,20 @@ def float_positions(positions: Any) -> jax.Array:
             f"positions must be floating point, got {positions.dtype}; for integer lattice "
             "coordinates use vx.Voxels.from_coords"
         )
+    if isinstance(positions, np.ndarray):
+        return positions
     # Half precision cannot number the cells of a scan: 11 bits reach 2048.
     return positions.astype(accumulator(positions.dtype))
+
+
+def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
+    """Raise :class:`InputError`: float32 does not resolve a quarter of a voxel at a position."""
+    raise InputError(
+        f"position {position} at row {row}: float32 numbers there lie more than a quarter of a "
+        f"voxel of size {tuple(size)} apart. Give the voxels an origin= near the points, and the "
+        "positions as a NumPy array of float64: there the origin is subtracted before they become "
+        "float32"
+    )
 
 
 def check_finite(positions: np.ndarray) -> None:

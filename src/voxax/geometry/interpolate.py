@@ -20,10 +20,16 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import COORD_LIMIT, find_neighbors, find_rows
 from voxax.errors import InputError, check_known
+from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.geometry.halo import refuse_shard
-from voxax.geometry.input_checks import batch_indices, check_feature_rows, float_positions
-from voxax.geometry.origin import Origin
+from voxax.geometry.input_checks import (
+    batch_indices,
+    check_feature_rows,
+    float_positions,
+    raise_unresolved,
+)
+from voxax.geometry.origin import relative
 from voxax.geometry.points import Points
 from voxax.geometry.voxels import Voxels
 
@@ -70,7 +76,8 @@ def devoxelize(
 
     Args:
       voxels: ``C`` channels; ``voxel_size`` and ``origin`` place them (1 and 0 if not set).
-      positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is left out.
+      positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is left out. Of a NumPy
+        array of float64 the origin is subtracted in float64, as in :func:`voxax.voxelize`.
       batch_index: ``int[N]``, the scene of each point; None puts all in scene 0 (or takes
         that of the Points).
       interpolation: ``nearest`` or ``trilinear``.
@@ -80,18 +87,20 @@ def devoxelize(
 
     Returns:
       ``[N, C]``, or Points with these features; zero for points that are not finite, whose
-      cell lies outside ``[-2**30, 2**30)``, or whose scene does not exist. Interpolated in at
-      least float32, returned in the features' dtype. Differentiable in features and (trilinear)
-      positions, where it is continuous and piecewise polynomial, rational if normalized.
+      cell lies outside ``[-2**30, 2**30)``, or whose scene does not exist; traced, also where
+      float32 does not resolve a quarter of a voxel. Interpolated in at least float32, returned in
+      the features' dtype. Differentiable in features and (trilinear) positions, where it is
+      continuous and piecewise polynomial, rational if normalized.
 
     Raises:
-      InputError: wrong rank or dtype, an unknown interpolation, integers to interpolate.
+      InputError: wrong rank or dtype, an unknown interpolation, integers to interpolate; eager:
+        positions where float32 does not resolve a quarter of a voxel (give the voxels an
+        ``origin`` near them, and positions as a NumPy array of float64).
     """
     refuse_shard(voxels, "devoxelize()")
-    cloud = cloud_of(voxels, positions, batch_index)
     _check_interpolation(interpolation, voxels.features.dtype)
-    lattice = lattice_of(voxels, cloud.positions.dtype)
-    features = _read(voxels.features, voxels.coords, cloud, lattice, interpolation, normalize)
+    cloud, to = meet(voxels, positions, batch_index)
+    features = _read(voxels.features, voxels.coords, cloud, to, interpolation, normalize)
     return positions.replace_features(features) if isinstance(positions, Points) else features
 
 
@@ -130,12 +139,11 @@ def splat(
         raise InputError("splat needs features= [N, C], or Points as positions")
     refuse_shard(out_voxels, "splat()")
     features = jnp.asarray(features)
-    cloud = cloud_of(out_voxels, positions, batch_index)
+    _check_interpolation(interpolation, features.dtype)
+    cloud, to = meet(out_voxels, positions, batch_index)
     rows = cloud.positions.shape[0]
     check_feature_rows(features, rows, f"{rows} positions")
-    _check_interpolation(interpolation, features.dtype)
-    lattice = lattice_of(out_voxels, cloud.positions.dtype)
-    summed = _add(features, out_voxels.coords, cloud, lattice, interpolation)
+    summed = _add(features, out_voxels.coords, cloud, to, interpolation)
     return dataclasses.replace(out_voxels, features=summed)
 
 
@@ -198,45 +206,40 @@ class Cloud(NamedTuple):
     valid: jax.Array
 
 
-class Lattice(NamedTuple):
-    """Position of the cells, per axis: ``cell = floor((position - origin) / size) // stride``.
-
-    Arrays rather than static, so that clouds of every voxel size share one program.
-    """
-
-    origin: jax.Array
-    size: jax.Array
-    stride: jax.Array
-
-
-def cloud_of(voxels: Voxels, positions: Any, batch_index: Any) -> Cloud:
-    """Points or arrays, checked against the voxels they are read from; see ``vx.devoxelize``."""
-    valid = None
+def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
+    """Points or arrays, checked against the voxels they are read from, and where these lie."""
+    valid, own = None, ()
     if isinstance(positions, Points):
         if positions.batch_size != voxels.batch_size:
             raise InputError(
                 f"points of {positions.batch_size} scenes and voxels of {voxels.batch_size}: both "
                 "must be of one batch"
             )
-        valid = positions.valid
+        valid, own = positions.valid, positions.origin
         batch_index = positions.batch_index if batch_index is None else batch_index
         positions = positions.positions
-    # As a JAX array first: positions that are not finite are allowed here.
-    positions = float_positions(jnp.asarray(positions))
+    positions = float_positions(positions, finite=False)
     rows, ndim = positions.shape
     if ndim != voxels.geometry.ndim:
         raise InputError(f"{ndim}-D positions and {voxels.geometry.ndim}-D voxels")
     valid = jnp.ones((rows,), bool) if valid is None else valid
-    return Cloud(positions, batch_indices(batch_index, rows), valid)
-
-
-def lattice_of(voxels: Voxels, dtype: Any) -> Lattice:
-    """The lattice of the voxels; ``dtype`` is that of the positions."""
-    ndim = voxels.geometry.ndim
-    origin = voxels.origin.parts()[0] if isinstance(voxels.origin, Origin) else (0.0,) * ndim
+    positions, parts = relative(positions, voxels.origin, own)
+    positions = jnp.asarray(positions)
     size = voxels.voxel_size or (1.0,) * ndim
-    stride = np.asarray(voxels.stride, np.int32)
-    return Lattice(jnp.asarray(origin, dtype), jnp.asarray(size, dtype), jnp.asarray(stride))
+    to = lattice(parts, size, voxels.stride, positions.dtype)
+    cloud = Cloud(positions, batch_indices(batch_index, rows), valid)
+    if not _compat.is_traced(cloud, parts):
+        vague = np.asarray(_vague(cloud, to))
+        if vague.any():
+            first = int(vague.argmax())
+            raise_unresolved(np.asarray(positions)[first].tolist(), first, size)
+    return cloud, to
+
+
+@jax.jit
+def _vague(cloud: Cloud, lattice: Lattice) -> jax.Array:
+    local = from_origin(cloud.positions, lattice.origin)
+    return cloud.valid & unresolved(cloud.positions, local, lattice)
 
 
 def stencil(
@@ -257,19 +260,20 @@ def stencil(
       wide: dtype of the weights.
     """
     known = cloud.valid & jnp.all(jnp.isfinite(cloud.positions), axis=1)
-    positions = jnp.where(known[:, None], cloud.positions, lattice.origin[None, :])
-    cell = (positions - lattice.origin[None, :]) / lattice.size[None, :]
+    local = from_origin(cloud.positions, lattice.origin)
+    known &= ~unresolved(cloud.positions, local, lattice)
+    local = jnp.where(known[:, None], local, jnp.zeros((), local.dtype))
     stride = lattice.stride[None, :]
     if interpolation == "nearest":
-        known &= jnp.all(_in_range(cell, -COORD_LIMIT), axis=1)
         # Integers, exactly as voxelization followed by striding counts.
-        fine = jnp.floor(jnp.where(known[:, None], cell, 0)).astype(jnp.int32)
+        fine, inside = cells(local, lattice)
+        known &= inside
         queries = _rows(cloud.batch_index, jnp.floor_divide(fine, stride))
         row = find_rows(coords, queries)
         return [_or_beyond(jnp.where(known, row, -1), coords)], [None]
-    cell = cell / stride.astype(cell.dtype) - 0.5
+    cell = local / lattice.size[None, :] / stride.astype(local.dtype) - 0.5
     # A point half a cell below the lowest voxel's center still sees that voxel.
-    known &= jnp.all(_in_range(cell, -COORD_LIMIT - 1), axis=1)
+    known &= jnp.all((cell >= -COORD_LIMIT - 1) & (cell < COORD_LIMIT), axis=1)
     cell = jnp.where(known[:, None], cell, 0)
     base = jnp.floor(cell)
     queries = _rows(cloud.batch_index, base.astype(jnp.int32))
@@ -281,12 +285,6 @@ def stencil(
         weights = _to_one(weights, neighbors >= 0)
     rows = _or_beyond(neighbors, coords)
     return [rows[:, k] for k in range(len(taps))], [weights[:, k] for k in range(len(taps))]
-
-
-def _in_range(cell: jax.Array, low: int) -> jax.Array:
-    """``bool[...]``: ``floor(cell)`` lies in ``[low, 2**30)``."""
-    bounds = jnp.asarray([low, COORD_LIMIT], cell.dtype)
-    return (cell >= bounds[0]) & (cell < bounds[1])
 
 
 def _rows(batch_index: jax.Array, cells: jax.Array) -> jax.Array:

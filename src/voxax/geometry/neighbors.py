@@ -152,7 +152,7 @@ def _search(
     wide = max(points.positions.dtype, queries.positions.dtype, key=lambda dtype: dtype.itemsize)
     radius = jax.lax.stop_gradient(jnp.asarray(radius, wide))
     source, around = (
-        (jax.lax.stop_gradient(cloud.positions).astype(wide), _scenes(cloud))
+        (jax.lax.stop_gradient(cloud.positions_from(points.origin)).astype(wide), _scenes(cloud))
         for cloud in (points, queries)
     )
     if not points.capacity:

@@ -111,3 +111,50 @@ def as_origin(values: Any) -> Any:
     ):
         return Origin(values) if len(values) else ()
     return values
+
+
+_Place = Origin | tuple[float, ...]
+
+
+def shift(origin: _Place, own: _Place, ndim: int) -> Any:
+    """``float32[3, D]``: the parts of ``origin - own``; an empty one is zero."""
+    zero = np.zeros((3, ndim), np.float32)
+    to, of = (o.parts() if isinstance(o, Origin) else zero for o in (origin, own))
+    return to if of is zero else to - of
+
+
+def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any]:
+    """Positions, and the parts of what is still to be subtracted from them.
+
+    Args:
+      positions: ``float[N, D]`` relative to ``own``; those of NumPy in float64 are subtracted from.
+      origin: of the result; it may be traced.
+    """
+    ndim = positions.shape[1]
+    if not isinstance(positions, np.ndarray):
+        return positions, shift(origin, own, ndim)
+    known, other = (
+        np.asarray(o) if isinstance(o, Origin) and o.is_known else np.zeros(ndim)
+        for o in (origin, own)
+    )
+    if isinstance(origin, Origin) and not origin.is_known:
+        positions = positions + other
+        near = near_origin(positions)
+        left = positions - np.asarray(near) if near else positions
+        return left.astype(np.float32), shift(origin, near, ndim)
+    return positions - (known - other), np.zeros((3, ndim), np.float32)
+
+
+FAR = 10_000.0
+"""Float32 numbers beyond this lie 1/1024 apart: a millimeter, where the unit is a meter."""
+
+
+def near_origin(positions: np.ndarray) -> _Place:
+    """An origin amid positions ``float64[N, D]`` that lie beyond :data:`FAR`, else ()."""
+    rows = positions[np.isfinite(positions).all(axis=1)]
+    if not len(rows) or np.abs(rows).max() <= FAR:
+        return ()
+    low, high = rows.min(0), rows.max(0)
+    middle = np.where(np.maximum(-low, high) > FAR, (low + high) / 2, 0)
+    whole = np.rint(middle / 1024) * 1024
+    return Origin(whole) if whole.any() else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,15 +13,18 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
+from voxax.geometry.cells import from_origin
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
     check_feature_rows,
     check_finite,
+    check_origin,
     float_positions,
     infer_batch_size,
     padded_features,
 )
+from voxax.geometry.origin import Origin, as_origin, near_origin, relative, shift
 
 
 @jax.tree_util.register_dataclass
@@ -33,11 +36,13 @@ class Points:
     (linear layers, activations, normalization, dropout) take Points as they take Voxels.
 
     Attributes:
-      positions: ``float[capacity, D]``.
+      positions: ``float[capacity, D]``, relative to ``origin``.
       batch_index: ``int32[capacity]``, the scene of each point.
       features: ``[capacity, C]``; padding rows are never read.
       count: ``int32[]``; rows ``>= count`` are padding.
       batch_size: number of scenes; static.
+      origin: where zero of the positions lies, one number for each axis with all digits of float64;
+        () is zero. It is given as numbers and kept as data: another one compiles nothing.
     """
 
     positions: jax.Array
@@ -45,6 +50,10 @@ class Points:
     features: jax.Array
     count: jax.Array
     batch_size: int = dataclasses.field(default=1, metadata={"static": True})
+    origin: Origin | tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", as_origin(self.origin))
 
     @classmethod
     def make(
@@ -55,16 +64,21 @@ class Points:
         *,
         batch_size: int | None = None,
         capacity: int | None = None,
+        origin: Sequence[float] | None = None,
     ) -> Points:
         """Points from arrays, padded to ``capacity``.
 
         Args:
-          positions: ``float[N, D]``, D 1 to 4; half precision becomes float32.
+          positions: ``float[N, D]``, D 1 to 4; half precision becomes float32. A NumPy array of
+            float64 becomes float32 after the origin was subtracted, unless JAX has 64 bits.
           features: ``[N, C]``; None gives one channel of ones.
           batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
           batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
           capacity: static rows; None takes ``vx.bucket_capacity(N)`` eagerly, so that clouds
             of many sizes share few programs, and N under ``jax.jit``.
+          origin: what is subtracted from the positions. None is zero, but for NumPy arrays of
+            float64 with coordinates beyond 10,000, which float32 would round to 1/1024 or worse:
+            an origin amid them.
 
         Raises:
           InputError: wrong rank or dtype, lengths that differ; eager: NaN or infinite
@@ -79,8 +93,15 @@ class Points:
             batch_size = 1 if batch_index is None else infer_batch_size(scenes)
         features = jnp.ones((rows, 1), jnp.float32) if features is None else jnp.asarray(features)
         check_feature_rows(features, rows, f"{rows} positions")
+        if origin is not None:
+            corner = as_origin(check_origin(origin, positions.shape[1]))
+        else:
+            corner = near_origin(positions) if isinstance(positions, np.ndarray) else ()
         if not _compat.is_traced(positions):
             check_finite(np.asarray(positions))
+        if corner:
+            positions = from_origin(*relative(positions, corner))
+        positions = jnp.asarray(positions)
         if not _compat.is_traced(scenes) and rows:
             check_batch_range(scenes, batch_size)
         if capacity is None:
@@ -97,12 +118,19 @@ class Points:
             _padded(features, capacity),
             jnp.asarray(rows, jnp.int32),
             batch_size,
+            corner,
         )
 
     @property
     def capacity(self) -> int:
         """Static number of rows."""
         return self.positions.shape[0]
+
+    def positions_from(self, origin: Origin | tuple[float, ...]) -> jax.Array:
+        """``float[capacity, D]``: the positions relative to another origin; () is zero."""
+        if origin is self.origin or (not origin and not self.origin):
+            return self.positions
+        return from_origin(self.positions, shift(origin, self.origin, self.ndim))
 
     @property
     def ndim(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,6 @@ import numpy as np
 
 from voxax import _compat
 from voxax.coords import (
-    COORD_LIMIT,
     PAD,
     CompactRows,
     UniqueRows,
@@ -29,6 +29,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import GeometryMismatchError, InputError, check_known
+from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import product_dtype
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import (
@@ -42,10 +43,11 @@ from voxax.geometry.input_checks import (
     float_positions,
     infer_batch_size,
     padded_features,
+    raise_unresolved,
 )
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.losses import Level, Losses
-from voxax.geometry.origin import Origin, as_origin
+from voxax.geometry.origin import Origin, as_origin, relative
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import (
     REDUCTIONS,
@@ -212,17 +214,47 @@ class Voxels:
         return np.asarray(self.features)[:count]
 
     def positions(self) -> jax.Array:
-        """``float32[capacity, D]``: voxel centers in the unit of ``voxel_size``."""
+        """``float32[capacity, D]``: voxel centers in the unit of ``voxel_size``.
+
+        Far from zero, where float32 does not resolve a quarter of a voxel, the result is a NumPy
+        array of float64. Inside ``jax.jit`` it is float32 there too, and rounded:
+        :meth:`local_positions` are exact enough everywhere.
+        """
+        local = self.local_positions()
+        if not isinstance(self.origin, Origin):
+            shifted = local
+        else:
+            shifted = _add_parts(local, self.origin.parts())
+        if not _compat.is_traced(shifted, self.coords) and bool(
+            _is_vague(shifted, self.geometry.valid, self._steps())
+        ):
+            return self._host_positions()  # type: ignore[return-value]
+        return shifted
+
+    def local_positions(self) -> jax.Array:
+        """``float32[capacity, D]``: voxel centers relative to ``origin``."""
+        step = jnp.asarray(self._steps(), jnp.float32)
+        return (self.coords[:, 1:].astype(jnp.float32) + 0.5) * step[None, :]
+
+    def valid_positions(self) -> np.ndarray:
+        """``float64[count, D]`` on the host: voxel centers, padding removed."""
+        return self._host_positions()[: self._host_count()]
+
+    def _steps(self) -> tuple[float, ...]:
         size = self.voxel_size or (1.0,) * self.geometry.ndim
-        step = jnp.asarray([s * v for s, v in zip(self.stride, size, strict=True)], jnp.float32)
-        local = (self.coords[:, 1:].astype(jnp.float32) + 0.5) * step[None, :]
-        return local + self.origin.parts()[0][None, :] if isinstance(self.origin, Origin) else local
+        return tuple(s * v for s, v in zip(self.stride, size, strict=True))
+
+    def _host_positions(self) -> np.ndarray:
+        self._host_count()  # which needs concrete values too
+        corner = np.asarray(self.origin) if isinstance(self.origin, Origin) else 0.0
+        return corner + (np.asarray(self.coords)[:, 1:] + 0.5) * np.asarray(self._steps())
 
     def _host_count(self) -> int:
         if _compat.is_traced(self.count):
             raise TypeError(
-                "valid_coords() and valid_features() need concrete values: their length is data. "
-                "Inside jax.jit use coords, features and valid, whose shapes are static"
+                "valid_coords(), valid_features() and valid_positions() need concrete values: "
+                "their length is data. Inside jax.jit use coords, features, positions() and "
+                "valid, whose shapes are static"
             )
         return int(self.count)
 
@@ -235,6 +267,19 @@ class Voxels:
 
 def _summable(features: jax.Array) -> jax.Array:
     return features.astype(product_dtype(features.dtype))
+
+
+@jax.jit
+def _add_parts(local: jax.Array, origin: jax.Array) -> jax.Array:
+    # The largest last: the others may be all that fits beside a small center.
+    return origin[0][None] + (local + (origin[1] + origin[2])[None])
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def _is_vague(positions: jax.Array, valid: jax.Array, steps: tuple[float, ...]) -> jax.Array:
+    """Whether float32 numbers at a valid position lie more than a quarter of a step apart."""
+    reach = jnp.asarray([2.0**22 * 2.0 ** math.floor(math.log2(step)) for step in steps])
+    return jnp.any(valid[:, None] & (jnp.abs(positions) >= reach.astype(positions.dtype)[None]))
 
 
 @_compat.on_whole_arrays
@@ -348,9 +393,16 @@ def voxelize(
 ) -> Any:
     """Group points into voxels: coordinate ``floor((position - origin) / voxel_size)``.
 
+    A point has one voxel, alone or in company, under ``jax.jit`` or not, on every device and in
+    worker processes: ``position - origin`` is rounded to float32, and a point that is within that
+    rounding of a voxel's lower face lies on it. So a decimal coordinate ``k * voxel_size`` is
+    in voxel ``k``. Float32 resolves a quarter of a voxel up to ``2**21`` voxels from zero. Give
+    larger coordinates as a NumPy array of float64, and an origin near them.
+
     Args:
       positions: ``float[N, D]``, D 1 to 4, in any unit; a :class:`voxax.Points` brings its
-        features and batch index along.
+        features and batch index along. A NumPy array of float64 (UTM coordinates, time stamps)
+        is read in float64, also inside ``jax.jit``; as an argument of ``jax.jit`` it is float32.
       features: ``[N, C]``; None gives one channel of ones.
       voxel_size: edge length in the positions' unit, a number or one per axis.
       batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
@@ -358,29 +410,30 @@ def voxelize(
       capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
       return_inverse: also return ``int32[N]``, the voxel row of each point, -1 if dropped.
       batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
-      origin: position of the lattice origin; None is zero. Large world coordinates should
-        be shifted by the caller in float64 first: float32 resolves 1 cm only below 100 km.
+      origin: position of the lattice origin, in float64; None is zero, or that of the Points.
 
     Returns:
       ``Voxels``, or ``(Voxels, inverse)``.
 
     Raises:
-      InputError: eager: NaN or infinite positions, coordinates outside 30 bits, wrong rank
-        or dtype, lengths that differ, voxel size zero or negative. Traced, such points are
-        dropped and counted in ``num_dropped``.
+      InputError: eager: NaN or infinite positions, coordinates outside 30 bits, float32
+        positions where float32 does not resolve a quarter of a voxel, wrong rank or dtype,
+        lengths that differ, voxel size zero or negative. Traced, such points are dropped and
+        counted in ``num_dropped``.
       CapacityError: eager, and the voxels do not fit ``capacity``.
     """
-    keep = None
+    keep, own = None, ()
     if isinstance(positions, Points):
         points = positions
-        positions, keep = points.positions, points.valid
+        positions, keep, own = points.positions, points.valid, points.origin
+        origin = (own or None) if origin is None else origin
         features = points.features if features is None else features
         batch_index = points.batch_index if batch_index is None else batch_index
         batch_size = points.batch_size if batch_size is None else batch_size
     positions = float_positions(positions)
     rows, ndim = positions.shape
     size = check_voxel_size(voxel_size, ndim)
-    corner = check_origin((0.0,) * ndim if origin is None else origin, ndim)
+    corner = _origin((0.0,) * ndim if origin is None else origin, ndim)
     if batch_index is None and batch_size is None:
         batch_size = 1
     batch_index = batch_indices(batch_index, rows)
@@ -389,15 +442,15 @@ def voxelize(
     if features is None:
         features = jnp.ones((rows, 1), jnp.float32)
 
-    dtype = positions.dtype
-    scaled = (positions - jnp.asarray(corner, dtype)[None, :]) / jnp.asarray(size, dtype)[None, :]
-    cell = jnp.floor(scaled)
-    inside = jnp.all(jnp.isfinite(cell) & (jnp.abs(cell) < COORD_LIMIT), axis=1)
+    positions, parts = relative(positions, corner, own)
+    to = lattice(parts, size, (1,) * ndim, positions.dtype)
+    # Float64 of the host stays there: JAX may have 32 bits only.
+    place = _place_on_device if positions.dtype == np.float32 else _place
+    cell, inside, vague = place(positions, to)
     wanted = jnp.ones((rows,), bool) if keep is None else keep
-    _raise_on_bad_points(positions, inside | ~wanted, size)
+    _raise_on_bad_points(positions, wanted & ~inside, wanted & vague, size)
     lost = jnp.sum(wanted & ~inside, dtype=jnp.int32)
-    lattice = jnp.where(inside[:, None], cell, 0).astype(jnp.int32)
-    coords = jnp.concatenate([batch_index[:, None], lattice], axis=1)
+    coords = jnp.concatenate([batch_index[:, None], cell], axis=1)
     coords = jnp.where((inside & wanted)[:, None], coords, PAD)
     voxels, inverse = from_coords(
         coords,
@@ -416,11 +469,30 @@ def voxelize(
     return (voxels, inverse) if return_inverse else voxels
 
 
-def _raise_on_bad_points(positions: jax.Array, good: jax.Array, size: tuple[float, ...]) -> None:
-    if _compat.is_traced(good) or bool(good.all()):
+def _origin(origin: Any, ndim: int) -> Origin:
+    """The origin of the lattice; a traced one, of other voxels, is not looked at."""
+    return origin if isinstance(origin, Origin) else Origin(check_origin(origin, ndim))
+
+
+def _place(positions: Any, to: Lattice) -> tuple[Any, Any, Any]:
+    """The cell of each position, whether it is known, and whether float32 has not the digits."""
+    local = from_origin(positions, to.origin)
+    cell, known = cells(local, to)
+    vague = unresolved(positions, local, to)
+    return cell, known & ~vague, vague
+
+
+_place_on_device = jax.jit(_place)
+
+
+def _raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float, ...]) -> None:
+    if _compat.is_traced(bad) or not bool(bad.any()):
         return
-    check_finite(np.where(np.asarray(good)[:, None], 0, np.asarray(positions)))
-    first = int(jnp.argmin(good))
+    bad, positions = np.asarray(bad), np.asarray(positions)
+    check_finite(np.where(bad[:, None], positions, 0))
+    first = int(bad.argmax())
+    if np.asarray(vague)[first]:
+        raise_unresolved(positions[first].tolist(), first, size)
     raise InputError(
         f"position {positions[first].tolist()} at row {first} has lattice coordinates outside "
         f"[-2**30, 2**30) for voxel_size {size}: shift the scene with origin= or enlarge voxel_size"

@@ -200,7 +200,7 @@ def voxelize(
     check_tensor(features, "features")
     if refused := {"reduction", "return_inverse"} & set(options):
         raise InputError(f"{refused.pop()}= is not supported by voxax.torch, which takes the mean")
-    points = jnp.asarray(np.asarray(positions))
+    points = np.asarray(positions)
     if features.shape[0] != points.shape[0]:
         raise InputError(f"{features.shape[0]} rows of features, {points.shape[0]} positions")
     empty = jnp.zeros((points.shape[0], 1), jnp.float32)

@@ -105,7 +105,7 @@ def neighbor_conv(
         return jnp.matmul(sums.astype(dtype).reshape(-1, taps * channels), flat, **options)
 
     y = in_blocks(block, neighbors.capacity * (channels + taps) + taps * channels, neighbors.rows,
-                  queries.positions, extra)  # fmt: skip
+                  queries.positions_from(points.origin), extra)  # fmt: skip
     y = y.reshape(queries.capacity, c_out)
     return queries.replace_features(add_bias(y, bias).astype(dtype))
 
@@ -489,7 +489,9 @@ def kernel_point_penalty(
         return jnp.stack([jnp.sum(nearest, 1) / reach**2, jnp.sum(h**2, (1, 2))], axis=-1)
 
     elements = neighbors.capacity * number + number**2
-    losses = in_blocks(block, elements, neighbors.rows, queries.positions, offsets)
+    losses = in_blocks(
+        block, elements, neighbors.rows, queries.positions_from(points.origin), offsets
+    )
     valid = queries.valid
     losses = jnp.where(valid[:, None], losses, jnp.zeros((), losses.dtype))
     number_of_queries = jnp.maximum(queries.count, 1).astype(losses.dtype)

@@ -13,7 +13,9 @@ from flax import nnx
 
 from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels, voxelize
+from voxax.geometry.cells import from_origin
 from voxax.geometry.input_checks import check_voxel_size
+from voxax.geometry.origin import shift
 from voxax.geometry.regroup import gather_rows, reduce_rows
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import Linear
@@ -59,7 +61,8 @@ def decorate(
 
     Args:
       features, positions: ``[N, C]`` and ``[N, D]``.
-      coords: of the voxels, on ``axes``; ``size`` and ``origin`` have an entry for each.
+      coords: of the voxels, on ``axes``; ``size`` has an entry for each.
+      origin: ``float32[3, len(axes)]``, parts of the lattice's origin less that of the positions.
       inverse: ``int32[N]``, the voxel of each point.
       parts: whether positions, offsets from the mean, and from the center enter.
 
@@ -69,9 +72,10 @@ def decorate(
     use_positions, use_mean_offset, use_centre_offset = parts
     member = (inverse >= 0)[:, None]
     positions = jnp.where(member, positions, jnp.zeros((), positions.dtype))
-    center = (coords[:, 1:].astype(positions.dtype) + 0.5) * size[None, :] + origin[None, :]
+    center = (coords[:, 1:].astype(positions.dtype) + 0.5) * size[None, :]
     columns = jnp.asarray(axes)
-    from_center = jnp.where(member, positions[:, columns] - gather_rows(center, inverse), 0)
+    local = from_origin(positions[:, columns], origin)
+    from_center = jnp.where(member, local - gather_rows(center, inverse), 0)
     entries = [features]
     if use_positions:
         entries.append(positions)
@@ -187,6 +191,7 @@ class VoxelFeatureEncoder(nnx.Module):
         bare = dataclasses.replace(
             points,
             positions=points.positions[:, jnp.asarray(self.lattice_axes)],
+            origin=points.origin.axes(self.lattice_axes) if points.origin else (),
             features=jnp.zeros((points.capacity, 0), jnp.float32),
         )
         voxels, inverse = voxelize(
@@ -203,7 +208,7 @@ class VoxelFeatureEncoder(nnx.Module):
             voxels.coords,
             inverse,
             jnp.asarray(self.voxel_size, dtype),
-            jnp.asarray(self.origin or (0.0,) * len(self.voxel_size), dtype),
+            shift(voxels.origin, bare.origin, len(self.voxel_size)),
             axes=self.lattice_axes,
             parts=(self.use_positions, self.use_mean_offset, self.use_centre_offset),
             dtype=jnp.dtype(self.dtype),

@@ -1,0 +1,142 @@
+"""The cell of a position: one definition for NumPy, every device and every compiled program.
+
+A position meets a lattice in two steps. First the origin is subtracted: in float64 where the
+position is float64, else in float32, of which the origin is three numbers. The result is then
+float32, and its cell is the largest ``n`` with ``n * voxel_size`` at most 9/16 of float32's
+spacing above it. Half a spacing is what rounding to float32 takes away: a decimal coordinate
+``k * voxel_size`` is in cell ``k``, at every ``k`` and voxel size. Where a product
+``n * voxel_size`` is a float32 number, as for sizes 1 and 0.5, this is ``floor``.
+
+The comparison is done in integers, after an estimate that may be off by one cell. So nothing
+depends on how a compiler divides, or whether it fuses a product with a sum.
+
+Up to ``2**21`` cells from the origin float32 resolves a quarter of a cell. Farther out positions in
+float64 get their cell in float64, and others have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.coords import COORD_LIMIT
+
+# Fixed point: units of the integers that edges and distances to a face are counted in. An edge is
+# then exact to 2**-29, less than the 1/16 by which 9/16 exceeds the half.
+_UNIT = 28
+_REACH = np.float32(2**22)
+_TINY = np.finfo(np.float32).tiny
+
+
+class Lattice(NamedTuple):
+    """Where cells lie, for a compiled program: arrays, so that all lattices share one.
+
+    Attributes:
+      origin: ``float32[3, D]``, the parts of the origin; see :class:`voxax.geometry.origin.Origin`.
+      size: ``float[D]``, edge lengths, in the dtype of the positions.
+      stride: ``int32[D]``, of the voxels that are asked for.
+      scale: ``float32[D]``, the power of two that brings an edge to ``[1, 2)``.
+      inverse: ``float32[D]``, cells for each scaled unit, an estimate.
+      edge: ``int32[D]``, the scaled edge in units of ``2**-28``.
+    """
+
+    origin: Any
+    size: Any
+    stride: Any
+    scale: Any
+    inverse: Any
+    edge: Any
+
+
+def lattice(origin: Any, size: Sequence[float], stride: Sequence[int], dtype: Any) -> Lattice:
+    """The lattice of these edge lengths, for positions of ``dtype``; ``origin`` are its parts."""
+    edges = np.asarray(size, np.float64)
+    fraction, exponent = np.frexp(edges)  # in [0.5, 1)
+    return Lattice(
+        origin,
+        edges.astype(dtype),
+        np.asarray(stride, np.int32),
+        np.ldexp(np.float32(1), 1 - exponent),
+        (0.5 / fraction).astype(np.float32),
+        np.rint(np.ldexp(fraction, _UNIT + 1)).astype(np.int32),
+    )
+
+
+def from_origin(positions: Any, origin: Any) -> Any:
+    """``[N, D]``: positions less the origin, given by its parts; in the positions' dtype."""
+    if positions.dtype == np.float64:
+        wide = origin.astype(np.float64)
+        return positions - ((wide[2] + wide[1]) + wide[0])[None]
+    # Chosen by position, as XLA would add up constants that are subtracted one after the other.
+    xp: Any = np if isinstance(positions, np.ndarray) else jnp
+    rest = xp.where(xp.isfinite(positions), (origin[1] + origin[2])[None], np.float32(0))
+    return positions - origin[0][None] - rest
+
+
+def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
+    """``(int32[N, D], bool[N])``: the cell at stride 1, and whether it is known and in range.
+
+    Args:
+      local: ``float[N, D]`` from the lattice's origin: NumPy's arrays, or JAX's.
+      to: the lattice.
+    """
+    numpy = isinstance(local, np.ndarray)
+    xp: Any = np if numpy else jnp
+    if not numpy:
+        local = jax.lax.stop_gradient(local)
+    with np.errstate(over="ignore"):  # such a one is far
+        x = local.astype(np.float32) * to.scale[None]
+    near = xp.abs(x) < _REACH
+    # Without subnormal numbers, which some devices take for zero.
+    x = _where(near & (xp.abs(x) >= _TINY), x, np.float32(0))
+    estimate = xp.rint(x * to.inverse[None])
+    whole = xp.floor(x)
+    fixed = (whole.astype(np.int32) << _UNIT) + _int((x - whole) * np.float32(2**_UNIT))
+    # The power of two below the next number above x, which is nearer to zero where x is negative.
+    bits = _bits(x, np.int32)
+    power = _bits((bits + (bits >> 31)) & np.int32(0x7F800000), np.float32)
+    room = _int(power * np.float32(9 * 2.0 ** (_UNIT - 27)))
+    # The products wrap around; their difference is small, and right.
+    number = _int(estimate)
+    above = fixed - number * to.edge[None] + room
+    cell = number - (above < 0).astype(np.int32) + (above >= to.edge[None]).astype(np.int32)
+    cell = _where(number == 0, -(x < 0).astype(np.int32), cell)
+    if local.dtype == np.float64:
+        number = xp.rint(local / to.size[None])
+        far = number - (number * to.size[None] > local).astype(number.dtype)
+        inside = xp.abs(far) < COORD_LIMIT
+        cell = _where(near, cell, _where(inside, far, 0).astype(np.int32))
+        near = near | inside
+    return cell, near.all(axis=1)
+
+
+def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
+    """``bool[N]``: which float32 positions are of no use, though in range, for want of digits.
+
+    Float32 numbers there lie more than a quarter of a cell apart.
+    """
+    xp: Any = np if isinstance(local, np.ndarray) else jnp
+    if local.dtype == np.float64:
+        return xp.zeros(local.shape[:1], bool)
+    far = xp.abs(positions * to.scale[None]) >= _REACH
+    far |= xp.abs(local * to.scale[None]) >= _REACH
+    inside = (xp.abs(local / to.size[None]) < COORD_LIMIT).all(axis=1)
+    return far.any(axis=1) & inside
+
+
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    return (np if isinstance(condition, np.ndarray) else jnp).where(condition, a, b)
+
+
+def _int(values: Any) -> Any:
+    return values.astype(np.int32)
+
+
+def _bits(array: Any, dtype: Any) -> Any:
+    if isinstance(array, np.ndarray):
+        return array.view(dtype)
+    return jax.lax.bitcast_convert_type(array, dtype)
