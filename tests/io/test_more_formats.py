@@ -297,6 +297,13 @@ def test_feather(tmp_path, sweep, compression):
     assert np.isnan(cloud.attributes["seen"][1])
 
 
+def test_feather_of_version_1(tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
+    with fails("is Feather version 1, .* write it as version 2"):
+        read(tmp_path / "a.feather")
+
+
 def test_parquet(tmp_path, sweep):
     import pyarrow as arrow
     from pyarrow import parquet

@@ -20,14 +20,15 @@ FEATHER_1 = b"FEA1"
 
 
 def read_table(path: Path, options: ReadOptions) -> PointCloud:
-    """Read a ``.feather`` (version 1 or 2, or another Arrow file) or a ``.parquet``.
+    """Read a ``.feather`` (version 2, which is an Arrow file) or a ``.parquet``.
 
     Columns of numbers are sorted as :func:`voxax.io.columns.cloud_from_columns` says; a column
     of lists of one length k is [N, k], times are integers, and a missing number is NaN. Columns
     of text, and whatever else holds no numbers, are left out.
 
     Raises:
-        FileFormatError: the file is broken or cut short, or has no positions.
+        FileFormatError: the file is broken or cut short, of Feather version 1, or has no
+            positions.
         MissingExtraError: pyarrow is not installed.
     """
     kind = path.suffix.lower().removeprefix(".")
@@ -59,9 +60,13 @@ def _parquet(arrow: ModuleType, path: Path) -> Any:
 
 def _feather(arrow: ModuleType, path: Path) -> Any:
     with path.open("rb") as stream:
-        # What version 1 says of places in the file is not checked: mapped, it ends the process.
-        first = stream.read(len(FEATHER_1)) == FEATHER_1
-    return arrow.feather.read_table(path, memory_map=not first, use_threads=False)
+        if stream.read(len(FEATHER_1)) == FEATHER_1:
+            # The library believes what such a file says of places in it, and ends the process.
+            raise FileFormatError(
+                f"{path} is Feather version 1, which is deprecated: write it as version 2 with "
+                "pyarrow.feather.write_feather"
+            )
+    return arrow.feather.read_table(path, memory_map=True, use_threads=False)
 
 
 def _numbers(arrow: ModuleType, column: Any) -> np.ndarray | None:
