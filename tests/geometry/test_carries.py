@@ -87,8 +87,9 @@ def test_losses_inside_a_loop_are_reported_by_level():
         return conv(low, HALVES, 2, 2, transposed=True, out_voxels=v)
 
     out = jax.jit(lambda v: jax.lax.fori_loop(0, 3, lambda _, x: body(x), v))(VOXELS)
-    want = jax.jit(lambda v: body(body(body(v))))(VOXELS)
-    assert out.geometry.drops.items() == want.geometry.drops.items()
+    # Each round finds the level anew, and counts what it loses.
+    once = int(jax.jit(body)(VOXELS).num_dropped)
+    assert int(out.num_dropped) == 3 * once
     assert dict(out.geometry.drops.items())[2, 2, 2] == int(out.num_dropped) > 0
     with pytest.raises(vx.CapacityError, match=r"stride \(2, 2, 2\): \d+ rows lost"):
         out.raise_if_overflowed()
