@@ -325,8 +325,8 @@ def raft() -> Any:
     return raft_small(weights=None).eval(), (*images, 1)
 
 
-@model("DeepLab", "torchvision", "static")
-def deeplab() -> Any:
+@model("LR-ASPP", "torchvision", "static")
+def lraspp() -> Any:
     import torch
     from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 
