@@ -40,8 +40,8 @@ class Losses:
     def __init__(self, table: Any, *, none: bool = False, grown_from: Losses | None = None) -> None:
         self.table = table
         self._none = none  # known on the host, so that eager code has nothing to merge
-        # Only in a trace, where the chain ends with the trace.
-        self._grown_from = grown_from if _compat.is_traced(table) else None
+        # Where nothing was lost there is nothing to count once.
+        self._grown_from = None if none else grown_from
 
     @classmethod
     def of(cls, numbers: Mapping[Level, Any]) -> Losses:
