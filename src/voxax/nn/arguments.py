@@ -119,6 +119,19 @@ def check_shape(name: str, array: Any, *expected: tuple[int, ...]) -> None:
         raise InputError(f"{name} of {array.dtype}: expected floats")
 
 
+def static(value: Any) -> Any:
+    """Return an argument as it hashes: sequences and arrays as tuples, scalars as Python has them.
+
+    Modules are compared and hashed by their static attributes, and an array there would count as a
+    parameter.
+    """
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        value = value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return tuple(map(static, value))
+    return value
+
+
 def own_ndim(module: Any, ndim: int | None) -> int:
     """Return the spatial axes of a convolution module: the argument's, the class's, or 3."""
     if ndim is not None and module.NDIM not in (None, ndim):

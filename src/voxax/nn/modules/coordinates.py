@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
-import numpy as np
 from flax import nnx
 
 from voxax import geometry
@@ -14,6 +13,7 @@ from voxax.geometry import KernelShape, Voxels
 from voxax.geometry.bev import BevReduction
 from voxax.geometry.grow import CoarseReduction
 from voxax.geometry.sets import Join, SetReduction
+from voxax.nn.arguments import static
 
 Size = int | Sequence[int]
 
@@ -85,7 +85,7 @@ class Crop(nnx.Module):
     """The voxels in a box. Arguments as in :func:`voxax.crop`, static here."""
 
     def __init__(self, low: Size, high: Size, *, capacity: int | None = None) -> None:
-        self.low, self.high, self.capacity = _static(low), _static(high), capacity
+        self.low, self.high, self.capacity = static(low), static(high), capacity
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return geometry.crop(voxels, self.low, self.high, capacity=self.capacity)
@@ -102,8 +102,8 @@ class Dilate(nnx.Module):
         dilation: Size = 1,
         capacity: int | None = None,
     ) -> None:
-        self.kernel_size, self.dilation = _static(kernel_size), _static(dilation)
-        self.kernel_shape, self.capacity = _static(kernel_shape), capacity
+        self.kernel_size, self.dilation = static(kernel_size), static(dilation)
+        self.kernel_shape, self.capacity = static(kernel_shape), capacity
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return geometry.dilate(
@@ -119,7 +119,7 @@ class Refine(nnx.Module):
     """Every voxel split into children. Arguments as in :func:`voxax.refine`."""
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
-        self.factor, self.capacity = _static(factor), capacity
+        self.factor, self.capacity = static(factor), capacity
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return geometry.refine(voxels, self.factor, capacity=self.capacity)
@@ -135,7 +135,7 @@ class Coarsen(nnx.Module):
         reduction: CoarseReduction = "mean",
         capacity: int | None = None,
     ) -> None:
-        self.factor, self.capacity = _static(factor), capacity
+        self.factor, self.capacity = static(factor), capacity
         self.reduction: CoarseReduction = reduction
 
     def __call__(self, voxels: Voxels) -> Voxels:
@@ -155,7 +155,7 @@ class ToBEV(nnx.Module):
         extent: Sequence[int] | None = None,
         capacity: int | None = None,
     ) -> None:
-        self.axis, self.extent, self.capacity = axis, _static(extent), capacity
+        self.axis, self.extent, self.capacity = axis, static(extent), capacity
         self.reduction: BevReduction = reduction
 
     def __call__(self, voxels: Voxels) -> Voxels:
@@ -176,10 +176,3 @@ class Batch(nnx.Module):
 
     def __call__(self, scenes: Sequence[Voxels]) -> Voxels:
         return geometry.batch(scenes, capacity=self.capacity)
-
-
-def _static(value: Any) -> Any:
-    """Return sequences and arrays as tuples: arrays of a module would count as its parameters."""
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        value = value.tolist()
-    return tuple(map(_static, value)) if isinstance(value, list | tuple) else value

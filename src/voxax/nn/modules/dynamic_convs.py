@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.core import FrozenDict
 
 from voxax.algorithms.dynamic.grid import box_conv
 from voxax.errors import InputError
@@ -188,14 +189,14 @@ class SparseDynamicConv(nnx.Module):
         rngs = nnx.Rngs(0) if rngs is None else rngs
         self.kernel_size, self.dtype = operator.index(kernel_size), dtype
         self.deterministic = False
-        self.options: dict[str, Any] = {
-            "kernel_size": self.kernel_size,
-            "stride": steps,
-            "dilation": per_axis(dilation, self.ndim, "dilation"),
-            "method": frozen(known_strategy(method), "dynamic", "method"),
-            "precision": precision,
+        self.options = FrozenDict(
+            kernel_size=self.kernel_size,
+            stride=steps,
+            dilation=per_axis(dilation, self.ndim, "dilation"),
+            method=frozen(known_strategy(method), "dynamic", "method"),
+            precision=precision,
             **static_requests("dense", fwd_algo, bwd_algo),
-        }
+        )
         taps = KernelSpec.make(self.ndim, self.kernel_size).num_offsets
         shape = (taps, in_channels, out_channels)
         weights = [kernel_init(rngs.params(), shape, param_dtype) for _ in range(bank)]

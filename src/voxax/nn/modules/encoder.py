@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from voxax.errors import InputError, check_known
@@ -155,7 +156,7 @@ class VoxelFeatureEncoder(nnx.Module):
         kept: dict[str, Any] = {"param_dtype": param_dtype}
         statistics = {"momentum": momentum, "epsilon": epsilon}
         linears, norms = [], []
-        for out in [channels] if isinstance(channels, int) else channels:
+        for out in np.atleast_1d(channels).tolist():
             # Normalization takes a bias away again.
             linears.append(Linear(width, out, use_bias=False, rngs=rngs, dtype=self.dtype, **kept))
             norms.append(BatchNorm(out, axis_name=axis_name, **statistics, **kept))

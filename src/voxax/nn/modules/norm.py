@@ -12,6 +12,7 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.halo import split_axis
+from voxax.nn.arguments import static
 from voxax.nn.functional import (
     group_norm,
     instance_norm,
@@ -60,7 +61,7 @@ class BatchNorm(nnx.Module):
         self.mean = nnx.BatchStat(_zeros(num_features, accumulator(param_dtype)))
         self.var = nnx.BatchStat(_ones(num_features, accumulator(param_dtype)))
         self.num_features = num_features
-        self.momentum, self.epsilon, self.axis_name = momentum, epsilon, axis_name
+        self.momentum, self.epsilon, self.axis_name = momentum, epsilon, static(axis_name)
         self.use_running_average = use_running_average
 
     def __call__(self, voxels: Rows) -> Rows:

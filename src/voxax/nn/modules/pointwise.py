@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +20,22 @@ from voxax.nn.modules.sparse_convs import he_normal
 from voxax.products.convolve import precision_name
 
 
+@dataclasses.dataclass(frozen=True)
+class _Named:
+    """A function of ``jax.nn`` by name: itself it would be copied and pickled as another object."""
+
+    name: str
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return getattr(jax.nn, self.name)(x)
+
+
 class Activation(nnx.Module):
     """Apply ``fn`` to the features ``[capacity, C]``; padding stays zero."""
 
     def __init__(self, fn: Callable[[jax.Array], jax.Array]) -> None:
-        self.fn = fn
+        name = getattr(fn, "__name__", "")
+        self.fn = _Named(name) if getattr(jax.nn, name, None) is fn else fn
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return voxels.map(self.fn)

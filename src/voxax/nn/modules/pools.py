@@ -10,6 +10,7 @@ from flax import nnx
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.kernel_spec import static_shape
 from voxax.nn import functional
+from voxax.nn.arguments import static
 from voxax.nn.functional.pooling import Size
 
 
@@ -24,7 +25,8 @@ class _Window(nnx.Module):
         *,
         kernel_shape: KernelShape = "box",
     ) -> None:
-        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
+        self.kernel_size, self.stride = static(kernel_size), static(stride)
+        self.dilation = static(dilation)
         self.kernel_shape: KernelShape = static_shape(kernel_shape)
 
 
@@ -120,7 +122,7 @@ class _Blocks(nnx.Module):
     """Hold the edge of a block, and the static rows of the result."""
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
-        self.factor, self.capacity = factor, capacity
+        self.factor, self.capacity = static(factor), capacity
 
 
 class SpaceToChannel(_Blocks):

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.core import FrozenDict
 
 from voxax import _compat
 from voxax.algorithms.kernel import WeightKind
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.kernel_spec import static_shape
-from voxax.nn.arguments import check_channels, check_groups, check_keeps_voxels, own_ndim
+from voxax.nn.arguments import check_channels, check_groups, check_keeps_voxels, own_ndim, static
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.tuning import Request, Resolved
 from voxax.tuning.request import frozen
@@ -32,7 +33,7 @@ def he_normal(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) ->
 
     Source: He et al., "Delving Deep into Rectifiers", ICCV 2015.
     """
-    size, scale = math.prod(shape), math.sqrt(2 / max(math.prod(shape[:-1]), 1))
+    size, scale = int(math.prod(shape)), math.sqrt(2 / max(math.prod(shape[:-1]), 1))
     draw = _draw(key, 1 << max(size - 1, 1).bit_length())
     if not _compat.is_traced(draw):
         draw = np.asarray(draw)
@@ -80,13 +81,12 @@ class Convolution(nnx.Module):
     ) -> KernelSpec:
         """Keep the static arguments and return the spec, which fixes the number of taps."""
         self.in_channels, self.ndim = in_channels, own_ndim(self, ndim)
-        # Modules are compared and hashed by their static attributes: no lists or arrays there.
         shape = static_shape(relation["kernel_shape"])
-        relation = {k: tuple(v) if isinstance(v, list) else v for k, v in relation.items()}
-        relation["kernel_shape"] = shape
-        self.kernel_size, self.capacity, self.dtype = relation["kernel_size"], capacity, dtype
-        self.relation, self.options = relation, options
-        return KernelSpec.make(self.ndim, **relation)
+        relation = {name: static(value) for name, value in relation.items()}
+        self.relation = FrozenDict({**relation, "kernel_shape": shape})
+        self.options, self.kernel_size = FrozenDict(options), relation["kernel_size"]
+        self.capacity, self.dtype = capacity, dtype
+        return KernelSpec.make(self.ndim, **self.relation)
 
     def __call__(
         self,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from flax import nnx
 
 from voxax.geometry import Voxels, devoxelize, splat, voxelize
 from voxax.geometry.interpolate import Interpolation
 from voxax.geometry.regroup import Reduction
+from voxax.nn.arguments import static
 
 
 class Voxelize(nnx.Module):
@@ -33,8 +33,7 @@ class Voxelize(nnx.Module):
         origin: Sequence[float] | None = None,
         return_inverse: bool = False,
     ) -> None:
-        self.voxel_size = float(voxel_size) if np.ndim(voxel_size) == 0 else tuple(voxel_size)  # type: ignore[arg-type]
-        self.origin = None if origin is None else tuple(origin)
+        self.voxel_size, self.origin = static(voxel_size), static(origin)
         self.reduction: Reduction = reduction
         self.capacity, self.return_inverse = capacity, return_inverse
 

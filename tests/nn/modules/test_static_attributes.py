@@ -1,0 +1,133 @@
+"""Modules hash, compare, copy and pickle, whatever their sizes were given as."""
+
+import copy
+import functools
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from voxax import models
+from voxax.nn import modules
+
+# How a user may write three sizes, and the number 2.
+SPELLINGS = {
+    "tuple": (tuple, int),
+    "list": (list, int),
+    "NumPy array": (np.asarray, np.int32),
+    "list of NumPy integers": (lambda v: [np.int64(n) for n in v], np.int64),
+    "array of JAX": (jnp.asarray, int),
+    "range": (lambda v: range(v[0], v[-1] + 1) if list(v) == [2, 3, 4] else tuple(v), int),
+}
+MADE = {
+    "Activation": lambda s, n: modules.Activation(jax.nn.relu6),
+    "Batch": lambda s, n: modules.Batch(),
+    "BatchNorm": lambda s, n: modules.BatchNorm(4, axis_name=["data", "model"]),
+    "Cat": lambda s, n: modules.Cat("outer"),
+    "ChannelToSpace": lambda s, n: modules.ChannelToSpace(s([2, 2, 1])),
+    "Coarsen": lambda s, n: modules.Coarsen(s([2, 2, 1])),
+    "ContinuousConv": lambda s, n: modules.ContinuousConv(4, 4, radius=1.0),
+    "Crop": lambda s, n: modules.Crop(s([0, 0, 0]), s([2, 3, 4])),
+    "DeformConv": lambda s, n: modules.DeformConv(4, 4, s([3, 3]), s([1, 2])),
+    "Devoxelize": lambda s, n: modules.Devoxelize(),
+    "Dilate": lambda s, n: modules.Dilate(s([2, 3, 4]), dilation=n(2)),
+    "Dropout": lambda s, n: modules.Dropout(0.5, rngs=nnx.Rngs(0)),
+    "DynamicConv": lambda s, n: modules.DynamicConv(4, 4, s([3, 3]), stride=s([1, 2])),
+    "FocalConv": lambda s, n: modules.FocalConv(4, 4, s([3, 3, 3])),
+    "GELU": lambda s, n: modules.GELU(),
+    "GlobalPool": lambda s, n: modules.GlobalPool(),
+    "GroupNorm": lambda s, n: modules.GroupNorm(4, 2),
+    "Inject": lambda s, n: modules.Inject(),
+    "InstanceNorm": lambda s, n: modules.InstanceNorm(4),
+    "Intersection": lambda s, n: modules.Intersection(),
+    "KernelPointConv": lambda s, n: modules.KernelPointConv(4, 4, extent=1.0),
+    "LayerNorm": lambda s, n: modules.LayerNorm(4),
+    "LeakyReLU": lambda s, n: modules.LeakyReLU(),
+    "Linear": lambda s, n: modules.Linear(4, 4),
+    "MaxPool": lambda s, n: modules.MaxPool(s([2, 3, 4]), s([2, 2, 1])),
+    "MeanPool": lambda s, n: modules.MeanPool(n(2), s([2, 2, 1]), dilation=s([1, 1, 2])),
+    "MinPool": lambda s, n: modules.MinPool(s([2, 2, 1])),
+    "PillarEncoder": lambda s, n: modules.PillarEncoder(4, s([8, 8]), s([1, 1])),
+    "Prune": lambda s, n: modules.Prune(),
+    "ReLU": lambda s, n: modules.ReLU(),
+    "Refine": lambda s, n: modules.Refine(s([2, 2, 1])),
+    "Remat": lambda s, n: modules.Remat(modules.SubMConv3d(4, 4, s([3, 3, 3]))),
+    "RMSNorm": lambda s, n: modules.RMSNorm(4),
+    "Sequential": lambda s, n: modules.Sequential(modules.Linear(4, 4), modules.SiLU()),
+    "SiLU": lambda s, n: modules.SiLU(),
+    "SpaceToChannel": lambda s, n: modules.SpaceToChannel(s([2, 2, 1])),
+    "Splat": lambda s, n: modules.Splat(),
+    "SumPool": lambda s, n: modules.SumPool(s([2, 2, 1]), n(2)),
+    "ToBEV": lambda s, n: modules.ToBEV(extent=s([2, 3, 4])),
+    "TopK": lambda s, n: modules.TopK(5),
+    "Union": lambda s, n: modules.Union(),
+    "Unpool": lambda s, n: modules.Unpool(s([2, 2, 1]), n(2)),
+    "VoxelFeatureEncoder": lambda s, n: modules.VoxelFeatureEncoder(4, s([8, 8]), s([1, 1, 2])),
+    "Voxelize": lambda s, n: modules.Voxelize(s([1, 1, 2]), origin=s([0, 0, 1])),
+    "ConvNormAct": lambda s, n: models.ConvNormAct(4, 4, s([3, 3, 3]), rngs=nnx.Rngs(0)),
+    "ResidualBlock": lambda s, n: models.ResidualBlock(n(4), n(8), rngs=nnx.Rngs(0)),
+    "MinkUNet14": lambda s, n: models.MinkUNet14(4, 3, width=0.125),
+    "VoxelMLP": lambda s, n: models.VoxelMLP(4, 3),
+}
+
+
+def conv(cls, s, n):
+    how = (s([2, 3, 4]), s([2, 2, 1]), s([1, 2, 1]))
+    if cls.NDIM not in (None, 3):
+        how = (n(2), n(2), n(1))
+    if issubclass(cls, modules.SubMConv):
+        how = (how[0], n(1), n(1))
+    return cls(n(4), n(4), *how)
+
+
+for _name, _cls in vars(modules).items():
+    if isinstance(_cls, type) and issubclass(_cls, modules.SpatiallySparseConv):
+        MADE[_name] = functools.partial(conv, _cls)
+MADE["SpatiallySparseConv"] = lambda s, n: modules.SpatiallySparseConv(
+    4, 4, s([2, 3, 4]), s([2, 2, 1]), generative=True, spatial_shape=s([2, 3, 4])
+)
+MADE["SpatiallySparseDepthwiseConv"] = lambda s, n: modules.SpatiallySparseDepthwiseConv(
+    4, s([2, 3, 4]), n(2), kernel_shape=[[0, 0, 0], [0, 0, 1]]
+)
+for _name in ("SparseDynamicConv", "SparseDynamicConv2d", "SparseDynamicConv3d"):
+    _cls = getattr(modules, _name)
+    MADE[_name] = lambda s, n, cls=_cls: cls(4, 4, 3, learn_size=True)
+
+
+def test_every_module_is_here():
+    public = {
+        name
+        for package in (modules, models)
+        for name, value in vars(package).items()
+        if isinstance(value, type) and issubclass(value, nnx.Module)
+    }
+    assert public - set(MADE) == {"MinkUNet"}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_they_hash_compare_copy_and_pickle(name):
+    module = MADE[name](tuple, int)
+    graph, state = nnx.split(module)
+    assert isinstance(hash(graph), int)
+    assert isinstance(hash(jax.tree.structure(module)), int)
+    for other in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+        assert nnx.split(other)[0] == graph
+        for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(nnx.state(other)), strict=True):
+            assert a.dtype == b.dtype
+            if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+                np.testing.assert_array_equal(a, b)
+    count = functools.partial(jax.jit, static_argnums=0)(
+        lambda graph, state: len(jax.tree.leaves(nnx.merge(graph, state, copy=True)))
+    )
+    assert count(graph, state) == len(jax.tree.leaves(module))
+
+
+@pytest.mark.parametrize("spelling", list(SPELLINGS)[1:])
+@pytest.mark.parametrize("name", MADE)
+def test_other_spellings_are_the_same_module(name, spelling):
+    plain, other = MADE[name](tuple, int), MADE[name](*SPELLINGS[spelling])
+    ours, theirs = nnx.split(plain)[0], nnx.split(other)[0]
+    assert (ours == theirs, hash(ours) == hash(theirs)) == (True, True)
