@@ -1,5 +1,6 @@
 // The functions on coordinates that XLA calls: checks of shapes, then the work.
 #include "handler.h"
+#include "points.h"
 #include "rows.h"
 
 namespace voxax {
@@ -73,6 +74,41 @@ ffi::Error RunListPairsCall(ffi::ThreadPool pool, Ints neighbors, ffi::Result<In
   });
 }
 
+template <ffi::DataType Type>
+ffi::Error SearchOn(ffi::ThreadPool pool, const ffi::AnyBuffer& points, const Ints& scene,
+                    const ffi::AnyBuffer& queries, const Ints& own, const ffi::AnyBuffer& radius,
+                    ffi::Result<Ints>& rows, ffi::Result<Ints>& found) {
+  using T = ffi::NativeType<Type>;
+  const auto from = points.dimensions(), around = queries.dimensions();
+  PointSearch<T> search{
+      {reinterpret_cast<const T*>(points.untyped_data()), scene.typed_data(), from[0]},
+      {reinterpret_cast<const T*>(queries.untyped_data()), own.typed_data(), around[0]},
+      from[1],
+      *reinterpret_cast<const T*>(radius.untyped_data()),
+      rows->dimensions()[1],
+      rows->typed_data(),
+      found->typed_data()};
+  return OnPool(pool, [&](const Parallel& parallel) { SearchPoints(search, parallel); });
+}
+
+ffi::Error RunSearchPointsCall(ffi::ThreadPool pool, ffi::AnyBuffer points, Ints scene,
+                               ffi::AnyBuffer queries, Ints own, ffi::AnyBuffer radius,
+                               ffi::Result<Ints> rows, ffi::Result<Ints> found) {
+  const auto from = points.dimensions(), around = queries.dimensions(), out = rows->dimensions();
+  const auto type = points.element_type();
+  if (from.size() != 2 || around.size() != 2 || from[1] != around[1] || from[1] < 1 ||
+      out.size() != 2 || out[0] != around[0] || out[1] < 1 ||
+      !HasShape(scene.dimensions(), {from[0]}) || !HasShape(own.dimensions(), {around[0]}) ||
+      !HasShape(radius.dimensions(), {}) || !HasShape(found->dimensions(), {around[0]}) ||
+      queries.element_type() != type || radius.element_type() != type) {
+    return Invalid("points [N, D], scenes [N], queries [M, D], theirs [M], a radius; rows [M, k]");
+  }
+  if (!Countable({from[0], around[0]})) return TooManyRows();
+  if (type == ffi::F32) return SearchOn<ffi::F32>(pool, points, scene, queries, own, radius, rows, found);
+  if (type == ffi::F64) return SearchOn<ffi::F64>(pool, points, scene, queries, own, radius, rows, found);
+  return Invalid("positions are float32 or float64");
+}
+
 }  // namespace
 }  // namespace voxax
 
@@ -80,6 +116,18 @@ extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_sort_rows(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_unique_rows(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_invert_table(XLA_FFI_CallFrame*);
 extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_list_pairs(XLA_FFI_CallFrame*);
+extern "C" VOXAX_EXPORT XLA_FFI_Error* voxax_search_points(XLA_FFI_CallFrame*);
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_search_points, voxax::RunSearchPointsCall,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_sort_rows, voxax::RunSortRowsCall,
                               ffi::Ffi::Bind()

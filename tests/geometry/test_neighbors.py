@@ -40,7 +40,11 @@ def expected(points, around, k, radius=np.inf):
 
 @pytest.mark.parametrize(
     ("ndim", "method"),
-    [slow_unless((d, m) == (3, "cells"), d, m) for d in (1, 2, 3, 4) for m in ("all", "cells")],
+    [
+        slow_unless(m == "auto" or (d, m) == (3, "cells"), d, m)
+        for d in (1, 2, 3, 4)
+        for m in ("all", "cells", "auto")
+    ],
 )
 def test_radius_search(ndim, method, rng):
     points, around = clouds(ndim, rng)
@@ -53,8 +57,7 @@ def test_radius_search(ndim, method, rng):
     assert int(found.num_dropped) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("k", [4, 200])
+@pytest.mark.parametrize("k", [1, 4, 200])
 def test_nearest(k, rng):
     points, around = clouds(3, rng)
     rows, _ = expected(points, around, k)
@@ -63,7 +66,7 @@ def test_nearest(k, rng):
     np.testing.assert_array_equal(knn_search(points, around, k=k, radius=0.9).rows, rows)
 
 
-@pytest.mark.parametrize("method", ["all", slow_unless(False, "cells")])
+@pytest.mark.parametrize("method", ["all", "auto", slow_unless(False, "cells")])
 def test_overflow_is_reported(method, rng):
     points, around = clouds(3, rng)
     rows, counts = expected(points, around, 5, 1.5)
@@ -96,8 +99,7 @@ def test_many_points_in_cells(rng):
     assert int(both[0].found.max()) > 40
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["all", "cells"])
+@pytest.mark.parametrize("method", ["auto", *(slow_unless(False, m) for m in ("all", "cells"))])
 def test_what_is_not_there_is_no_neighbor(method):
     """Padding that holds garbage, points that are not finite, empty clouds."""
     p = jnp.asarray([[0.0, 0], [1, 0], [jnp.nan, 0], [0, 0], [jnp.inf, 0]])
@@ -109,7 +111,7 @@ def test_what_is_not_there_is_no_neighbor(method):
     assert (radius_search(empty, points, radius=1.0, capacity=2, method=method).rows == -1).all()
 
 
-@pytest.mark.parametrize("method", ["all", slow_unless(False, "cells")])
+@pytest.mark.parametrize("method", ["all", "auto", slow_unless(False, "cells")])
 def test_search_lowers_and_has_no_gradient(method, rng):
     points, _ = clouds(3, rng)
 
@@ -122,6 +124,32 @@ def test_search_lowers_and_has_no_gradient(method, rng):
     step = jax.jit(jax.grad(f))
     jax.export.export(step, platforms=["tpu", "cuda"])(points.positions)
     assert np.isfinite(step(points.positions)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nearest_among_many(dtype, rng):
+    """Clusters, a line, and many points in one place, by all distances in NumPy."""
+    with jax.enable_x64(dtype == "float64"):
+        p = rng.normal(size=(3000, 3)) * np.repeat([1e-3, 1, 100], 1000)[:, None]
+        p[500:900, 1:] = 0.25
+        p[900:1500] = p[0]
+        p = p.astype(dtype)
+        points = vx.Points.make(p, capacity=3000)
+        around = vx.Points.make(p[::17], capacity=len(p[::17]))
+        found = knn_search(points, around, k=9)
+        apart = np.sum((p[::17, None] - p[None]) ** 2, axis=-1)
+        np.testing.assert_array_equal(found.rows, np.argsort(apart, axis=1, kind="stable")[:, :9])
+        np.testing.assert_array_equal(found.found, 3000)
+
+
+def test_vmap_is_the_same_one_by_one(rng):
+    clouds = rng.normal(size=(3, 50, 2)).astype(np.float32)
+
+    def search(positions):
+        return knn_search(vx.Points.make(positions, capacity=50), k=3).rows
+
+    each = [search(cloud) for cloud in clouds]
+    np.testing.assert_array_equal(jax.jit(jax.vmap(search))(clouds), each)
 
 
 def test_refused(rng):

@@ -25,6 +25,7 @@
 
 #include "kernels.h"
 #include "maps.h"
+#include "points.h"
 #include "rows.h"
 #include "split.h"
 
@@ -537,6 +538,59 @@ void TestNeighbors(int64_t width, Random& random, Pool& pool) {
                          std::to_string(taps) + ": " + std::to_string(wrong) + " wrong");
 }
 
+// ---- points
+
+template <typename T>
+void TestPoints(Random& random, Pool& pool) {
+  const int64_t axes = Draw(random, 1, 4), nearest = Draw(random, 1, 20);
+  const int64_t scenes = Draw(random, 1, 3), places = Draw(random, 1, 40);
+  const auto cloud = [&](int64_t count, std::vector<T>* positions, std::vector<int32_t>* scene) {
+    for (int64_t i = 0; i < count * axes; ++i) {  // on a grid: many lie in one place
+      positions->push_back(static_cast<T>(Draw(random, -places, places)) / 4);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      scene->push_back(static_cast<int32_t>(Draw(random, -1, scenes - 1)));
+    }
+  };
+  std::vector<T> points, queries;
+  std::vector<int32_t> scene, own;
+  const int64_t count = Draw(random, 0, 600), asked = Draw(random, 0, 400);
+  cloud(count, &points, &scene);
+  cloud(asked, &queries, &own);
+  const T radius = Draw(random, 0, 1) ? std::numeric_limits<T>::infinity()
+                                      : static_cast<T>(Draw(random, 1, 12)) / 2;
+  std::vector<int32_t> rows(asked * nearest, -99), found(asked, -99);
+  const PointSearch<T> search{{points.data(), scene.data(), count},
+                              {queries.data(), own.data(), asked},
+                              axes,
+                              radius,
+                              nearest,
+                              rows.data(),
+                              found.data()};
+  Scheduled(static_cast<int>(Draw(random, 0, kWays - 1)), pool,
+            [&](const Parallel& parallel) { SearchPoints(search, parallel); });
+  int64_t wrong = 0;
+  for (int64_t m = 0; m < asked; ++m) {
+    std::vector<std::pair<T, int32_t>> hits;
+    for (int64_t i = 0; i < count && own[m] >= 0; ++i) {
+      T apart = 0;
+      for (int64_t a = 0; a < axes; ++a) {
+        const T step = queries[m * axes + a] - points[i * axes + a];
+        apart += step * step;
+      }
+      if (scene[i] == own[m] && apart <= radius * radius) hits.emplace_back(apart, i);
+    }
+    std::sort(hits.begin(), hits.end());
+    wrong += found[m] != static_cast<int64_t>(hits.size());
+    for (int64_t i = 0; i < nearest; ++i) {
+      const int32_t wanted = i < static_cast<int64_t>(hits.size()) ? hits[i].second : -1;
+      wrong += rows[m * nearest + i] != wanted;
+    }
+  }
+  Expect(wrong == 0, "points, axes " + std::to_string(axes) + " of " + std::to_string(count) +
+                         " for " + std::to_string(asked) + ": " + std::to_string(wrong) + " wrong");
+}
+
 // ---- rows and tables
 
 // Half of them are so many that there are several parts for threads.
@@ -724,6 +778,10 @@ int Main(int rounds, uint64_t seed) {
             TestTables(static_cast<MapKind>(kind), random, pool);
           }
           for (int64_t i = 0; i < 60; ++i) TestNeighbors(2 + i % 5, random, pool);
+          for (int i = 0; i < 40; ++i) {
+            TestPoints<float>(random, pool);
+            TestPoints<double>(random, pool);
+          }
           for (int kind = 0; kind < kListKinds; ++kind) {
             for (int64_t width = 1; width <= 5; ++width) {
               TestRows(static_cast<ListKind>(kind), width, random, pool);

@@ -20,6 +20,7 @@ ATTRIBUTES = {
     "voxax_weight_product": {"tile": 8},
     "voxax_depthwise": {"tile": 8, "wgrad": False, "reversed": False},
     "voxax_find_neighbors": {},
+    "voxax_search_points": {},
 }
 # Shapes of operands and result that are right: 6 input rows, 5 output rows, 3 taps.
 SHAPES = {
@@ -234,6 +235,38 @@ def test_neighbors_of_shapes_that_do_not_fit():
     for axes in (0, 5):
         with pytest.raises(jax.errors.JaxRuntimeError, match="1 to 4 axes"):
             neighbors(np.zeros((4, 1 + axes)), np.zeros((4, 1 + axes)), np.zeros((2, axes)))
+
+
+def search(points, scene, queries, own, radius, rows, found, dtype="float32"):
+    """Points that all lie in the origin."""
+    floats = (jnp.zeros(shape, dtype) for shape in (points, queries, radius))
+    p, q, r = floats
+    operands = (p, jnp.zeros(scene, jnp.int32), q, jnp.zeros(own, jnp.int32), r)
+    results = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in (rows, found)]
+    call = jax.jit(lambda *operands: jax.ffi.ffi_call("voxax_search_points", results)(*operands))
+    return [np.asarray(result) for result in call(*operands)]
+
+
+def test_points_of_shapes_that_do_not_fit():
+    right = ((6, 3), (6,), (5, 3), (5,), (), (5, 2), (5,))
+    rows, found = search(*right)
+    np.testing.assert_array_equal(rows, [[0, 1]] * 5)
+    np.testing.assert_array_equal(found, 6)
+    wrong = {
+        0: [(6,), (6, 2), (6, 0), (7, 3)],
+        1: [(5,), (6, 1)],
+        2: [(5,), (5, 4), (4, 3)],
+        3: [(6,), ()],
+        4: [(1,)],
+        5: [(5,), (4, 2), (5, 0)],
+        6: [(4,), ()],
+    }
+    for place, shapes in wrong.items():
+        for shape in shapes:
+            with pytest.raises(jax.errors.JaxRuntimeError, match="voxax: points"):
+                search(*right[:place], shape, *right[place + 1 :])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="float32 or float64"):
+        search(*right, dtype="float16")
 
 
 def test_neighbors_at_the_ends_of_32_bits():

@@ -28,12 +28,13 @@ CALLS = {
     "voxax_unique_rows": 1,
     "voxax_invert_table": 1,
     "voxax_list_pairs": 1,
+    "voxax_search_points": 1,
 }
 """The functions that XLA calls, by name, each with the version of its interface.
 
 Programs in files call them: raise the version when operands, attributes or results change.
 """
-_ABI = 4  # of handlers.cc
+_ABI = 5  # of handlers.cc
 
 
 def unavailable() -> str | None:

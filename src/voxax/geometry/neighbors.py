@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords import PAD, bucket_capacity, lower_bound, sort_rows
 from voxax.errors import CapacityError, InputError, check_known
 from voxax.geometry.points import Points
@@ -91,8 +92,8 @@ def radius_search(
       capacity: static, the most neighbors that a query may have.
       method: ``all`` compares each query with all points, in blocks; ``cells`` sorts the points
         into cells as wide as the radius and compares with those of the ``3**D`` cells around;
-        ``auto`` takes ``cells`` from 4096 points on. Up to the rounding of distances the result
-        is the same.
+        ``auto`` searches a tree with the native kernels of CPUs; elsewhere it takes ``cells`` from
+        4096 points on. Up to the rounding of distances the result is the same.
 
     Returns:
       Neighbors. Traced, what did not fit is in ``num_dropped``, the nearest are kept.
@@ -122,8 +123,9 @@ def knn_search(
     Args:
       points, queries: as in :func:`radius_search`.
       k: static, at least 1.
-      radius: only those whose distance is at most this; from 4096 points on the search then goes
-        by cells. Without it each query is compared with all points.
+      radius: only those whose distance is at most this. Without it, and without the native kernels
+        of CPUs, each query is compared with all points; with it, from 4096 points on, only with
+        those of cells around.
 
     Returns:
       Neighbors; ``found`` counts all candidates, so ``num_dropped`` has no meaning here.
@@ -131,8 +133,7 @@ def knn_search(
     Raises:
       InputError: other axes or batch sizes, ``k`` below 1.
     """
-    method = "all" if radius is None else "auto"
-    return _search(points, queries, k, "k", jnp.inf if radius is None else radius, method)
+    return _search(points, queries, k, "k", radius, "auto")
 
 
 def _search(
@@ -147,10 +148,9 @@ def _search(
     check_known("method", method, SEARCH_METHODS)
     if operator.index(k) < 1:
         raise InputError(f"{name}={k} must be at least 1")
-    if method == "auto":
-        method = "cells" if points.capacity >= _MANY else "all"
     wide = max(points.positions.dtype, queries.positions.dtype, key=lambda dtype: dtype.itemsize)
-    radius = jax.lax.stop_gradient(jnp.asarray(radius, wide))
+    likely = "cells" if points.capacity >= _MANY and radius is not None else "all"
+    limit = jax.lax.stop_gradient(jnp.asarray(jnp.inf if radius is None else radius, wide))
     source, around = (
         (jax.lax.stop_gradient(cloud.positions_from(points.origin)).astype(wide), _scenes(cloud))
         for cloud in (points, queries)
@@ -158,9 +158,47 @@ def _search(
     if not points.capacity:
         none = jnp.full((queries.capacity, operator.index(k)), -1, jnp.int32)
         return Neighbors(none, jnp.zeros((queries.capacity,), jnp.int32))
-    find = _among_all if method == "all" else _among_cells
-    return Neighbors(*find(source, around, radius, operator.index(k)))
+    arrays, kind = (*source, *around, limit), likely if method == "auto" else method
+    static = {"k": operator.index(k), "method": kind}
+    if method == "auto" and wide.itemsize >= 4 and queries.capacity:
+        return Neighbors(*_among_tree(*arrays, **static))
+    return Neighbors(*_compared(*arrays, **static))
 
+
+def _compared(
+    source: jax.Array,
+    scene: jax.Array,
+    around: jax.Array,
+    own: jax.Array,
+    radius: jax.Array,
+    *,
+    k: int,
+    method: str,
+) -> tuple[jax.Array, jax.Array]:
+    """``int32[M, k]`` and ``int32[M]``: see :class:`Neighbors`."""
+    find = _among_all if method == "all" else _among_cells
+    return find((source, scene), (around, own), radius, k)
+
+
+def _searched(
+    source: jax.Array,
+    scene: jax.Array,
+    around: jax.Array,
+    own: jax.Array,
+    radius: jax.Array,
+    *,
+    k: int,
+    method: str,
+) -> tuple[jax.Array, jax.Array]:
+    """Results of :func:`_compared` by the native tree, whatever the method."""
+    del method
+    shapes = [
+        jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((len(around), k), (len(around),))
+    ]
+    return tuple(library_call("voxax_search_points", shapes, source, scene, around, own, radius))
+
+
+_among_tree = natively_on_cpu("search_points", _searched, _compared)
 
 _Cloud = tuple[jax.Array, jax.Array]  # positions, and the scene of each
 
