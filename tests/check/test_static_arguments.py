@@ -30,7 +30,9 @@ class Layers:
         return parts(x, sizes)
 
 
-@pytest.mark.parametrize("target", [by_position, named, Layers().run], ids=str)
+@pytest.mark.parametrize(
+    "target", [by_position, named, Layers().run], ids=["position", "name", "method"]
+)
 @pytest.mark.parametrize(
     "sizes", [[4, 2], {4: 2}, {3}, np.array([1, 2]), (4, [2]), []], ids=lambda v: str(v)
 )
@@ -93,7 +95,9 @@ def keeps_an_entry(x):
 
 
 @pytest.mark.parametrize(
-    "target", [keeps_an_argument, keeps_a_result, keeps_a_key, keeps_an_entry], ids=str
+    "target",
+    [keeps_an_argument, keeps_a_result, keeps_a_key, keeps_an_entry],
+    ids=lambda target: target.__name__,
 )
 def test_what_is_kept_is_found(target):
     report = check_static(target, X)
