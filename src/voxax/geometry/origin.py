@@ -86,8 +86,9 @@ class Origin(Sequence[float]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Origin) and not (self.is_known and other.is_known):
             return self.words is other.words
-        known = isinstance(other, Origin | tuple | list) and self.is_known
-        return known and tuple(self) == tuple(other)
+        if not isinstance(other, Origin | tuple | list):
+            return False
+        return self.is_known and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:
         return hash(tuple(self))

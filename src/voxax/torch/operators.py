@@ -25,6 +25,7 @@ from voxax.algorithms.registry import views
 from voxax.coords import bucket_capacity
 from voxax.geometry import PAIR_ROOM, KernelMap, VoxelGeometry, kernel_map_of
 from voxax.geometry.build import output_geometry
+from voxax.geometry.losses import Losses
 from voxax.geometry.voxel_geometry import check_overflow
 from voxax.nn.functional.pooling import extreme_rows
 from voxax.torch.bridge import call, to_jax, to_torch
@@ -34,7 +35,7 @@ from voxax.torch.static_text import read_layer, read_spec, stand_in
 def _geometry(coords: jax.Array, stride: tuple[int, ...]) -> VoxelGeometry:
     """Return the voxel set of rows in canonical order; maps do not depend on ``batch_size``."""
     count = jnp.sum(coords[:, 0] != jnp.iinfo(jnp.int32).max, dtype=jnp.int32)
-    return VoxelGeometry(coords, count, {}, None, stride, 1)
+    return VoxelGeometry(coords, count, Losses.of({}), None, stride, 1)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch.utils import _pytree
 import voxax as vx
 from voxax.coords import PAD
 from voxax.errors import GeometryMismatchError, InputError
+from voxax.geometry.losses import Losses
 from voxax.torch.bridge import check_tensor, to_jax, to_torch
 from voxax.torch.geometry import KernelMap, Link, VoxelGeometry, recording
 
@@ -82,7 +82,7 @@ class Voxels:
         """Return JAX arrays, features on the same memory, which take no part in autograd."""
         coords = to_jax(self.coords.clone())
         count = jnp.sum(coords[:, 0] != int(PAD), dtype=jnp.int32)
-        drops: dict[tuple[int, ...], jax.Array] = {self.stride: jnp.zeros((), jnp.int32)}
+        drops = Losses.of({self.stride: jnp.zeros((), jnp.int32)})
         geometry = vx.VoxelGeometry(coords, count, drops, None, self.stride, self.batch_size)
         return vx.Voxels(geometry, to_jax(self.features), self.voxel_size, self.origin)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -189,14 +189,15 @@ class SparseDynamicConv(nnx.Module):
         rngs = nnx.Rngs(0) if rngs is None else rngs
         self.kernel_size, self.dtype = operator.index(kernel_size), dtype
         self.deterministic = False
-        self.options = FrozenDict(
-            kernel_size=self.kernel_size,
-            stride=steps,
-            dilation=per_axis(dilation, self.ndim, "dilation"),
-            method=frozen(known_strategy(method), "dynamic", "method"),
-            precision=precision,
+        options = {
+            "kernel_size": self.kernel_size,
+            "stride": steps,
+            "dilation": per_axis(dilation, self.ndim, "dilation"),
+            "method": frozen(known_strategy(method), "dynamic", "method"),
+            "precision": precision,
             **static_requests("dense", fwd_algo, bwd_algo),
-        )
+        }
+        self.options: Mapping[str, Any] = FrozenDict(options)
         taps = KernelSpec.make(self.ndim, self.kernel_size).num_offsets
         shape = (taps, in_channels, out_channels)
         weights = [kernel_init(rngs.params(), shape, param_dtype) for _ in range(bank)]

@@ -16,7 +16,7 @@ from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels, voxelize
 from voxax.geometry.cells import from_origin
 from voxax.geometry.input_checks import check_voxel_size
-from voxax.geometry.origin import shift
+from voxax.geometry.origin import as_origin, shift
 from voxax.geometry.regroup import gather_rows, reduce_rows
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import Linear
@@ -192,7 +192,7 @@ class VoxelFeatureEncoder(nnx.Module):
         bare = dataclasses.replace(
             points,
             positions=points.positions[:, jnp.asarray(self.lattice_axes)],
-            origin=points.origin.axes(self.lattice_axes) if points.origin else (),
+            origin=as_origin(points.origin).axes(self.lattice_axes) if points.origin else (),
             features=jnp.zeros((points.capacity, 0), jnp.float32),
         )
         voxels, inverse = voxelize(

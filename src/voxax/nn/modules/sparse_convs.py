@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -83,10 +83,11 @@ class Convolution(nnx.Module):
         self.in_channels, self.ndim = in_channels, own_ndim(self, ndim)
         shape = static_shape(relation["kernel_shape"])
         relation = {name: static(value) for name, value in relation.items()}
-        self.relation = FrozenDict({**relation, "kernel_shape": shape})
-        self.options, self.kernel_size = FrozenDict(options), relation["kernel_size"]
-        self.capacity, self.dtype = capacity, dtype
-        return KernelSpec.make(self.ndim, **self.relation)
+        relation["kernel_shape"] = shape
+        self.relation: Mapping[str, Any] = FrozenDict(relation)
+        self.options: Mapping[str, Any] = FrozenDict(options)
+        self.kernel_size, self.capacity, self.dtype = relation["kernel_size"], capacity, dtype
+        return KernelSpec.make(self.ndim, **relation)
 
     def __call__(
         self,
