@@ -11,6 +11,7 @@ from conformance.cases import make_inputs, run
 from conformance.catalogue import OPERATORS
 
 DEVICES = 4
+LOSSES = vx.geometry.losses.Losses.of({}).table.shape
 
 
 def mesh_of(kind):
@@ -60,6 +61,8 @@ def check(kind, chosen, eagerly):
             results += [function(*given)] if eagerly else []
             for result in results:
                 for found, value in zip(jax.tree.leaves(result), want, strict=True):
+                    if value.shape == LOSSES:  # a level without losses may have a name or none
+                        found, value = (a * (a[:, :1] > 0) for a in (found, value))
                     np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-4)
         except Exception as error:
             wrong[name] = f"{type(error).__name__}: {str(error)[:400]}"

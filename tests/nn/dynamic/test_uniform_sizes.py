@@ -172,7 +172,7 @@ def test_weights_of_their_own_with_bias_in_half_precision():
     y = dynamic_conv(x, weights, size=jnp.asarray([3, 5, 3]), bias=bias)
     plain = dynamic_conv(x, weights, size=jnp.asarray([3, 5, 3]))
     assert y.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(y, plain + bias)
+    np.testing.assert_array_equal(y, plain + bias.reshape(1, 1, 1, 4))
     wide = {n: np.asarray(w, np.float64) for n, w in weights.items()}
     relation = {"stride": (1, 1), "dilation": (1, 1)}
     want = by_definition(np.asarray(x, np.float64), wide, [3, 5, 3], y.shape[:-1], **relation)
