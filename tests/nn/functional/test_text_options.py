@@ -111,6 +111,7 @@ def test_an_unknown_name_is_refused(name):
 
 
 def test_an_unknown_precision_is_refused_from_pytorch():
+    pytest.importorskip("torch")
     torch = pytest.importorskip("voxax.torch")
     with pytest.raises(vx.InputError, match="unknown precision 'bogus'; known: default, high"):
         torch.SubMConv3d(2, 2, precision="bogus")
