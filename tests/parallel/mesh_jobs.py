@@ -41,14 +41,14 @@ def operator(name):
     return lambda a, o: call({**a, **o}), (arrays, others)
 
 
-# Their cases index split arrays outside of voxax.
-INDEXED = ("curve_order", "voxelize", "devoxelize", "splat", "selective")
+# Their cases index split arrays outside of voxax, or give back another shape from them.
+INDEXED = ("curve_order", "voxelize", "devoxelize", "splat", "selective", "positional_stride")
 
 
 # These raise JAX's own error on arrays that are split over explicit axes, or take another shape.
 NOT_EXPLICIT = (
     *("conv_bias", "conv_grouped", "cat_union", "cat_intersection", "elementwise"),
-    *("kernel_point_penalty", "positional_stride"),
+    "kernel_point_penalty",
 )
 
 
