@@ -180,22 +180,12 @@ def _compared(
     return find((source, scene), (around, own), radius, k)
 
 
-def _searched(
-    source: jax.Array,
-    scene: jax.Array,
-    around: jax.Array,
-    own: jax.Array,
-    radius: jax.Array,
-    *,
-    k: int,
-    method: str,
-) -> tuple[jax.Array, jax.Array]:
+def _searched(*arrays: jax.Array, k: int, method: str) -> tuple[jax.Array, jax.Array]:
     """Results of :func:`_compared` by the native tree, whatever the method."""
     del method
-    shapes = [
-        jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((len(around), k), (len(around),))
-    ]
-    return tuple(library_call("voxax_search_points", shapes, source, scene, around, own, radius))
+    queries = len(arrays[2])
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((queries, k), (queries,))]
+    return tuple(library_call("voxax_search_points", shapes, *arrays))
 
 
 _among_tree = natively_on_cpu("search_points", _searched, _compared)

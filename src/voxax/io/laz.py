@@ -69,7 +69,7 @@ def checked_count(path: Path, stream: BinaryIO, header: Any) -> int:
     stream.seek(table)
     (chunks,) = CHUNK_TABLE.unpack(stream.read(CHUNK_TABLE.size))
     check_count(path, "chunks", chunks, 1, table - start, exact=False)
-    # A decoder that fails here begins to decode somewhere, with lengths that nobody has checked.
+    # Where this fails, the decoder starts at another place, and reads lengths that are unchecked.
     lazrs = import_extra("reading .laz", "io", "lazrs")
     stream.seek(start)
     lazrs.read_chunk_table(stream, lazrs.LazVlr(record.record_data))
