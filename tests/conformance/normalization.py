@@ -87,7 +87,7 @@ def run_batch_norm_evaluation(voxels, params):
     for name, value in params.items():
         variable = getattr(module, name)
         assert isinstance(variable, nnx.Variable)
-        variable[...] = value
+        variable[...] = value.astype(variable.dtype)  # running averages are float32 at least
     return module(voxels)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import voxax as vx
 from voxax.geometry import host
-from voxax.geometry.cells import cells, lattice
+from voxax.geometry.cells import cells, lattice, unresolved
 
 SIZES = (0.01, 0.02, 0.05, 0.06, 0.07, 0.1, 0.15, 0.2, 0.3, 0.35, 1 / 3, 0.025, 1e-3, 1.0, 7.0)
 CORNER = np.array([500_000.0, 5_400_000.0, 100.0])
@@ -168,6 +168,22 @@ def test_points_near_zero_stay_where_they_are():
     points = vx.Points.make(positions)
     assert points.origin == ()
     np.testing.assert_array_equal(np.asarray(points.positions)[:2], positions)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.5])
+def test_both_ends_of_the_range_are_cells(size):
+    """The range is half open: its lowest cell is one, and what float32 cannot resolve in it."""
+    limit = 2**30
+    edges = np.array([-limit - 1, -limit, limit - 1, limit])
+    to = lattice(np.zeros((3, 1), np.float32), (size,), (1,), np.float64)
+    with jax.enable_x64(True):
+        for local in ((edges + 0.5)[:, None] * size, jnp.asarray(edges + 0.5)[:, None] * size):
+            cell, known = cells(local, to)
+            np.testing.assert_array_equal(known, [False, True, True, False])
+            np.testing.assert_array_equal(np.asarray(cell)[1:3, 0], edges[1:3])
+    narrow = jnp.asarray([[-limit - 256.0], [-limit], [limit - 64.0], [limit]]) * np.float32(size)
+    to = lattice(np.zeros((3, 1), np.float32), (size,), (1,), np.float32)
+    np.testing.assert_array_equal(unresolved(narrow, narrow, to), [False, True, True, False])
 
 
 def test_what_float32_cannot_resolve_is_said(survey):

@@ -115,7 +115,7 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
     if local.dtype == np.float64:
         number = xp.rint(local / to.size[None])
         far = number - (number * to.size[None] > local).astype(number.dtype)
-        inside = xp.abs(far) < COORD_LIMIT
+        inside = (far >= -COORD_LIMIT) & (far < COORD_LIMIT)
         cell = _where(near, cell, _where(inside, far, 0).astype(np.int32))
         near = near | inside
     # NumPy takes its time along a short axis.
@@ -134,7 +134,8 @@ def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
     far |= xp.abs(local * to.scale[None]) >= _REACH
     if isinstance(far, np.ndarray) and not far.any():
         return np.zeros(len(far), bool)
-    inside = (xp.abs(local / to.size[None]) < COORD_LIMIT).all(axis=1)
+    cell = local / to.size[None]
+    inside = ((cell >= -COORD_LIMIT) & (cell < COORD_LIMIT)).all(axis=1)
     return far.any(axis=1) & inside
 
 
