@@ -131,8 +131,9 @@ def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
 
 def check_finite(positions: np.ndarray) -> None:
     """Raise :class:`InputError` naming the first NaN or infinite row."""
-    bad = ~np.isfinite(positions).all(axis=-1)
-    if bad.any():
+    finite = np.isfinite(positions)
+    if not finite.all():
+        bad = ~finite.all(axis=-1)
         first = int(np.argmax(bad))
         raise InputError(
             f"{int(bad.sum())} of {len(positions)} positions are NaN or infinite, first at row "
