@@ -421,3 +421,31 @@ def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 def is_jitted(target: Any) -> bool:
     """True for a function that ``jax.jit`` made."""
     return hasattr(target, "_jit_info") and hasattr(target, "trace")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledFunction:
+    """A function that ``jax.jit`` made, as a program knows it.
+
+    Attributes:
+      name, file, line: of its definition.
+      arguments: names of the traced ones; None for what it captures.
+    """
+
+    name: str
+    file: str
+    line: str
+    arguments: tuple[str | None, ...]
+
+
+def compiled_function(equation: Any) -> CompiledFunction | None:
+    """Return the function that an equation calls; None for one that calls no compiled function."""
+    if equation.primitive.name not in ("jit", "pjit"):
+        return None
+    body = equation.params["jaxpr"]
+    info = getattr(getattr(body, "jaxpr", body), "debug_info", None)
+    source = getattr(info, "func_src_info", None) or ""
+    name, _, place = source.rpartition(" at ")
+    file, _, line = place.rpartition(":")
+    names = tuple(getattr(info, "arg_names", None) or ())
+    return CompiledFunction(name, file, line, names) if file else None

@@ -210,7 +210,8 @@ def test_time_limit_binds_inside_a_pass():
                 return x
 
     started = time.monotonic()
-    arguments = vx.check.subject.take_apart(endless, (X,))
+    subject = vx.check.subject.subject_of(endless)
+    arguments = vx.check.subject.take_apart(subject, vx.check.inputs.Inputs((X,), {}))
     with time_limit.within(0.5):
         *_, incomplete = recording.record_all(endless, arguments)
     assert time.monotonic() - started < 10

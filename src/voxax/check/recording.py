@@ -197,7 +197,7 @@ def _record(
     with by_example(trace, handler):
         try:
             with time_limit.ended_by(end):
-                function(*arguments.fill(values))
+                arguments.fill(values).call(function)
         except (RanAway, _compat_tracing.TraceLimit) as error:
             recording.error = (error, None)
         except Exception as error:

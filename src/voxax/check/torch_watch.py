@@ -691,7 +691,7 @@ def one_pass(
     with repeatable(), np.errstate(all="ignore"):
         try:
             with time_limit.ended_by(end), watch:
-                module(*arguments.fill(values))
+                arguments.fill(values).call(module)
         except RanAway as error:
             recording.error = (error, place(raised_frames(error), own))
         except Exception as error:
@@ -746,8 +746,8 @@ class _AsModule(torch.nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.function(*inputs, **named)
 
 
 def exported(
@@ -760,7 +760,9 @@ def exported(
         values = values_of(arguments, arguments.numbers(), own=False)
     with repeatable(), _quiet():
         try:
-            return torch.export.export(module, arguments.fill(values), strict=False), None
+            given = arguments.fill(values)
+            made = torch.export.export(module, given.positional, given.named, strict=False)
+            return made, None
         except Exception as error:
             return None, error
 
