@@ -1,6 +1,7 @@
 """Verdicts on public models are those of `torch.export` and `jax.jit`.
 
-Run with `pytest -m "slow and torch"`. Models whose library is missing are skipped. `benchmarks/check_public_models.py` has the oracle.
+Run with `pytest -m "slow and torch"`. Models whose library is missing are skipped.
+`benchmarks/check_public_models.py` has the oracle.
 """
 
 import importlib.metadata
