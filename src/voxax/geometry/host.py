@@ -15,6 +15,7 @@ from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.cells import cells, from_origin, lattice, unresolved
 from voxax.geometry.input_checks import (
+    check_capacity,
     check_finite,
     check_mean_digits,
     check_origin,
@@ -93,7 +94,9 @@ def voxelize(
     rows[:, 0], rows[:, 1:] = scenes, cell
     coords, inverse = host.unique_rows(rows)
     count = len(coords)
-    capacity = bucket_capacity(max(count, min_capacity)) if capacity is None else capacity
+    if capacity is None:
+        capacity = bucket_capacity(max(count, min_capacity))
+    capacity = check_capacity(capacity)
     if count > capacity:
         raise CapacityError(
             f"{count} voxels do not fit into capacity {capacity}: give "

@@ -31,6 +31,20 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
     return tuple(size.tolist())
 
 
+def check_capacity(capacity: Any) -> int:
+    """A static number of rows of at least 1, or :class:`InputError`."""
+    try:
+        rows = operator.index(capacity)
+    except TypeError as error:  # a float, text, or a traced integer
+        raise InputError(
+            f"capacity={capacity!r}: give an integer. It is the number of rows, which is static: "
+            "under jax.jit too it can't depend on a traced value"
+        ) from error
+    if rows < 1:
+        raise InputError(f"capacity={rows} must be at least 1, also for zero voxels")
+    return rows
+
+
 def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
     """One finite position per axis."""
     corner = np.asarray(origin, np.float64)

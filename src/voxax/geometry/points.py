@@ -17,6 +17,7 @@ from voxax.geometry.cells import from_origin
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
+    check_capacity,
     check_feature_rows,
     check_finite,
     check_origin,
@@ -107,6 +108,8 @@ class Points:
         if capacity is None:
             traced = _compat.is_traced(positions, scenes, features)
             capacity = rows if traced else bucket_capacity(rows)
+        else:
+            capacity = check_capacity(capacity)
         if rows > capacity:
             raise CapacityError(
                 f"{rows} points do not fit into capacity {capacity}: give "
