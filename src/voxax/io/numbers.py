@@ -55,14 +55,14 @@ def number_columns(
                 f"{len(kinds)}"
             )
         first += len(rows)
-        words = number_words(path, chunk).reshape(-1, len(kinds))
+        words = _words(path, chunk).reshape(-1, len(kinds))
         for column, kind in enumerate(kinds):
             parts[column].append(_converted(path, words[:, column], kind))
     # One after the other, so that no more than one column is there twice.
     return [np.concatenate(parts.pop(0)) for _ in kinds]
 
 
-def number_words(path: Path, text: bytes) -> np.ndarray:
+def _words(path: Path, text: bytes) -> np.ndarray:
     """Return the words of a text, bytes [N].
 
     Raises:

@@ -5,6 +5,7 @@ Source: "Object Files (.obj)", appendix B1 of the manual of Wavefront's Advanced
 
 import codecs
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,16 @@ import numpy as np
 
 from voxax.errors import FileFormatError
 from voxax.io.columns import cloud_from_columns
-from voxax.io.numbers import number_columns, number_words
+from voxax.io.numbers import number_columns
 from voxax.io.point_cloud import PointCloud
 
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 CONTINUED = re.compile(rb"\\[ \t]*\n")
-LINE = re.compile(rb"^[ \t]*(vn?|f)[ \t]+([^#\n]*)", re.MULTILINE)
+LINES = rb"^[ \t]*%s[ \t]+([^#\n]*)"
+CORNER, NORMAL_LINE, POLYGON = (
+    re.compile(LINES % word, re.MULTILINE) for word in (b"v", b"vn", b"f")
+)
+CORNER_OR_POLYGON = re.compile(rb"^[ \t]*([vf])[ \t]", re.MULTILINE)
 # Behind the corner of a polygon stand those of its texture and its normal.
 OTHERS = re.compile(rb"/\S*")
 POSITION = ("x", "y", "z")
@@ -42,19 +47,11 @@ def load_obj(
     Raises:
         FileFormatError: a line holds something else than numbers.
     """
-    corners, normals, faces, known = [], [], [], []
-    for kind, words in LINE.findall(_text(path)):
-        if kind == b"v":
-            corners.append(words)
-        elif kind == b"vn":
-            normals.append(words)
-        else:
-            faces.append(words)
-            known.append(len(corners))
-    columns = _corners(path, corners)
-    if normals and not faces and len(normals) == len(corners):
+    text = _text(path)
+    corners, polygons = CORNER.findall(text), _polygons(text)
+    columns, normals = _corners(path, corners), NORMAL_LINE.findall(text)
+    if len(normals) == len(corners) and not len(polygons):
         columns |= _columns(path, normals, NORMAL)
-    polygons = _polygons(path, faces, np.array(known, np.int64))
     return cloud_from_columns(columns, str(path), label_field), polygons
 
 
@@ -88,14 +85,26 @@ def _columns(path: Path, lines: list[bytes], names: Sequence[str]) -> dict[str, 
     return {name: values for name, values in named if name != "_"}
 
 
-def _polygons(
-    path: Path, lines: list[bytes], known: np.ndarray
-) -> Sequence[np.ndarray] | np.ndarray:
-    """Return the polygons, whose corners are counted from 1, or back from the last one `known`."""
-    lines = OTHERS.sub(b"", b"\n".join(lines)).split(b"\n") if lines else []
+def _polygons(text: bytes) -> Sequence[np.ndarray] | np.ndarray:
+    lines = POLYGON.findall(text)
+    if not lines:
+        return np.zeros((0, 3), np.int64)
+    joined = b"\n".join(lines)
+    if b"/" in joined:
+        joined = OTHERS.sub(b"", joined)
+        lines = joined.split(b"\n")
     sizes = np.array([len(line.split()) for line in lines], np.int64)
-    numbers = number_words(path, b" ".join(lines)).astype(np.int64)
-    numbers = np.where(numbers < 0, np.repeat(known, sizes) + numbers, numbers - 1)
-    if len(set(sizes.tolist())) <= 1:
-        return numbers.reshape(len(lines), -1) if lines else np.zeros((0, 3), np.int64)
-    return np.split(numbers, np.cumsum(sizes)[:-1])
+    with warnings.catch_warnings():
+        # Older versions of NumPy only warn of what is no number.
+        warnings.simplefilter("error", DeprecationWarning)
+        corners = np.fromstring(joined, np.int64, sep=" ")
+    if b"-" in joined:
+        # Counted back from the last corner above the polygon.
+        kinds = np.array(CORNER_OR_POLYGON.findall(text))
+        above = np.cumsum(kinds == b"v")[kinds == b"f"]
+        corners = np.where(corners < 0, np.repeat(above, sizes) + corners, corners - 1)
+    else:
+        corners -= 1
+    if len(set(sizes.tolist())) == 1:
+        return corners.reshape(len(lines), -1)
+    return np.split(corners, np.cumsum(sizes)[:-1])
