@@ -38,7 +38,7 @@ def chosen(x, *, threshold):
 X = torch.linspace(0, 1, 6)
 CASES = [
     (Cut(), (X,), {"count": 3}, "static per value", ["count"]),
-    (Cut(), (X,), {"count": torch.tensor(3), "mask": X > 0.5}, "not static", []),
+    (Cut(), (X,), {"count": torch.tensor(3), "mask": X > 0.5}, "bounded dynamic", []),
     (Cut(), (), {"x": X, "count": 3, "mask": X, "scale": 2.0}, "static per value", ["count"]),
     (Lazy(), (), {"x": X[None]}, "static", []),
     (pieces, (X, 3, 2), {"scale": X}, "static per value", ["sizes[0]", "sizes[1]"]),

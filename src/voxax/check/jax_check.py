@@ -252,7 +252,8 @@ def _faults(
         # Python has the value in a plain run: the index of a compiled loop.
         found.append(classify(Question(*last[-1], None, (), "", (), "loop")))
     elif not _is_known(where, known):
-        found.append(_untraceable(subject, arguments, error[0], where, own, known))
+        ends = not cut_short(first) and not first.large
+        found.append(_untraceable(subject, arguments, error[0], where, own, known, ends))
     elif first.error is not None and isinstance(first.error[0], Exception):
         # The pass ended early. If that is the function's own mistake, say so.
         ended = _untraceable(subject, arguments, first.error[0], first.error[1], own, known)
@@ -337,8 +338,12 @@ def _untraceable(
     where: Place | None,
     own: str | None,
     known: set[tuple[str, int]],
+    ends: bool = True,
 ) -> Finding:
-    """Report the error of tracing: VX190 for JAX's, VX191 for the function's own."""
+    """Report the error of tracing: VX190 for JAX's, VX191 for the function's own.
+
+    Which it is, a plain run tells; there is none where that would not end, or take all memory.
+    """
     code = "VX190"
     # Arrays of our own: the function may write into those of NumPy.
     values = [
@@ -346,8 +351,11 @@ def _untraceable(
         for leaf in arguments.leaves
     ]
     try:
-        with jax.disable_jit():  # so that nothing is traced, the bodies of loops neither
+        # So that nothing is traced, the bodies of loops neither.
+        with time_limit.ended_by(time_limit.end() if ends else 0.0), jax.disable_jit():
             arguments.fill(values).call(subject.function)
+    except RanAway:
+        pass  # the error of JAX is what is known
     except Exception as plain:
         there = place(raised_frames(plain), own)
         # Some loops of JAX need jit. And what has a finding already (an assignment into an array

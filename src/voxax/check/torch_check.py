@@ -59,6 +59,7 @@ from voxax.check.torch_watch import (
     repeatable,
     stored,
 )
+from voxax.errors import InputError
 
 
 def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
@@ -102,6 +103,11 @@ def initialised(target: Any, inputs: Inputs) -> Any:
     if not any(map(lazy, (*target.parameters(), *target.buffers()))):
         return target
     module = copied(target)
+    if module is target:
+        raise InputError(
+            f"{type(target).__name__} has parameters without a shape and cannot be copied: call it "
+            "once before the check"
+        )
     # Where this fails, so does the check's own run, which says why.
     with repeatable(), torch.no_grad(), contextlib.suppress(Exception):
         copy.deepcopy(inputs).call(module)

@@ -25,6 +25,9 @@ from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
+from torch.nn.parameter import (  # pyright: ignore[reportMissingImports]
+    UninitializedBuffer,
+)
 from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
 from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
     TorchDispatchMode,
@@ -619,8 +622,12 @@ class TorchSubject(Subject):
 
 def copied(module: Any) -> Any:
     """Return a copy of a module; the module itself where it cannot be copied."""
+    # PyTorch copies parameters without a shape, but no such buffers.
+    buffers = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
+    unshaped: Any = UninitializedBuffer
+    new = {id(b): unshaped(device=b.device, dtype=b.dtype) for b in buffers}
     try:
-        return copy.deepcopy(module)
+        return copy.deepcopy(module, new)
     except Exception:  # what its author stored in it decides
         return module
 
