@@ -16,6 +16,7 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 
 
+@_compat.on_whole_arrays
 def masked_cross_entropy(
     logits: jax.Array,
     labels: jax.Array,
@@ -86,6 +87,7 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
         )
 
 
+@_compat.on_whole_arrays
 def count_outside(labels: jax.Array, classes: int, ignore_label: int | None = None) -> jax.Array:
     """Return ``int32[]``: how many labels are neither of a class, nor negative, nor ignored.
 

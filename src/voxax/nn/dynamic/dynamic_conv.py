@@ -164,6 +164,7 @@ def dynamic_conv(
     return add_bias(y, bias)
 
 
+@_compat.on_whole_arrays
 def bank_error(
     x: jax.Array,
     weight: jax.Array,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from voxax import _compat
 from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels, voxelize
 from voxax.geometry.cells import from_origin
@@ -190,6 +191,9 @@ class VoxelFeatureEncoder(nnx.Module):
             channels than the module was built for.
         """
         points = self._points(positions, features, batch_index, batch_size)
+        return _compat.on_whole_arrays(self._encode)(points)
+
+    def _encode(self, points: Points) -> Voxels:
         bare = dataclasses.replace(
             points,
             positions=points.positions[:, jnp.asarray(self.lattice_axes)],
