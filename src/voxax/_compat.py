@@ -259,12 +259,15 @@ def on_whole_arrays(function: _Function) -> _Function:
     """Let a function gather its arguments first, see :func:`gathered`, and run inside their mesh.
 
     Inside it, what the function makes itself belongs to the mesh too, as JAX demands of operations
-    on several arrays that run eagerly or under ``jax.vmap``.
+    on several arrays that run eagerly or under ``jax.vmap``. What fails under ``jax.vmap`` over a
+    split batch runs again on the whole batch.
     """
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         given = args, options
+        if not is_on_explicit_mesh(given):
+            return function(*args, **options)
         with _inside_mesh_of(given):
             args, options = gathered(given) if _is_split(given) else given
             try:
