@@ -69,6 +69,23 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
+def as_one_program(function: _Function) -> _Function:
+    """Let eager calls with arrays run as one compiled program; each operation has its own cost.
+
+    In a trace, and for NumPy arrays, the operations stand by themselves.
+    """
+    compiled = jax.jit(function, inline=True)
+
+    @functools.wraps(function)
+    def call(*arrays: Any) -> Any:
+        concrete = all(
+            isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer) for a in arrays
+        )
+        return (compiled if concrete else function)(*arrays)
+
+    return cast("_Function", call)
+
+
 # Calls whose results are their body's, and operations whose results are their operands.
 _CALLS = (
     "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
@@ -353,6 +370,9 @@ def _has_explicit_axes(leaf: Any) -> bool:
 
 def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
     """The explicit mesh axes of each dimension of an array; empty where none is split."""
+    # Nearly all eager arrays, and their type takes time.
+    if isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding):
+        return ()
     sharding = getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
     spec = tuple(getattr(sharding, "spec", ()))
     return spec if any(axes is not None for axes in spec) else ()

@@ -240,4 +240,9 @@ def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Arr
     """
     capacity = valid.shape[0]
     check_feature_rows(features, capacity, f"{kind} of capacity {capacity}")
+    return _cleared(features, valid)
+
+
+@_compat.as_one_program
+def _cleared(features: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.where(valid[:, None], features, jnp.zeros((), features.dtype))

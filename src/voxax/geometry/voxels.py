@@ -271,7 +271,8 @@ class Voxels:
 
 
 def _summable(features: jax.Array) -> jax.Array:
-    return features.astype(product_dtype(features.dtype))
+    wide = product_dtype(features.dtype)
+    return features if features.dtype == wide else features.astype(wide)
 
 
 @jax.jit
