@@ -187,6 +187,34 @@ def test_weights_of_their_own(relation, shape):
             )
 
 
+def test_eager_calls_with_weights_of_their_own_compile_once():
+    """Known sizes are looked at: a switch between new functions would be compiled each time."""
+    x = case((6, 5), (1, 1))[0].astype(jnp.float32)
+    weights = {n: w.astype(jnp.float32) for n, w in bank_of((6, 5), (3, 5)).items()}
+    run = jax.jit(lambda x, weights, size: dynamic_conv(x, weights, size=size))
+    sizes = ([3, 5, 3], [5, 5, 5], [3, 3, 3], [-4, 9, 127], 3, 5)
+    for dtype in (np.int8, np.int32, np.uint8):
+        for size in sizes:
+            size = np.asarray(size).astype(dtype)
+            want = run(x, weights, jnp.asarray(size))
+            for known in (size, jnp.asarray(size)):
+                y = dynamic_conv(x, weights, size=known)
+                np.testing.assert_allclose(y, want, atol=1e-5)
+    compiled = []
+
+    def listener(event, seconds, **details):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        for size in sizes:
+            dynamic_conv(x, weights, size=np.asarray(size))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+    assert not compiled
+
+
 def test_weights_of_their_own_with_bias_in_half_precision():
     x = case((6, 5), (1, 1))[0].astype(jnp.bfloat16)
     weights = {n: w.astype(jnp.bfloat16) for n, w in bank_of((6, 5), (3, 5)).items()}
