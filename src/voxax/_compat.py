@@ -364,16 +364,21 @@ def is_on_explicit_mesh(tree: Any) -> bool:
 
 
 def _has_explicit_axes(leaf: Any) -> bool:
-    sharding = getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
+    sharding = _typed_sharding(leaf)
     return sharding is not None and jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
+
+
+def _typed_sharding(leaf: Any) -> Any:
+    """The sharding that is part of an array's type; None where it is on one device."""
+    # Nearly all eager arrays are, and their type takes time.
+    if isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding):
+        return None
+    return getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
 
 
 def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
     """The explicit mesh axes of each dimension of an array; empty where none is split."""
-    # Nearly all eager arrays, and their type takes time.
-    if isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding):
-        return ()
-    sharding = getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
+    sharding = _typed_sharding(leaf)
     spec = tuple(getattr(sharding, "spec", ()))
     return spec if any(axes is not None for axes in spec) else ()
 
