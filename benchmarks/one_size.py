@@ -3,10 +3,10 @@
     python benchmarks/one_size.py [--side 256] [--channels 3 64] [--rounds 25]
 
 A kernel of 7 x 7 and sizes 3, 5 and 7. In turn, in one process: `auto` with the size as a Python
-integer, as a traced number, one for each scene, and as an array of equal sizes, concrete and traced;
-each strategy pinned; a weight for each size; `jax.lax.conv_general_dilated` with the taps of that size;
-and `jax.lax.switch` between such convolutions. `auto` measures into an empty cache. The figure is
-the lower quartile, as the tuner takes it.
+integer, as a traced number, one for each scene, and as an array of equal sizes, concrete and
+traced; each strategy pinned; a weight for each size; `jax.lax.conv_general_dilated` with the taps
+of that size; and `jax.lax.switch` between such convolutions. `auto` measures into an empty cache.
+The figure is the lower quartile, as the tuner takes it.
 """
 
 from __future__ import annotations
