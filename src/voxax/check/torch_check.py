@@ -16,7 +16,8 @@ import gc
 import importlib
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -205,7 +206,7 @@ def _once(
     arguments: Arguments,
     held: frozenset[str],
     own: str | None,
-    earlier: frozenset[int] = frozenset(),
+    earlier: Mapping[int, Callable[[], Any]] = MappingProxyType({}),
 ) -> Watched:
     end = time_limit.end(0.7)
     module_of = subject.module_of
@@ -295,7 +296,7 @@ def _twice(
             return []
         kept = stored(subject, one.watch)
         subject.restore()
-        two = _once(subject, arguments, held, own, frozenset(kept))
+        two = _once(subject, arguments, held, own, {n: ref for n, (ref, _) in kept.items()})
         if two.error is not None or two.watch is None:
             return []
         gc.collect()

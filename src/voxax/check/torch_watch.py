@@ -20,7 +20,8 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -153,8 +154,9 @@ class Watch:
         self.read: set[str] = set()  # numbers that the present call took as values
         self.differentiated: list[tuple[Frame, ...]] = []  # calls of autograd
         self.given: set[int] = set()  # ids of the arguments
-        self.earlier: frozenset[int] = frozenset()  # ids of what an earlier call stored
-        self.read_again: set[int] = set()  # of these
+        # What an earlier call stored, by id: another tensor may have the id of one that is gone.
+        self.earlier: Mapping[int, Callable[[], Any]] = {}
+        self.read_again: set[int] = set()  # ids of these
         self.limit: Callable[[int], None] = lambda operations: None
         self.twins = torch_sizes.Twins()
         self.functions = _Functions(self)
@@ -500,7 +502,10 @@ class _Operators(TorchDispatchMode):
         watch.operations.append(Operation((func.name(), shapes), constants, frames))
         watch.limit(len(watch.operations))
         for tensor in tensors:
-            self.watch.read_again |= {id(tensor), id(tensor._base)} & self.watch.earlier
+            for part in (tensor, tensor._base):
+                stored = self.watch.earlier.get(id(part))
+                if stored is not None and stored() is part:
+                    self.watch.read_again.add(id(part))
             # Views of what is known have no origin here; those have a base, or come from a call.
             if (
                 tensor._base is None
@@ -665,11 +670,11 @@ def one_pass(
     own: str | None,
     module_of: Callable[[Any], str],
     end: float,
-    earlier: frozenset[int] = frozenset(),
+    earlier: Mapping[int, Callable[[], Any]] = MappingProxyType({}),
 ) -> Watched:
     """Run the module once; see :func:`voxax.check.recording.record_all`.
 
-    ``earlier`` are the ids of tensors that an earlier call stored.
+    ``earlier`` has references to the tensors that an earlier call stored, by id.
     """
     recording = Watched(turned)
 
