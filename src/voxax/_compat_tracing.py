@@ -107,7 +107,7 @@ class ExampleTrace(core.Trace):
 
     def is_large(self, size: int) -> bool:
         """True for as many bytes as only a loop without end makes of the arguments."""
-        return size > max(MOST_BYTES, MOST_TIMES * self.given)
+        return _is_large(size, self.given)
 
     def stage_value(self, val: Any) -> Any:
         if isinstance(val, core.Tracer):
@@ -153,6 +153,38 @@ class ExampleTrace(core.Trace):
     def active(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which operations are recorded in this trace."""
         return core.set_current_trace(self)
+
+
+class _LimitedTrace(core.EvalTrace):
+    """Computes every operation at once, and ends where a result is too large."""
+
+    def __init__(self, given: int) -> None:
+        super().__init__()
+        self.given = given  # bytes of the arguments
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        results = core.eval_trace.process_primitive(primitive, args, params)
+        for result in results if primitive.multiple_results else [results]:
+            _refuse_large(result, self.given)
+        return results
+
+
+def eagerly(given: int) -> contextlib.AbstractContextManager[Any]:
+    """A context without tracing, which ends with ``TraceLimit`` where a loop takes all memory.
+
+    Args:
+      given: bytes of the arguments.
+    """
+    return core.set_current_trace(_LimitedTrace(given))
+
+
+def _is_large(size: int, given: int) -> bool:
+    return size > max(MOST_BYTES, MOST_TIMES * given)
+
+
+def _refuse_large(value: Any, given: int) -> None:
+    if _is_large(size := _bytes(value), given):
+        raise TraceLimit(f"a value of {size / 2**30:.1f} GiB, of {given} bytes given")
 
 
 def _bytes(aval: Any) -> int:
@@ -219,9 +251,7 @@ def _evaluate(tracer: ExampleTracer) -> Any:
                 stack.extend(missing)
                 continue
             trace: Any = current._trace
-            if trace.is_large(_bytes(current.aval)):
-                gigabytes = _bytes(current.aval) / 2**30
-                raise TraceLimit(f"a value of {gigabytes:.1f} GiB, of {trace.given} bytes given")
+            _refuse_large(current.aval, trace.given)
             node.values = _apply(node)
             stack.pop()
     return tracer.value if tracer.node is None else tracer.node.values[tracer.index]  # pyright: ignore[reportOptionalSubscript]

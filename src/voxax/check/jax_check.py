@@ -350,11 +350,13 @@ def _untraceable(
         jax.numpy.asarray(leaf.value) if leaf.kind == "array" else leaf.value
         for leaf in arguments.leaves
     ]
+    given = sum(getattr(value, "nbytes", 0) for value in values)
+    end = time_limit.end() if ends else 0.0
     try:
         # So that nothing is traced, the bodies of loops neither.
-        with time_limit.ended_by(time_limit.end() if ends else 0.0), jax.disable_jit():
+        with time_limit.ended_by(end), jax.disable_jit(), _compat_tracing.eagerly(given):
             arguments.fill(values).call(subject.function)
-    except RanAway:
+    except (RanAway, _compat_tracing.TraceLimit):
         pass  # the error of JAX is what is known
     except Exception as plain:
         there = place(raised_frames(plain), own)
