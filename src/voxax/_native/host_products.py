@@ -1,0 +1,138 @@
+"""Products, pooling and strided kernel maps for NumPy arrays: no JAX, no program to compile.
+
+As in :mod:`voxax._native.host`, but on as many threads as the caller asks for. Results have the
+same bits for any number of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from voxax._native.host import call
+
+# Numbers of the element types in host_products.cc. bfloat16 comes as its bits.
+_ELEMENTS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint16): 2}
+
+# Rows of a tile, as measured for algorithms/implicit_gemm/cpu.py.
+_TILE, _TILE_OF_FEW, _FEW_ROWS, _WEIGHT_TILE = 256, 128, 8192, 2048
+
+
+def product(
+    x: np.ndarray,
+    weight: np.ndarray,
+    neighbors: np.ndarray,
+    y: np.ndarray,
+    *,
+    transposed: bool = False,
+    reverse: bool = False,
+    threads: int = 1,
+) -> None:
+    """Write ``y[m] = sum_k x[neighbors[m, k]] @ weight[k]``.
+
+    Args:
+      x: ``[N, C_in]`` of float32, float64, or uint16 with the bits of bfloat16, dense in memory as
+        the others are.
+      weight: ``[K, C_in, C_out]``, or ``[K, C_out, C_in]`` if ``transposed``, of the same dtype.
+      neighbors: ``int32[M, K]``, rows of ``x`` or -1.
+      y: ``[M, C_out]`` of the same dtype, best at a multiple of 64 bytes.
+      transposed: see ``weight``.
+      reverse: tap k of the map multiplies ``weight[K - 1 - k]``.
+      threads: at most so many.
+
+    Raises:
+      ValueError: shapes that do not fit, or a map that names other rows.
+    """
+    taps, depth, columns = weight.shape
+    if transposed:
+        depth, columns = columns, depth
+    fits = x.shape[1] == depth and neighbors.shape[1] == taps
+    fits = fits and y.shape == (len(neighbors), columns)
+    if not fits or not x.dtype == weight.dtype == y.dtype:
+        raise ValueError(
+            f"features {x.shape} of {x.dtype}, weights {weight.shape} of {weight.dtype}, a map of "
+            f"{neighbors.shape} and results {y.shape} of {y.dtype}: they do not fit"
+        )
+    tile = _TILE_OF_FEW if len(neighbors) < _FEW_ROWS else _TILE
+    sizes = len(neighbors), taps, depth, columns, _ELEMENTS[x.dtype]
+    options = int(transposed), int(reverse), tile, threads
+    call("product", x, len(x), weight, neighbors, *sizes, *options, y)
+
+
+def weight_product(
+    x: np.ndarray, dy: np.ndarray, neighbors: np.ndarray, dw: np.ndarray, *, threads: int = 1
+) -> None:
+    """Write ``dw[k] = sum_m x[neighbors[m, k]]^T @ dy[m]``.
+
+    Args:
+      x, neighbors, threads: as in :func:`product`.
+      dy: ``[M, C_out]`` of the same dtype.
+      dw: ``[K, C_in, C_out]`` of the same dtype.
+
+    Raises:
+      ValueError: as there.
+    """
+    taps, depth, columns = neighbors.shape[1], x.shape[1], dy.shape[1]
+    fits = dy.shape[0] == neighbors.shape[0] and dw.shape == (taps, depth, columns)
+    if not fits or not x.dtype == dy.dtype == dw.dtype:
+        raise ValueError(
+            f"features {x.shape} of {x.dtype}, gradients {dy.shape} of {dy.dtype}, a map of "
+            f"{neighbors.shape} and results {dw.shape} of {dw.dtype}: they do not fit"
+        )
+    sizes = len(neighbors), taps, depth, columns, _ELEMENTS[x.dtype]
+    call("weight_product", x, len(x), dy, neighbors, *sizes, _WEIGHT_TILE, threads, dw)
+
+
+def extreme_rows(
+    x: np.ndarray, neighbors: np.ndarray, *, largest: bool = True, threads: int = 1
+) -> np.ndarray:
+    """``int32[M, C]``: the row under each window with the largest or smallest value, or -1."""
+    found = np.empty((len(neighbors), x.shape[1]), np.int32)
+    sizes = *neighbors.shape, x.shape[1], _ELEMENTS[x.dtype]
+    call("extreme_rows", x, len(x), neighbors, *sizes, int(largest), _TILE, threads, found)
+    return found
+
+
+def reached_rows(
+    coords: np.ndarray, sizes: Sequence[Sequence[int]], transposed: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Output rows of a strided or transposed layer, and the output of each input and tap.
+
+    Args:
+      coords: ``int32[N, 1 + D]``, batch index first.
+      sizes: kernel size, stride, padding, dilation and shape of the outputs, D integers each.
+      transposed: outputs are at ``coords * stride - padding + k * dilation``; else inputs are at
+        ``out * stride - padding + k * dilation``.
+
+    Returns:
+      ``(out int32[M, 1 + D], found int32[N, K])``: outputs in the order in which a loop over taps,
+      and inside it over inputs, reaches them; -1 where a tap reaches none.
+
+    Raises:
+      ValueError: more outputs than 32 bits can number, or a shape that 64 bits can't.
+    """
+    kernel, stride, _, dilation, _ = sizes
+    taps = math.prod(kernel)
+    # Along an axis every stride / gcd-th tap of an input meets an output.
+    most = taps
+    if not transposed:
+        steps = (s // math.gcd(s, d) for s, d in zip(stride, dilation, strict=True))
+        most = math.prod(-(-k // step) for k, step in zip(kernel, steps, strict=True))
+    capacity = min(len(coords) * most, 2**31 - 1)
+    out = np.empty((capacity, coords.shape[1]), np.int32)
+    found = np.empty((len(coords), taps), np.int32)
+    table = np.ascontiguousarray(np.asarray(sizes, np.int64))
+    shape = len(coords), len(kernel)
+    count = call("reached_rows", coords, *shape, table, int(transposed), capacity, out, found)
+    return out[:count].copy(), found
+
+
+def renumber_table(
+    table: np.ndarray, places: np.ndarray, order: np.ndarray, *, threads: int = 1
+) -> np.ndarray:
+    """``int32[N, K]``: row i is row ``places[i]`` of the table, with ``order`` of its entries."""
+    found = np.empty_like(table)
+    call("renumber_table", table, *table.shape, places, order, threads, found)
+    return found
