@@ -136,6 +136,7 @@ class SparseConvolution(VoxelCount, SparseModule):
             said.append(f"act={self.act_type}")
         return ", ".join(said)
 
+    @torch.compiler.disable
     def forward(
         self, input: SparseConvTensor, add_input: SparseConvTensor | None = None
     ) -> SparseConvTensor:

@@ -205,6 +205,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         indices = sparse.indices().t().contiguous().int()
         return cls(sparse.values(), indices, list(x.shape[1:-1]), x.shape[0])
 
+    @torch.compiler.disable
     def dense(self, channels_first: bool = True) -> torch.Tensor:
         """Return ``[B, C, *spatial_shape]``, or ``[B, *spatial_shape, C]``, zero elsewhere.
 

@@ -65,6 +65,7 @@ class _Pool(VoxelCount, SparseModule):
         names = ("kernel_size", "stride", "padding", "dilation", "algo")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
+    @torch.compiler.disable
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
         """Pool.
 

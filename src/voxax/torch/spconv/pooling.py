@@ -52,7 +52,7 @@ def average(features: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
 def average_backward(
     grad: torch.Tensor, kernel_map: KernelMap, number: torch.Tensor
 ) -> torch.Tensor:
-    """``[N, C]``: spconv's gradient, the sum over windows of ``grad * number``, not ``/ number``."""
+    """``[N, C]``: spconv's gradient, which sums ``grad * number`` instead of ``grad / number``."""
     wide = torch.promote_types(grad.dtype, torch.float32)
     scaled = grad.to(wide) * number[:, None].to(wide)
     total = scaled.new_zeros((kernel_map.in_rows, grad.shape[1]))

@@ -21,7 +21,6 @@ from voxax._native import host, host_products, library
 from voxax.torch.spconv.kernel_map import KernelMap
 
 
-@torch.compiler.disable
 def convolve(features: torch.Tensor, weight: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
     """Return ``y[m] = sum_k features[neighbors[m, k]] @ weight[:, k].T``.
 
