@@ -32,6 +32,8 @@ from voxax.torch.spconv.conv import SubMConv4d as SubMConv4d
 from voxax.torch.spconv.core import SparseConvTensor as SparseConvTensor
 from voxax.torch.spconv.errors import SpconvError as SpconvError
 from voxax.torch.spconv.identity import Identity as Identity
+from voxax.torch.spconv.aliases import install as install
+from voxax.torch.spconv.aliases import uninstall as uninstall
 from voxax.torch.spconv.modules import RemoveGrid as RemoveGrid
 from voxax.torch.spconv.modules import SparseBatchNorm as SparseBatchNorm
 from voxax.torch.spconv.modules import SparseIdentity as SparseIdentity
