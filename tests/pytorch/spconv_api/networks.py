@@ -2,11 +2,11 @@
 
     python networks.py FOLDER voxax|spconv NAME...
 
-``FOLDER/SCAN.npz`` has the inputs (``coords int32[N, 3]`` from 0 on, distinct, ``features
+``FOLDER/SCAN.npz`` has the inputs (``coords int64[N, 3]`` from 0 on, distinct, ``features
 float32[N, 6]``). For each scan and network it writes ``FOLDER/NAME.SCAN.BY.pt``: the outputs in
-evaluation and in training mode, the gradients of the inputs and the weights, and the seconds taken.
-``spconv`` runs first, on one thread, where alone it is right on a CPU; it leaves the weights and the
-statistics of batch norm as ``NAME.SCAN.state.pt``, which ``voxax`` loads.
+evaluation and in training mode, the gradients of the inputs and the weights, and the seconds.
+``spconv`` runs first, on one thread, where alone it is right on a CPU. It leaves the weights and
+the statistics of batch norm as ``NAME.SCAN.state.pt``, which ``voxax`` loads.
 
 OpenPCDet and Pointcept are read from clones: ``VOXAX_TEST_OPENPCDET`` and ``VOXAX_TEST_POINTCEPT``.
 """

@@ -13,6 +13,8 @@ from voxax.torch.spconv import ops as ops
 from voxax.torch.spconv import utils as utils
 from voxax.torch.spconv.algo import AlgoHint as AlgoHint
 from voxax.torch.spconv.algo import ConvAlgo as ConvAlgo
+from voxax.torch.spconv.aliases import install as install
+from voxax.torch.spconv.aliases import uninstall as uninstall
 from voxax.torch.spconv.conv import SparseConv1d as SparseConv1d
 from voxax.torch.spconv.conv import SparseConv2d as SparseConv2d
 from voxax.torch.spconv.conv import SparseConv3d as SparseConv3d
@@ -32,8 +34,6 @@ from voxax.torch.spconv.conv import SubMConv4d as SubMConv4d
 from voxax.torch.spconv.core import SparseConvTensor as SparseConvTensor
 from voxax.torch.spconv.errors import SpconvError as SpconvError
 from voxax.torch.spconv.identity import Identity as Identity
-from voxax.torch.spconv.aliases import install as install
-from voxax.torch.spconv.aliases import uninstall as uninstall
 from voxax.torch.spconv.modules import RemoveGrid as RemoveGrid
 from voxax.torch.spconv.modules import SparseBatchNorm as SparseBatchNorm
 from voxax.torch.spconv.modules import SparseIdentity as SparseIdentity

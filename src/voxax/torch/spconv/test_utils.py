@@ -13,11 +13,11 @@ import numpy as np
 class TestCase(unittest.TestCase):
     """Comparisons of arrays."""
 
-    def assertAllEqual(self, a: Any, b: Any) -> None:  # noqa: N802 (spconv's name)
+    def assertAllEqual(self, a: Any, b: Any) -> None:
         """Fail unless all values are equal, or NaN on both sides."""
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
-    def assertAllClose(  # noqa: N802 (spconv's name)
+    def assertAllClose(
         self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str = ""
     ) -> None:
         """Fail unless ``|a - b| <= atol + rtol |b|``, for every entry of two dicts."""
@@ -64,7 +64,7 @@ def generate_sparse_data(
         np.random.shuffle(cells)  # noqa: NPY002 (the same numbers as spconv's)
         rows.append(np.pad(cells[:number], ((0, 0), (0, 1)), constant_values=scene))
     indices = np.concatenate(rows).astype(np.int32)
-    draw = np.random.randint if integer else np.random.uniform  # noqa: NPY002
+    draw = np.random.randint if integer else np.random.uniform
     features = draw(*data_range, size=(len(indices), num_channels)).astype(dtype)
     made = {"features": features, "indices": indices}
     if with_dense:
