@@ -15,7 +15,7 @@ from torch import nn
 from voxax.torch.spconv import tensorview as tv
 from voxax.torch.spconv.algo import Activation, ConvAlgo
 from voxax.torch.spconv.core import SparseConvTensor, expand_nd
-from voxax.torch.spconv.errors import SpconvError, check_features
+from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.kernel_map import KernelMap
 from voxax.torch.spconv.modules import SparseModule
@@ -152,6 +152,7 @@ class SparseConvolution(VoxelCount, SparseModule):
         if not isinstance(input, SparseConvTensor):
             raise SpconvError(f"{type(input).__name__} where a SparseConvTensor is expected")
         check_features(input.features, input.indices.shape[0], self.in_channels)
+        check_cpu(self.weight, "weight")
         if input.indices.shape[1] != self.ndim + 1:
             raise SpconvError(
                 f"a {self.ndim}-D layer on indices of {input.indices.shape[1] - 1} axes"
@@ -245,8 +246,7 @@ class SparseConvolution(VoxelCount, SparseModule):
             )
         _check_alike(self.indice_key, "kernel size", data.ksize, self.kernel_size)
         _check_alike(self.indice_key, "spatial shape", data.out_spatial_shape, sites.spatial_shape)
-        rows = len(data.out_indices), len(sites.indices)
-        _check_alike(self.indice_key, "number of indices", *rows)
+        _check_same_voxels(self.indice_key, data.out_indices, sites.indices)
         return data
 
     def _check_reuse(self, sites: Sites, data: IndiceData | ImplicitGemmIndiceData) -> None:
@@ -258,8 +258,7 @@ class SparseConvolution(VoxelCount, SparseModule):
         _check_alike(self.indice_key, "kernel size", data.ksize, self.kernel_size)
         _check_alike(self.indice_key, "dilation", data.dilation, self.dilation)
         _check_alike(self.indice_key, "spatial shape", data.spatial_shape, sites.spatial_shape)
-        rows = len(data.indices), len(sites.indices)
-        _check_alike(self.indice_key, "number of indices", *rows)
+        _check_same_voxels(self.indice_key, data.indices, sites.indices)
 
 
 def _check_alike(key: str | None, what: str, expected: Any, found: Any) -> None:
@@ -267,6 +266,15 @@ def _check_alike(key: str | None, what: str, expected: Any, found: Any) -> None:
         raise SpconvError(
             f"layers with the same indice_key {key!r} have one {what}: expected {expected}, this "
             f"layer has {found}"
+        )
+
+
+def _check_same_voxels(key: str | None, expected: torch.Tensor, found: torch.Tensor) -> None:
+    if expected is not found and not torch.equal(expected, found):
+        raise SpconvError(
+            f"indice_key {key!r} was left by a layer on other voxels ({len(expected)}, here "
+            f"{len(found)}), or on the same in another order: take another key, or a tensor "
+            "without these pairs (indice_dict={})"
         )
 
 
