@@ -3,6 +3,7 @@
 // On threads of the library's own (threads.h). As in host.cc: negative results are errors, which
 // voxax/_native/host_products.py has in words, and shapes are checked there; maps may name any row.
 #include <exception>
+#include <stdexcept>
 
 #include "cache.h"
 #include "kernels.h"
@@ -128,21 +129,30 @@ VOXAX_EXPORT int64_t voxax_host_extreme_rows(const void* x, int64_t in_rows,
   });
 }
 
-// As voxax::FindReached; the number of output rows.
-VOXAX_EXPORT int64_t voxax_host_reached_rows(const int32_t* coords, int64_t rows, int64_t ndim,
+// As voxax::FindReached. Returns the number of outputs and, in `found`, what the next function takes.
+VOXAX_EXPORT int64_t voxax_host_find_reached(const int32_t* coords, int64_t rows, int64_t ndim,
                                              const int64_t* sizes, int64_t transposed,
-                                             int64_t capacity, int32_t* out, int32_t* found) {
+                                             Reached** found) {
   if (!Countable(rows) || ndim < 1 || ndim > kMostAxes) return kNotSupported;
   try {
-    const Reach reach{coords, rows, ndim, sizes, transposed != 0, capacity, out, found};
-    return FindReached(reach);
+    *found = new Reached(FindReached({coords, rows, ndim, sizes, transposed != 0}));
+    return (*found)->count();
+  } catch (const std::length_error&) {
+    return kNotSupported;
   } catch (const std::exception&) {
     return kNoMemory;
   }
 }
 
-// table [rows, taps] names places in an order; found names rows: place i is row order[i]. Row i of
-// found is row places[i] of the table.
+// As voxax::Reached::Write, unless `out` is null; frees what was found.
+VOXAX_EXPORT int64_t voxax_host_write_reached(Reached* found, int32_t* out, int32_t* neighbors) {
+  if (out != nullptr) found->Write(out, neighbors);
+  delete found;
+  return 0;
+}
+
+// table [rows, taps] names places in an order; found names rows: place i is row order[i + 1], and
+// order[0] is -1, for entries that are. Row i of found is row places[i] of the table.
 VOXAX_EXPORT int64_t voxax_host_renumber_table(const int32_t* table, int64_t rows, int64_t taps,
                                                const int32_t* places, const int32_t* order,
                                                int64_t threads, int32_t* found) {
@@ -153,7 +163,7 @@ VOXAX_EXPORT int64_t voxax_host_renumber_table(const int32_t* table, int64_t row
       for (int64_t row = begin; row < end; ++row) {
         const int32_t* from = table + places[row] * taps;
         int32_t* to = found + row * taps;
-        for (int64_t tap = 0; tap < taps; ++tap) to[tap] = from[tap] < 0 ? -1 : order[from[tap]];
+        for (int64_t tap = 0; tap < taps; ++tap) to[tap] = order[from[tap] + 1];
       }
     });
   });

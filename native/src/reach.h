@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace voxax {
 
@@ -12,14 +13,29 @@ struct Reach {
   int64_t rows, ndim;
   const int64_t* sizes;  // [5, ndim]: kernel size, stride, padding, dilation, shape of the outputs
   bool transposed;
-  int64_t capacity;  // of `out`
-  int32_t* out;      // [capacity, 1 + ndim]
-  int32_t* found;    // [rows, taps]: the output that an input reaches through a tap, or -1
 };
 
-// Returns the number of outputs, -1 without memory, -2 where there are more than the capacity or than
-// 64 bits can number. Outputs come in the order in which a loop over taps, and inside it over rows,
-// reaches them first.
-int64_t FindReached(const Reach& p);
+// What was found. The arrays of the outputs can be made only when their number is known.
+struct Reached {
+  struct Pair {
+    int32_t tap, number;
+  };
+
+  int64_t width, taps;
+  std::vector<int32_t> coords;  // [count, width], in the order of their numbers
+  std::vector<int32_t> places;  // of each number in the order of the outputs
+  std::vector<Pair> pairs;      // by input row
+  std::vector<int64_t> ends;    // of each input row's pairs
+
+  int64_t count() const { return static_cast<int64_t>(places.size()); }
+
+  // out [count, width]; neighbors [count, taps]: the input row under each tap of an output, or -1.
+  void Write(int32_t* out, int32_t* neighbors) const;
+};
+
+// Outputs come in the order in which a loop over taps, and inside it over rows, reaches them first.
+// The batch indices times the cells of the shape are below 2^63. Throws std::length_error for 2^31
+// outputs and more.
+Reached FindReached(const Reach& p);
 
 }  // namespace voxax

@@ -98,7 +98,7 @@ def extreme_rows(
 def reached_rows(
     coords: np.ndarray, sizes: Sequence[Sequence[int]], transposed: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Output rows of a strided or transposed layer, and the output of each input and tap.
+    """Output rows of a strided or transposed layer, and the input row under each of their taps.
 
     Args:
       coords: ``int32[N, 1 + D]``, batch index first.
@@ -107,32 +107,40 @@ def reached_rows(
         ``out * stride - padding + k * dilation``.
 
     Returns:
-      ``(out int32[M, 1 + D], found int32[N, K])``: outputs in the order in which a loop over taps,
-      and inside it over inputs, reaches them; -1 where a tap reaches none.
+      ``(out int32[M, 1 + D], neighbors int32[M, K])``: outputs in the order in which a loop over
+      taps, and inside it over inputs, reaches them; -1 where a tap has no input.
 
     Raises:
-      ValueError: more outputs than 32 bits can number, or a shape that 64 bits can't.
+      ValueError: more outputs than 32 bits can number, or cells than 64 bits can.
     """
-    kernel, stride, _, dilation, _ = sizes
-    taps = math.prod(kernel)
-    # Along an axis every stride / gcd-th tap of an input meets an output.
-    most = taps
-    if not transposed:
-        steps = (s // math.gcd(s, d) for s, d in zip(stride, dilation, strict=True))
-        most = math.prod(-(-k // step) for k, step in zip(kernel, steps, strict=True))
-    capacity = min(len(coords) * most, 2**31 - 1)
-    out = np.empty((capacity, coords.shape[1]), np.int32)
-    found = np.empty((len(coords), taps), np.int32)
+    kernel, *_, shape = sizes
+    cells = math.prod(map(int, shape)) * (int(coords[:, 0].max(initial=0)) + 1)
+    if cells >= 2**63:
+        raise ValueError(f"{cells} cells of outputs of shape {list(shape)}: at most 2^63 - 1")
     table = np.ascontiguousarray(np.asarray(sizes, np.int64))
-    shape = len(coords), len(kernel)
-    count = call("reached_rows", coords, *shape, table, int(transposed), capacity, out, found)
-    return out[:count].copy(), found
+    found = np.zeros(1, np.int64)
+    options = len(coords), len(kernel), table, int(transposed)
+    count = call("find_reached", np.ascontiguousarray(coords), *options, found)
+    out = neighbors = None
+    try:
+        out = np.empty((count, coords.shape[1]), np.int32)
+        neighbors = np.empty((count, math.prod(kernel)), np.int32)
+    finally:
+        call("write_reached", int(found[0]), None if neighbors is None else out, neighbors)
+    return out, neighbors
 
 
 def renumber_table(
     table: np.ndarray, places: np.ndarray, order: np.ndarray, *, threads: int = 1
 ) -> np.ndarray:
-    """``int32[N, K]``: row i is row ``places[i]`` of the table, with ``order`` of its entries."""
+    """``int32[N, K]``: row i is row ``places[i]`` of the table, with ``order`` of its entries.
+
+    Args:
+      table: ``int32[N, K]`` of places or -1.
+      places, order: ``int32[N]``, each the other's inverse.
+      threads: at most so many.
+    """
     found = np.empty_like(table)
-    call("renumber_table", table, *table.shape, places, order, threads, found)
+    from_absent = np.concatenate([np.full(1, -1, np.int32), order])
+    call("renumber_table", table, *table.shape, places, from_absent, threads, found)
     return found

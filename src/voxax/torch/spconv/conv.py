@@ -16,6 +16,7 @@ from voxax.torch.spconv import tensorview as tv
 from voxax.torch.spconv.algo import Activation, ConvAlgo
 from voxax.torch.spconv.core import SparseConvTensor, expand_nd
 from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features
+from voxax.torch.spconv.fusion import folded
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.kernel_map import KernelMap
 from voxax.torch.spconv.modules import SparseModule
@@ -149,6 +150,22 @@ class SparseConvolution(VoxelCount, SparseModule):
         Raises:
           SpconvError: wrong channels, dtypes, indices, or an ``indice_key`` of another layer.
         """
+        out = self.with_epilogue(input)
+        if add_input is None:
+            return out
+        total = out.features + add_input.features
+        return out.replace_feature(activate(total, self.act_type, self.act_alpha))
+
+    def with_epilogue(
+        self, input: SparseConvTensor, norm: nn.BatchNorm1d | None = None, relu: bool = False
+    ) -> SparseConvTensor:
+        """Convolve, normalize with the running statistics, and apply a ReLU.
+
+        With ``norm`` or ``relu``, gradients are off.
+
+        Raises:
+          SpconvError: as :meth:`forward`.
+        """
         if not isinstance(input, SparseConvTensor):
             raise SpconvError(f"{type(input).__name__} where a SparseConvTensor is expected")
         check_features(input.features, input.indices.shape[0], self.in_channels)
@@ -163,10 +180,13 @@ class SparseConvolution(VoxelCount, SparseModule):
                 "evaluation only; put a module behind the layer"
             )
         with recorded(self, input, "SparseConvolution", self._parameters_for_record) as record:
-            out = self._pointwise(input) if self.conv1x1 else self._convolve(input, record)
-            if add_input is not None:
-                total = out.features + add_input.features
-                out = out.replace_feature(activate(total, self.act_type, self.act_alpha))
+            factor, bias = (None, self.bias) if norm is None else folded(norm, self.bias)
+            if self.conv1x1:
+                out = self._pointwise(input, factor, bias)
+            else:
+                out = self._convolve(input, factor, bias, record)
+            if relu:
+                out.features.relu_()
             record.done(out)
         return out
 
@@ -175,27 +195,32 @@ class SparseConvolution(VoxelCount, SparseModule):
         found = {name: getattr(self, name) for name in (*sizes, "subm", "transposed")}
         return {**found, "input_channels": self.in_channels, "out_channels": self.out_channels}
 
-    def _pointwise(self, input: SparseConvTensor) -> SparseConvTensor:
+    def _pointwise(
+        self, input: SparseConvTensor, factor: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> SparseConvTensor:
         # spconv 2.3 reads the weight's memory as [C_in, C_out] here, and checkpoints depend on it.
         weight = self.weight.view(self.in_channels, self.out_channels)
-        features, weight = _same_dtype(input.features, weight)
-        features = torch.mm(features, weight)
-        if self.bias is not None:
-            features = features + self.bias.to(features.dtype)
-        return input.replace_feature(features)
+        weight = weight if factor is None else weight * factor
+        features = torch.mm(*_same_dtype(input.features, weight))
+        return input.replace_feature(_plus(features, bias))
 
-    def _convolve(self, input: SparseConvTensor, record: Any) -> SparseConvTensor:
+    def _convolve(
+        self,
+        input: SparseConvTensor,
+        factor: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        record: Any,
+    ) -> SparseConvTensor:
         kernel_map, sites, indice_dict = self._relation(input)
         record.found()
         features, weight = input.features, self.weight
+        if factor is not None:
+            weight = weight * factor.view(-1, *[1] * (self.ndim + 1))
         if self.training and torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
             features, weight = features.to(dtype), weight.to(dtype)
-        features, weight = _same_dtype(features, weight)
-        features = convolve(features, weight, kernel_map)
-        if self.bias is not None:
-            features = _plus_bias(features, self.bias)
-        features = activate(features, self.act_type, self.act_alpha)
+        features = convolve(*_same_dtype(features, weight), kernel_map)
+        features = activate(_plus(features, bias), self.act_type, self.act_alpha)
         self._count(features.shape[0])
         out = input.on(sites, features)
         out.indice_dict = indice_dict
@@ -293,9 +318,9 @@ def _same_dtype(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return a.to(dtype), b.to(dtype)
 
 
-def _plus_bias(features: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def _plus(features: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     # In place: nothing else holds the product.
-    return features.add_(bias.to(features.dtype))
+    return features if bias is None else features.add_(bias.to(features.dtype))
 
 
 class _Strided(SparseConvolution):

@@ -157,10 +157,13 @@ def reached_map(
       transposed: as in :func:`voxax._native.host_products.reached_rows`.
     """
     sizes = kernel_size, stride, padding, dilation, out_shape
+    cells = math.prod(map(int, out_shape)) * (int(rows[:, 0].max(initial=0)) + 1)
+    if cells >= 2**63:
+        raise SpconvError(f"{cells} cells of outputs of shape {list(out_shape)}: at most 2^63 - 1")
     if host.available():
-        out, found = host_products.reached_rows(rows, sizes, transposed)
-    else:
-        out, found = _reached_rows(rows, sizes, transposed)
+        out, neighbors = host_products.reached_rows(rows, sizes, transposed)
+        return KernelMap(torch.from_numpy(neighbors), len(rows)), out
+    out, found = _reached_rows(rows, sizes, transposed)
     backwards = torch.from_numpy(found)
     return KernelMap(invert(backwards, len(out)), len(rows), False, backwards), out
 
@@ -169,8 +172,6 @@ def _reached_rows(
     rows: np.ndarray, sizes: tuple[Sizes, ...], transposed: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     kernel_size, stride, padding, dilation, shape = (np.asarray(s, np.int64) for s in sizes)
-    if math.prod(map(int, shape)) * (int(rows[:, 0].max(initial=0)) + 1) >= 2**63:
-        raise SpconvError(f"outputs of shape {shape.tolist()}: 64 bits cannot number their cells")
     radix = np.concatenate([np.cumprod(shape[::-1])[::-1], [1]])
     keys = []
     for tap in itertools.product(*map(range, kernel_size.tolist())):

@@ -14,6 +14,7 @@ from torch import nn
 
 from voxax.torch.spconv.core import SparseConvTensor
 from voxax.torch.spconv.errors import SpconvError
+from voxax.torch.spconv.fusion import epilogue_of
 
 
 class SparseModule(nn.Module):
@@ -73,8 +74,20 @@ class SparseSequential(SparseModule):
         self.add_module(name, module)
 
     def forward(self, input: Any) -> Any:
-        """Apply all modules; features without rows skip plain modules."""
-        for module in self._modules.values():
+        """Apply all modules; features without rows skip plain modules.
+
+        Without gradients, a normalization in evaluation mode and a ReLU behind a convolution are
+        computed with it.
+        """
+        modules = list(self._modules.values())
+        while modules:
+            module = modules.pop(0)
+            if isinstance(input, SparseConvTensor) and is_sparse_conv(module):
+                norm, relu = epilogue_of(module, modules)  # type: ignore[arg-type]
+                if norm is not None or relu:
+                    input = module.with_epilogue(input, norm, relu)  # type: ignore[union-attr]
+                    del modules[: (norm is not None) + relu]
+                    continue
             if is_spconv_module(module) or not isinstance(input, SparseConvTensor):
                 input = module(input)  # type: ignore[misc]
             elif input.indices.shape[0] != 0:
