@@ -4,7 +4,8 @@
 
 ``FOLDER/SCAN.npz`` has the inputs (``coords int64[N, 3]`` from 0 on, distinct, ``features
 float32[N, 6]``). For each scan and network it writes ``FOLDER/NAME.SCAN.BY.pt``: the outputs in
-evaluation and in training mode, the gradients of the inputs and the weights, and the seconds.
+evaluation mode, and in training mode in float64, where no rounding flips a ReLU, with the gradients
+of the inputs and the weights; and the seconds.
 ``spconv`` runs first, on one thread, where alone it is right on a CPU. It leaves the weights and
 the statistics of batch norm as ``NAME.SCAN.state.pt``, which ``voxax`` loads.
 
@@ -186,7 +187,7 @@ def voxelnext(scan: Scan) -> nn.Module:
 
 
 def call_voxels(model: nn.Module, scan: Scan, x: torch.Tensor) -> Any:
-    return model(x[:, None], scan.coords.flip(1), torch.ones(len(x)), scan.batch)
+    return model(x[:, None], scan.coords.flip(1), x.new_ones(len(x)), scan.batch)
 
 
 # OpenPCDet
@@ -294,18 +295,18 @@ def run_on(network: Network, model: nn.Module, scan: Scan) -> dict[str, Any]:
     with torch.no_grad():
         plain = tensors(seeded(lambda: network.call(model, scan, scan.features)))
     middle = time.perf_counter()
-    model.train()
-    x = scan.features.clone().requires_grad_()
+    model.train().double()
+    x = scan.features.double().requires_grad_()
     trained = tensors(seeded(lambda: network.call(model, scan, x)))
     generator = torch.Generator().manual_seed(2)
-    loss = torch.zeros(())
+    loss = torch.zeros((), dtype=torch.float64)
     for name in sorted(trained):  # does not depend on the order of rows
         value = trained[name]
         if value.requires_grad:
             axis = 1 if value.dim() > 1 else 0
             shape = [-1 if number == axis else 1 for number in range(value.dim())]
-            weights = torch.rand(value.shape[axis], generator=generator).view(shape)
-            loss = loss + (value.square() * weights).mean()
+            weights = torch.rand(value.shape[axis], generator=generator, dtype=x.dtype)
+            loss = loss + (value.square() * weights.view(shape)).mean()
     loss.backward()
     end = time.perf_counter()
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
