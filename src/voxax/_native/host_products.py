@@ -121,12 +121,13 @@ def reached_rows(
     found = np.zeros(1, np.int64)
     options = len(coords), len(kernel), table, int(transposed)
     count = call("find_reached", np.ascontiguousarray(coords), *options, found)
-    out = neighbors = None
     try:
         out = np.empty((count, coords.shape[1]), np.int32)
         neighbors = np.empty((count, math.prod(kernel)), np.int32)
-    finally:
-        call("write_reached", int(found[0]), None if neighbors is None else out, neighbors)
+    except BaseException:
+        call("write_reached", int(found[0]), None, None)  # frees what was found
+        raise
+    call("write_reached", int(found[0]), out, neighbors)
     return out, neighbors
 
 

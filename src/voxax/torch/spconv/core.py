@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import ProxyableClassMeta
+from torch.fx._symbolic_trace import ProxyableClassMeta
 
 from voxax.torch.spconv.algo import ConvAlgo
 from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features
@@ -97,7 +97,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         self.spatial_shape = [int(size) for size in spatial_shape]
         self.batch_size = batch_size
         self.indice_dict = {} if indice_dict is None else indice_dict
-        self.grid = torch.empty(0) if grid is None else grid
+        self.grid: torch.Tensor | None = torch.empty(0) if grid is None else grid
         self.voxel_num = voxel_num
         self.benchmark = benchmark
         self.benchmark_record: dict[str, Any] = {}
@@ -205,17 +205,13 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         indices = sparse.indices().t().contiguous().int()
         return cls(sparse.values(), indices, list(x.shape[1:-1]), x.shape[0])
 
-    @torch.compiler.disable
     def dense(self, channels_first: bool = True) -> torch.Tensor:
         """Return ``[B, C, *spatial_shape]``, or ``[B, *spatial_shape, C]``, zero elsewhere.
 
         Raises:
           SpconvError: as the layers do for wrong indices.
         """
-        self.sites().check_distinct()
-        channels = self.features.shape[1]
-        shape = [self.batch_size, *self.spatial_shape, channels]
-        made = scatter_nd(self.indices, self.features, shape)
+        made: torch.Tensor = _densified(self)  # type: ignore[arg-type]
         return made.movedim(-1, 1).contiguous() if channels_first else made
 
     def find_indice_pair(self, key: str | None) -> IndiceData | ImplicitGemmIndiceData | None:
@@ -246,6 +242,13 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
                 "voxels, or functional.sparse_add takes them"
             )
         return other.features
+
+
+@torch.compiler.disable
+def _densified(x: SparseConvTensor) -> torch.Tensor:
+    x.sites().check_distinct()
+    shape = [x.batch_size, *x.spatial_shape, x.features.shape[1]]
+    return scatter_nd(x.indices, x.features, shape)
 
 
 def _check_tensors(

@@ -28,10 +28,12 @@ def epilogue_of(conv: nn.Module, behind: Sequence[nn.Module | None]) -> Epilogue
         return None, False
     if torch.compiler.is_compiling() or any(_GLOBAL_HOOKS):
         return None, False
-    norm = None
     rest = list(behind[:2])
-    if rest and isinstance(rest[0], nn.BatchNorm1d) and _foldable(rest[0], conv):
-        norm = rest.pop(0)
+    norm = rest[0] if rest else None
+    if isinstance(norm, nn.BatchNorm1d) and _foldable(norm, conv):
+        rest.pop(0)
+    else:
+        norm = None
     relu = bool(rest) and isinstance(rest[0], nn.ReLU) and not _hooked(rest[0])
     return norm, relu
 

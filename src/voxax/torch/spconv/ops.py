@@ -275,9 +275,9 @@ def _gradients(
     features: torch.Tensor, filters: torch.Tensor, out_bp: torch.Tensor, kernel_map: KernelMap
 ) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.enable_grad():
-        operands = [features.detach().requires_grad_(), filters.detach().requires_grad_()]
-        out = convolve(*operands, kernel_map)
-    dx, dw = torch.autograd.grad(out, operands, out_bp)
+        x, w = features.detach().requires_grad_(), filters.detach().requires_grad_()
+        out = convolve(x, w, kernel_map)
+    dx, dw = torch.autograd.grad(out, (x, w), out_bp)
     return dx, dw
 
 
