@@ -64,7 +64,7 @@ def generate_sparse_data(
         np.random.shuffle(cells)  # noqa: NPY002 (the same numbers as spconv's)
         rows.append(np.pad(cells[:number], ((0, 0), (0, 1)), constant_values=scene))
     indices = np.concatenate(rows).astype(np.int32)
-    draw = np.random.randint if integer else np.random.uniform
+    draw: Any = np.random.randint if integer else np.random.uniform
     features = draw(*data_range, size=(len(indices), num_channels)).astype(dtype)
     made = {"features": features, "indices": indices}
     if with_dense:
