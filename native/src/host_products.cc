@@ -2,8 +2,10 @@
 //
 // On threads of the library's own (threads.h). As in host.cc: negative results are errors, which
 // voxax/_native/host_products.py has in words, and shapes are checked there; maps may name any row.
+#include <algorithm>
 #include <exception>
 #include <stdexcept>
+#include <vector>
 
 #include "cache.h"
 #include "kernels.h"
@@ -42,6 +44,17 @@ bool ElementOf(int64_t number, Element* element) {
   return true;
 }
 
+// Rows that occur once each and are not outside.
+bool Distinct(const int32_t* rows, int64_t count) {
+  if (rows == nullptr) return true;
+  std::vector<bool> seen(count, false);
+  for (int64_t i = 0; i < count; ++i) {
+    if (rows[i] < 0 || rows[i] >= count || seen[rows[i]]) return false;
+    seen[rows[i]] = true;
+  }
+  return true;
+}
+
 int64_t TileOf(int64_t asked, int64_t rows) {
   return std::clamp<int64_t>(asked, 1, std::max<int64_t>(rows, 1));
 }
@@ -52,10 +65,11 @@ int64_t TileOf(int64_t asked, int64_t rows) {
 
 // As voxax::Product, of one group.
 VOXAX_EXPORT int64_t voxax_host_product(const void* x, int64_t in_rows, const void* w,
-                                        const int32_t* neighbors, int64_t out_rows, int64_t taps,
-                                        int64_t depth, int64_t columns, int64_t element,
-                                        int64_t transposed, int64_t reversed, int64_t tile,
-                                        int64_t threads, void* y) {
+                                        const int32_t* neighbors, const int32_t* rows,
+                                        int64_t out_rows, int64_t taps, int64_t depth,
+                                        int64_t columns, int64_t element, const void* bias,
+                                        int64_t relu, int64_t transposed, int64_t reversed,
+                                        int64_t tile, int64_t threads, void* y) {
   Product p{};
   if (!ElementOf(element, &p.element) || !Countable(in_rows) || !Countable(out_rows)) {
     return kNotSupported;
@@ -63,6 +77,7 @@ VOXAX_EXPORT int64_t voxax_host_product(const void* x, int64_t in_rows, const vo
   p.x = x;
   p.w = w;
   p.neighbors = neighbors;
+  p.rows = rows;
   p.y = y;
   p.in_rows = in_rows;
   p.out_rows = out_rows;
@@ -70,21 +85,27 @@ VOXAX_EXPORT int64_t voxax_host_product(const void* x, int64_t in_rows, const vo
   p.groups = 1;
   p.depth = depth;
   p.columns = columns;
+  p.bias = bias;
+  p.relu = relu != 0;
   p.transposed = transposed != 0;
   p.reversed = reversed != 0;
   p.tile = TileOf(tile, out_rows);
   p.last_cache = LastCacheBytes();
   return OnThreads(threads, [&](const Parallel& parallel, BadRow* bad) {
+    if (!Distinct(rows, out_rows)) {
+      bad->store(-2);
+      return;
+    }
     BestKernels().product(p, parallel, bad);
   });
 }
 
 // As voxax::WeightProduct, of one group.
 VOXAX_EXPORT int64_t voxax_host_weight_product(const void* x, int64_t in_rows, const void* dy,
-                                               const int32_t* neighbors, int64_t out_rows,
-                                               int64_t taps, int64_t depth, int64_t columns,
-                                               int64_t element, int64_t tile, int64_t threads,
-                                               void* dw) {
+                                               const int32_t* neighbors, const int32_t* rows,
+                                               int64_t out_rows, int64_t taps, int64_t depth,
+                                               int64_t columns, int64_t element, int64_t tile,
+                                               int64_t threads, void* dw) {
   WeightProduct p{};
   if (!ElementOf(element, &p.element) || !Countable(in_rows) || !Countable(out_rows)) {
     return kNotSupported;
@@ -92,6 +113,7 @@ VOXAX_EXPORT int64_t voxax_host_weight_product(const void* x, int64_t in_rows, c
   p.x = x;
   p.dy = dy;
   p.neighbors = neighbors;
+  p.rows = rows;
   p.dw = dw;
   p.in_rows = in_rows;
   p.out_rows = out_rows;
@@ -101,6 +123,10 @@ VOXAX_EXPORT int64_t voxax_host_weight_product(const void* x, int64_t in_rows, c
   p.columns = columns;
   p.tile = TileOf(tile, out_rows);
   return OnThreads(threads, [&](const Parallel& parallel, BadRow* bad) {
+    if (!Distinct(rows, out_rows)) {
+      bad->store(-2);
+      return;
+    }
     BestKernels().weight_product(p, parallel, bad);
   });
 }
@@ -151,20 +177,19 @@ VOXAX_EXPORT int64_t voxax_host_write_reached(Reached* found, int32_t* out, int3
   return 0;
 }
 
-// table [rows, taps] names places in an order; found names rows: place i is row order[i + 1], and
-// order[0] is -1, for entries that are. Row i of found is row places[i] of the table.
-VOXAX_EXPORT int64_t voxax_host_renumber_table(const int32_t* table, int64_t rows, int64_t taps,
-                                               const int32_t* places, const int32_t* order,
-                                               int64_t threads, int32_t* found) {
+// table [rows, taps] names places in an order, each of them or -1; it then names rows: place i is row
+// order[i].
+VOXAX_EXPORT int64_t voxax_host_renumber_table(int32_t* table, int64_t rows, int64_t taps,
+                                               const int32_t* order, int64_t threads) {
   if (!Countable(rows) || taps < 0) return kNotSupported;
   return OnThreads(threads, [&](const Parallel& parallel, BadRow*) {
+    // Behind a place for -1, so that there is no branch, which no predictor could learn.
+    std::vector<int32_t> row_of(rows + 1);
+    row_of[0] = -1;
+    std::copy_n(order, rows, row_of.begin() + 1);
     const Split split(rows, parallel);
     split.Run(parallel, [&](int64_t, int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int32_t* from = table + places[row] * taps;
-        int32_t* to = found + row * taps;
-        for (int64_t tap = 0; tap < taps; ++tap) to[tap] = order[from[tap] + 1];
-      }
+      for (int64_t i = begin * taps; i < end * taps; ++i) table[i] = row_of[table[i] + 1];
     });
   });
 }

@@ -186,12 +186,60 @@ def test_no_rows():
     host_products.product(np.ones((3, 2), np.float32), weight, neighbors, y, threads=4)
 
 
-def test_a_table_in_another_order(rng):
-    order = rng.permutation(900).astype(np.int32)
-    places = np.argsort(order).astype(np.int32)
-    table = rng.integers(-900, 900, (900, 9)).clip(-1).astype(np.int32)
-    found = host_products.renumber_table(table, places, order, threads=3)
-    np.testing.assert_array_equal(found, np.where(table >= 0, order[table], -1)[places])
+def test_a_table_of_other_places(rng):
+    order = rng.permutation(90_000).astype(np.int32)
+    table = rng.integers(-90_000, 90_000, (90_000, 3)).clip(-1).astype(np.int32)
+    found = table.copy()
+    host_products.renumber_table(found, order, threads=3)
+    np.testing.assert_array_equal(found, np.where(table >= 0, order[table], -1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [5, 64])
+def test_rows_of_the_table_in_an_order(dtype, columns, rng):
+    x, weight, dy, neighbors = problem(rng, 900, 700, columns=columns, dtype=dtype)
+    order = rng.permutation(len(dy)).astype(np.int32)
+    found, expected = np.empty_like(dy), np.empty_like(dy)
+    host_products.product(x, weight, neighbors, expected)
+    host_products.product(x, weight, neighbors[order], found, order=order, threads=2)
+    np.testing.assert_array_equal(found, expected)
+    dw, again = np.empty_like(weight), np.empty_like(weight)
+    host_products.weight_product(x, dy[order], neighbors[order], dw)
+    host_products.weight_product(x, dy, neighbors[order], again, order=order, threads=2)
+    np.testing.assert_array_equal(again, dw)
+    for bad in (order - 1, order + 1, order // 2):
+        with pytest.raises(ValueError, match="rows that do not exist"):
+            host_products.product(x, weight, neighbors, found, order=bad)
+        with pytest.raises(ValueError, match="rows that do not exist"):
+            host_products.weight_product(x, dy, neighbors, dw, order=bad)
+    with pytest.raises(ValueError, match="do not fit"):
+        host_products.product(x, weight, neighbors, found, order=order[1:])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint16])
+@pytest.mark.parametrize("columns", [5, 64])
+def test_bias_and_relu(dtype, columns, rng):
+    x, weight, dy, neighbors = problem(rng, columns=columns)
+    bias = rng.normal(size=columns).astype(np.float32)
+    x[:40, 0] = np.nan
+    if dtype == np.uint16:  # bfloat16's bits
+        cast = lambda a: (a.view(np.uint32) >> 16).astype(np.uint16)  # noqa: E731
+        wide = lambda a: (a.astype(np.uint32) << 16).view(np.float32)  # noqa: E731
+    else:
+        cast, wide = lambda a: a.astype(dtype), lambda a: a
+    x, weight, bias = map(cast, (x, weight, bias))
+    plain = np.empty(dy.shape, dtype)
+    host_products.product(x, weight, neighbors, plain)
+    for added in (None, bias):
+        for relu in (False, True):
+            y = np.empty(dy.shape, dtype)
+            host_products.product(x, weight, neighbors, y, bias=added, relu=relu)
+            expected = wide(plain) if added is None else wide(plain) + wide(added)
+            expected = np.where(expected < 0, 0, expected) if relu else expected
+            limit = 2**-6 if dtype == np.uint16 else 0
+            np.testing.assert_allclose(wide(y), expected, rtol=limit, atol=2 * limit)
+    with pytest.raises(ValueError, match="do not fit"):
+        host_products.product(x, weight, neighbors, plain, bias=bias[1:])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -26,6 +26,9 @@ def product(
     neighbors: np.ndarray,
     y: np.ndarray,
     *,
+    order: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    relu: bool = False,
     transposed: bool = False,
     reverse: bool = False,
     threads: int = 1,
@@ -38,6 +41,9 @@ def product(
       weight: ``[K, C_in, C_out]``, or ``[K, C_out, C_in]`` if ``transposed``, of the same dtype.
       neighbors: ``int32[M, K]``, rows of ``x`` or -1.
       y: ``[M, C_out]`` of the same dtype, best at a multiple of 64 bytes.
+      order: ``int32[M]``: row m of the map is row ``order[m]`` of y; None: row m.
+      bias: ``[C_out]`` of the same dtype, added to every row.
+      relu: set negative results to 0.
       transposed: see ``weight``.
       reverse: tap k of the map multiplies ``weight[K - 1 - k]``.
       threads: at most so many.
@@ -49,7 +55,8 @@ def product(
     if transposed:
         depth, columns = columns, depth
     fits = x.shape[1] == depth and neighbors.shape[1] == taps
-    fits = fits and y.shape == (len(neighbors), columns)
+    fits = fits and y.shape == (len(neighbors), columns) and _orders(order, neighbors)
+    fits = fits and (bias is None or (bias.shape == (columns,) and bias.dtype == x.dtype))
     if not fits or not x.dtype == weight.dtype == y.dtype:
         raise ValueError(
             f"features {x.shape} of {x.dtype}, weights {weight.shape} of {weight.dtype}, a map of "
@@ -57,17 +64,24 @@ def product(
         )
     tile = _TILE_OF_FEW if len(neighbors) < _FEW_ROWS else _TILE
     sizes = len(neighbors), taps, depth, columns, _ELEMENTS[x.dtype]
-    options = int(transposed), int(reverse), tile, threads
-    call("product", x, len(x), weight, neighbors, *sizes, *options, y)
+    options = bias, int(relu), int(transposed), int(reverse), tile, threads
+    call("product", x, len(x), weight, neighbors, order, *sizes, *options, y)
 
 
 def weight_product(
-    x: np.ndarray, dy: np.ndarray, neighbors: np.ndarray, dw: np.ndarray, *, threads: int = 1
+    x: np.ndarray,
+    dy: np.ndarray,
+    neighbors: np.ndarray,
+    dw: np.ndarray,
+    *,
+    order: np.ndarray | None = None,
+    threads: int = 1,
 ) -> None:
     """Write ``dw[k] = sum_m x[neighbors[m, k]]^T @ dy[m]``.
 
     Args:
       x, neighbors, threads: as in :func:`product`.
+      order: ``int32[M]``: row m of the map is row ``order[m]`` of dy; None: row m.
       dy: ``[M, C_out]`` of the same dtype.
       dw: ``[K, C_in, C_out]`` of the same dtype.
 
@@ -76,13 +90,18 @@ def weight_product(
     """
     taps, depth, columns = neighbors.shape[1], x.shape[1], dy.shape[1]
     fits = dy.shape[0] == neighbors.shape[0] and dw.shape == (taps, depth, columns)
+    fits = fits and _orders(order, neighbors)
     if not fits or not x.dtype == dy.dtype == dw.dtype:
         raise ValueError(
             f"features {x.shape} of {x.dtype}, gradients {dy.shape} of {dy.dtype}, a map of "
             f"{neighbors.shape} and results {dw.shape} of {dw.dtype}: they do not fit"
         )
     sizes = len(neighbors), taps, depth, columns, _ELEMENTS[x.dtype]
-    call("weight_product", x, len(x), dy, neighbors, *sizes, _WEIGHT_TILE, threads, dw)
+    call("weight_product", x, len(x), dy, neighbors, order, *sizes, _WEIGHT_TILE, threads, dw)
+
+
+def _orders(order: np.ndarray | None, neighbors: np.ndarray) -> bool:
+    return order is None or (order.dtype == np.int32 and order.shape == (len(neighbors),))
 
 
 def extreme_rows(
@@ -131,17 +150,12 @@ def reached_rows(
     return out, neighbors
 
 
-def renumber_table(
-    table: np.ndarray, places: np.ndarray, order: np.ndarray, *, threads: int = 1
-) -> np.ndarray:
-    """``int32[N, K]``: row i is row ``places[i]`` of the table, with ``order`` of its entries.
+def renumber_table(table: np.ndarray, order: np.ndarray, *, threads: int = 1) -> None:
+    """Write ``order`` of its entries into a table ``int32[N, K]`` of places or -1.
 
     Args:
-      table: ``int32[N, K]`` of places or -1.
-      places, order: ``int32[N]``, each the other's inverse.
+      table: dense in memory.
+      order: ``int32[N]``: the row at each place.
       threads: at most so many.
     """
-    found = np.empty_like(table)
-    from_absent = np.concatenate([np.full(1, -1, np.int32), order])
-    call("renumber_table", table, *table.shape, places, from_absent, threads, found)
-    return found
+    call("renumber_table", table, *table.shape, order, threads)

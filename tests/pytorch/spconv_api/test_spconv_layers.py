@@ -174,6 +174,22 @@ def test_the_kernel_of_one_tap_reads_its_weight_as_spconv_does():
         torch.testing.assert_close(layer(x).features, expected)
 
 
+@pytest.mark.parametrize(
+    ("layout", "axes"),
+    [("KRSC", (0, 1, 2, 3, 4)), ("RSKC", (1, 2, 3, 0, 4)), ("RSCK", (1, 2, 3, 4, 0))],
+)
+def test_checkpoints_of_other_layouts(layout, axes, monkeypatch):
+    layer = layer_of("SparseConv", 3, 3, 4, (3, 2, 1))
+    saved = {"0.weight": layer.weight.detach().permute(axes), "0.bias": layer.bias.detach()}
+    other = spconv.SparseSequential(spconv.SparseConv3d(3, 4, (3, 2, 1)).double())
+    monkeypatch.setattr(spconv.constants, "SAVED_WEIGHT_LAYOUT", layout)
+    other.load_state_dict(saved)
+    assert torch.equal(other[0].weight, layer.weight)
+    monkeypatch.setattr(spconv.constants, "SAVED_WEIGHT_LAYOUT", "KCRS")
+    with pytest.raises(spconv.SpconvError, match="KCRS"):
+        other.load_state_dict(saved)
+
+
 def numbers(kernel):
     return {
         "forward": products._forward,

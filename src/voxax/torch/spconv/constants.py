@@ -1,4 +1,9 @@
-"""Constants that code of spconv reads. None of them changes anything here."""
+"""Constants that code of spconv reads.
+
+Only ``SAVED_WEIGHT_LAYOUT`` means something: the order of axes in checkpoints that are loaded, from
+the environment's ``SPCONV_SAVED_WEIGHT_LAYOUT``. Empty and ``KRSC`` are ``[C_out, *k, C_in]``,
+``RSKC`` is ``[*k, C_out, C_in]`` and ``RSCK`` is ``[*k, C_in, C_out]``.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from voxax.torch.spconv import constants
 from voxax.torch.spconv import tensorview as tv
 from voxax.torch.spconv.algo import Activation, ConvAlgo
 from voxax.torch.spconv.core import SparseConvTensor, expand_nd
@@ -108,6 +109,7 @@ class SparseConvolution(VoxelCount, SparseModule):
         self.weight = nn.Parameter(torch.zeros(self.weight_shape, **made))
         self.bias = nn.Parameter(torch.zeros(out_channels, **made)) if bias else None
         self.reset_parameters()
+        self.register_load_state_dict_pre_hook(_to_saved_layout)
 
     def reset_parameters(self) -> None:
         """Draw weights and bias from PyTorch's generator, the numbers that spconv draws."""
@@ -182,11 +184,9 @@ class SparseConvolution(VoxelCount, SparseModule):
         with recorded(self, input, "SparseConvolution", self._parameters_for_record) as record:
             factor, bias = (None, self.bias) if norm is None else folded(norm, self.bias)
             if self.conv1x1:
-                out = self._pointwise(input, factor, bias)
+                out = self._pointwise(input, factor, bias, relu)
             else:
-                out = self._convolve(input, factor, bias, record)
-            if relu:
-                out.features.relu_()
+                out = self._convolve(input, factor, bias, relu, record)
             record.done(out)
         return out
 
@@ -196,19 +196,26 @@ class SparseConvolution(VoxelCount, SparseModule):
         return {**found, "input_channels": self.in_channels, "out_channels": self.out_channels}
 
     def _pointwise(
-        self, input: SparseConvTensor, factor: torch.Tensor | None, bias: torch.Tensor | None
+        self,
+        input: SparseConvTensor,
+        factor: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        relu: bool,
     ) -> SparseConvTensor:
         # spconv 2.3 reads the weight's memory as [C_in, C_out] here, and checkpoints depend on it.
         weight = self.weight.view(self.in_channels, self.out_channels)
         weight = weight if factor is None else weight * factor
         features = torch.mm(*_same_dtype(input.features, weight))
-        return input.replace_feature(_plus(features, bias))
+        if bias is not None:
+            features = features.add_(bias.to(features.dtype))
+        return input.replace_feature(features.relu_() if relu else features)
 
     def _convolve(
         self,
         input: SparseConvTensor,
         factor: torch.Tensor | None,
         bias: torch.Tensor | None,
+        relu: bool,
         record: Any,
     ) -> SparseConvTensor:
         kernel_map, sites, indice_dict = self._relation(input)
@@ -219,8 +226,8 @@ class SparseConvolution(VoxelCount, SparseModule):
         if self.training and torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
             features, weight = features.to(dtype), weight.to(dtype)
-        features = convolve(*_same_dtype(features, weight), kernel_map)
-        features = activate(_plus(features, bias), self.act_type, self.act_alpha)
+        features = convolve(*_same_dtype(features, weight), kernel_map, bias, relu)
+        features = activate(features, self.act_type, self.act_alpha)
         self._count(features.shape[0])
         out = input.on(sites, features)
         out.indice_dict = indice_dict
@@ -286,6 +293,19 @@ class SparseConvolution(VoxelCount, SparseModule):
         _check_same_voxels(self.indice_key, data.indices, sites.indices)
 
 
+def _to_saved_layout(
+    layer: SparseConvolution, state_dict: dict[str, torch.Tensor], prefix: str, *rest: Any
+) -> None:
+    """Turn a weight of another layout, which the environment names, into [C_out, *k, C_in]."""
+    del rest
+    layout, key, ndim = constants.SAVED_WEIGHT_LAYOUT, f"{prefix}weight", layer.ndim
+    if layout not in ("", "KRSC", "RSKC", "RSCK"):
+        raise SpconvError(f"SPCONV_SAVED_WEIGHT_LAYOUT={layout!r}: expected KRSC, RSKC or RSCK")
+    if layout in ("RSKC", "RSCK") and key in state_dict:
+        out, into = (ndim, ndim + 1) if layout == "RSKC" else (ndim + 1, ndim)
+        state_dict[key] = state_dict[key].permute(out, *range(ndim), into).contiguous()
+
+
 def _check_alike(key: str | None, what: str, expected: Any, found: Any) -> None:
     if expected != found:
         raise SpconvError(
@@ -316,11 +336,6 @@ def _check_sizes(
 def _same_dtype(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = torch.promote_types(a.dtype, b.dtype)
     return a.to(dtype), b.to(dtype)
-
-
-def _plus(features: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    # In place: nothing else holds the product.
-    return features if bias is None else features.add_(bias.to(features.dtype))
 
 
 class _Strided(SparseConvolution):

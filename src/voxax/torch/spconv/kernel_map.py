@@ -23,31 +23,41 @@ class KernelMap:
     """A relation between the rows of two voxel sets.
 
     Attributes:
-      neighbors: ``int32[M, K]``: input row under each tap of an output row, or -1. Taps are in the
+      table: ``int32[M, K]``: input row under each tap of an output row, or -1. Taps are in the
         order of a flattened kernel.
       in_rows: number of input rows, N.
       symmetric: both sides are one set, and tap k read backwards is tap K - 1 - k.
+      order: ``int32[M]``, the output row that each row of the table is for, in an order in which
+        neighbors follow each other and stay in a cache; None: the same row.
     """
 
     def __init__(
         self,
-        neighbors: torch.Tensor,
+        table: torch.Tensor,
         in_rows: int,
         symmetric: bool = False,
         backwards: torch.Tensor | None = None,
+        order: torch.Tensor | None = None,
     ) -> None:
-        self.neighbors, self.in_rows, self.symmetric = neighbors, in_rows, symmetric
-        self._backwards = backwards
+        self.table, self.in_rows, self.symmetric = table, in_rows, symmetric
+        self.order, self._backwards = order, backwards
 
     @property
     def out_rows(self) -> int:
         """Number of output rows, M."""
-        return self.neighbors.shape[0]
+        return self.table.shape[0]
 
     @property
     def taps(self) -> int:
         """Number of taps, K."""
-        return self.neighbors.shape[1]
+        return self.table.shape[1]
+
+    @property
+    def neighbors(self) -> torch.Tensor:
+        """``int32[M, K]``: the table by output row."""
+        if self.order is None:
+            return self.table
+        return torch.empty_like(self.table).index_copy_(0, self.order.long(), self.table)
 
     @property
     def backwards(self) -> torch.Tensor:
@@ -65,10 +75,10 @@ class KernelMap:
 
     def pairs(self) -> tuple[torch.Tensor, torch.Tensor]:
         """``(int32[2, K, N], int32[K])``: input and output rows tap by tap, -1 behind the last."""
-        pairs = self.neighbors.new_full((2, self.taps, self.in_rows), -1)
-        numbers = self.neighbors.new_zeros((self.taps,))
+        pairs = self.table.new_full((2, self.taps, self.in_rows), -1)
+        numbers, backwards = self.table.new_zeros((self.taps,)), self.backwards
         for tap in range(self.taps):
-            reached = self.backwards[:, tap]
+            reached = backwards[:, tap]
             rows = torch.nonzero(reached >= 0).flatten()
             numbers[tap] = len(rows)
             pairs[0, tap, : len(rows)] = rows.to(torch.int32)
@@ -127,14 +137,16 @@ def submanifold_map(rows: np.ndarray, kernel_size: Sizes, dilation: Sizes) -> Ke
         table = host.find_neighbors(ordered, ordered, offsets, len(ordered), threads)
     else:
         table = coordinates.find_neighbors(ordered, ordered, offsets)
-    if not np.array_equal(places, np.arange(len(rows), dtype=np.int32)):
-        order = np.empty_like(places)
-        order[places] = np.arange(len(rows), dtype=np.int32)
-        if native:
-            table = host_products.renumber_table(table, places, order, threads=threads)
-        else:
-            table = np.where(table >= 0, order[table], -1)[places].astype(np.int32)
-    return KernelMap(torch.from_numpy(table), len(rows), symmetric=True)
+    given = np.arange(len(rows), dtype=np.int32)
+    if np.array_equal(places, given):
+        return KernelMap(torch.from_numpy(table), len(rows), symmetric=True)
+    order = np.empty_like(places)
+    order[places] = given
+    if native:
+        host_products.renumber_table(table, order, threads=threads)
+    else:
+        table = np.where(table >= 0, order[table], np.int32(-1))
+    return KernelMap(torch.from_numpy(table), len(rows), True, order=torch.from_numpy(order))
 
 
 def reached_map(

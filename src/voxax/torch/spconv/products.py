@@ -21,19 +21,31 @@ from voxax._native import host, host_products, library
 from voxax.torch.spconv.kernel_map import KernelMap
 
 
-def convolve(features: torch.Tensor, weight: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
-    """Return ``y[m] = sum_k features[neighbors[m, k]] @ weight[:, k].T``.
+def convolve(
+    features: torch.Tensor,
+    weight: torch.Tensor,
+    kernel_map: KernelMap,
+    bias: torch.Tensor | None = None,
+    relu: bool = False,
+) -> torch.Tensor:
+    """Return ``y[m] = sum_k features[neighbors[m, k]] @ weight[:, k].T + bias``.
 
     Args:
       features: ``[N, C_in]``.
       weight: ``[C_out, *kernel_size, C_in]`` of the same dtype; the kernel has the map's taps.
       kernel_map: from these rows.
+      bias: ``[C_out]``, added to every row.
+      relu: set negative results to 0; then gradients are off.
 
     Returns:
       ``[M, C_out]`` of that dtype; half precision is summed in float32.
     """
     flat = weight.reshape(weight.shape[0], -1, weight.shape[-1])
-    return _Forward.apply(features, flat, kernel_map)
+    if torch.is_grad_enabled():
+        out = _Forward.apply(features, flat, kernel_map)
+        # In place: nothing else holds the product.
+        return out if bias is None else out.add_(bias.to(out.dtype))
+    return _forward(features, flat, kernel_map, bias, relu)
 
 
 class _Forward(torch.autograd.Function):
@@ -87,19 +99,29 @@ class _WeightGradient(torch.autograd.Function):
         return d_x, d_dy, None
 
 
-def _forward(x: torch.Tensor, w: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
+def _forward(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    kernel_map: KernelMap,
+    bias: torch.Tensor | None = None,
+    relu: bool = False,
+) -> torch.Tensor:
     if x.dtype is torch.float16:
-        return _forward(x.float(), w.float(), kernel_map).half()
+        return _forward(x.float(), w.float(), kernel_map, bias, relu).half()
     if natively():
         y = x.new_empty((kernel_map.out_rows, w.shape[0]))
-        table = kernel_map.neighbors.numpy()
+        table = kernel_map.table.numpy()
         arrays = bits(x), bits(w.transpose(0, 1)), table, bits(y)  # weights [K, C_out, C_in]
-        host_products.product(*arrays, transposed=True, threads=torch.get_num_threads())
+        added = None if bias is None else bits(bias.to(x.dtype))
+        options = {"order": order_of(kernel_map), "bias": added, "relu": relu}
+        threads = torch.get_num_threads()
+        host_products.product(*arrays, transposed=True, threads=threads, **options)
         return y
     y = x.new_zeros((kernel_map.out_rows, w.shape[0]), dtype=_wide(x))
     for rows, ins, tap in taps_of(kernel_map.neighbors):
         y.index_add_(0, rows, x[ins].to(y.dtype) @ w[:, tap].T.to(y.dtype))
-    return y.to(x.dtype)
+    y = y if bias is None else y.add_(bias.to(y.dtype))
+    return (y.relu_() if relu else y).to(x.dtype)
 
 
 def _data_gradient(dy: torch.Tensor, w: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
@@ -108,9 +130,10 @@ def _data_gradient(dy: torch.Tensor, w: torch.Tensor, kernel_map: KernelMap) -> 
     if natively():
         dx = dy.new_empty((kernel_map.in_rows, w.shape[2]))
         same = kernel_map.symmetric
-        table = (kernel_map.neighbors if same else kernel_map.backwards).numpy()
+        table = (kernel_map.table if same else kernel_map.backwards).numpy()
         arrays = bits(dy), bits(w.transpose(0, 1)), table, bits(dx)
-        host_products.product(*arrays, reverse=same, threads=torch.get_num_threads())
+        options = {"order": order_of(kernel_map) if same else None, "reverse": same}
+        host_products.product(*arrays, threads=torch.get_num_threads(), **options)
         return dx
     dx = dy.new_zeros((kernel_map.in_rows, w.shape[2]), dtype=_wide(dy))
     for rows, ins, tap in taps_of(kernel_map.neighbors):
@@ -123,8 +146,9 @@ def _weight_gradient(x: torch.Tensor, dy: torch.Tensor, kernel_map: KernelMap) -
         return _weight_gradient(x.float(), dy.float(), kernel_map).half()
     if natively():
         dw = x.new_empty((kernel_map.taps, x.shape[1], dy.shape[1]))
-        arrays = bits(x), bits(dy), kernel_map.neighbors.numpy(), bits(dw)
-        host_products.weight_product(*arrays, threads=torch.get_num_threads())
+        arrays = bits(x), bits(dy), kernel_map.table.numpy(), bits(dw)
+        order, threads = order_of(kernel_map), torch.get_num_threads()
+        host_products.weight_product(*arrays, order=order, threads=threads)
         return dw.permute(2, 0, 1)
     dw = x.new_zeros((dy.shape[1], kernel_map.taps, x.shape[1]), dtype=_wide(x))
     for rows, ins, tap in taps_of(kernel_map.neighbors):
@@ -144,6 +168,11 @@ def taps_of(
         rows = torch.nonzero(neighbors[:, tap] >= 0).flatten()
         if len(rows):
             yield rows, neighbors[rows, tap].long(), tap
+
+
+def order_of(kernel_map: KernelMap) -> np.ndarray | None:
+    """Return the output rows of the map's table, None where they are in order."""
+    return None if kernel_map.order is None else kernel_map.order.numpy()
 
 
 def bits(tensor: torch.Tensor) -> np.ndarray:
