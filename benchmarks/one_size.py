@@ -3,10 +3,10 @@
     python benchmarks/one_size.py [--side 256] [--channels 3 64] [--rounds 25]
 
 A kernel of 7 x 7 and sizes 3, 5 and 7. In turn, in one process: `auto` with the size as a Python
-integer, as a traced number, one for each scene, and as a concrete array of equal sizes; each
-strategy pinned; a weight for each size; `jax.lax.conv_general_dilated` with the taps of that size;
-and `jax.lax.switch` between such convolutions. `auto` measures into an empty cache. The figure is
-the lower quartile, as the tuner takes it.
+integer, as a traced number, one for each scene, and as an array of equal sizes, concrete and
+traced; each strategy pinned; a weight for each size; `jax.lax.conv_general_dilated` with the taps
+of that size; and `jax.lax.switch` between such convolutions. `auto` measures into an empty cache.
+The figure is the lower quartile, as the tuner takes it.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def run(options: argparse.Namespace, cache: str) -> None:
             "auto, static": lambda size=size: static(x, w, size),
             "auto, one": lambda size=size: traced(x, w, jnp.int32(size)),
             "auto, by scene": lambda size=size: traced(x, w, jnp.full(1, size, jnp.int32)),
+            "auto, traced": lambda every=every: traced(x, w, every),
             "auto, equal": lambda every=every: dynamic_conv(x, w, size=every),
             "own weights": lambda size=size: own(x, boxes, jnp.full(1, size, jnp.int32)),
             **{name: lambda every=every, run=run: run(x, w, every) for name, run in pinned.items()},

@@ -159,9 +159,13 @@ def resnet() -> Any:
 @model("Faster R-CNN, region proposals", "torchvision", "not static")
 def proposals() -> Any:
     import torch
+    import torchvision
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.image_list import ImageList
     from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
+
+    if not torchvision.extension._has_ops():
+        raise ImportError("torchvision's operators do not load beside this PyTorch")
 
     class Proposals(torch.nn.Module):
         def __init__(self) -> None:

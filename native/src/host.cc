@@ -6,6 +6,7 @@
 // words). Shapes are checked there; what the arrays hold may be anything.
 #include <exception>
 
+#include "cells.h"
 #include "maps.h"
 #include "rows.h"
 #include "threads.h"
@@ -78,4 +79,19 @@ VOXAX_EXPORT int64_t voxax_host_list_pairs(const int32_t* neighbors, int64_t row
     voxax::ListPairs({neighbors, rows, taps}, places, pairs, starts, parallel);
     return int64_t{0};
   });
+}
+
+// As voxax::Cells; `local` and `size` are doubles where `wide`, else floats.
+VOXAX_EXPORT int64_t voxax_host_find_cells(const void* local, int64_t wide, int64_t rows,
+                                           int64_t axes, const float* scale, const float* inverse,
+                                           const int32_t* edge, const void* size, int32_t* cell,
+                                           bool* known) {
+  if (!Countable(rows) || axes < 1 || axes > 4) return kNotSupported;
+  const auto find = [&](auto number) {
+    using T = decltype(number);
+    voxax::FindCells<T>({static_cast<const T*>(local), rows, axes, scale, inverse, edge,
+                         static_cast<const T*>(size), cell, known});
+    return int64_t{0};
+  };
+  return wide ? find(double{}) : find(float{});
 }

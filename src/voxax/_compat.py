@@ -44,24 +44,46 @@ def context_of(*values: Any) -> contextlib.AbstractContextManager | None:
     (trace,) = traces.values()
     if trace is not None:
         return _extend_core.set_current_trace(trace)
-    return _eagerly()
+    return _eagerly(values)
 
 
 @contextlib.contextmanager
-def _eagerly() -> Iterator[None]:
+def _eagerly(values: Any) -> Iterator[None]:
     """Evaluate eagerly, also outside of a ``shard_map`` that is being traced or run.
 
     Arrays made under its mesh belong to it, and could not be used with others afterwards; and
-    ``jax.ensure_compile_time_eval`` does not leave one that runs without ``jit``.
+    ``jax.ensure_compile_time_eval`` does not leave one that runs without ``jit``. The mesh is that
+    of ``values``.
     """
     no_mesh = jax.sharding.AbstractMesh((), ())
-    with jax.core.eval_context(), jax.sharding.use_abstract_mesh(no_mesh):
+    with (
+        jax.core.eval_context(),
+        jax.sharding.use_abstract_mesh(no_mesh),
+        _inside_mesh_of(values),
+    ):
         yield
 
 
 def is_traced(*values: Any) -> bool:
     """True if any array in ``values`` (pytrees allowed) is an abstract tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def as_one_program(function: _Function) -> _Function:
+    """Let eager calls with arrays run as one compiled program; each operation has its own cost.
+
+    In a trace, and for NumPy arrays, the operations stand by themselves.
+    """
+    compiled = jax.jit(function, inline=True)
+
+    @functools.wraps(function)
+    def call(*arrays: Any) -> Any:
+        concrete = all(
+            isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer) for a in arrays
+        )
+        return (compiled if concrete else function)(*arrays)
+
+    return cast("_Function", call)
 
 
 # Calls whose results are their body's, and operations whose results are their operands.
@@ -212,9 +234,15 @@ def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Mark arrays inside ``shard_map`` as varying over every axis that one of them varies over.
 
     Without the mark, the gradient of an operand that all shards share would be that of one shard,
-    and not their sum. Outside of it arrays that are split over explicit axes are gathered.
+    and not their sum. Outside of it arrays that are split over explicit axes are gathered, and all
+    are put on their mesh: ``jax.vmap`` over such an axis splits what a loop carries.
     """
     arrays = gathered(arrays)
+    if (on_mesh := next(filter(_has_explicit_axes, arrays), None)) is not None:
+        mesh = jax.typeof(on_mesh).sharding.mesh
+        arrays = tuple(
+            x if _has_explicit_axes(x) else _resharded(x, mesh, [None] * x.ndim) for x in arrays
+        )
     axes = frozenset().union(*(_varying(jax.typeof(x)) for x in arrays))
     missing = [tuple(sorted(axes - _varying(jax.typeof(x)))) for x in arrays]
     return tuple(
@@ -236,25 +264,121 @@ def gathered(tree: Any) -> Any:
             _resharded(leaf, jax.typeof(leaf).sharding.mesh, [None] * len(spec)) if spec else leaf
         )
 
-    return jax.tree.map(whole, tree)
+    # Objects in one piece stay the same, with what they remember.
+    return jax.tree.map(whole, tree, is_leaf=lambda node: not _is_split(node))
+
+
+def _is_split(tree: Any) -> bool:
+    return any(map(_explicit_spec, jax.tree.leaves(tree)))
 
 
 def on_whole_arrays(function: _Function) -> _Function:
-    """Let a function gather its arguments first, see :func:`gathered`."""
+    """Let a function gather its arguments first, see :func:`gathered`, and run inside their mesh.
+
+    Inside it, what the function makes itself belongs to the mesh too, as JAX demands of operations
+    on several arrays that run eagerly or under ``jax.vmap``. What fails under ``jax.vmap`` over a
+    split batch runs again on the whole batch.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         given = args, options
-        if any(_explicit_spec(leaf) for leaf in jax.tree.leaves(given)):
-            args, options = gathered(given)
-        return function(*args, **options)
+        if not is_on_explicit_mesh(given):
+            return function(*args, **options)
+        with _inside_mesh_of(given):
+            args, options = gathered(given) if _is_split(given) else given
+            try:
+                return function(*args, **options)
+            except Exception:
+                if not any(map(_is_of_split_batch, jax.tree.leaves(given))):
+                    raise
+            return _on_whole_batch(function, args, options)
 
     return cast("_Function", call)
 
 
+def _is_of_split_batch(leaf: Any) -> bool:
+    """True for an array under ``jax.vmap`` over an explicit axis."""
+    dim = getattr(leaf, "batch_dim", None)
+    if not isinstance(dim, int):
+        return False
+    spec = _explicit_spec(leaf.val)
+    return bool(spec) and spec[dim] is not None
+
+
+def _on_whole_batch(function: Callable[..., Any], args: Any, options: Any) -> Any:
+    """Map a function over the gathered batch, and split its results.
+
+    JAX's rules lack some operations on a batch that is split: rows of an array that all places have
+    are one.
+    """
+    leaves, tree = jax.tree.flatten((args, options))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+    @jax.custom_batching.custom_vmap
+    def run(*arrays: jax.Array) -> Any:
+        filled = list(leaves)
+        for place, array in zip(places, arrays, strict=True):
+            filled[place] = array
+        args, options = jax.tree.unflatten(tree, filled)
+        return function(*args, **options)
+
+    @run.def_vmap
+    def _(size: int, is_mapped: Sequence[bool], *arrays: jax.Array) -> Any:
+        axes = tuple(0 if mapped else None for mapped in is_mapped)
+        split = next(a for a, mapped in zip(arrays, is_mapped, strict=True) if mapped)
+        first, mesh = jax.typeof(split).sharding.spec[0], jax.typeof(split).sharding.mesh
+        outs = jax.vmap(run.fun, axes, axis_size=size)(*gathered(arrays))
+        outs = jax.tree.map(
+            lambda out: _resharded(out, mesh, [first] + [None] * (out.ndim - 1)), outs
+        )
+        return outs, jax.tree.map(lambda _: True, outs)
+
+    return run(*(leaves[place] for place in places))
+
+
+@contextlib.contextmanager
+def _inside_mesh_of(tree: Any) -> Iterator[None]:
+    """``jax.set_mesh`` of the explicit mesh of an array in ``tree``, traced or not, if any is on
+    one; nothing inside of a mesh."""
+    value = next(filter(_has_explicit_axes, jax.tree.leaves(tree)), None)
+    if value is None or not jax.sharding.get_abstract_mesh().empty:
+        yield
+        return
+    with jax.sharding.use_abstract_mesh(jax.typeof(value).sharding.mesh):
+        while isinstance(value, jax.core.Tracer):  # of an array, if it is mapped eagerly
+            value = getattr(value, "primal", getattr(value, "val", None))
+        if not isinstance(value, jax.Array):
+            yield
+            return
+        # jax.set_mesh refuses inside of jax.vmap.
+        from jax._src.sharding_impls import _internal_use_concrete_mesh
+
+        with _internal_use_concrete_mesh(value.sharding.mesh):  # pyright: ignore[reportAttributeAccessIssue]
+            yield
+
+
+def is_on_explicit_mesh(tree: Any) -> bool:
+    """True if an array of the tree is on a mesh with explicit axes, split or not."""
+    return any(map(_has_explicit_axes, jax.tree.leaves(tree)))
+
+
+def _has_explicit_axes(leaf: Any) -> bool:
+    sharding = _typed_sharding(leaf)
+    return sharding is not None and jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
+
+
+def _typed_sharding(leaf: Any) -> Any:
+    """The sharding that is part of an array's type; None where it is on one device."""
+    # Nearly all eager arrays are, and their type takes time.
+    if isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding):
+        return None
+    return getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
+
+
 def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
     """The explicit mesh axes of each dimension of an array; empty where none is split."""
-    sharding = getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
+    sharding = _typed_sharding(leaf)
     spec = tuple(getattr(sharding, "spec", ()))
     return spec if any(axes is not None for axes in spec) else ()
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import math
+import os
 import sys
 import threading
 import time
@@ -20,7 +22,7 @@ from typing import Any
 import jax
 import jax.core
 import numpy as np
-from jax._src import config, core, source_info_util
+from jax._src import checkify, config, core, source_info_util
 from jax._src.lax.control_flow import loops
 
 from voxax._compat import fresh_trace, usual_trace
@@ -28,6 +30,10 @@ from voxax._compat import fresh_trace, usual_trace
 Tracer = jax.core.Tracer
 # The file with the methods of tracers that Python calls.
 CORE = core.__file__
+_JAX = os.path.join(os.path.dirname(jax.__file__), "")
+# An example value may take this many bytes, or so many times those of the arguments.
+MOST_BYTES = 1 << 30
+MOST_TIMES = 64
 
 Handler = Callable[[str, Any, str], Any]
 
@@ -86,6 +92,8 @@ class ExampleTrace(core.Trace):
     def __init__(self) -> None:
         super().__init__()
         self.operations = 0
+        self.given = 0  # bytes of the arguments
+        self.largest = 0  # bytes of a result
         self.limit: int | None = None
         self.end: float | None = None  # of time.monotonic()
 
@@ -93,8 +101,13 @@ class ExampleTrace(core.Trace):
         """A tracer for an input whose example is ``value``."""
         value = jax.numpy.asarray(value) if not is_key(value) else value
         tracer = ExampleTracer(self, core.typeof(value), None, 0, value)
+        self.given += getattr(value, "nbytes", 0)
         tracer.label = label
         return tracer
+
+    def is_large(self, size: int) -> bool:
+        """True for as many bytes as only a loop without end makes of the arguments."""
+        return size > max(MOST_BYTES, MOST_TIMES * self.given)
 
     def stage_value(self, val: Any) -> Any:
         if isinstance(val, core.Tracer):
@@ -117,6 +130,8 @@ class ExampleTrace(core.Trace):
             raise TraceLimit("it takes longer than the time that it is given")
         out, _ = primitive.abstract_eval(*(core.typeof(t) for t in tracers), **params)
         node = Node(primitive, tuple(tracers), params, source_info_util.current())
+        made = out if primitive.multiple_results else [out]
+        self.largest = max(self.largest, *map(_bytes, made), 0)
         if not primitive.multiple_results:
             return ExampleTracer(self, out, node, 0)
         return [ExampleTracer(self, aval, node, i) for i, aval in enumerate(out)]
@@ -138,6 +153,12 @@ class ExampleTrace(core.Trace):
     def active(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which operations are recorded in this trace."""
         return core.set_current_trace(self)
+
+
+def _bytes(aval: Any) -> int:
+    return math.prod(getattr(aval, "shape", ())) * getattr(
+        getattr(aval, "dtype", None), "itemsize", 1
+    )
 
 
 @contextlib.contextmanager
@@ -197,6 +218,10 @@ def _evaluate(tracer: ExampleTracer) -> Any:
             if missing:
                 stack.extend(missing)
                 continue
+            trace: Any = current._trace
+            if trace.is_large(_bytes(current.aval)):
+                gigabytes = _bytes(current.aval) / 2**30
+                raise TraceLimit(f"a value of {gigabytes:.1f} GiB, of {trace.given} bytes given")
             node.values = _apply(node)
             stack.pop()
     return tracer.value if tracer.node is None else tracer.node.values[tracer.index]  # pyright: ignore[reportOptionalSubscript]
@@ -389,6 +414,16 @@ def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
     return [] if traceback is None else list(zip(*traceback.raw_frames(), strict=True))
 
 
+def of_checkify(recorded: Any) -> bool:
+    """True for what ``checkify`` adds to a program, which is not the user's."""
+    for code, _ in frames_of(recorded):
+        if code.co_filename == checkify.__file__:
+            return True
+        if not code.co_filename.startswith(_JAX):
+            return False
+    return False
+
+
 def leaked_tracers(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[Any, str]]:
     """Return tracers that something holds after tracing, by ``jax.checking_leaks``.
 
@@ -421,3 +456,31 @@ def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 def is_jitted(target: Any) -> bool:
     """True for a function that ``jax.jit`` made."""
     return hasattr(target, "_jit_info") and hasattr(target, "trace")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledFunction:
+    """A function that ``jax.jit`` made, as a program knows it.
+
+    Attributes:
+      name, file, line: of its definition.
+      arguments: names of the traced ones; None for what it captures.
+    """
+
+    name: str
+    file: str
+    line: str
+    arguments: tuple[str | None, ...]
+
+
+def compiled_function(equation: Any) -> CompiledFunction | None:
+    """Return the function that an equation calls; None for one that calls no compiled function."""
+    if equation.primitive.name not in ("jit", "pjit"):
+        return None
+    body = equation.params["jaxpr"]
+    info = getattr(getattr(body, "jaxpr", body), "debug_info", None)
+    source = getattr(info, "func_src_info", None) or ""
+    name, _, place = source.rpartition(" at ")
+    file, _, line = place.rpartition(":")
+    names = tuple(getattr(info, "arg_names", None) or ())
+    return CompiledFunction(name, file, line, names) if file else None

@@ -1,6 +1,7 @@
 """Verdicts on public models are those of `torch.export` and `jax.jit`.
 
-Models whose library is missing are skipped. `benchmarks/check_public_models.py` has the oracle.
+Run with `pytest -m "slow and torch"`. Models whose library is missing are skipped.
+`benchmarks/check_public_models.py` has the oracle.
 """
 
 import importlib.metadata
@@ -49,7 +50,7 @@ def test_verdict(name):
             module, inputs = build()
         except ImportError as error:
             pytest.skip(f"{library} cannot be imported: {error}")
-        report = vx.check_static(module, *inputs)
+        report = vx.check_static(module, *inputs, seconds=300)  # also on a busy machine
     assert report.verdict == verdict, str(report)
     if verdict in ("static", "static per value"):
         assert not report.fails("error"), str(report)

@@ -16,10 +16,6 @@ def parts(x, sizes):
     return [x[: int(n)] for n in np.ravel(list(sizes))]
 
 
-def by_name(x, *, times):
-    return x * times
-
-
 by_position = jax.jit(parts, static_argnums=1)
 named = jax.jit(parts, static_argnames="sizes")
 
@@ -54,12 +50,6 @@ def test_those_with_a_hash_are_one_program_each(sizes):
     named(X, sizes)
     report = check_static(named, X, sizes)
     assert (report.verdict, report.findings) == ("static per value", ())
-
-
-def test_keyword_only_arguments_are_bound_before():
-    report = check_static(by_name, X)
-    assert "functools.partial" in report.findings[0].fix
-    assert check_static(functools.partial(by_name, times=2.0), X).verdict == "static"
 
 
 STORE, TABLE = [], {}

@@ -95,8 +95,23 @@ def test_endless_loop_of_torch_ends_in_time():
 def test_lazy_module_stays_lazy():
     import torch
 
+    layers = torch.nn.LazyLinear(2), torch.nn.LazyBatchNorm1d(), torch.nn.LazyInstanceNorm1d()
+    for model in (*layers, torch.nn.Sequential(*layers[:2])):
+        before = [torch.nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())]
+        rows = torch.arange(24.0).reshape(2, 3, 4) if model is layers[2] else torch.ones(3, 4)
+        assert vx.check_static(model, rows).verdict == "static"
+        after = [torch.nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())]
+        assert before == after
+    assert any(before)
+
+
+def test_lazy_module_that_cannot_be_copied_is_refused():
+    import torch
+
     model = torch.nn.LazyLinear(2)
-    assert vx.check_static(model, torch.ones(3, 4)).verdict == "static"
+    model.source = (row for row in range(3))
+    with pytest.raises(vx.errors.InputError, match="call it once"):
+        vx.check_static(model, torch.ones(3, 4))
     assert torch.nn.parameter.is_lazy(model.weight)
 
 

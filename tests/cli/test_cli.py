@@ -109,6 +109,9 @@ def test_scenes_of_a_chosen_field_without_unknown_points(tmp_path, rng):
     shares = np.bincount(labels + 1) / len(labels)
     np.testing.assert_allclose(shares, np.array([1, 1, 2, 2]) / 6, atol=0.03)
     assert from_file(tmp_path / "a.bin", None, None, "x,y,z,_,label").class_names == ("class 7",)
+    np.save(tmp_path / "a.npy", np.stack([rows[:, [0, 1, 2, 4]], rows[:, [0, 1, 2, 4]] + 1]))
+    scenes = from_file(tmp_path / "a.npy", None, None, "x,y,z,label", item=1)
+    assert scenes.class_names == ("class 8",)
 
 
 def test_hardware_prints_json(capsys):

@@ -9,6 +9,7 @@ from benchmarks.workloads import random_cube
 import voxax as vx
 from samples import make_voxels, make_weight
 from voxax.geometry import host
+from voxax.nn.functional import max_pool
 from voxax.nn.functional import spatially_sparse_conv as conv
 from voxax.nn.functional import spatially_sparse_depthwise_conv as depthwise
 from voxax.nn.modules import Linear
@@ -168,6 +169,35 @@ def test_unknown_algorithms(where):
 def test_transposed_needs_a_target():
     voxels = make_voxels(random_cube(50))
     complains("out_voxels=.*generative", conv, voxels, make_weight(2, 3), 2, 2, transposed=True)
+
+
+VOXELS = vx.Voxels.from_coords(ROWS, ONES)
+EDGE = np.ones((8, 1, 1), np.float32)
+WITH_A_CAPACITY = {
+    "from_coords": lambda n: vx.Voxels.from_coords(ROWS, ONES, capacity=n),
+    "voxelize": lambda n: vx.voxelize(POSITIONS, capacity=n),
+    "voxelize on the host": lambda n: host.voxelize(POSITIONS, ONES, 1.0, capacity=n)[0],
+    "Points": lambda n: vx.Points.make(POSITIONS, capacity=n),
+    "strided": lambda n: conv(VOXELS, EDGE, 2, 2, capacity=n),
+    "generative": lambda n: conv(VOXELS, EDGE, 2, generative=True, capacity=n),
+    "pool": lambda n: max_pool(VOXELS, 2, capacity=n),
+    "coarsen": lambda n: vx.coarsen(VOXELS, 2, capacity=n),
+    "union": lambda n: vx.union(VOXELS, VOXELS, capacity=n),
+    "batch": lambda n: vx.batch([VOXELS, VOXELS], capacity=n),
+    "crop": lambda n: vx.crop(VOXELS, -9, 9, capacity=n),
+}
+
+
+@pytest.mark.parametrize("call", WITH_A_CAPACITY)
+def test_capacities_that_are_none(call):
+    make = WITH_A_CAPACITY[call]
+    for bad in (32.0, "32", [32], np.float32(32)):
+        complains("capacity=.*integer", make, bad)
+    for few in (0, -3):
+        complains(f"capacity={few} must be at least 1", make, few)
+    complains("static", jax.jit(make), 32)
+    for good in (np.int64(32), np.uint8(32), np.asarray(32), jnp.asarray(32)):
+        assert make(good).capacity == 32
 
 
 def test_generative_under_jit_needs_a_capacity():

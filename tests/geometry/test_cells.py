@@ -201,6 +201,14 @@ def test_what_float32_cannot_resolve_is_said(survey):
             run()
     traced = jax.jit(lambda p: vx.voxelize(p, voxel_size=0.25, origin=CORNER))(rounded)
     assert (int(traced.count), int(traced.num_dropped)) == (0, 400)
+    # Beside a point that is resolved, and those that no digits would help.
+    mixed = np.concatenate([rounded[:7], [CORNER + 0.5], [[np.nan, 0, 0], [3e38, 0, 0]]])
+    local = dataclasses.replace(voxels, origin=())
+    splatted = jax.jit(lambda p: vx.splat(p, jnp.ones((len(p), 1)), local))
+    assert int(splatted(mixed.astype(np.float32)).num_dropped) == 8
+    assert int(splatted(np.float32([[0.1, 0.1, 0.1]])).num_dropped) == 0
+    with pytest.raises(vx.CapacityError, match="8 rows lost"):
+        splatted(mixed.astype(np.float32)).raise_if_overflowed()
 
 
 def test_another_origin_of_a_survey_compiles_nothing(survey):

@@ -152,6 +152,35 @@ def test_vmap_is_the_same_one_by_one(rng):
     np.testing.assert_array_equal(jax.jit(jax.vmap(search))(clouds), each)
 
 
+FAR = np.array([412345.0, 5402345.0, 300.0])  # float32 numbers lie 0.5 apart there
+
+
+@pytest.mark.parametrize("method", ["auto", "all", slow_unless(False, "cells")])
+@pytest.mark.parametrize("far", [FAR, -FAR, FAR * [0, 1, 0], FAR * 64])
+def test_positions_too_coarse_for_the_radius(far, method, rng):
+    exact = far + rng.uniform(0, 3, (200, 3))
+    rounded = vx.Points.make(exact.astype(np.float32))
+    with pytest.raises(InputError, match=r"radius=0.25.*float64"):
+        radius_search(rounded, radius=0.25, capacity=200, method=method)
+    with pytest.raises(InputError, match=r"radius=0.25.*float64"):
+        knn_search(rounded, k=3, radius=0.25)
+    found = radius_search(vx.Points.make(exact), radius=0.25, capacity=64, method=method)
+    apart = np.sqrt(np.sum((exact[:, None] - exact[None]) ** 2, axis=-1))
+    near = np.abs(apart - 0.25).min(axis=1) > 1e-6 * np.abs(far).max() / 64
+    np.testing.assert_array_equal(found.found[:200][near], np.sum(apart <= 0.25, axis=1)[near])
+
+
+@pytest.mark.parametrize("method", ["auto", "all", slow_unless(False, "cells")])
+def test_coarse_positions_that_stay_alone(method, rng):
+    """What rounding can't change is no error: a radius above it, and points far from all others."""
+    rounded = vx.Points.make((FAR + rng.uniform(0, 3, (90, 3))).astype(np.float32))
+    assert int(radius_search(rounded, radius=2.5, capacity=90, method=method).found.max()) > 9
+    near = rng.uniform(0, 3, (90, 3))
+    p = np.concatenate([near, [[1e9, 0, 0], [5e6, 3e6, 1]]]).astype(np.float32)
+    found = radius_search(vx.Points.make(p), radius=0.5, capacity=90, method=method).found
+    np.testing.assert_array_equal(found[90:92], 1)
+
+
 def test_refused(rng):
     points, around = clouds(2, rng)
     with pytest.raises(InputError, match=r"radius=0.0 must be above 0"):

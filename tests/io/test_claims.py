@@ -83,6 +83,8 @@ def test_glb_with_an_array_that_has_no_bytes(tmp_path):
     at = scene.index(b"BIN\0") - 4
     (tmp_path / "a.glb").write_bytes(scene[:at] + struct.pack("<I", 2**32 - 1) + scene[at + 4 :])
     refused(tmp_path / "a.glb", f"says {2**32 - 1} bytes of a chunk, 168 are there")
+    (tmp_path / "a.glb").write_bytes(scene[:4] + struct.pack("<I", 1) + scene[8:])
+    refused(tmp_path / "a.glb", "is glTF of version 1: 2 is read")
     (tmp_path / "a.glb").write_bytes(scene[:11])
     refused(tmp_path / "a.glb", "is cut short: its 11 bytes hold no part of a scene")
 

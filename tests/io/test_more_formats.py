@@ -47,6 +47,9 @@ def test_text_of_any_delimiter(tmp_path, points, delimiter, above):
 
 RGB = {"rgb": [[9, 0, 7], [1, 2, 3]]}
 CLEAR = {"rgb": [[99, 40, 99], [1, 2, 3]], "column_6": [5, 6]}
+RGB_99 = {"rgb": [[99, 0, 7], [1, 2, 3]]}
+OPAQUE = {"rgb": [[99, 40, 99], [1, 2, 3]], "alpha": [255, 255]}
+RETURNS = {"column_3": [1, 1], "column_4": [2, 1], "column_5": [6, 2]}
 UNCLEAR = {"column_3": [4, 1], "column_4": [5, 2], "column_5": [6, 3], "column_6": [5, 6]}
 
 
@@ -61,7 +64,13 @@ UNCLEAR = {"column_3": [4, 1], "column_4": [5, 2], "column_5": [6, 3], "column_6
         ("a.pts", "2\n1 2 3 -5 9 0 7\n4 5 6 9 1 2 3\n", {"intensity": [-5, 9], **RGB}, None),
         ("a.pts", "1\n1 2 3 5\n1\n4 5 6 7\n", {"intensity": [5, 7]}, None),
         ("a.txt", "1 2 3 0 0 1\n4 5 6 0.6 0.8 0\n", {"normals": [[0, 0, 1], [0.6, 0.8, 0]]}, None),
-        ("a.txt", "1 2 3 9 0 7\n4 5 6 1 2 3\n", RGB, None),
+        ("a.txt", "1 2 3 99 0 7\n4 5 6 1 2 3\n", RGB_99, None),
+        ("a.xyz", "1 2 3 99. 40. 99. 255.\n4 5 6 1. 2. 3. 255.\n", OPAQUE, None),
+        ("a.txt", "1 2 3 1 2 6\n4 5 6 1 1 2\n", RETURNS, None),
+        ("a.txt", "# made by us\n# X Y Z\n// no more words\n1 2 3\n4 5 6\n", {}, None),
+        ("a.csv", "sep=;\nz;y;x\n3;2;1\n6;5;4\n", {}, None),
+        ("a.csv", '"Points_m_XYZ:0","Points_m_XYZ:1","Points_m_XYZ:2"\n1,2,3\n4,5,6\n', {}, None),
+        ("a.csv", "Points:2,Points:1,Points:0\n3,2,1\n6,5,4\n", {}, None),
         ("a.txt", "1 2 3 99 40 99 5\n4 5 6 1 2 3 6\n", CLEAR, None),
         ("a.txt", "1 2 3 4 5 6 5\n4 5 6 1 2 3 6\n", UNCLEAR, None),
         ("a.txt", "1 2 3 1\n4 5 6 1.5\n", {"column_3": [1, 1.5]}, None),
@@ -121,6 +130,7 @@ def test_text_in_several_blocks(tmp_path, monkeypatch, rng):
         ("1 2 3\n4 5\n", "as text: .*row 2"),
         ("1 2 3\n4 5 x\n", "could not convert string 'x'"),
         ("x,y,z\n", "no line with three numbers"),
+        ("a,b,c\n1,2,3\n", "'a,b,c', which names 3, and no x, y, z: give columns="),
         ("ply\nformat ascii 1.0\n", "line 2 .* holds no point"),
         ("1 2 3\0", "no text"),
     ],
@@ -240,6 +250,10 @@ def test_hdf5_of_one_cloud(h5, points):
     np.testing.assert_array_equal(cloud.attributes["rgb"], colors)
     assert set(cloud.attributes) == {"rgb"}
     np.testing.assert_array_equal(read(h5(anything=points, b=np.arange(20))).positions, points)
+    axes = dict(zip("XYZ", points.T, strict=True))
+    cloud = read(h5(**{f"scan/{name}": values for name, values in axes.items()}, Class=[7] * 20))
+    np.testing.assert_array_equal(cloud.positions, points)
+    np.testing.assert_array_equal(cloud.labels, [7] * 20)
     with fails(r"holds an array \[3\], not points"):
         read(h5(a=np.arange(3)))
     with fails("no array of positions; its arrays are a float64.*, b float64"):

@@ -217,6 +217,14 @@ def test_meshes_are_sampled_with_a_seed(tmp_path, extension):
     assert not np.array_equal(read(path, points=1000, seed=1).positions, cloud.positions)
 
 
+@pytest.mark.parametrize("end", [*readable_extensions(), ".ply.gz", ".label", ".npy"])
+def test_pointers_of_git_lfs_are_named(tmp_path, end):
+    path = tmp_path / f"a{end}"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n")
+    with fails("pointer of Git LFS to the file: fetch it with `git lfs pull`"):
+        read_labels(path) if end == ".label" else read(path)
+
+
 def test_obj_with_quads_and_missing_material(tmp_path):
     lines = ["mtllib nowhere.mtl", "usemtl paint"]
     lines += ["v {} {} {}".format(*row) for row in SQUARE] + ["f 1 2 3 4"]

@@ -144,7 +144,6 @@ def test_names_of_files_say_it(tmp_path, rng):
         (pickle.dumps(list(range(200)))[:80], "a Python pickle"),
         (b"1.5 2.5 3.5\n" * 20, "text"),
         (b"x,y,z\r\n1,2,3\r\n" * 20, "text"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "git lfs pull"),
     ],
 )
 def test_other_formats_are_named(tmp_path, name, content, kind):

@@ -40,6 +40,11 @@ def test_arrays_by_name(tmp_path, points):
     np.testing.assert_array_equal(cloud.labels, np.arange(20))
 
 
+def test_axes_of_their_own(tmp_path, points):
+    torch.save(dict(zip("xyz", torch.from_numpy(points.T), strict=True)), tmp_path / "a.pth")
+    np.testing.assert_array_equal(read(tmp_path / "a.pth").positions, points)
+
+
 def test_a_tuple_of_arrays(tmp_path, points):
     content = (
         points,

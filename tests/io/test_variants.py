@@ -164,6 +164,24 @@ def test_ply_headers_that_say_nothing(tmp_path, old, new, message):
         read(tmp_path / "a.ply")
 
 
+def test_ply_columns_and_lines_outside_the_format(tmp_path):
+    text = header().replace("end_header", "property bool kept\nend_header")
+    text = text.replace("element", "Created by a program\nelement", 1)
+    rows = "".join(f"{line} 1\n" for line in TEXT.strip().splitlines())
+    (tmp_path / "a.ply").write_text(text + rows)
+    cloud = read(tmp_path / "a.ply")
+    np.testing.assert_array_equal(cloud.positions, TRIANGLE)
+    assert cloud.attributes["kept"].tolist() == [1, 1, 1]
+    binary = header("binary_little_endian").encode()
+    binary = binary.replace(b"end_header", b"property bool kept\nend_header")
+    body = b"".join(struct.pack("<3fB", *row, 1) for row in TRIANGLE)
+    (tmp_path / "a.ply").write_bytes(binary + body)
+    assert read(tmp_path / "a.ply").attributes["kept"].tolist() == [1, 1, 1]
+    (tmp_path / "a.ply").write_bytes(binary.replace(b"element", b"Created\nelement", 1) + body)
+    with pytest.raises(FileFormatError, match=r"line 3 of .* is not one of PLY: 'Created'"):
+        read(tmp_path / "a.ply")
+
+
 # --- meshes ------------------------------------------------------------------------------
 
 SQUARE = [[0, 0, 0], [2, 0, 0], [2, 1, 0], [0, 1, 0]]
@@ -246,6 +264,8 @@ def test_off_colors_and_normals(tmp_path):
     [
         ("OFF\n4 2 0\n0.00000 0 0\n1.00000 0 0\n", "says 4 corners and 2 faces, 2 and 0 are there"),
         ("OFF\n1 1 0\n0 0 0\n3 0 0 a\n", "as OFF: ValueError"),
+        ("OFF\n3 1 0\n0 0 0\n1 0 0\n0 1 0\n1000000000000 0 1 2\n", "1 faces, 3 and 0 are there"),
+        ("OFF\n3 1 0\n0 0 0\n1 0 0\n0 1 0\n-3 0 1 2\n", "1 faces, 3 and 0 are there"),
         ("OFF BINARY\n" + "\0" * 60, "not an OFF file of text|as OFF"),
         ("nOFF\n4\n1 0 0\n1 2 3 4\n", "does not begin with OFF"),
         ("solid\n", "does not begin with OFF"),

@@ -68,5 +68,14 @@ def test_a_prediction_of_no_class_is_no_other_cell(prediction, dtype):
         confusion(truth, predicted, 3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool"])
+def test_classes_are_integers(dtype):
+    labels = np.array([0, 1, 1])
+    with pytest.raises(InputError, match=f"predictions of {dtype}"):
+        confusion(labels, labels.astype(dtype), 3)
+    with pytest.raises(InputError, match=f"truth of {dtype}"):
+        confusion(labels.astype(dtype), labels, 3)
+
+
 def test_predictions_without_truth_may_be_anything():
     assert confusion(np.array([-1, 5]), np.array([9, 9]), 3).sum() == 0

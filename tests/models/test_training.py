@@ -199,6 +199,15 @@ def test_a_named_class_does_not_count():
     )
 
 
+@pytest.mark.parametrize("weights", [[1, 2], [1, 2, 3, 4], 1.0, [[1, 2, 3]], []])
+def test_one_weight_for_each_class(weights):
+    logits, labels = jnp.ones((4, 3)), jnp.array([0, 1, 2, -1])
+    weights = jnp.asarray(weights)
+    for call in (masked_cross_entropy, jax.jit(masked_cross_entropy)):
+        with pytest.raises(InputError, match=r"class_weights of shape .* for 3 classes"):
+            call(logits, labels, weights)
+
+
 def test_labels_are_integers():
     with pytest.raises(InputError, match="labels of float32: expected integers"):
         masked_cross_entropy(jnp.asarray(LOGITS), jnp.zeros(8, jnp.float32))

@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "cells.h"
 #include "kernels.h"
 #include "maps.h"
 #include "points.h"
@@ -540,6 +541,77 @@ void TestNeighbors(int64_t width, Random& random, Pool& pool) {
 
 // ---- points
 
+// The definition in whole numbers of 64 bits, which do not wrap around.
+template <typename T>
+bool CellOf(T local, double size, int32_t* cell) {
+  int exponent;
+  const double fraction = std::frexp(size, &exponent);
+  const float x = static_cast<float>(local) * std::ldexp(1.0f, 1 - exponent);
+  if (std::fabs(x) < 1 << 22) {
+    const auto edge = std::llrint(std::ldexp(fraction, 29));
+    const bool normal = std::fabs(x) >= std::numeric_limits<float>::min();
+    const float above = std::nextafter(x, std::numeric_limits<float>::infinity());
+    const float power = std::ldexp(1.0f, std::ilogb(std::fabs(above) < std::fabs(x) ? above : x));
+    const auto room = normal ? static_cast<int64_t>(power * 18) : 0;
+    const auto place = static_cast<int64_t>(std::floor(normal ? std::ldexp(x, 28) : 0.0)) + room;
+    const int64_t found = place / edge - (place % edge < 0);
+    *cell = static_cast<int32_t>(normal && x < 0 ? std::min<int64_t>(found, -1) : found);
+    return true;
+  }
+  double number = 0;
+  bool inside = false;
+  if (sizeof(T) == 8) {
+    number = std::rint(local / size);
+    number -= number * size > local;
+    inside = number >= -0x1p30 && number < 0x1p30;
+  }
+  *cell = inside ? static_cast<int32_t>(number) : 0;
+  return inside;
+}
+
+template <typename T>
+void TestCells(int64_t axes, Random& random) {
+  const int64_t rows = Draw(random, 0, 1) ? Draw(random, 0, 5) : Draw(random, 0, 700);
+  std::vector<T> size(axes), local(rows * axes);
+  std::vector<float> scale(axes), inverse(axes);
+  std::vector<int32_t> edge(axes);
+  for (int64_t a = 0; a < axes; ++a) {
+    const double value = std::ldexp(Draw(random, 1 << 20, 1 << 21), Draw(random, -40, 0));
+    int exponent;
+    const double fraction = std::frexp(value, &exponent);
+    size[a] = static_cast<T>(value);
+    scale[a] = std::ldexp(1.0f, 1 - exponent);
+    inverse[a] = static_cast<float>(0.5 / fraction);
+    edge[a] = static_cast<int32_t>(std::llrint(std::ldexp(fraction, 29)));
+  }
+  const T infinity = std::numeric_limits<T>::infinity();
+  const T special[] = {infinity, -infinity, static_cast<T>(kNan), T{0}, -T{0},
+                       std::numeric_limits<T>::denorm_min(), -std::numeric_limits<float>::min()};
+  for (int64_t i = 0; i < rows * axes; ++i) {
+    const int64_t reach = int64_t{1} << Draw(random, 1, 31);
+    local[i] = static_cast<T>(Draw(random, -reach, reach)) * size[i % axes] / Draw(random, 1, 3);
+    const auto way = Draw(random, 0, 9);
+    if (way == 0) local[i] = special[Draw(random, 0, 6)];
+    if (way == 1) local[i] = std::nextafter(local[i], infinity);
+    if (way == 2) local[i] = std::nextafter(local[i], -infinity);
+  }
+  std::vector<int32_t> cell(rows * axes, -99);
+  const auto known = std::make_unique<bool[]>(rows);
+  FindCells<T>({local.data(), rows, axes, scale.data(), inverse.data(), edge.data(), size.data(),
+                cell.data(), known.get()});
+  int64_t wrong = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    bool all = true;
+    for (int64_t i = row * axes; i < (row + 1) * axes; ++i) {
+      int32_t wanted;
+      all &= CellOf(local[i], static_cast<double>(size[i % axes]), &wanted);
+      wrong += cell[i] != wanted;
+    }
+    wrong += known[row] != all;
+  }
+  Expect(wrong == 0, "cells of " + std::to_string(axes) + " axes: " + std::to_string(wrong));
+}
+
 template <typename T>
 void TestPoints(Random& random, Pool& pool) {
   const int64_t axes = Draw(random, 1, 4), nearest = Draw(random, 1, 20);
@@ -778,6 +850,10 @@ int Main(int rounds, uint64_t seed) {
             TestTables(static_cast<MapKind>(kind), random, pool);
           }
           for (int64_t i = 0; i < 60; ++i) TestNeighbors(2 + i % 5, random, pool);
+          for (int64_t i = 0; i < 80; ++i) {
+            TestCells<float>(1 + i % 4, random);
+            TestCells<double>(1 + i % 4, random);
+          }
           for (int i = 0; i < 40; ++i) {
             TestPoints<float>(random, pool);
             TestPoints<double>(random, pool);

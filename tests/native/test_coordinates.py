@@ -15,6 +15,7 @@ from voxax._native import host as native_host
 from voxax._native.on_cpu import library_call
 from voxax.coords import PAD, host, lookup, ordering, unique
 from voxax.geometry import host as geometry_host
+from voxax.geometry.cells import cells, lattice
 from voxax.geometry.kernel_map import _invert_neighbors, _list_pairs, invert_neighbors, list_pairs
 
 native = pytest.mark.skipif(
@@ -194,6 +195,61 @@ def test_tables_with_rows_that_do_not_exist(rng):
     found = invert_neighbors(table, 9000)
     np.testing.assert_array_equal(found, by_xla(table, 9000))
     np.testing.assert_array_equal(found, native_host.invert_table(table, 9000))
+
+
+CELL_SIZES = (0.01, 0.1, 0.3, 1 / 3, 0.5, 1.0, 7.0, 1e-5, 1e-30, 1e30, 1e-44, 1e300)
+SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 2.0**-126, -(2.0**-126), 1e300)
+ENDS = (2.0**21, 2.0**22, 2.0**30 - 1, 2.0**30, 2.0**30 + 1)
+
+
+def positions_to_place(rng, sizes, dtype):
+    """``[N, D]``: at faces, in decimals, everywhere in the range and at its ends, and any bits."""
+    axes = len(sizes)
+    ends = np.array([*ENDS, *(-end for end in ENDS)])[:, None]
+    parts = (
+        rng.integers(-(2**22), 2**22, (500, axes)) * sizes,
+        np.round(rng.normal(size=(500, axes)) * 100, 2),
+        rng.integers(-(2**31), 2**31, (500, axes)) * sizes,
+        rng.integers(0, 2**32, (500, axes), dtype=np.uint32).view(np.float32),
+        np.array(SPECIAL)[:, None] * np.ones(axes),
+        ends * np.ones(axes),
+        ends * sizes,
+    )
+    x = np.concatenate(parts).astype(dtype)
+    return np.concatenate([x, np.nextafter(x, dtype(np.inf)), np.nextafter(x, dtype(-np.inf))])
+
+
+@native
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", CELL_SIZES)
+def test_cells_are_bit_for_bit_those_of_numpy(size, dtype, rng, monkeypatch):
+    with np.errstate(all="ignore"):
+        for axes in (1, 2, 3, 4):
+            sizes = np.array([size, size * 1.5, size, size / 3][:axes])
+            to = lattice(np.zeros((3, axes), np.float32), sizes.tolist(), (1,) * axes, dtype)
+            x = positions_to_place(rng, sizes, dtype)
+            given = (x, x[::-2], np.asfortranarray(x), x[rng.permutation(len(x))], x[:0], x[:1])
+            found = [cells(local, to) for local in given]
+            with monkeypatch.context() as m:
+                without_library(m)
+                wanted = [cells(local, to) for local in given]
+            for ours, theirs in zip(found, wanted, strict=True):
+                for a, b in zip(ours, theirs, strict=True):
+                    assert a.dtype == b.dtype
+                    np.testing.assert_array_equal(a, b)
+
+
+@native
+def test_positions_that_the_library_does_not_take():
+    """Other dtypes, byte orders and axes are for NumPy; a lattice of other axes is an error."""
+    to = lattice(np.zeros((3, 2), np.float32), (0.1, 0.1), (1, 1), np.float32)
+    x = np.array([[0.05, 0.15]])
+    for dtype in (np.float16, ">f4", np.longdouble):
+        assert not native_host.takes_positions(x.astype(dtype))
+    assert not native_host.takes_positions(np.zeros((2, 5), np.float32))
+    with pytest.raises(ValueError, match="lattice"):
+        cells(np.zeros((2, 3), np.float32), to)
+    np.testing.assert_array_equal(cells(x.astype(np.float32), to)[0], [[0, 1]])
 
 
 @native

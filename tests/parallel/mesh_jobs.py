@@ -1,14 +1,19 @@
 """Operators on arrays that are split over a mesh; run in a process that has several devices."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import dynamic_cases
 import voxax as vx
 from conformance.cases import make_inputs, run
 from conformance.catalogue import OPERATORS
+from voxax.nn import modules
 
 DEVICES = 4
 LOSSES = vx.geometry.losses.Losses.of({}).table.shape
@@ -41,36 +46,81 @@ def operator(name):
     return lambda a, o: call({**a, **o}), (arrays, others)
 
 
-# Their cases index split arrays outside of voxax, or give back another shape from them.
-INDEXED = ("curve_order", "voxelize", "devoxelize", "splat", "selective", "positional_stride")
+# Their cases index, multiply or assign split arrays outside of voxax.
+OUTSIDE = ("voxelize", "devoxelize", "splat", "selective", "batch_norm_evaluation")
 
 
-# These raise JAX's own error on arrays that are split over explicit axes, or take another shape.
-NOT_EXPLICIT = (
-    *("conv_bias", "conv_grouped", "cat_union", "cat_intersection", "elementwise"),
-    "kernel_point_penalty",
-)
-
-
-def names(kind):
-    left = INDEXED + (NOT_EXPLICIT if kind == "Explicit" else ())
-    return tuple(n for n in (*OPERATORS, *dynamic_cases.CASES) if not n.startswith(left))
+def names():
+    return tuple(n for n in (*OPERATORS, *dynamic_cases.CASES) if not n.startswith(OUTSIDE))
 
 
 def check(kind, chosen, eagerly):
     """The result of each operator is that of whole arrays, jitted and, if asked, eager."""
-    mesh, wrong = mesh_of(kind), {}
+    split_alike = functools.partial(split, mesh=mesh_of(kind))
+
+    def pairs(name):
+        function, arguments = operator(name)
+        for call in (jax.jit(function), function)[: 1 + eagerly]:
+            yield call(*split_alike(arguments)), call(*arguments)
+
+    compare(chosen, pairs)
+
+
+def check_mapped(chosen):
+    """Under ``jax.vmap`` over an explicit axis, results are those of a batch that is whole."""
+    along = NamedSharding(mesh_of("Explicit"), PartitionSpec("shard"))
+
+    def pairs(name):
+        function, (first, others) = operator(name)
+        batch = jax.tree.map(lambda x: jnp.stack([x] * DEVICES), first)
+        mapped = jax.jit(jax.vmap(function, in_axes=(0, None)))
+        found = mapped(jax.device_put(batch, along), others)
+        # What does not depend on the batch, such as an origin, is not split.
+        mapped_part = found.features if isinstance(found, vx.Voxels) else found
+        assert all(leaf.sharding.spec[0] == "shard" for leaf in jax.tree.leaves(mapped_part))
+        yield found, mapped(batch, others)
+
+    compare(chosen, pairs)
+
+
+def check_modules():
+    """Modules whose parameters and statistics are split too, as those of large models are."""
+    voxels, _, _, _ = make_inputs(OPERATORS["conv"], 3, "float32", "random")
+    voxels = dataclasses.replace(voxels, voxel_size=(1.0,) * 3)
+    channels = voxels.num_channels
+    points = vx.Points.make(voxels.positions(), voxels.features)
+    mesh = mesh_of("Explicit")
+    made = {
+        "linear": (modules.Linear(channels, 8), voxels),
+        "conv": (modules.SubMConv3d(channels, 8, 3), voxels),
+        "batch_norm": (modules.BatchNorm(channels), points),
+        "encoder": (modules.VoxelFeatureEncoder(channels, 8, 1.0, capacity=64), points),
+    }
+
+    def pairs(name):
+        module, given = made[name]
+        graph, state = nnx.split(module)
+
+        @jax.jit
+        def call(state, given):
+            module = nnx.merge(graph, state, copy=True)
+            return module(given), nnx.state(module)
+
+        yield call(split(state, mesh), split(given, mesh)), call(state, given)
+
+    compare(made, pairs)
+
+
+def compare(chosen, pairs):
+    """``pairs(name)`` are results, and what they must be."""
+    wrong = {}
     for name in chosen:
         try:
-            function, arguments = operator(name)
-            want = jax.tree.leaves(function(*arguments))
-            given = split(arguments, mesh)
-            results = [jax.jit(function)(*given)]
-            results += [function(*given)] if eagerly else []
-            for result in results:
-                for found, value in zip(jax.tree.leaves(result), want, strict=True):
-                    if value.shape == LOSSES:  # a level without losses may have a name or none
-                        found, value = (a * (a[:, :1] > 0) for a in (found, value))
+            for result, want in pairs(name):
+                leaves = map(jax.tree.leaves, (result, want))
+                for found, value in zip(*leaves, strict=True):
+                    if value.shape[-2:] == LOSSES:  # a level without losses may have a name or none
+                        found, value = (a * (a[..., :1] > 0) for a in (found, value))
                     np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-4)
         except Exception as error:
             wrong[name] = f"{type(error).__name__}: {str(error)[:400]}"

@@ -310,6 +310,21 @@ def test_overflow_is_an_error_in_every_mode():
         layer(cloud())
 
 
+@pytest.mark.parametrize("capacity", [64.0, "64", 0, -1])
+def test_capacities_that_are_none(capacity):
+    with pytest.raises(vx.InputError, match=f"capacity=.*{capacity}"):
+        vxt.SparseConv3d(3, 4, 2, 2, capacity=capacity)(cloud())
+    assert vxt.SparseConv3d(3, 4, 2, 2, capacity=np.int64(128))(cloud()).capacity == 128
+
+
+@pytest.mark.parametrize("features", [None, np.ones((2, 1), np.float32), [[1.0], [2.0]]])
+def test_features_that_are_no_tensor(features):
+    with pytest.raises(vx.InputError, match=r"features of type .*give a torch\.Tensor"):
+        vxt.voxelize(np.zeros((2, 3)), features, 1.0)
+    with pytest.raises(vx.InputError, match=r"features of type .*give a torch\.Tensor"):
+        vxt.Voxels.from_coords(random_cube(2), features)
+
+
 def test_wrong_input():
     with pytest.raises(vx.InputError, match="expects 4 channels, the voxels have 3"):
         vxt.SubMConv3d(4, 4)(cloud())

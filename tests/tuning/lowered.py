@@ -15,12 +15,14 @@ from voxax.tuning import record_choices
 @functools.cache
 def small_voxels():
     """40 voxels of 3 channels, in 48 rows."""
-    return make_voxels(random_cube(40), capacity=48)
+    with jax.ensure_compile_time_eval():  # the first to ask may be tracing
+        return make_voxels(random_cube(40), capacity=48)
 
 
 @functools.cache
 def dense_weight():
-    return make_weight(3, 3)
+    with jax.ensure_compile_time_eval():
+        return make_weight(3, 3)
 
 
 def products(layer, weight, features=None):

@@ -122,8 +122,9 @@ def test_only_the_last_ones_are_remembered():
 @functools.cache
 def planned():
     """Return voxels with the map attached, on the host in NumPy."""
-    layer = functools.partial(spatially_sparse_conv, weight=dense_weight())
-    return vx.plan(layer, jax.tree.map(np.asarray, small_voxels()))
+    with jax.ensure_compile_time_eval():
+        layer = functools.partial(spatially_sparse_conv, weight=dense_weight())
+        return vx.plan(layer, jax.tree.map(np.asarray, small_voxels()))
 
 
 @pytest.mark.parametrize("how", ["eager", "closed over", "planned on the host", "argument"])

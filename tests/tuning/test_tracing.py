@@ -30,9 +30,10 @@ from voxax.tuning.entry import Measured
 @functools.cache
 def planned():
     """The small voxels with their map attached, so that no program has to build it."""
-    host = jax.tree.map(np.asarray, small_voxels())
-    layer = functools.partial(spatially_sparse_conv, weight=dense_weight())
-    return jax.tree.map(jnp.asarray, vx.plan(layer, host))
+    with jax.ensure_compile_time_eval():
+        host = jax.tree.map(np.asarray, small_voxels())
+        layer = functools.partial(spatially_sparse_conv, weight=dense_weight())
+        return jax.tree.map(jnp.asarray, vx.plan(layer, host))
 
 
 @pytest.fixture(scope="module")

@@ -102,6 +102,39 @@ def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarr
     return pairs, starts
 
 
+def takes_positions(local: np.ndarray) -> bool:
+    """Return whether :func:`find_cells` takes these positions."""
+    known = local.dtype == np.float32 or local.dtype == np.float64
+    return available() and known and 1 <= local.shape[1] <= 4
+
+
+def find_cells(
+    local: np.ndarray, scale: Any, inverse: Any, edge: Any, size: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """``(int32[N, D], bool[N])``: see :func:`voxax.geometry.cells.cells`.
+
+    Raises:
+      ValueError: numbers of a lattice with other axes.
+    """
+    rows, axes = local.shape
+    lattice = [
+        np.ascontiguousarray(values, dtype)
+        for values, dtype in zip(
+            (scale, inverse, edge, size),
+            (np.float32, np.float32, np.int32, local.dtype),
+            strict=True,
+        )
+    ]
+    if any(values.shape != (axes,) for values in lattice):
+        shapes = [values.shape for values in lattice]
+        raise ValueError(f"a lattice of shapes {shapes} for positions in {axes} axes")
+    cell = np.empty((rows, axes), np.int32)
+    known = np.empty(rows, bool)
+    wide = int(local.dtype == np.float64)
+    call("find_cells", np.ascontiguousarray(local), wide, rows, axes, *lattice, cell, known)
+    return cell, known
+
+
 def call(name: str, *arguments: Any) -> int:
     """``voxax_host_...`` with C-contiguous arrays, None (a null pointer) and integers."""
     found, reason = library()
@@ -125,5 +158,5 @@ def call(name: str, *arguments: Any) -> int:
 
 def _argument(value: np.ndarray | int | None) -> Any:
     if isinstance(value, np.ndarray):
-        return value.ctypes.data_as(ctypes.c_void_p)
+        return ctypes.c_void_p(value.ctypes.data)
     return None if value is None else ctypes.c_int64(value)

@@ -74,7 +74,9 @@ def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = 
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
         same = _compat.vary_alike(*args)
-        if _native.unavailable() is not None and tpu is None:
+        # The rule of vmap is needed over explicit axes: JAX has none for many operations inside.
+        rule = tpu is not None or _native.unavailable() is None or _compat.is_on_explicit_mesh(same)
+        if not rule:
             return portable(*same, **static)
         return tuple(primitive.bind(*same, axes=(), static=tuple(sorted(static.items()))))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax.tree_util import tree_leaves
@@ -13,6 +13,7 @@ from voxax.check import time_limit
 from voxax.check.findings import CODES as CODES
 from voxax.check.findings import Finding as Finding
 from voxax.check.findings import Verdict as Verdict
+from voxax.check.inputs import examples_of, forward_of
 from voxax.check.jax_check import check, refuse
 from voxax.check.programs import verify as _verify
 from voxax.check.static_report import Report as Report
@@ -22,7 +23,8 @@ from voxax.errors import InputError
 def check_static(
     target: Any,
     *example_inputs: Any,
-    also: Sequence[Sequence[Any]] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    also: Sequence[Sequence[Any] | Mapping[str, Any]] = (),
     verify: bool = False,
     seconds: float = time_limit.SECONDS,
 ) -> Report:
@@ -40,8 +42,11 @@ def check_static(
         flax.nnx module or a ``torch.nn.Module``, whose parameters are traced. It is not changed.
       example_inputs: its positional arguments: arrays and pytrees of arrays; Python numbers, which
         ``jit`` traces unless told otherwise; anything else is static.
-      also: further examples, each a tuple like ``example_inputs``. Shapes, dtypes and structures
-        that vary between the examples are findings.
+      kwargs: arguments by name, also keyword-only ones; what a value may be is as for
+        ``example_inputs``.
+      also: further examples, each a tuple in place of ``example_inputs``, or a dict of those
+        arguments by name that differ. Shapes, dtypes and structures that vary between the examples
+        are findings.
       verify: really compile, for five inputs of equal shape, and count the programs.
       seconds: of the search for findings, in which also a loop without end is ended.
 
@@ -50,32 +55,34 @@ def check_static(
       line, what depends on what, and what to write instead.
 
     Raises:
-      InputError: the target cannot be called, an example is no value, or ``seconds`` is not
-        positive.
+      InputError: the target cannot be called, an example is no value or has a name that the target
+        has not, or ``seconds`` is not positive.
     """
     if not callable(target):
         raise InputError(f"a function or a module is needed, got {type(target).__name__}")
     if not seconds > 0:
         raise InputError(f"seconds is a positive number, got {seconds!r}")
-    if of_torch(target, example_inputs):
+    is_torch = of_torch(target, (example_inputs, kwargs))
+    examples = examples_of(forward_of(target), example_inputs, kwargs or {}, also)
+    if is_torch:
         # It imports PyTorch, which the caller has.
         from voxax.check import torch_check
 
         with time_limit.within(seconds):
-            report = torch_check.check(target, example_inputs, also)
+            report = torch_check.check(target, examples)
         verified = torch_check.verify if verify else None
     else:
-        for inputs in (example_inputs, *also):
+        for inputs in examples:
             refuse(inputs)
         with time_limit.within(seconds):
-            report = check(target, example_inputs, also)
+            report = check(target, examples)
         verified = _verify if verify else None
     return (
         report if verified is None else dataclasses.replace(report, verification=verified(report))
     )
 
 
-def of_torch(target: Any, inputs: Sequence[Any]) -> bool:
+def of_torch(target: Any, inputs: Any) -> bool:
     """Return True for a module of PyTorch and for a function that is given its tensors.
 
     PyTorch is not imported for that: unless the caller imported it, nothing can be PyTorch's.
@@ -85,4 +92,4 @@ def of_torch(target: Any, inputs: Sequence[Any]) -> bool:
         return False
     if isinstance(target, torch.nn.Module):
         return True
-    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(tuple(inputs)))
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(inputs))

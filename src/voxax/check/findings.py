@@ -105,7 +105,7 @@ _TABLE = [
      "a Python value that decides the program must be static, and each value has its own program"),
     ("VX202", "shapes differ between the examples", "warning", Verdict.STATIC,
      "every shape is part of the compiled program: each needs its own"),
-    ("VX203", "dtypes differ between the examples", "warning", Verdict.STATIC,
+    ("VX203", "dtypes differ between calls", "warning", Verdict.STATIC,
      "dtype and weak type are part of the compiled program: each combination needs its own"),
     ("VX204", "structures differ between the examples", "warning", Verdict.STATIC,
      "the structure of the arguments is part of the compiled program: each needs its own"),

@@ -13,9 +13,10 @@ from typing import Any
 import jax
 
 from voxax import _compat, _compat_tracing
-from voxax.check import hazards, programs, time_limit, voxel_checks, where_gradient
+from voxax.check import hazards, programs, time_limit, voxel_checks, weak_types, where_gradient
 from voxax.check.classify import classify
 from voxax.check.findings import Finding, Verdict, with_ignores, worst
+from voxax.check.inputs import Inputs, as_static, lacking
 from voxax.check.recording import Question, Recording, cut_short, record_all
 from voxax.check.source import (
     Place,
@@ -43,22 +44,22 @@ class Traced:
       error: why there is none, with its place.
       truncations: places where 64-bit values were cut to 32.
       asked: where Python asked for a value, and did not get one, with what it asked for.
+      result: the types of the result, as a tree.
     """
 
     program: Any
     error: tuple[BaseException, Place | None] | None
     truncations: tuple[tuple[Place, str], ...]
     asked: tuple[tuple[str, Place], ...] = ()
+    result: Any = None
 
 
-def check(
-    target: Callable[..., Any], inputs: Sequence[Any], also: Sequence[Sequence[Any]]
-) -> Report:
+def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
     """See :func:`voxax.check.check_static`."""
     subject = subject_of(target)
     site = definition(target)
     own = library_of(site.file)
-    arguments = take_apart(subject.function, subject.inputs(inputs), target)
+    arguments = take_apart(subject, examples[0])
     whole = trace(subject, arguments, own)
     first, held, found, incomplete = _faults(subject, arguments, whole, own)
     found += _unhashable(arguments, site)
@@ -77,10 +78,12 @@ def check(
                 found += hazards.leaked(function, values, site, own)
     if closed is not None:
         found += hazards.hazards(closed, site, own)
+        found += weak_types.called_with_both(closed, own)
+        found += weak_types.fed_back(subject, arguments, held, usable, site)
         found += where_gradient.unsafe(closed, own)
         found += voxel_checks.repeated(closed, site, own)
     found += hazards.truncated(usable.truncations)
-    more = [take_apart(subject.function, subject.inputs(other), target) for other in also]
+    more = [take_apart(subject, other) for other in examples[1:]]
     found += programs.differences(arguments, more, site, held)
     if first.error is None:
         found += voxel_checks.wasted(subject, [arguments, *more], held, site, own)
@@ -171,13 +174,15 @@ def trace(
         warnings.showwarning = noticed
         try:
             with time_limit.ended_by(time_limit.end()):
-                closed = jax.jit(function).trace(*values).jaxpr
+                traced = jax.jit(function).trace(*values)
         except (Exception, RanAway) as error:
             # The frames of an error that `except` let pass point there.
             of_jax = isinstance(error, _QUESTIONS) and asked
             where = asked[-1][1] if of_jax else place(raised_frames(error), own)
             return Traced(None, (error, where), tuple(places), tuple(asked))
-    return Traced(closed, None, tuple(places), tuple(asked))
+    closed = traced.jaxpr
+    result = jax.tree.unflatten(traced.out_tree, closed.out_avals)
+    return Traced(closed, None, tuple(places), tuple(asked), result)
 
 
 @contextlib.contextmanager
@@ -215,24 +220,29 @@ def _faults(
         sites = {where.site for where in unheard}
         found = [_unheard(classify(q)) for q in questions if q.place.site in sites]
         return first, frozenset(), found, incomplete
-    numbers = arguments.numbers()
-    by_number = [q for q in questions if q.arguments and q.arguments <= numbers]
-    held = frozenset().union(*(q.arguments or () for q in by_number))
-    found: list[Finding] = []
-    error = whole.error
-    last = whole.asked
-    if held:
-        found += [_per_value(classify(q), q.arguments or frozenset()) for q in by_number]
+    held: frozenset[str] = frozenset()
+    decided: dict[Site, Question] = {}
+    error, last = whole.error, whole.asked
+    # A line that reads several numbers in turn asks for the first alone until that is held.
+    while by_number := of_numbers(questions, arguments.numbers() - held):
+        held = joined(decided, by_number)
         again = trace(subject, arguments, own, held)
         error, last = again.error, again.asked
         if error is None:
-            return first, held, found, incomplete
+            break
         others = [q for q in questions if q not in by_number]
         first, questions, incomplete = record_all(
             subject.function, arguments, held, own, subject.module_of
         )
         if cut_short(first):
             questions = [*others, *questions]
+            break
+    found = [
+        _per_value(classify(q), q.arguments or frozenset(), subject, arguments)
+        for q in decided.values()
+    ]
+    if error is None:
+        return first, held, found, incomplete
     found += [classify(q) for q in questions]
     if not isinstance(error[0], Exception):
         return first, held, [*found, endless(*error, site)], incomplete
@@ -242,12 +252,28 @@ def _faults(
         # Python has the value in a plain run: the index of a compiled loop.
         found.append(classify(Question(*last[-1], None, (), "", (), "loop")))
     elif not _is_known(where, known):
-        found.append(_untraceable(subject, arguments, error[0], where, own, known))
+        ends = not cut_short(first) and not first.large
+        found.append(_untraceable(subject, arguments, error[0], where, own, known, ends))
     elif first.error is not None and isinstance(first.error[0], Exception):
         # The pass ended early. If that is the function's own mistake, say so.
         ended = _untraceable(subject, arguments, first.error[0], first.error[1], own, known)
         found += [ended] if ended.code == "VX191" else []
     return first, held, found, incomplete
+
+
+def of_numbers(questions: Sequence[Question], numbers: frozenset[str]) -> list[Question]:
+    """Return the questions whose answers depend on Python numbers alone."""
+    return [q for q in questions if q.arguments and q.arguments <= numbers]
+
+
+def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> frozenset[str]:
+    """Add questions to those of each site, and return the numbers that all depend on."""
+    for question in questions:
+        site = question.place.site
+        earlier = decided.setdefault(site, question)
+        names = (earlier.arguments or frozenset()) | (question.arguments or frozenset())
+        decided[site] = dataclasses.replace(earlier, arguments=names)
+    return frozenset().union(*(q.arguments or () for q in decided.values()))
 
 
 def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
@@ -291,14 +317,16 @@ def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
     return found
 
 
-def _per_value(finding: Finding, names: frozenset[str]) -> Finding:
+def _per_value(
+    finding: Finding, names: frozenset[str], subject: Subject, arguments: Arguments
+) -> Finding:
     listed = ", ".join(f"`{name}`" for name in sorted(names))
-    quoted = ", ".join(repr(name.split("[")[0].split(".")[0]) for name in sorted(names))
+    leaves = ((leaf.name, leaf.argument) for leaf in arguments.leaves if leaf.name in names)
     return dataclasses.replace(
         finding,
         code="VX201",
         message=f"the program depends on the Python value of {listed}: one program for each value",
-        fix=f"fine for few values: jax.jit(f, static_argnames=({quoted},)). For many, pass an "
+        fix=f"fine for few values: {as_static(subject.called, leaves)}. For many, pass an "
         f"array and {finding.fix}",
     )
 
@@ -310,8 +338,12 @@ def _untraceable(
     where: Place | None,
     own: str | None,
     known: set[tuple[str, int]],
+    ends: bool = True,
 ) -> Finding:
-    """Report the error of tracing: VX190 for JAX's, VX191 for the function's own."""
+    """Report the error of tracing: VX190 for JAX's, VX191 for the function's own.
+
+    Which it is, a plain run tells; there is none where that would not end, or take all memory.
+    """
     code = "VX190"
     # Arrays of our own: the function may write into those of NumPy.
     values = [
@@ -319,8 +351,11 @@ def _untraceable(
         for leaf in arguments.leaves
     ]
     try:
-        with jax.disable_jit():  # so that nothing is traced, the bodies of loops neither
-            subject.function(*arguments.fill(values))
+        # So that nothing is traced, the bodies of loops neither.
+        with time_limit.ended_by(time_limit.end() if ends else 0.0), jax.disable_jit():
+            arguments.fill(values).call(subject.function)
+    except RanAway:
+        pass  # the error of JAX is what is known
     except Exception as plain:
         there = place(raised_frames(plain), own)
         # Some loops of JAX need jit. And what has a finding already (an assignment into an array
@@ -329,15 +364,15 @@ def _untraceable(
             code, error, where = "VX191", plain, there
     fix = "give example inputs that the function accepts"
     if "keyword-only" in str(error):
-        fix = "bind them before the check: functools.partial(f, name=value)"
+        fix = lacking(subject.called, arguments.names()) or fix
     if code == "VX190":
         fix = "see the message; it is JAX's own"
     return Finding.at(where or definition(subject.target), code, described(error), fix)
 
 
-def refuse(inputs: Sequence[Any]) -> None:
+def refuse(inputs: Inputs) -> None:
     """Raise InputError for example inputs that are shapes without values."""
-    for leaf in jax.tree.leaves(tuple(inputs)):
+    for leaf in jax.tree.leaves((inputs.positional, inputs.named)):
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise InputError(
                 f"example inputs are values, got {leaf}; give e.g. "

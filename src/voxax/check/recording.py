@@ -63,12 +63,14 @@ class Recording:
       questions: in order, each place and kind once.
       answers: every value that was given, in order.
       error: what ended the pass early, with its place.
+      large: whether some result is too large to compute it.
     """
 
     turned: frozenset[Key] = frozenset()
     questions: dict[Key, Question] = dataclasses.field(default_factory=dict)
     answers: list[Any] = dataclasses.field(default_factory=list)
     error: tuple[BaseException, Place | None] | None = None
+    large: bool = False
     _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
 
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
@@ -197,11 +199,12 @@ def _record(
     with by_example(trace, handler):
         try:
             with time_limit.ended_by(end):
-                function(*arguments.fill(values))
+                arguments.fill(values).call(function)
         except (RanAway, _compat_tracing.TraceLimit) as error:
             recording.error = (error, None)
         except Exception as error:
             recording.error = (error, place(raised_frames(error), own))
+    recording.large = trace.is_large(trace.largest)
     return recording
 
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax.check.inputs import Inputs, position_names
 
 _SCOPE = re.compile(r"module\(([^()]*)\)")
 
@@ -28,6 +29,7 @@ class Subject:
       name: its name.
       function: takes what :meth:`inputs` returns.
       first: arguments before the user's: the state of a module.
+      called: what has the user's parameters.
       module_names: paths of the submodules.
     """
 
@@ -35,11 +37,12 @@ class Subject:
     name: str
     function: Callable[..., Any]
     first: tuple[Any, ...] = ()
+    called: Any = None
     module_names: tuple[str, ...] = ()
     paths: dict[int, str] = dataclasses.field(default_factory=dict)
 
-    def inputs(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        return (*self.first, *inputs)
+    def inputs(self, inputs: Inputs) -> Inputs:
+        return Inputs((*self.first, *inputs.positional), inputs.named)
 
     def module_of(self, frame: Any) -> str:
         """Return the submodule whose method a frame or one of its callers is in."""
@@ -73,20 +76,20 @@ def subject_of(target: Any) -> Subject:
         inner = target.__wrapped__ if _compat_tracing.is_jitted(target) else target
         if inner is not target and inspect.ismethod(target):
             inner = types.MethodType(inner, target.__self__)
-        return Subject(target, name.replace("<locals>.", ""), inner)
+        return Subject(target, name.replace("<locals>.", ""), inner, called=inner)
     from flax import nnx
 
     structure, state = nnx.split(target)
-    subject = Subject(target, type(target).__name__, target, (state,))
+    subject = Subject(target, type(target).__name__, target, (state,), target)
 
-    def function(model: Any, *inputs: Any) -> Any:
+    def function(model: Any, *inputs: Any, **named: Any) -> Any:
         module = nnx.merge(structure, model)  # a copy of our own: the user's is not touched
-        named = _submodules(module)
-        subject.paths = {id(part): path for path, part in named}
+        parts = _submodules(module)
+        subject.paths = {id(part): path for path, part in parts}
         with contextlib.ExitStack() as stack:
-            for path, part in named:
+            for path, part in parts:
                 stack.enter_context(_scoped(part, path))
-            result = module(*inputs)
+            result = module(*inputs, **named)
         return result, nnx.state(module)
 
     subject.function = function
@@ -135,30 +138,40 @@ class Leaf:
       kind: ``array``; ``number``, which ``jit`` traces too unless told otherwise; ``static``, which
         it cannot trace, or was told not to.
       declared: static because the target's own ``jit`` says so.
+      argument: name of the argument that it is, or is part of.
     """
 
     name: str
     value: Any
     kind: str
     declared: bool = False
+    argument: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Positional example arguments as leaves and their structure.
+    """Example arguments as leaves and their structure.
 
     Attributes:
-      leaves, structure: of all arguments.
+      leaves: of all arguments, first those by position.
+      structure: of the positional arguments, or of these and the named ones.
+      named: whether some are given by name.
       declared: name and value of those that the target's own ``jit`` takes as static, whole.
     """
 
     leaves: tuple[Leaf, ...]
     structure: Any
+    named: bool = False
     declared: tuple[tuple[str, Any], ...] = ()
 
-    def fill(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def fill(self, values: Sequence[Any]) -> Inputs:
         """Return the arguments with other leaves."""
-        return jax.tree.unflatten(self.structure, list(values))
+        filled = self.unflatten(list(values))
+        return Inputs(*filled) if self.named else Inputs(filled, {})
+
+    def unflatten(self, values: list[Any]) -> Any:
+        """Return a tree of this structure."""
+        return jax.tree.unflatten(self.structure, values)
 
     def traced(self, held: frozenset[str] = frozenset()) -> list[int]:
         """Return positions of the leaves that ``jit`` would trace, except those held static."""
@@ -168,38 +181,41 @@ class Arguments:
             if leaf.kind != "static" and leaf.name not in held
         ]
 
+    def names(self) -> frozenset[str]:
+        """Return the names of the arguments."""
+        return frozenset(leaf.argument for leaf in self.leaves)
+
     def numbers(self) -> frozenset[str]:
         """Return the names of the Python numbers."""
         return frozenset(leaf.name for leaf in self.leaves if leaf.kind == "number")
 
 
-def take_apart(
-    function: Callable[..., Any],
-    inputs: Sequence[Any],
-    target: Any = None,
-) -> Arguments:
-    """Name and sort the leaves of ``inputs``, the arguments of ``function``.
+def take_apart(subject: Subject, given: Inputs) -> Arguments:
+    """Name and sort the leaves of the arguments that a user gives.
 
-    Args:
-      function: what is called.
-      inputs: its positional arguments.
-      target: what the user gave; one made by ``jit`` may have static arguments.
+    Where the target is made by ``jit``, some may be static.
     """
-    numbers, names = _compat_tracing.static_arguments(target)
-    own = int(inspect.ismethod(target))  # the numbers count `self`
-    named = parameters(function)[: len(inputs)]
-    named += [f"args[{position}]" for position in range(len(named), len(inputs))]
-    static = {p for p, name in enumerate(named) if p + own in numbers or name in names}
-    paths, structure = jax.tree_util.tree_flatten_with_path(tuple(inputs))
+    numbers, names = _compat_tracing.static_arguments(subject.target)
+    own = int(inspect.ismethod(subject.target))  # the numbers count `self`
+    whole = subject.inputs(given)
+    named = ["model"] * len(subject.first)
+    named += position_names(subject.called, len(given.positional))
+    static = {
+        *(p for p, name in enumerate(named) if p + own in numbers or name in names),
+        *(name for name in given.named if name in names),
+    }
+    parts = [*zip(named, range(len(named)), whole.positional, strict=True)]
+    parts += [(name, name, value) for name, value in given.named.items()]
     leaves = []
-    for path, value in paths:
-        position = path[0].idx
-        declared = position in static
-        leaf_kind = "static" if declared else kind_of(value)
-        name = named[position] + jax.tree_util.keystr(path[1:])
-        leaves.append(Leaf(name, value, leaf_kind, declared))
-    whole = tuple((named[p], inputs[p]) for p in sorted(static))
-    return Arguments(tuple(leaves), structure, whole)
+    for argument, key, value in parts:
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            declared = key in static
+            name = argument + jax.tree_util.keystr(path)
+            kind = "static" if declared else kind_of(leaf)
+            leaves.append(Leaf(name, leaf, kind, declared, argument))
+    tree = (whole.positional, whole.named) if given.named else whole.positional
+    declared = tuple((argument, value) for argument, key, value in parts if key in static)
+    return Arguments(tuple(leaves), jax.tree.structure(tree), bool(given.named), declared)
 
 
 def kind_of(value: Any) -> str:
@@ -213,16 +229,6 @@ def kind_of(value: Any) -> str:
     return "array" if hasattr(value, "__jax_array__") else "static"
 
 
-def parameters(target: Callable[..., Any]) -> list[str]:
-    """Return the names of the positional parameters; none where Python does not know them."""
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters if p.kind in positional]
-
-
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
@@ -233,6 +239,6 @@ def staged(
         leaves = [leaf.value for leaf in arguments.leaves]
         for position, value in zip(traced, values, strict=True):
             leaves[position] = value
-        return subject.function(*arguments.fill(leaves))
+        return arguments.fill(leaves).call(subject.function)
 
     return function, [arguments.leaves[i].value for i in traced]

@@ -75,7 +75,12 @@ def ended_by(last: float) -> Iterator[None]:
     if time.monotonic() > last:
         raise RanAway(too_long())
     done, thread = threading.Event(), threading.get_ident()
-    lock = threading.Lock()
+    lock, report = threading.Lock(), sys.unraisablehook
+
+    def report_others(what: Any) -> None:
+        # It may be raised where nothing catches it, as in a callback of the garbage collector.
+        if not issubclass(what.exc_type, _OutOfTime):
+            report(what)
 
     def watch() -> None:
         if done.wait(last + _GRACE - time.monotonic()):
@@ -86,6 +91,7 @@ def ended_by(last: float) -> Iterator[None]:
                 continue
             with lock:
                 if not done.is_set():
+                    sys.unraisablehook = report_others
                     _raise_in(thread, _OutOfTime)
             done.wait(0.2)  # and again, where the program caught it
 
@@ -97,6 +103,8 @@ def ended_by(last: float) -> Iterator[None]:
         with lock:
             done.set()
         _raise_in(thread, None)  # what was not delivered yet
+        if sys.unraisablehook is report_others:
+            sys.unraisablehook = report
 
 
 def _may_end(frame: Any, patient: bool) -> bool:

@@ -1,15 +1,16 @@
-"""Positional arguments of a PyTorch module, leaf by leaf, as ``torch.export`` sees them."""
+"""Arguments of a PyTorch module, leaf by leaf, as ``torch.export`` sees them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
 from torch.utils import _pytree  # pyright: ignore[reportMissingImports]
 
-from voxax.check.subject import Arguments, Leaf, parameters
+from voxax.check.inputs import Inputs, position_names
+from voxax.check.subject import Arguments, Leaf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,28 +25,28 @@ class TorchArguments(Arguments):
     spec: Any = None
     present: tuple[bool, ...] = ()
 
-    def fill(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the arguments with other leaves."""
+    def unflatten(self, values: list[Any]) -> Any:
+        """Return a tree of this structure."""
         given = iter(values)
         leaves = [next(given) if there else None for there in self.present]
-        return tuple(_pytree.tree_unflatten(leaves, self.spec))
+        return _pytree.tree_unflatten(leaves, self.spec)
 
 
-def take_apart(function: Callable[..., Any], inputs: Sequence[Any]) -> TorchArguments:
-    """Name and sort the leaves of ``inputs``, the positional arguments of ``function``."""
-    names = parameters(function)
-    values, spec = _pytree.tree_flatten(tuple(inputs))
-    paths = []
-    for position, value in enumerate(inputs):
-        name = names[position] if position < len(names) else f"args[{position}]"
-        paths += [name + path for path in _paths(value)]
+def take_apart(function: Callable[..., Any], given: Inputs) -> TorchArguments:
+    """Name and sort the leaves of the arguments of ``function``."""
+    names = [*position_names(function, len(given.positional)), *given.named]
+    parts = [*given.positional, *given.named.values()]
+    values, spec = _pytree.tree_flatten(
+        (given.positional, given.named) if given.named else given.positional
+    )
+    paths = [(name + p, name) for name, v in zip(names, parts, strict=True) for p in _paths(v)]
     leaves = tuple(
-        Leaf(path, value, kind_of(value))
-        for path, value in zip(paths, values, strict=True)
+        Leaf(path, value, kind_of(value), argument=argument)
+        for (path, argument), value in zip(paths, values, strict=True)
         if value is not None
     )
     present = tuple(value is not None for value in values)
-    return TorchArguments(leaves, f"{spec}{present}", spec=spec, present=present)
+    return TorchArguments(leaves, f"{spec}{present}", bool(given.named), spec=spec, present=present)
 
 
 def _paths(value: Any) -> list[str]:

@@ -16,7 +16,8 @@ import gc
 import importlib
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -28,7 +29,8 @@ from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImpo
 from voxax.check import programs, time_limit, torch_where
 from voxax.check.classify import classify_torch
 from voxax.check.findings import Finding, Verdict
-from voxax.check.jax_check import endless, report_of
+from voxax.check.inputs import Inputs, forward_of, lacking
+from voxax.check.jax_check import endless, joined, of_numbers, report_of
 from voxax.check.programs import INPUTS, Verification
 from voxax.check.recording import Question, cut_short, record_all
 from voxax.check.source import (
@@ -58,16 +60,15 @@ from voxax.check.torch_watch import (
     repeatable,
     stored,
 )
+from voxax.errors import InputError
 
 
-def check(
-    target: Callable[..., Any], inputs: Sequence[Any], also: Sequence[Sequence[Any]]
-) -> Report:
+def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
     """See :func:`voxax.check.check_static`."""
-    subject = subject_of(initialised(target, inputs))
+    subject = subject_of(initialised(target, examples[0]))
     site = definition(forward_of(target))
     own = library_of(site.file)
-    arguments = take_apart(forward_of(target), inputs)
+    arguments = take_apart(forward_of(target), examples[0])
     first, held, found, incomplete = _faults(subject, arguments, own, site)
     if first.error is None:
         found += _hazards(first, own)
@@ -77,7 +78,7 @@ def check(
     if program is not None:
         ran = first.watch.operations if first.watch is not None else []
         found += torch_where.unsafe(program, ran, own, site)
-    more = [take_apart(forward_of(target), other) for other in also]
+    more = [take_apart(forward_of(target), other) for other in examples[1:]]
     found += programs.differences(arguments, more, site, held)
     return report_of(subject, [arguments, *more], held, found, incomplete, "torch")
 
@@ -91,10 +92,11 @@ def subject_of(target: Any) -> TorchSubject:
         else getattr(target, "__qualname__", None) or type(target).__name__
     )
     names = tuple(path for path, _ in target.named_modules() if path) if is_module else ()
-    return TorchSubject(target, name.replace("<locals>.", ""), target, (), names)
+    called = forward_of(target)
+    return TorchSubject(target, name.replace("<locals>.", ""), target, (), called, names)
 
 
-def initialised(target: Any, inputs: Sequence[Any]) -> Any:
+def initialised(target: Any, inputs: Inputs) -> Any:
     """Return a copy of a lazy module that knows the shapes of its parameters; or the target."""
     if not isinstance(target, torch.nn.Module):
         return target
@@ -102,15 +104,15 @@ def initialised(target: Any, inputs: Sequence[Any]) -> Any:
     if not any(map(lazy, (*target.parameters(), *target.buffers()))):
         return target
     module = copied(target)
+    if module is target:
+        raise InputError(
+            f"{type(target).__name__} has parameters without a shape and cannot be copied: call it "
+            "once before the check"
+        )
     # Where this fails, so does the check's own run, which says why.
     with repeatable(), torch.no_grad(), contextlib.suppress(Exception):
-        module(*copy.deepcopy(tuple(inputs)))
+        copy.deepcopy(inputs).call(module)
     return module
-
-
-def forward_of(target: Any) -> Any:
-    """Return the function that has the parameters and the source: a module's ``forward``."""
-    return target.forward if isinstance(target, torch.nn.Module) else target
 
 
 def _faults(
@@ -144,9 +146,9 @@ def _faults(
             first, questions, incomplete = search(hidden)
             if first.error is None:
                 break
-    by_number = [q for q in questions if q.arguments and q.arguments <= numbers]
-    held = frozenset().union(*(q.arguments or () for q in by_number))
-    found = [_per_value(classify_torch(q), q.arguments or frozenset()) for q in by_number]
+    decided: dict[Site, Question] = {}
+    held = joined(decided, of_numbers(questions, numbers))
+    found: list[Finding] = []
     unseen = (hidden | frozenset(first.watch.escaped)) - held
     for name in sorted(unseen):
         different = _differs(subject, arguments, name, own)
@@ -154,14 +156,21 @@ def _faults(
             held |= {name}
             where = _use_of(name, site) or different
             found.append(_per_value(Finding("VX201", where, "", (), (name,)), frozenset({name})))
-    if held or hidden:
+    while held or hidden:
         earlier = questions
         first, questions, incomplete = search(held | hidden)
         if cut_short(first):
             questions = [*earlier, *questions]
+            break
+        # A line that reads several numbers in turn asked for the first alone.
+        by_number = of_numbers(questions, numbers - held - hidden)
+        if not by_number:
+            break
+        held |= joined(decided, by_number)
+    found += [_per_value(classify_torch(q), q.arguments or frozenset()) for q in decided.values()]
     found += [classify_torch(q) for q in questions if not (q.arguments and q.arguments <= numbers)]
     if first.error is not None and isinstance(first.error[0], Exception):
-        found += _own_mistake(first, site)
+        found += _own_mistake(first, site, lacking(subject.called, arguments.names()))
     return first, held, found, incomplete
 
 
@@ -170,13 +179,14 @@ def _run(subject: TorchSubject, function: Any, arguments: Arguments, *rest: Any)
     return one_pass(subject, arguments, *rest)
 
 
-def _own_mistake(first: Watched, site: Site) -> list[Finding]:
+def _own_mistake(first: Watched, site: Site, lacks: str) -> list[Finding]:
     assert first.error is not None
     error, where = first.error
     known = {(q.place.site.file, q.place.site.line) for q in first.questions.values()}
     if where is not None and (where.site.file, where.site.line) in known:
         return []
-    fix = "give example inputs that the module accepts"
+    by_name = "keyword-only" in str(error) and lacks
+    fix = by_name or "give example inputs that the module accepts"
     return [Finding.at(where or site, "VX191", described(error), fix)]
 
 
@@ -196,7 +206,7 @@ def _once(
     arguments: Arguments,
     held: frozenset[str],
     own: str | None,
-    earlier: frozenset[int] = frozenset(),
+    earlier: Mapping[int, Callable[[], Any]] = MappingProxyType({}),
 ) -> Watched:
     end = time_limit.end(0.7)
     module_of = subject.module_of
@@ -286,7 +296,7 @@ def _twice(
             return []
         kept = stored(subject, one.watch)
         subject.restore()
-        two = _once(subject, arguments, held, own, frozenset(kept))
+        two = _once(subject, arguments, held, own, {n: ref for n, (ref, _) in kept.items()})
         if two.error is not None or two.watch is None:
             return []
         gc.collect()
@@ -521,8 +531,8 @@ def _serves(report: Report, found: _Exports) -> bool | None:
         one, two = (
             [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             for result in (
-                module(*copy.deepcopy(report.arguments.fill(values))),
-                copied(program)(*copy.deepcopy(report.arguments.fill(values))),
+                copy.deepcopy(report.arguments.fill(values)).call(module),
+                copy.deepcopy(report.arguments.fill(values)).call(copied(program)),
             )
         )
         if any(isinstance(tensor, FakeTensor) for tensor in two):

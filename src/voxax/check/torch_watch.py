@@ -20,11 +20,15 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
+from torch.nn.parameter import (  # pyright: ignore[reportMissingImports]
+    UninitializedBuffer,
+)
 from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
 from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
     TorchDispatchMode,
@@ -150,8 +154,9 @@ class Watch:
         self.read: set[str] = set()  # numbers that the present call took as values
         self.differentiated: list[tuple[Frame, ...]] = []  # calls of autograd
         self.given: set[int] = set()  # ids of the arguments
-        self.earlier: frozenset[int] = frozenset()  # ids of what an earlier call stored
-        self.read_again: set[int] = set()  # of these
+        # What an earlier call stored, by id: another tensor may have the id of one that is gone.
+        self.earlier: Mapping[int, Callable[[], Any]] = {}
+        self.read_again: set[int] = set()  # ids of these
         self.limit: Callable[[int], None] = lambda operations: None
         self.twins = torch_sizes.Twins()
         self.functions = _Functions(self)
@@ -497,7 +502,10 @@ class _Operators(TorchDispatchMode):
         watch.operations.append(Operation((func.name(), shapes), constants, frames))
         watch.limit(len(watch.operations))
         for tensor in tensors:
-            self.watch.read_again |= {id(tensor), id(tensor._base)} & self.watch.earlier
+            for part in (tensor, tensor._base):
+                stored = self.watch.earlier.get(id(part))
+                if stored is not None and stored() is part:
+                    self.watch.read_again.add(id(part))
             # Views of what is known have no origin here; those have a base, or come from a call.
             if (
                 tensor._base is None
@@ -619,8 +627,12 @@ class TorchSubject(Subject):
 
 def copied(module: Any) -> Any:
     """Return a copy of a module; the module itself where it cannot be copied."""
+    # PyTorch copies parameters without a shape, but no such buffers.
+    buffers = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
+    unshaped: Any = UninitializedBuffer
+    new = {id(b): unshaped(device=b.device, dtype=b.dtype) for b in buffers}
     try:
-        return copy.deepcopy(module)
+        return copy.deepcopy(module, new)
     except Exception:  # what its author stored in it decides
         return module
 
@@ -658,11 +670,11 @@ def one_pass(
     own: str | None,
     module_of: Callable[[Any], str],
     end: float,
-    earlier: frozenset[int] = frozenset(),
+    earlier: Mapping[int, Callable[[], Any]] = MappingProxyType({}),
 ) -> Watched:
     """Run the module once; see :func:`voxax.check.recording.record_all`.
 
-    ``earlier`` are the ids of tensors that an earlier call stored.
+    ``earlier`` has references to the tensors that an earlier call stored, by id.
     """
     recording = Watched(turned)
 
@@ -691,7 +703,7 @@ def one_pass(
     with repeatable(), np.errstate(all="ignore"):
         try:
             with time_limit.ended_by(end), watch:
-                module(*arguments.fill(values))
+                arguments.fill(values).call(module)
         except RanAway as error:
             recording.error = (error, place(raised_frames(error), own))
         except Exception as error:
@@ -746,8 +758,8 @@ class _AsModule(torch.nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.function(*inputs, **named)
 
 
 def exported(
@@ -760,7 +772,9 @@ def exported(
         values = values_of(arguments, arguments.numbers(), own=False)
     with repeatable(), _quiet():
         try:
-            return torch.export.export(module, arguments.fill(values), strict=False), None
+            given = arguments.fill(values)
+            made = torch.export.export(module, given.positional, given.named, strict=False)
+            return made, None
         except Exception as error:
             return None, error
 

@@ -95,7 +95,7 @@ def _is(value: Any) -> bool:
 
 def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
     """Return voxels among the arguments, with their names."""
-    values = arguments.fill([leaf.value for leaf in arguments.leaves])
+    values = arguments.unflatten([leaf.value for leaf in arguments.leaves])
     found, position = [], 0
     for part in jax.tree.leaves(values, is_leaf=_is):
         name = arguments.leaves[position].name
@@ -128,7 +128,7 @@ def _made(
     # What keeps it from being traced has findings of its own.
     ended = contextlib.suppress(Exception, _compat_tracing.TraceLimit)
     with ended, recording_maps(recorder), recording.by_example(trace, handler):
-        subject.function(*arguments.fill(values))
+        arguments.fill(values).call(subject.function)
     subject.paths = {}
     return [
         ((where, out.stride), where, out, int(np.asarray(_compat_tracing.example_of(out.count))))

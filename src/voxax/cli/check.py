@@ -16,6 +16,7 @@ from voxax.cli.python_target import as_input_error, attribute, load_module
 from voxax.errors import InputError
 
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+[0-9]*)\[(?P<shape>[0-9, ]*)\]")
+_NAMED = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<input>.*)", re.DOTALL)
 _DTYPES = {"f": "float", "i": "int", "u": "uint", "bf": "bfloat", "c": "complex"}
 
 
@@ -38,9 +39,10 @@ def check(
         target: what to check, as FILE.py:NAME or package.module:NAME. The file is imported.
         inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
             value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
-            function that returns the tuple of all inputs. Arrays are tensors where the target is
-            PyTorch's: a module, or a function in a file that imports torch and not jax.
-        also: a further example; may be given several times.
+            function that returns the tuple of all inputs. NAME=INPUT gives an argument by name.
+            Arrays are tensors where the target is PyTorch's: a module, or a function in a file
+            that imports torch and not jax.
+        also: a further example, all by position or some by name; may be given several times.
         verify: really compile, for five inputs of equal shape, and count the programs.
         format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
         fail_on: the least severity for which the exit status is 1.
@@ -54,10 +56,11 @@ def check(
         module, name = load_module(target, "what to check")
         found = _target(attribute(module, name, "what to check"))
         torch = _of_torch(found, module)
-        examples = [_inputs(tokens, module, torch) for tokens in (inputs, *also)]
+        (given, named), *rest = [_inputs(tokens, module, torch) for tokens in (inputs, *also)]
+        examples = [_example(found, *other) for other in rest]
         try:
             report = check_static(
-                found, *examples[0], also=examples[1:], verify=verify, seconds=seconds
+                found, *given, kwargs=named, also=examples, verify=verify, seconds=seconds
             )
         except InputError:
             raise
@@ -104,20 +107,42 @@ def _show(report: Any) -> None:
         console.print(Text(text, style=style))
 
 
-def _inputs(tokens: tuple[str, ...], module: Any, torch: bool) -> tuple[Any, ...]:
+def _inputs(
+    tokens: tuple[str, ...], module: Any, torch: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs by position, and those by name."""
     values: list[Any] = []
+    named: dict[str, Any] = {}
     for token in tokens:
-        if token.startswith("@"):
-            found = attribute(module, token[1:], token)
-            with as_input_error(f"calling {token}"):
-                found = found() if callable(found) else found
+        if match := _NAMED.fullmatch(token):
+            if match["name"] in named:
+                raise InputError(f"the input {match['name']!r} is given twice")
+            named[match["name"]] = _value(match["input"], module, torch)
+        elif token.startswith("@"):
+            found = _value(token, module, torch)
             values += found if isinstance(found, tuple) else [found]
         else:
-            values.append(_value(token, torch))
-    return tuple(values)
+            values.append(_value(token, module, torch))
+    return tuple(values), named
 
 
-def _value(token: str, torch: bool) -> Any:
+def _example(target: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """A further example as `check_static` takes it: a tuple, or a dict where names are given."""
+    from voxax.check.inputs import forward_of, parameters
+
+    if not named:
+        return values
+    names = parameters(forward_of(target))
+    if len(values) > len(names):
+        raise InputError("--also: an example with names cannot give the arguments of `*args`")
+    return {**dict(zip(names, values, strict=False)), **named}
+
+
+def _value(token: str, module: Any, torch: bool) -> Any:
+    if token.startswith("@"):
+        found = attribute(module, token[1:], token)
+        with as_input_error(f"calling {token}"):
+            return found() if callable(found) else found
     if match := _ARRAY.fullmatch(token):
         return _array(token, match["dtype"], match["shape"], torch)
     try:

@@ -20,6 +20,7 @@ def demo(
     labels: Path | None = None,
     label_field: str | None = None,
     columns: str | None = None,
+    item: int | None = None,
     voxel_size: float = 0.3,
     width: float | None = None,
     learning_rate: float = 6e-3,
@@ -45,6 +46,7 @@ def demo(
         label_field: Column or array with the labels, where it has another name than usual.
         columns: Columns of --input where it names none (.bin): their number, or names such as
             x,y,z,red,green,blue.
+        item: The number of one scan of --input, in a file of several (.h5, .npy, .e57).
         voxel_size: Edge of a voxel in meters.
         width: Factor on all channels of the network. By default what the machine carries: the
             square root of half its cores, 1 on two cores and 2 on eight, and at most 1 for each
@@ -79,7 +81,7 @@ def demo(
     if input is None:
         chosen = simulated(scenes, 8, sensor, seed)
     else:
-        chosen = from_file(input, labels, label_field, columns)
+        chosen = from_file(input, labels, label_field, columns, item)
     if width is None:
         from voxax.cli.learning import width_for
         from voxax.hardware import describe

@@ -107,13 +107,17 @@ def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
 
 
 def from_file(
-    path: Path, labels: Path | None, label_field: str | None = None, columns: str | None = None
+    path: Path,
+    labels: Path | None,
+    label_field: str | None = None,
+    columns: str | None = None,
+    item: int | None = None,
 ) -> Scenes:
     """Cut a labelled scan into alternating 10 m blocks for training and validation.
 
     Points of negative labels are unknown; the others' classes are numbered from 0.
     """
-    cloud = read(path, labels, label_field=label_field, columns=columns)
+    cloud = read(path, labels, label_field=label_field, columns=columns, item=item)
     if cloud.labels is None or not (cloud.labels >= 0).any():
         raise InputError(
             f"{path} has no labels to learn from: give --labels FILE (.label, .npy or .npz), "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -42,7 +43,8 @@ def cross_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tu
     return tuple(offset for offset in box if sum(o != 0 for o in offset) <= 1)
 
 
-def is_point_symmetric(offsets: Sequence[Sequence[int]]) -> bool:
+@functools.lru_cache(maxsize=1024)  # asked in every eager call of a layer
+def is_point_symmetric(offsets: tuple[tuple[int, ...], ...]) -> bool:
     """True where reversing the list negates every offset (as in centered boxes)."""
     array = np.asarray(offsets)
     return bool(np.array_equal(array[::-1], -array))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.lattice import PAD
 
@@ -17,6 +18,7 @@ def sorts_natively(rows: jax.Array) -> bool:
     return rows.dtype == jnp.int32 and 1 <= rows.shape[1] <= WIDEST
 
 
+@_compat.as_one_program
 def is_valid(coords: jax.Array) -> jax.Array:
     """``bool[N]``: rows that are not padding. ``coords``: ``int32[N, 1 + D]``."""
     return coords[:, 0] != PAD

@@ -29,6 +29,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
+from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_map import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
 from voxax.geometry.losses import Level
@@ -103,6 +104,7 @@ def kernel_map_of(
     """
     if spec.ndim != geometry.ndim:
         raise InputError(f"a {spec.ndim}-D kernel on {geometry.ndim}-D voxels")
+    capacity = None if capacity is None else check_capacity(capacity)
     if out_geometry is not None:
         if spec.generative:
             raise InputError(

@@ -16,6 +16,7 @@ float64 get their cell in float64, and others have none.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax._native import host as native
 from voxax.coords import COORD_LIMIT
 
 # Fixed point: units of the integers that edges and distances to a face are counted in. An edge is
@@ -56,20 +58,30 @@ class Lattice(NamedTuple):
 
 def lattice(origin: Any, size: Sequence[float], stride: Sequence[int], dtype: Any) -> Lattice:
     """The lattice of these edge lengths, for positions of ``dtype``; ``origin`` are its parts."""
+    edges, *numbers = _numbers(tuple(size), np.dtype(dtype))
+    return Lattice(origin, edges, np.asarray(stride, np.int32), *numbers)
+
+
+@functools.lru_cache(maxsize=256)
+def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]:
+    """``size``, ``scale``, ``inverse`` and ``edge`` of a lattice, read-only."""
     edges = np.asarray(size, np.float64)
     fraction, exponent = np.frexp(edges)  # in [0.5, 1)
-    return Lattice(
-        origin,
+    numbers = (
         edges.astype(dtype),
-        np.asarray(stride, np.int32),
         np.ldexp(np.float32(1), 1 - exponent),
         (0.5 / fraction).astype(np.float32),
         np.rint(np.ldexp(fraction, _UNIT + 1)).astype(np.int32),
     )
+    for array in numbers:
+        array.flags.writeable = False
+    return numbers
 
 
 def from_origin(positions: Any, origin: Any) -> Any:
     """``[N, D]``: positions less the origin, given by its parts; in the positions' dtype."""
+    if isinstance(positions, np.ndarray) and isinstance(origin, np.ndarray) and not origin.any():
+        return positions
     if positions.dtype == np.float64:
         wide = origin.astype(np.float64)
         return positions - ((wide[2] + wide[1]) + wide[0])[None]
@@ -87,6 +99,8 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
       to: the lattice.
     """
     numpy = isinstance(local, np.ndarray)
+    if numpy and native.takes_positions(local):
+        return native.find_cells(local, to.scale, to.inverse, to.edge, to.size)
     if numpy and len(local) > _ROWS:
         blocks = range(0, len(local), _ROWS)
         parts = [cells(local[begin : begin + _ROWS], to) for begin in blocks]
@@ -130,10 +144,14 @@ def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
     xp: Any = np if isinstance(local, np.ndarray) else jnp
     if local.dtype == np.float64:
         return xp.zeros(local.shape[:1], bool)
+    if isinstance(local, np.ndarray):
+        # Where nothing is far by the largest scale, no pass along a short axis is needed.
+        arrays = (local,) if positions is local else (local, positions)
+        most = [float(end) for a in arrays for end in (a.max(initial=0), -a.min(initial=0))]
+        if all(end * float(np.max(to.scale)) < _REACH for end in most):  # not so where one is NaN
+            return np.zeros(len(local), bool)
     far = xp.abs(positions * to.scale[None]) >= _REACH
     far |= xp.abs(local * to.scale[None]) >= _REACH
-    if isinstance(far, np.ndarray) and not far.any():
-        return np.zeros(len(far), bool)
     cell = local / to.size[None]
     inside = ((cell >= -COORD_LIMIT) & (cell < COORD_LIMIT)).all(axis=1)
     return far.any(axis=1) & inside

@@ -15,6 +15,7 @@ from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.cells import cells, from_origin, lattice, unresolved
 from voxax.geometry.input_checks import (
+    check_capacity,
     check_finite,
     check_mean_digits,
     check_origin,
@@ -89,20 +90,23 @@ def voxelize(
     scenes = np.zeros(len(positions), np.int32) if batch_index is None else batch_index
     if batch_size is None:
         batch_size = int(scenes.max(initial=0)) + 1
-    coords, inverse = host.unique_rows(
-        np.concatenate([scenes[:, None], cell], axis=1).astype(np.int32)
-    )
+    rows = np.empty((len(positions), 1 + ndim), np.int32)
+    rows[:, 0], rows[:, 1:] = scenes, cell
+    coords, inverse = host.unique_rows(rows)
     count = len(coords)
-    capacity = bucket_capacity(max(count, min_capacity)) if capacity is None else capacity
+    if capacity is None:
+        capacity = bucket_capacity(max(count, min_capacity))
+    capacity = check_capacity(capacity)
     if count > capacity:
         raise CapacityError(
             f"{count} voxels do not fit into capacity {capacity}: give "
             f"capacity={bucket_capacity(count)} or more"
         )
     mean = np.zeros((capacity, features.shape[1]), np.float32)
-    number = np.maximum(np.bincount(inverse, minlength=count), 1)
+    place = inverse.astype(np.intp)  # once, and not in each sum
+    number = np.maximum(np.bincount(place, minlength=count), 1)
     for channel in range(features.shape[1]):
-        mean[:count, channel] = np.bincount(inverse, features[:, channel], count)[:count] / number
+        mean[:count, channel] = np.bincount(place, features[:, channel], count)[:count] / number
     level = (1,) * positions.shape[1]
     geometry = host_geometry(coords, capacity, {level: 0}, level, batch_size)
     return Voxels(geometry, mean, size, corner), inverse  # type: ignore[arg-type]

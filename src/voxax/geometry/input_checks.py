@@ -31,6 +31,20 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
     return tuple(size.tolist())
 
 
+def check_capacity(capacity: Any) -> int:
+    """A static number of rows of at least 1, or :class:`InputError`."""
+    try:
+        rows = operator.index(capacity)
+    except TypeError as error:  # a float, text, or a traced integer
+        raise InputError(
+            f"capacity={capacity!r}: give an integer. It is the number of rows, which is static: "
+            "under jax.jit too it can't depend on a traced value"
+        ) from error
+    if rows < 1:
+        raise InputError(f"capacity={rows} must be at least 1, also for zero voxels")
+    return rows
+
+
 def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
     """One finite position per axis."""
     corner = np.asarray(origin, np.float64)
@@ -131,8 +145,9 @@ def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
 
 def check_finite(positions: np.ndarray) -> None:
     """Raise :class:`InputError` naming the first NaN or infinite row."""
-    bad = ~np.isfinite(positions).all(axis=-1)
-    if bad.any():
+    finite = np.isfinite(positions)
+    if not finite.all():
+        bad = ~finite.all(axis=-1)
         first = int(np.argmax(bad))
         raise InputError(
             f"{int(bad.sum())} of {len(positions)} positions are NaN or infinite, first at row "
@@ -225,4 +240,9 @@ def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Arr
     """
     capacity = valid.shape[0]
     check_feature_rows(features, capacity, f"{kind} of capacity {capacity}")
+    return _cleared(features, valid)
+
+
+@_compat.as_one_program
+def _cleared(features: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.where(valid[:, None], features, jnp.zeros((), features.dtype))

@@ -128,7 +128,8 @@ def splat(
 
     Returns:
       Voxels on the geometry of ``out_voxels`` with ``C`` channels in the features' dtype (int32
-      for 8- and 16-bit integers), summed in at least float32.
+      for 8- and 16-bit integers), summed in at least float32. Traced, points where float32 does not
+      resolve a quarter of a voxel are left out and counted in ``num_dropped``.
 
     Raises:
       InputError: as :func:`devoxelize`; no features, or another number of rows.
@@ -144,7 +145,11 @@ def splat(
     rows = cloud.positions.shape[0]
     check_feature_rows(features, rows, f"{rows} positions")
     summed = _add(features, out_voxels.coords, cloud, to, interpolation)
-    return dataclasses.replace(out_voxels, features=summed)
+    geometry = out_voxels.geometry
+    if _compat.is_traced(cloud, to):
+        lost = jnp.sum(_vague(cloud, to), dtype=jnp.int32)
+        geometry = dataclasses.replace(geometry, drops=geometry.drops.add(geometry.stride, lost))
+    return dataclasses.replace(out_voxels, geometry=geometry, features=summed)
 
 
 def _check_interpolation(interpolation: str, dtype: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -30,6 +31,11 @@ def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...
     if any(v < 1 for v in values):
         raise InputError(f"{name}={values} must be at least 1 along every axis")
     return values
+
+
+@functools.lru_cache(maxsize=1024)  # asked in every eager call of a layer
+def _reach(offsets: tuple[tuple[int, ...], ...], dilation: tuple[int, ...]) -> int:
+    return max(abs(o) * d for offset in offsets for o, d in zip(offset, dilation, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +104,7 @@ class KernelSpec:
         else:
             offsets = custom_offsets(kernel_shape, ndim)
         dilated = per_axis(dilation, ndim, "dilation")
-        reach = max(abs(o) * d for offset in offsets for o, d in zip(offset, dilated, strict=True))
+        reach = _reach(offsets, dilated)
         if max(reach, *strides) > LONGEST_REACH:
             raise InputError(
                 f"a kernel that reaches {reach} cells with stride {strides}: both are limited to "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import operator
 from typing import Any, Literal
 
@@ -99,7 +100,10 @@ def radius_search(
       Neighbors. Traced, what did not fit is in ``num_dropped``, the nearest are kept.
 
     Raises:
-      InputError: other axes or batch sizes, a radius not above 0, an unknown method.
+      InputError: other axes or batch sizes, a radius not above 0, an unknown method; eager: pairs
+        of points where float32 does not resolve a quarter of the radius (give
+        :meth:`voxax.Points.make` a NumPy array of float64). Traced, such pairs are found or missed
+        as their rounded positions say.
       CapacityError: eager, and a query has more neighbors than ``capacity``.
     """
     if not _compat.is_traced(radius) and not float(radius) > 0:
@@ -131,7 +135,8 @@ def knn_search(
       Neighbors; ``found`` counts all candidates, so ``num_dropped`` has no meaning here.
 
     Raises:
-      InputError: other axes or batch sizes, ``k`` below 1.
+      InputError: other axes or batch sizes, ``k`` below 1; with a radius also as
+        :func:`radius_search`.
     """
     return _search(points, queries, k, "k", radius, "auto")
 
@@ -159,10 +164,36 @@ def _search(
         none = jnp.full((queries.capacity, operator.index(k)), -1, jnp.int32)
         return Neighbors(none, jnp.zeros((queries.capacity,), jnp.int32))
     arrays, kind = (*source, *around, limit), likely if method == "auto" else method
-    static = {"k": operator.index(k), "method": kind}
-    if method == "auto" and wide.itemsize >= 4 and queries.capacity:
-        return Neighbors(*_among_tree(*arrays, **static))
-    return Neighbors(*_compared(*arrays, **static))
+    compiled = method == "auto" and wide.itemsize >= 4 and queries.capacity
+    find = _among_tree if compiled else _compared
+    found = Neighbors(*find(*arrays, k=operator.index(k), method=kind))
+    if radius is not None and not _compat.is_traced(arrays):
+        spacing = np.asarray(_spacings(*around))
+        vague = spacing > float(radius) / 4
+        if vague.any():
+            coarsest = float(spacing.max())
+            # Two positions may both be rounded, along each axis.
+            further = limit + 2 * math.sqrt(points.ndim) * coarsest
+            within = find(*arrays[:-1], further, k=1, method=kind)[1]
+            unsure = vague & (np.asarray(within) > np.asarray(found.found))
+            _raise_unsure(int(unsure.sum()), float(radius), coarsest)
+    return found
+
+
+@jax.jit
+def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
+    """``float[M]``: how far apart the numbers at the largest coordinate of a position lie."""
+    largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
+    return jnp.spacing(largest)
+
+
+def _raise_unsure(number: int, radius: float, spacing: float) -> None:
+    if number:
+        raise InputError(
+            f"{number} queries have neighbors that can't be told at radius={radius}: positions "
+            f"there are rounded to multiples of {spacing}. Give vx.Points.make positions as a "
+            "NumPy array of float64: it keeps them relative to an origin amid them"
+        )
 
 
 def _compared(

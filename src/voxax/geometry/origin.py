@@ -28,11 +28,11 @@ class Origin(Sequence[float]):
 
     def __init__(self, values: Sequence[float] | np.ndarray) -> None:
         rest = np.asarray(values, np.float64)
-        parts = []
-        for _ in range(3):
-            parts.append(rest.astype(np.float32))
-            rest = rest - parts[-1]
-        self.words: Any = np.stack(parts).view(np.int32)
+        parts = np.empty((3, *rest.shape), np.float32)
+        for i in range(3):
+            parts[i] = rest
+            rest = rest - parts[i]
+        self.words: Any = parts.view(np.int32)
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         return (self.words,), None

@@ -17,6 +17,7 @@ from voxax.geometry.cells import from_origin
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
+    check_capacity,
     check_feature_rows,
     check_finite,
     check_origin,
@@ -56,6 +57,7 @@ class Points:
         object.__setattr__(self, "origin", as_origin(self.origin))
 
     @classmethod
+    @_compat.on_whole_arrays
     def make(
         cls,
         positions: Any,
@@ -107,6 +109,8 @@ class Points:
         if capacity is None:
             traced = _compat.is_traced(positions, scenes, features)
             capacity = rows if traced else bucket_capacity(rows)
+        else:
+            capacity = check_capacity(capacity)
         if rows > capacity:
             raise CapacityError(
                 f"{rows} points do not fit into capacity {capacity}: give "
@@ -126,6 +130,7 @@ class Points:
         """Static number of rows."""
         return self.positions.shape[0]
 
+    @_compat.on_whole_arrays
     def positions_from(self, origin: Origin | tuple[float, ...]) -> jax.Array:
         """``float[capacity, D]``: the positions relative to another origin; () is zero."""
         if origin is self.origin or (not origin and not self.origin):
@@ -147,6 +152,7 @@ class Points:
         """``bool[capacity]``: rows that are points."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.count
 
+    @_compat.on_whole_arrays
     def replace_features(self, features: jax.Array) -> Points:
         """These points with other features ``[capacity, C']``; padding rows are zeroed.
 
@@ -156,6 +162,7 @@ class Points:
         features = padded_features(features, self.valid, "points")
         return dataclasses.replace(self, features=features)
 
+    @_compat.on_whole_arrays
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Points:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
         # Before too: garbage times a cotangent of zero would reach the gradient of fn's weights.

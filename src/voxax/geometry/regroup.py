@@ -8,7 +8,6 @@ padding, so derivatives of any order are right and padding stays inert.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Literal
 
@@ -28,7 +27,7 @@ from voxax.coords import (
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard
-from voxax.geometry.input_checks import check_mean_digits, check_sum_range
+from voxax.geometry.input_checks import check_capacity, check_mean_digits, check_sum_range
 from voxax.geometry.losses import Level, Losses
 from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
@@ -68,9 +67,7 @@ def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
     """
     if capacity is None:
         return bound if _compat.is_traced(number) else bucket_capacity(int(number))
-    if operator.index(capacity) < 1:
-        raise InputError(f"capacity={capacity} must be at least 1, also for zero voxels")
-    return operator.index(capacity)
+    return check_capacity(capacity)
 
 
 def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:

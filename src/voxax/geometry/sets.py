@@ -75,6 +75,7 @@ def intersection(
     return _merged((a, b), "intersection", reduction, capacity)
 
 
+@_compat.on_whole_arrays
 def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None = None) -> Voxels:
     """Concatenate channels.
 

@@ -134,6 +134,7 @@ class Voxels:
         """``bool[capacity]``: which rows are voxels."""
         return self.geometry.valid
 
+    @_compat.on_whole_arrays
     def replace_features(self, features: jax.Array) -> Voxels:
         """These voxels with other features ``[capacity, C']``; padding rows are zeroed.
 
@@ -143,6 +144,7 @@ class Voxels:
         features = padded_features(features, self.valid, "voxels")
         return dataclasses.replace(self, features=features)
 
+    @_compat.on_whole_arrays
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Voxels:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding stays zero."""
         # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
@@ -168,6 +170,7 @@ class Voxels:
     # NumPy arrays leave ``array * voxels`` to the methods above.
     __array_ufunc__ = None
 
+    @_compat.on_whole_arrays
     def _elementwise(self, other: Any, function: Callable[..., Any], operation: str) -> Voxels:
         """With Voxels on the same coordinates, a number, or an array ``[C]`` or scalar.
 
@@ -213,6 +216,7 @@ class Voxels:
         count = self._host_count()
         return np.asarray(self.features)[:count]
 
+    @_compat.on_whole_arrays
     def positions(self) -> jax.Array:
         """``float32[capacity, D]``: voxel centers in the unit of ``voxel_size``.
 
@@ -231,6 +235,7 @@ class Voxels:
             return self._host_positions()  # type: ignore[return-value]
         return shifted
 
+    @_compat.on_whole_arrays
     def local_positions(self) -> jax.Array:
         """``float32[capacity, D]``: voxel centers relative to ``origin``."""
         step = jnp.asarray(self._steps(), jnp.float32)
@@ -266,7 +271,8 @@ class Voxels:
 
 
 def _summable(features: jax.Array) -> jax.Array:
-    return features.astype(product_dtype(features.dtype))
+    wide = product_dtype(features.dtype)
+    return features if features.dtype == wide else features.astype(wide)
 
 
 @jax.jit

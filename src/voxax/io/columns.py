@@ -2,7 +2,7 @@
 
 | quantity | names, in order of precedence |
 |---|---|
-| positions | ``x y z``; or an array ``xyz``, ``positions``, ``points``, ``coord``, ``coords``, ``pos``, ``pts``, ``point_cloud`` |
+| positions | ``x y z``; ``Points:0 ...`` (ParaView), ``Points_m_XYZ:0 ...`` (VeloView); or an array ``xyz``, ``positions``, ``points``, ``coord``, ``coords``, ``pos``, ``pts``, ``point_cloud`` |
 | ``rgb`` | ``red green blue``, ``r g b``, ``diffuse_red ...``; an array ``rgb``, ``rgba``, ``color(s)``, ``colour(s)``; packed ``rgb``, ``rgba`` |
 | ``normals`` | ``nx ny nz``, ``normal_x normal_y normal_z``; an array ``normals``, ``normal`` |
 | labels | see ``LABELS`` |
@@ -20,6 +20,12 @@ from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
 from voxax.io.unnamed import shown_names
 
 POSITION = ("x", "y", "z")
+# ParaView's and VeloView's tables, where a file has no x, y, z.
+POSITIONS = (
+    POSITION,
+    ("points:0", "points:1", "points:2"),
+    ("points_m_xyz:0", "points_m_xyz:1", "points_m_xyz:2"),
+)
 POSITION_ARRAYS = ("xyz", "positions", "points", "coord", "coords", "pos", "pts", "point_cloud")
 COLORS = (
     ("red", "green", "blue"),
@@ -85,7 +91,7 @@ def cloud_from_columns(
         InputError: a length differs.
     """
     named = _Columns(columns)
-    positions = named.stacked((POSITION,), np.float64)
+    positions = named.stacked(POSITIONS, np.float64)
     if positions is None:
         positions = named.array(POSITION_ARRAYS)
         if positions is None:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from voxax.errors import FileFormatError, MissingExtraError
 
+# What Git puts in the place of a large file that was not fetched.
+LFS_POINTER = b"version https://git-lfs"
+
 
 class MissingFileError(FileFormatError, FileNotFoundError):
     """The file to read, or the folder to write into, does not exist."""
@@ -17,7 +20,7 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         MissingFileError: it does not exist.
-        FileFormatError: it is a folder, or holds 0 bytes.
+        FileFormatError: it is a folder, holds 0 bytes, or is a pointer of Git LFS.
     """
     found = Path(path).expanduser()
     if not found.exists():
@@ -26,6 +29,11 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
         raise FileFormatError(f"{found} is not a file: give the path of one scan")
     if found.stat().st_size == 0:
         raise FileFormatError(f"{found} is empty (0 bytes)")
+    with found.open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise FileFormatError(
+                f"{found} is a pointer of Git LFS to the file: fetch it with `git lfs pull`"
+            )
     return found
 
 

@@ -222,7 +222,8 @@ def read_labels_and_attributes(
     if reader is None:
         raise FileFormatError(
             f"cannot read labels from {found}: its name ends in {found.suffix or 'nothing'}, "
-            f"labels come from {', '.join(LABEL_READERS)}"
+            f"labels come from {', '.join(LABEL_READERS)}; save bare integers as .npy with "
+            "np.save(..., np.fromfile(..., np.uint8)) (nuScenes; np.int64 for MMDetection3D)"
         )
     with unpacked(found) as plain:
         return reader(plain, label_field)

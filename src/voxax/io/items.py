@@ -7,6 +7,7 @@ import numpy as np
 
 from voxax.errors import FileFormatError
 from voxax.io.arrays import cloud_from_arrays, position_name
+from voxax.io.columns import POSITION, find_name
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
@@ -67,9 +68,15 @@ def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOption
     else:
         chosen_items(options.item, 1, source)
         rows = {other: np.asarray(values[()]) for other, values in arrays.items()}
-    rows[name] = _with_columns(rows[name], source, options)
+    if not _is_axis(arrays, name):
+        rows[name] = _with_columns(rows[name], source, options)
     known = position_name(rows) is not None
     return cloud_from_arrays(rows if known else {POINTS: rows.pop(name)} | rows, source, options)
+
+
+def _is_axis(arrays: Mapping[str, Any], name: str) -> bool:
+    """Return whether an array is one axis of the positions, which lie in three arrays."""
+    return find_name((name,), POSITION[0]) is not None and len(arrays[name].shape) == 1
 
 
 def _only_array(arrays: Mapping[str, Any], options: ReadOptions) -> str | None:

@@ -1,7 +1,7 @@
 """Meshes (OBJ, STL, OFF, GLB), sampled evenly into points.
 
 Sources: Wavefront OBJ, 3D Systems STL, the Object File Format of Geomview, and glTF 2.0
-(Khronos), as read by trimesh; binary STL and OFF are read here. PLY, which holds points as
+(Khronos), as read by trimesh; binary STL, OBJ and OFF are read here. PLY, which holds points as
 often as meshes, has a reader of its own (:mod:`voxax.io.ply`) and shares the sampling.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 from voxax.errors import FileFormatError, import_extra
 from voxax.io.columns import cloud_from_columns
 from voxax.io.decoding import check_count, reading
+from voxax.io.obj import load_obj
 from voxax.io.off import load_off
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud, to_uint8
@@ -25,7 +26,8 @@ STL_HEADER_BYTES = 80
 STL_TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
 STL_TEXT = b"solid"
 
-GLB_HEADER = struct.Struct("<8xI")  # the length of the file
+GLB_HEADER = struct.Struct("<4xII")  # the version, and the length of the file
+GLB_VERSION = 2
 GLB_CHUNK = struct.Struct("<I4x")
 # Zeros, or what an extension decompresses, need no bytes of their own.
 GLB_RATIO = 100
@@ -46,7 +48,7 @@ def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
 
     Raises:
         FileFormatError: the file is broken, or has neither a surface nor points.
-        MissingExtraError: trimesh is not installed.
+        MissingExtraError: trimesh, for text STL and GLB, is not installed.
     """
     kind = path.suffix.lower().removeprefix(".")
     faces = None
@@ -58,6 +60,9 @@ def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
                 faces = faces.select(
                     np.repeat(np.arange(len(polygons)), np.maximum(corner_counts(polygons) - 2, 0))
                 )
+        elif kind == "obj":
+            vertices, polygons = load_obj(path, options.label_field)
+            triangles = fan_triangles(polygons)
         elif kind == "stl" and (corners := _binary_stl(path)) is not None:
             vertices = cloud_from_columns({"xyz": corners}, str(path), options.label_field)
             triangles = np.arange(len(corners)).reshape(-1, 3)
@@ -96,10 +101,9 @@ def _load(
     trimesh: ModuleType, path: Path, kind: str, label_field: str | None
 ) -> tuple[PointCloud, np.ndarray]:
     """Return the vertices with what is known of each, and the triangles, int [T, 3]."""
-    told = {"skip_materials": True} if kind == "obj" else {}
     with io.BytesIO(_checked_glb(path)) if kind == "glb" else path.open("rb") as stream:
         # Left as it is in the file: merging vertices would not change the surface.
-        scene = trimesh.load(stream, file_type=kind, force="scene", process=False, **told)
+        scene = trimesh.load(stream, file_type=kind, force="scene", process=False)
     parts = scene.dump()
     meshes = [part for part in parts if isinstance(part, trimesh.Trimesh)]
     clouds = [part for part in parts if isinstance(part, trimesh.PointCloud)]
@@ -134,8 +138,11 @@ def _checked_glb(path: Path) -> bytes:
     at, size = GLB_HEADER.size, len(content)
     chunks: list[bytes] = []
     if size >= at:
+        version, length = GLB_HEADER.unpack_from(content)
+        if version != GLB_VERSION:
+            raise FileFormatError(f"{path} is glTF of version {version}: {GLB_VERSION} is read")
         # What stands behind the end is of no meaning.
-        content = content[: GLB_HEADER.unpack_from(content)[0]]
+        content = content[:length]
         while at + GLB_CHUNK.size <= len(content):
             (length,) = GLB_CHUNK.unpack_from(content, at)
             at += GLB_CHUNK.size

@@ -13,6 +13,8 @@ from voxax.errors import FileFormatError
 
 # Words are Python objects while they are converted, about 20 times as large as in the file.
 _CHUNK = 1 << 22
+# The largest float64 has 309 digits before the point.
+_LONGEST = 400
 # As Microsoft's C library and glibc print what is no number.
 _NAN = re.compile(rb"[-+]?(?:1\.#\w+|nan\(\w*\))", re.IGNORECASE)
 
@@ -53,11 +55,27 @@ def number_columns(
                 f"{len(kinds)}"
             )
         first += len(rows)
-        words = np.array(chunk.split(), dtype=np.bytes_).reshape(-1, len(kinds))
+        words = _words(path, chunk).reshape(-1, len(kinds))
         for column, kind in enumerate(kinds):
             parts[column].append(_converted(path, words[:, column], kind))
     # One after the other, so that no more than one column is there twice.
     return [np.concatenate(parts.pop(0)) for _ in kinds]
+
+
+def _words(path: Path, text: bytes) -> np.ndarray:
+    """Return the words of a text, bytes [N].
+
+    Raises:
+        FileFormatError: one is too long for a number: each would take as much memory as it.
+    """
+    words = text.split()
+    longest = max(words, key=len, default=b"")
+    if len(longest) > _LONGEST:
+        raise FileFormatError(
+            f"{path} is broken: a number of {len(longest)} digits, {longest[:20].decode('latin-1')}"
+            "..."
+        )
+    return np.array(words, np.bytes_)
 
 
 def _plain_table(chunk: bytes, kinds: Sequence[np.dtype]) -> np.ndarray | None:

@@ -89,7 +89,9 @@ def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -
     for width in widths:
         rest, polygons = iter(words[vertices * width :]), list[np.ndarray]()
         for word in islice(rest, faces):
-            polygons.append(np.array(list(islice(rest, max(0, int(word)))), np.int64))
+            polygon = np.array(list(islice(rest, max(0, int(word)))), np.int64)
+            if len(polygon) == int(word):
+                polygons.append(polygon)
         rows = [words[at : at + width] for at in range(0, vertices * width, width)]
         found.append(([row for row in rows if len(row) == width], polygons, [NO_COLOR] * faces))
         if len(polygons) == faces and next(rest, None) is None:

@@ -20,12 +20,14 @@ LONGEST_HEADER = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 END = re.compile(rb"[\r\n][ \t]*end_header[ \t]*(\r\n|\r|\n|$)")
 NOT_PLAIN = re.compile(r"[^!-~]+")
+KEYWORDS = ("format", "element", "property")
 ASCII = "ascii"
 FORMATS = (ASCII, "binary_little_endian", "binary_big_endian")
 # NumPy's names of the types.
 TYPES = {
     **dict.fromkeys(("char", "int8"), "i1"),
-    **dict.fromkeys(("uchar", "uint8"), "u1"),
+    # bool is none of the format, but pyntcloud writes it.
+    **dict.fromkeys(("uchar", "uint8", "bool"), "u1"),
     **dict.fromkeys(("short", "int16"), "i2"),
     **dict.fromkeys(("ushort", "uint16"), "u2"),
     **dict.fromkeys(("int", "int32"), "i4"),
@@ -72,7 +74,8 @@ class PlyHeader:
         for element in self.elements:
             lines.append(f"element {element.name} {element.count}")
             for column in element.properties:
-                kind = " ".join(("list", *column.types) if column.is_list else column.types)
+                types = ("uchar" if kind == "bool" else kind for kind in column.types)
+                kind = " ".join(("list", *types) if column.is_list else types)
                 lines.append(f"property {kind} {column.plain_name}")
         return "\n".join([*lines, "end_header", ""])
 
@@ -115,6 +118,9 @@ def _parsed(path: Path, lines: list[str], data_at: int) -> PlyHeader:
                 _add(elements[-1], " ".join(name), (of_length, of_values))
             case ["property", kind, *name] if elements and name:
                 _add(elements[-1], " ".join(name), (kind,))
+            case [str(word), *_] if layout == ASCII and word not in KEYWORDS:
+                # Some programs forget the word comment; columns are counted in the rows.
+                continue
             case _:
                 raise FileFormatError(f"line {number} of {path} is not one of PLY: {line[:80]!r}")
     if layout not in FORMATS:

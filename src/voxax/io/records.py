@@ -37,7 +37,6 @@ MAGICS = {
     b"\x89MCAP": "a ROS 2 bag (MCAP)",
     b"SQLite": "an SQLite data base",
     b"\x7fELF": "a program",
-    b"version https://git-lfs": "a pointer of Git LFS: fetch the file with `git lfs pull`",
 }
 # So many numbers at the begin tell how they repeat.
 _LOOKED_AT = 1 << 16
@@ -103,7 +102,7 @@ def check_width(path: Path, width: int) -> None:
         raise FileFormatError(
             f"{path} does not hold float32 measurements: {odd.mean():.0%} of its numbers are below "
             f"{_SMALLEST:g} or above {_LARGEST:g}, such as {magnitude[odd][0]:.3g}; integers "
-            "(labels, masks) and float64 look so"
+            "(labels, masks) and float64 look so; if it does, give columns= (--columns)"
         )
     step = _steps(numbers)
     others = [other for other in _WIDTHS if other != width and size % (4 * other) == 0]

@@ -83,6 +83,8 @@ def _numbers(arrow: ModuleType, column: Any) -> np.ndarray | None:
         return values.reshape(len(column), -1)
     if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind):
         return _numbers(arrow, column.cast(arrow.int64()))
+    if types.is_decimal(kind):
+        return _numbers(arrow, column.cast(arrow.float64()))
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return column.to_numpy() if hasattr(column, "num_chunks") else column.to_numpy(False)
     return None

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.columns import POSITION, SKIPPED, cloud_from_columns
+from voxax.io.columns import POSITION, POSITIONS, SKIPPED, cloud_from_columns, find_name
 from voxax.io.decoding import reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
@@ -24,6 +24,8 @@ from voxax.io.unnamed import shown_names
 
 COMMENTS = ("#", "//", "%", "!")
 SPACES = ""
+# Tells Excel the delimiter.
+EXCEL = "sep="
 # In the order of trial: a comma is decimal beside another delimiter.
 DELIMITERS = (";", "|", "\t", ",", SPACES)
 # What the end of a name says of columns that no line names.
@@ -102,18 +104,20 @@ def _layout(path: Path, head: bytes, options: ReadOptions) -> _Layout:
     lines = head.splitlines(keepends=True)
     if len(head) == HEAD and len(lines) > 1:
         del lines[-1]
-    start, count, above, comment = 0, None, None, None
+    start, count, above, comments = 0, None, None, list[str]()
     if head.startswith(BYTE_ORDER_MARK):
         start, lines[0] = len(BYTE_ORDER_MARK), lines[0].removeprefix(BYTE_ORDER_MARK)
     for number, line in enumerate(lines, 1):
         text = _decoded(line)
         delimiter = _delimiter(text, options.delimiter)
         if text.startswith(COMMENTS):
-            comment = text.lstrip("#/%! ")
+            comments.append(text.lstrip("#/%! "))
         elif delimiter is not None:
             break
         elif WHOLE.fullmatch(text) and count is None:
             count = int(text)
+        elif text.lower().startswith(EXCEL):
+            pass
         elif text and above is None:
             above = text
         elif text:
@@ -127,7 +131,7 @@ def _layout(path: Path, head: bytes, options: ReadOptions) -> _Layout:
     width = len(sample[0])
     sample = [fields for fields in sample if len(fields) == width]
     dtypes = tuple(_dtype(column, delimiter) for column in zip(*sample, strict=True))
-    names = _names(path, width, above, comment, delimiter, options)
+    names = _names(path, width, above, comments, delimiter, options)
     for column, name in enumerate(names or POSITION):
         if dtypes[column] is None and name.lower() in POSITION:
             text = sample[0][column][:60]
@@ -181,7 +185,7 @@ def _names(
     path: Path,
     width: int,
     above: str | None,
-    comment: str | None,
+    comments: list[str],
     delimiter: str,
     options: ReadOptions,
 ) -> tuple[str, ...] | None:
@@ -191,18 +195,20 @@ def _names(
             raise FileFormatError(f"{path} has {width} columns, not the {given} that columns says")
         if not isinstance(options.columns, int):
             return tuple(options.columns)
-    for text in (above, comment):
-        names = [] if text is None else _split(text, delimiter)
-        if len(names) != width and text is not None:
+    for text in (*filter(None, [above]), *reversed(comments)):
+        names = _split(text, delimiter)
+        if len(names) != width:
             names = [name for name in re.split(r"[\s,;|]+", text.replace('"', "")) if name]
         if len(names) == width - 1:
             names.append("")
-        if len(names) == width:
+        positions = any(all(find_name(names, axis) for axis in group) for group in POSITIONS)
+        if len(names) == width and positions:
             return tuple(name or f"column_{index}" for index, name in enumerate(names))
-        if text is not None and text is above:
+        # A comment may be any sentence.
+        if text is above:
             raise FileFormatError(
                 f"{path} has {width} columns, and above them is {text[:60]!r}, which names "
-                f"{len(names)}"
+                f"{len(names)}{'' if positions else ', and no x, y, z'}: give columns= (--columns)"
             )
     extension = path.suffix.lower()
     known = PTS_NAMES.get(width) if extension == ".pts" else EXTENSION_NAMES.get(extension)

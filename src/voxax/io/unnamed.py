@@ -8,13 +8,15 @@ import numpy as np
 GLANCE = 1000
 # No class number of the data sets that store classes beside colors is as large.
 A_COLOR = 32
+A_BYTE = 255
 
 
 def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
     """Name columns [N]: ``x``, ``y``, ``z``, then what the values show, or ``column_3``, ....
 
     Three columns of unit vectors are ``nx``, ``ny``, ``nz``. Three of whole numbers up to 255 are
-    ``red``, ``green``, ``blue``, if no other three could be.
+    ``red``, ``green``, ``blue``, if one is at least 32 and no other three could be; a column of
+    255 behind them is ``alpha``.
 
     Args:
         columns: at least three, in the order of the file.
@@ -27,6 +29,10 @@ def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
     colors = [start for start, triple in triples.items() if _bytes(triple)]
     if len(colors) > 1:
         colors = [start for start in colors if min(map(np.max, triples[start])) >= A_COLOR]
+    opaque = [start for start in colors if np.all(columns[start + 2] == A_BYTE)]
+    if len(colors) > 1 and opaque == colors[1:2]:
+        names[colors[0] + 3] = "alpha"
+        colors = colors[:1]
     if len(colors) == 1:
         names[colors[0] : colors[0] + 3] = "red", "green", "blue"
     return tuple(names)
@@ -44,6 +50,7 @@ def _bytes(triple: Sequence[np.ndarray]) -> bool:
     for rows in (slice(GLANCE), slice(None)):
         for column in triple:
             part = column[rows]
-            if not np.all((part >= 0) & (part <= 255) & (part == np.rint(part))):
+            if not np.all((part >= 0) & (part <= A_BYTE) & (part == np.rint(part))):
                 return False
-    return max(map(np.max, triple)) > 1
+    # Below are classes, or the numbers of returns.
+    return max(map(np.max, triple)) >= A_COLOR

@@ -18,7 +18,7 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
       num_classes: of both.
 
     Raises:
-      InputError: the lengths differ, or what counts is predicted as no class.
+      InputError: the lengths differ, what counts is predicted as no class, or they are no integers.
     """
     if truth is None:
         return np.zeros((num_classes, num_classes), np.int64)
@@ -26,6 +26,9 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
         raise InputError(
             f"predictions of shape {list(prediction.shape)} for truth of shape {list(truth.shape)}"
         )
+    for name, labels in (("truth", truth), ("predictions", prediction)):
+        if labels.size and not np.issubdtype(labels.dtype, np.integer):
+            raise InputError(f"{name} of {labels.dtype}: give integers, one class for each entry")
     known = (truth >= 0) & (truth < num_classes)
     predicted = prediction[known].astype(np.int64)
     outside = predicted[(predicted < 0) | (predicted >= num_classes)]

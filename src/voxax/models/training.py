@@ -16,6 +16,7 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 
 
+@_compat.on_whole_arrays
 def masked_cross_entropy(
     logits: jax.Array,
     labels: jax.Array,
@@ -36,7 +37,8 @@ def masked_cross_entropy(
       ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
 
     Raises:
-      InputError: other shapes, labels that are no integers; eager: labels outside the classes.
+      InputError: other shapes, also of the weights; labels that are no integers; eager: labels
+        outside the classes.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise InputError(
@@ -44,6 +46,11 @@ def masked_cross_entropy(
             "[N] and [N, classes]"
         )
     classes = logits.shape[1]
+    if class_weights is not None and np.shape(class_weights) != (classes,):
+        raise InputError(
+            f"class_weights of shape {list(np.shape(class_weights))} for {classes} classes: give "
+            f"[{classes}], one weight for each"
+        )
     if not _compat.is_traced(logits, labels):
         check_labels(labels, classes, ignore_label)
     labels, known = _known_labels(labels, classes, ignore_label)
@@ -52,7 +59,7 @@ def masked_cross_entropy(
     loss = optax.softmax_cross_entropy_with_integer_labels(rows, safe)
     weight = known.astype(jnp.float32)
     if class_weights is not None:
-        weight = weight * class_weights[safe]
+        weight = weight * jnp.asarray(class_weights)[safe]
     total, number = jnp.sum(loss * weight), jnp.sum(weight)
     if axis_name is not None:
         total, number = jax.lax.psum((total, number), axis_name)
@@ -80,6 +87,7 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
         )
 
 
+@_compat.on_whole_arrays
 def count_outside(labels: jax.Array, classes: int, ignore_label: int | None = None) -> jax.Array:
     """Return ``int32[]``: how many labels are neither of a class, nor negative, nor ignored.
 

@@ -238,6 +238,7 @@ def convolve_modulated(
     return total.astype(dtype)
 
 
+@functools.lru_cache(maxsize=1024)  # asked in every eager call
 def sized_spec(
     shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> KernelSpec:
@@ -310,15 +311,23 @@ def convolve_sized(
             layer = _counted(layer, everywhere, pinned)
     elif known and (pinned or (autotune_mode() != "off" and is_open)):
         layer = _counted(layer, np.asarray(sizes), pinned)
-    flat = sizes.reshape(-1)
     if layer.density is not None:
-        # Known sizes that are reshaped in a trace are no longer known.
-        note_map(map_key(layer), {"sizes": sizes if _compat.is_traced(flat) else flat})
-    operands = _compat.vary_alike(
-        x.reshape(-1, x.shape[-1]).astype(dtype), weight.astype(dtype), flat
-    )
+        note_map(map_key(layer), {"sizes": sizes})
+    traced = _compat.is_traced(x, weight, sizes)
+    return (_on_grid if traced else _on_grid_eagerly)(x, weight, sizes, layer)
+
+
+def _on_grid(x: jax.Array, weight: jax.Array, sizes: jax.Array, layer: Layer) -> jax.Array:
+    dtype = common_dtype(x.dtype, weight.dtype)
+    rows = x.reshape(-1, x.shape[-1]).astype(dtype)
+    operands = _compat.vary_alike(rows, weight.astype(dtype), sizes.reshape(-1))
     out = forward_p.bind(*operands, layer=layer)
-    return out.reshape(*outputs, -1)
+    stride = () if layer.spec is None else layer.spec.stride
+    return out.reshape(*output_grid(layer.grid, stride), -1)
+
+
+# Eager calls are one program: an array that is reshaped by itself is copied.
+_on_grid_eagerly = jax.jit(_on_grid, static_argnames="layer")
 
 
 def statistics(layer: Layer, sizes: np.ndarray) -> dict[str, Any]:
@@ -327,7 +336,7 @@ def statistics(layer: Layer, sizes: np.ndarray) -> dict[str, Any]:
     spec = layer.spec
     if spec is None or layer.uniform == "all":
         return {}
-    counts, outputs = taps_within(np.asarray(spec.offsets)), output_grid(layer.grid, spec.stride)
+    counts, outputs = _counts(spec), output_grid(layer.grid, spec.stride)
     sizes = np.clip(sizes, 0, len(counts) - 1).reshape(outputs[0], -1)
     if (sizes == sizes[:, :1]).all():
         scenes = density_bucket(int(counts[sizes[:, 0]].sum()), len(sizes))
@@ -338,6 +347,12 @@ def statistics(layer: Layer, sizes: np.ndarray) -> dict[str, Any]:
         "density": density_bucket(int(taps.sum()), taps.size),
         "tile_density": density_bucket(int(tile_maximum(taps, _TILE).sum()), taps.size),
     }
+
+
+@functools.lru_cache(maxsize=1024)  # asked in every eager call
+def _counts(spec: KernelSpec) -> np.ndarray:
+    """Taps of each size, from 0."""
+    return taps_within(np.asarray(spec.offsets))
 
 
 def _counted(layer: Layer, sizes: np.ndarray, specialise: bool) -> Layer:

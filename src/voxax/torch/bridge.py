@@ -23,7 +23,9 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def check_tensor(tensor: torch.Tensor, what: str) -> None:
-    """Raise :class:`InputError` unless the tensor is of floats and on the CPU."""
+    """Raise :class:`InputError` unless this is a tensor of floats and on the CPU."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InputError(f"{what} of type {type(tensor).__name__}: give a torch.Tensor")
     if tensor.device.type not in ("cpu", "meta"):
         raise InputError(
             f"{what} on {tensor.device}: voxax.torch runs on the CPU. Move the model and its "

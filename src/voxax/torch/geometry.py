@@ -14,6 +14,7 @@ import torch
 
 from voxax.coords import PAD
 from voxax.errors import InputError
+from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_map import opposite
 from voxax.torch.operators import map_view, neighbors, output_bucket, output_coords
 from voxax.torch.static_text import Level, adjoint_text, output_level, relation_facts
@@ -238,6 +239,9 @@ class VoxelGeometry:
         self.links.append(link)
 
     def _reached(self, spec: str, level: Level, capacity: int | None) -> VoxelGeometry:
+        symbolic = isinstance(capacity, torch.SymInt) or torch.compiler.is_compiling()
+        if capacity is not None and not symbolic:
+            capacity = check_capacity(capacity)
         if capacity is None and (is_planning() or relation_facts(spec).generative):
             if not is_planning() and torch.compiler.is_compiling():
                 raise InputError(

@@ -88,6 +88,28 @@ def test_sizes_known_to_be_equal_take_an_ordinary_convolution(size, monkeypatch)
     assert taken(size) == ["selected"]
 
 
+@pytest.mark.parametrize("relation", [r for r in RELATIONS if len(set(r[1])) == 1], ids=str)
+def test_traced_sizes_are_looked_at_while_running(relation):
+    """Equal everywhere, by scene, beyond the kernel, zero; and in all but one position."""
+    spatial, shape, stride, dilation = relation
+    with jax.enable_x64(True):
+        x, w = case(spatial, shape)
+        how = {"stride": stride, "dilation": dilation}
+        compiled = jax.jit(lambda x, w, size: dynamic_conv(x, w, size=size, **how))
+        outputs = compiled.eval_shape(x, w, 3).shape[:-1]
+        for by_scene in ([3, 3, 3], [1, 3, 2], [0, 9, -1]):
+            size = np.broadcast_to(np.reshape(by_scene, (-1, *[1] * len(spatial))), outputs).copy()
+            for number in (2, by_scene[-1]):
+                size.flat[-2] = number
+                y = compiled(x, w, jnp.asarray(size, jnp.int32))
+                want = oracle(x, w, size, np.asarray(dilation), stride=stride)
+                np.testing.assert_allclose(y, want, atol=1e-10)
+        loop = jax.vmap(compiled, (None, None, 0))(x, w, jnp.stack([size, size * 0 + 2]))
+        np.testing.assert_allclose(loop[0], y, atol=1e-12)
+        two = oracle(x, w, size * 0 + 2, np.asarray(dilation), stride=stride)
+        np.testing.assert_allclose(loop[1], two, atol=1e-10)
+
+
 def taken(size):
     """Algorithms that a new program takes, unmeasured."""
     x, w = case((9, 7), (5, 5))
@@ -163,6 +185,34 @@ def test_weights_of_their_own(relation, shape):
             assert sum(np.vdot(dw[n], w) for n, w in weights.items()) == pytest.approx(
                 np.vdot(ct, want)
             )
+
+
+def test_eager_calls_with_weights_of_their_own_compile_once():
+    """Known sizes are looked at: a switch between new functions would be compiled each time."""
+    x = case((6, 5), (1, 1))[0].astype(jnp.float32)
+    weights = {n: w.astype(jnp.float32) for n, w in bank_of((6, 5), (3, 5)).items()}
+    run = jax.jit(lambda x, weights, size: dynamic_conv(x, weights, size=size))
+    sizes = ([3, 5, 3], [5, 5, 5], [3, 3, 3], [-4, 9, 127], 3, 5)
+    for dtype in (np.int8, np.int32, np.uint8):
+        for size in sizes:
+            size = np.asarray(size).astype(dtype)
+            want = run(x, weights, jnp.asarray(size))
+            for known in (size, jnp.asarray(size)):
+                y = dynamic_conv(x, weights, size=known)
+                np.testing.assert_allclose(y, want, atol=1e-5)
+    compiled = []
+
+    def listener(event, seconds, **details):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        for size in sizes:
+            dynamic_conv(x, weights, size=np.asarray(size))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+    assert not compiled
 
 
 def test_weights_of_their_own_with_bias_in_half_precision():

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 import pickle
 
 import jax
@@ -123,6 +124,31 @@ def test_they_hash_compare_copy_and_pickle(name):
         lambda graph, state: len(jax.tree.leaves(nnx.merge(graph, state, copy=True)))
     )
     assert count(graph, state) == len(jax.tree.leaves(module))
+
+
+WITH_CAPACITY = [
+    name
+    for name, cls in vars(modules).items()
+    if isinstance(cls, type) and "capacity" in inspect.signature(cls).parameters
+]
+ARGUMENTS = {
+    "TopK": (5,),
+    "Crop": (0, 2),
+    "Voxelize": (1.0,),
+    "PillarEncoder": (4, (8, 8), 1.0),
+    "VoxelFeatureEncoder": (4, (8, 8), 1.0),
+    **{name: (4, 4) for name in WITH_CAPACITY if "Conv" in name},
+    "SpatiallySparseDepthwiseConv": (4,),
+}
+
+
+@pytest.mark.parametrize("name", WITH_CAPACITY)
+def test_capacities_given_as_arrays_are_the_same_module(name):
+    make = functools.partial(getattr(modules, name), *ARGUMENTS.get(name, ()))
+    plain = nnx.split(make(capacity=64))[0]
+    for capacity in (np.int64(64), np.asarray(64), jnp.asarray(64)):
+        other = nnx.split(make(capacity=capacity))[0]
+        assert (other == plain, hash(other) == hash(plain)) == (True, True)
 
 
 @pytest.mark.parametrize("spelling", list(SPELLINGS)[1:])

@@ -3,6 +3,9 @@
 Sizes become a kernel map: for each position and tap a row, or -1 where the size does not reach the
 tap. Of a tile of rows the kernels take, tap after tap, those that have the tap and no other, so
 neither sorting nor patches are needed, and dgrad reads the map from the input's side.
+
+Sizes that are equal in each scene are found while running, where nothing is known of them before:
+``forward`` is then an ordinary convolution, as of ``selected``.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.dynamic import masked
+from voxax.algorithms.dynamic import masked, selected
 from voxax.algorithms.dynamic.grid import Grid, grid_of
 from voxax.algorithms.implicit_gemm import cpu
 from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
@@ -25,6 +28,8 @@ from voxax.hardware import HardwareInfo
 # Entries of the map that are held at a time (64 MB): 5 million positions with 3 taps, or 340,000
 # with 49.
 _ENTRIES = 1 << 24
+# The most kernels that are compiled beside the native ones.
+_KERNELS = 16
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
@@ -42,6 +47,31 @@ def apply(
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
     sizes = views["sizes"]
+    if not _may_be_uniform(problem):
+        return _by_map(problem, parameters, a, b, sizes)
+    scenes = sizes.reshape(problem.layer.grid[0], -1)
+    first = scenes[:, 0]
+    return jax.lax.cond(
+        jnp.all(scenes == first[:, None]),
+        lambda: selected.forward_of_uniform(problem, a, b, first),
+        lambda: _by_map(problem, parameters, a, b, sizes),
+    )
+
+
+def _may_be_uniform(problem: Problem) -> bool:
+    """Return True if sizes are traced, and one size everywhere is an ordinary convolution."""
+    layer = problem.layer
+    unknown = layer.tile_density is None and not layer.uniform and not layer.prefix
+    if problem.product != "forward" or not unknown or not grid_of(problem).positions:
+        return False
+    # One kernel is compiled for each size.
+    return grid_of(problem).largest <= _KERNELS and selected.is_box(problem)
+
+
+def _by_map(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
+) -> jax.Array:
+    """Run the product over the kernel map of these sizes."""
     rows = problem.out_rows
     size = max(1, min(rows, _ENTRIES // problem.layer.num_offsets))
     parts = -(-rows // size)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +34,15 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
         return reason
     if problem.layer.uniform == "all":
         return None if math.prod(_sides(problem)) == grid.counts[-1] else "multiplies whole boxes"
-    if grid.counts[-1] != grid.largest ** len(grid.stride):
+    if not is_box(problem):
         return f"has one kernel for each size, the taps {problem.layer.spec} are no whole box"
     return None
+
+
+def is_box(problem: Problem) -> bool:
+    """Return True if the taps of the largest size are a whole cube."""
+    grid = grid_of(problem)
+    return grid.counts[-1] == grid.largest ** len(grid.stride)
 
 
 def _sides(problem: Problem) -> tuple[int, ...]:
@@ -54,8 +61,7 @@ def apply(
         return _kernel(problem, grid, grid.largest, in_branch=False)(a, b, views["sizes"])
     sizes = jnp.clip(views["sizes"], 0, grid.largest).reshape(scenes, -1)
     one = _one_scene(problem)
-    own = grid_of(one)
-    branches = [_kernel(one, own, size) for size in range(own.largest + 1)]
+    branches = _kernels(one)
     branches.append(
         lambda a, b, sizes: masked.apply_masked(one, masked.MASKED_FORMS[0], a, b, {"sizes": sizes})
     )
@@ -80,6 +86,18 @@ def apply(
     return total.astype(product_dtype(a.dtype))
 
 
+def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Return ``forward`` where all positions of a scene have one size; ``sizes int32[scenes]``."""
+    grid = grid_of(problem)
+    branches = _kernels(_one_scene(problem))
+
+    def scene(part: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jax.lax.switch(jnp.clip(part[1], 0, grid.largest), branches, part[0], b, part[1])
+
+    out = jax.lax.map(scene, (a.reshape(len(sizes), -1, a.shape[-1]), sizes))
+    return out.reshape(-1, out.shape[-1])
+
+
 def _one_scene(problem: Problem) -> Problem:
     scenes = max(1, problem.layer.grid[0])
     return problem.with_layer(
@@ -88,6 +106,12 @@ def _one_scene(problem: Problem) -> Problem:
         out_capacity=problem.layer.out_capacity // scenes,
         prefix=(),
     )
+
+
+def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
+    """Return the product with the kernel of each size, from 0."""
+    grid = grid_of(problem)
+    return [_kernel(problem, grid, size) for size in range(grid.largest + 1)]
 
 
 def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):

@@ -164,6 +164,7 @@ def dynamic_conv(
     return add_bias(y, bias)
 
 
+@_compat.on_whole_arrays
 def bank_error(
     x: jax.Array,
     weight: jax.Array,
@@ -277,9 +278,17 @@ def _own_kernels(
     every = np.abs(np.arange(bank[-1] + 1, dtype=np.float64)[:, None] ** ndim - counts).argmin(1)
     if isinstance(size, int | np.integer):
         return kernels[every[min(max(int(size), 0), bank[-1])]](x, arrays)
-    size = jnp.asarray(size)
+    size = size if isinstance(size, np.ndarray) else jnp.asarray(size)
     if not jnp.issubdtype(size.dtype, jnp.integer):
         raise InputError(f"sizes of {size.dtype} with a weight for each size: give integers")
+    known = not _compat.is_traced(size) and getattr(size, "is_fully_addressable", True)
+    if known and size.shape in ((), x.shape[:1]) and len(x):
+        # No switch, which eager calls would compile each time.
+        chosen = every[np.clip(np.asarray(size, np.float64), 0, bank[-1]).astype(np.int64)]
+        if (chosen == chosen.flat[0]).all():
+            return kernels[chosen.flat[0]](x, arrays)
+        return jnp.concatenate([kernels[k](x[i : i + 1], arrays) for i, k in enumerate(chosen)])
+    size = jnp.asarray(size)
     which = jnp.asarray(every, jnp.int32)[jnp.clip(size, 0, bank[-1])]
     if size.ndim == 0:
         return jax.lax.switch(which, kernels, x, arrays)

@@ -173,6 +173,7 @@ Mapping = Literal["volume_preserving", "radial", "identity"]
 Window = Callable[[jax.Array], jax.Array]
 
 
+@_compat.on_whole_arrays
 def poly6(squares: jax.Array) -> jax.Array:
     """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
 
@@ -444,6 +445,7 @@ def kernel_point_conv(
     )
 
 
+@_compat.on_whole_arrays
 def kernel_point_penalty(
     points: Points,
     neighbors: Neighbors,

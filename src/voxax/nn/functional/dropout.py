@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels
 from voxax.geometry.dtypes import fraction_dtype
@@ -20,6 +21,7 @@ DropoutMode = Literal["feature", "voxel", "channel"]
 Scenes = TypeVar("Scenes", Voxels, Points)
 
 
+@_compat.on_whole_arrays
 def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "feature") -> Scenes:
     """Set features to zero with probability ``rate``, and divide the others by ``1 - rate``.
 

@@ -35,6 +35,7 @@ class FeatureRows(Protocol):
 Rows = TypeVar("Rows", bound=FeatureRows)
 
 
+@_compat.on_whole_arrays
 @functools.partial(jax.jit, static_argnames="axis_name")
 def masked_moments(
     features: jax.Array, valid: jax.Array, axis_name: str | tuple[str, ...] | None = None
@@ -63,6 +64,7 @@ def masked_moments(
     return mean, squares / jnp.maximum(number, 1), number
 
 
+@_compat.on_whole_arrays
 def normalize(
     voxels: Rows,
     mean: jax.Array,
@@ -87,7 +89,6 @@ def normalize(
     return voxels.replace_features(features)
 
 
-@_compat.on_whole_arrays
 @functools.partial(jax.jit, static_argnames="epsilon")
 def _normalize(
     features: jax.Array,
@@ -119,6 +120,7 @@ def clear_padding(features: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.where(valid[:, None], features.astype(wide), jnp.zeros((), wide))
 
 
+@_compat.on_whole_arrays
 def layer_norm(
     voxels: Rows,
     scale: jax.Array | None = None,
@@ -147,6 +149,7 @@ def layer_norm(
     return voxels.replace_features(features)
 
 
+@_compat.on_whole_arrays
 def rms_norm(voxels: Rows, scale: jax.Array | None = None, epsilon: float = 1e-5) -> Rows:
     """Divide the features of each voxel by their root mean square, then ``* scale``.
 
@@ -170,7 +173,6 @@ def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None 
             )
 
 
-@_compat.on_whole_arrays
 @functools.partial(jax.jit, static_argnames=("epsilon", "centered"))
 def _row_norm(
     features: jax.Array,
@@ -195,6 +197,7 @@ def _row_norm(
 Scenes = TypeVar("Scenes", Voxels, Points)
 
 
+@_compat.on_whole_arrays
 def group_norm(
     voxels: Scenes,
     num_groups: int,
@@ -240,6 +243,7 @@ def group_norm(
     return voxels.replace_features(features)
 
 
+@_compat.on_whole_arrays
 def instance_norm(
     voxels: Scenes,
     scale: jax.Array | None = None,
@@ -260,7 +264,6 @@ def scene_index(voxels: Voxels | Points) -> jax.Array:
     return voxels.batch_index if isinstance(voxels, Points) else voxels.coords[:, 0]
 
 
-@_compat.on_whole_arrays
 @functools.partial(jax.jit, static_argnames=("batch_size", "num_groups", "epsilon", "axis"))
 def _group_norm(
     features: jax.Array,

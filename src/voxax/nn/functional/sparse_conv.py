@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jax
 
+from voxax import _compat
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
@@ -26,6 +27,7 @@ SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
 """Requests for a gradient: forward and backward products have one list of algorithms."""
 
 
+@_compat.on_whole_arrays
 def spatially_sparse_conv(
     voxels: Voxels,
     weight: jax.Array,

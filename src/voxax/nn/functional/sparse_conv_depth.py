@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jax
 
+from voxax import _compat
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.nn.arguments import by_product, output_voxels, request_map
@@ -27,6 +28,7 @@ SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
 """Requests for a depthwise gradient: all products have one list of algorithms."""
 
 
+@_compat.on_whole_arrays
 def spatially_sparse_depthwise_conv(
     features: jax.Array,
     depthwise_weight: jax.Array,
@@ -76,6 +78,7 @@ def spatially_sparse_depthwise_conv(
         )
 
 
+@_compat.on_whole_arrays
 def depthwise_conv(
     voxels: Voxels,
     depthwise_weight: jax.Array,

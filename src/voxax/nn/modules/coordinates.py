@@ -25,7 +25,7 @@ class _SetOperation(nnx.Module):
 
     def __init__(self, reduction: SetReduction = "sum", *, capacity: int | None = None) -> None:
         self.reduction: SetReduction = reduction
-        self.capacity = capacity
+        self.capacity = static(capacity)
 
     def __call__(self, a: Voxels, b: Voxels) -> Voxels:
         return type(self).FUNCTION(a, b, reduction=self.reduction, capacity=self.capacity)
@@ -48,7 +48,7 @@ class Cat(nnx.Module):
 
     def __init__(self, join: Join = "same", *, capacity: int | None = None) -> None:
         self.join: Join = join
-        self.capacity = capacity
+        self.capacity = static(capacity)
 
     def __call__(self, voxels: Sequence[Voxels]) -> Voxels:
         return geometry.cat(voxels, self.join, capacity=self.capacity)
@@ -65,7 +65,7 @@ class Prune(nnx.Module):
     """The voxels under a mask. Arguments as in :func:`voxax.prune`."""
 
     def __init__(self, *, capacity: int | None = None) -> None:
-        self.capacity = capacity
+        self.capacity = static(capacity)
 
     def __call__(self, voxels: Voxels, mask: jax.Array) -> Voxels:
         return geometry.prune(voxels, mask, capacity=self.capacity)
@@ -75,7 +75,7 @@ class TopK(nnx.Module):
     """The ``k`` best voxels of every scene. Arguments as in :func:`voxax.top_k`."""
 
     def __init__(self, k: int, *, capacity: int | None = None) -> None:
-        self.k, self.capacity = k, capacity
+        self.k, self.capacity = static(k), static(capacity)
 
     def __call__(self, voxels: Voxels, scores: jax.Array) -> Voxels:
         return geometry.top_k(voxels, scores, self.k, capacity=self.capacity)
@@ -85,7 +85,7 @@ class Crop(nnx.Module):
     """The voxels in a box. Arguments as in :func:`voxax.crop`, static here."""
 
     def __init__(self, low: Size, high: Size, *, capacity: int | None = None) -> None:
-        self.low, self.high, self.capacity = static(low), static(high), capacity
+        self.low, self.high, self.capacity = static(low), static(high), static(capacity)
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return geometry.crop(voxels, self.low, self.high, capacity=self.capacity)
@@ -103,7 +103,7 @@ class Dilate(nnx.Module):
         capacity: int | None = None,
     ) -> None:
         self.kernel_size, self.dilation = static(kernel_size), static(dilation)
-        self.kernel_shape, self.capacity = static(kernel_shape), capacity
+        self.kernel_shape, self.capacity = static(kernel_shape), static(capacity)
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return geometry.dilate(
@@ -119,7 +119,7 @@ class Refine(nnx.Module):
     """Every voxel split into children. Arguments as in :func:`voxax.refine`."""
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
-        self.factor, self.capacity = static(factor), capacity
+        self.factor, self.capacity = static(factor), static(capacity)
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return geometry.refine(voxels, self.factor, capacity=self.capacity)
@@ -135,7 +135,7 @@ class Coarsen(nnx.Module):
         reduction: CoarseReduction = "mean",
         capacity: int | None = None,
     ) -> None:
-        self.factor, self.capacity = static(factor), capacity
+        self.factor, self.capacity = static(factor), static(capacity)
         self.reduction: CoarseReduction = reduction
 
     def __call__(self, voxels: Voxels) -> Voxels:
@@ -155,7 +155,7 @@ class ToBEV(nnx.Module):
         extent: Sequence[int] | None = None,
         capacity: int | None = None,
     ) -> None:
-        self.axis, self.extent, self.capacity = axis, static(extent), capacity
+        self.axis, self.extent, self.capacity = axis, static(extent), static(capacity)
         self.reduction: BevReduction = reduction
 
     def __call__(self, voxels: Voxels) -> Voxels:
@@ -172,7 +172,7 @@ class Batch(nnx.Module):
     """Scenes joined into one batch. Arguments as in :func:`voxax.batch`."""
 
     def __init__(self, *, capacity: int | None = None) -> None:
-        self.capacity = capacity
+        self.capacity = static(capacity)
 
     def __call__(self, scenes: Sequence[Voxels]) -> Voxels:
         return geometry.batch(scenes, capacity=self.capacity)

@@ -16,7 +16,7 @@ from voxax.algorithms.dynamic.grid import box_conv
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels
 from voxax.geometry.kernel_spec import per_axis
-from voxax.nn.arguments import own_ndim
+from voxax.nn.arguments import own_ndim, static
 from voxax.nn.dynamic.deform_conv import Modulation, deform_conv
 from voxax.nn.dynamic.focal_conv import focal_conv
 from voxax.nn.dynamic.sparse_dynamic_conv import known_strategy
@@ -417,7 +417,8 @@ class FocalConv(nnx.Module):
     ):
         rngs = nnx.Rngs(0) if rngs is None else rngs
         self.kernel_size = per_axis(kernel_size, ndim, "kernel_size")
-        self.threshold, self.capacity, self.precision = float(threshold), capacity, precision
+        self.threshold, self.precision = float(threshold), precision
+        self.capacity = static(capacity)
         taps = math.prod(self.kernel_size)
         shapes = ((taps, in_channels, out_channels), (taps, in_channels, taps))
         weight, predict = (kernel_init(rngs.params(), shape, param_dtype) for shape in shapes)

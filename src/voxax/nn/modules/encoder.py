@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from voxax import _compat
 from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels, voxelize
 from voxax.geometry.cells import from_origin
 from voxax.geometry.input_checks import check_voxel_size
 from voxax.geometry.origin import as_origin, shift
 from voxax.geometry.regroup import gather_rows, reduce_rows
+from voxax.nn.arguments import static
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import Linear
 
@@ -142,7 +144,7 @@ class VoxelFeatureEncoder(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         check_known("reduction", reduction, ("max", "mean"))
-        self.ndim, self.in_channels, self.capacity = ndim, in_channels, capacity
+        self.ndim, self.in_channels, self.capacity = ndim, in_channels, static(capacity)
         self.lattice_axes = self._lattice_axes(ndim)
         self.voxel_size = check_voxel_size(voxel_size, len(self.lattice_axes))
         self.origin = None if origin is None else tuple(float(v) for v in origin)
@@ -189,6 +191,9 @@ class VoxelFeatureEncoder(nnx.Module):
             channels than the module was built for.
         """
         points = self._points(positions, features, batch_index, batch_size)
+        return _compat.on_whole_arrays(self._encode)(points)
+
+    def _encode(self, points: Points) -> Voxels:
         bare = dataclasses.replace(
             points,
             positions=points.positions[:, jnp.asarray(self.lattice_axes)],

@@ -51,7 +51,7 @@ class _Pool(_Window):
         capacity: int | None = None,
     ) -> None:
         super().__init__(kernel_size, stride, dilation, kernel_shape=kernel_shape)
-        self.generative, self.capacity = generative, capacity
+        self.generative, self.capacity = generative, static(capacity)
 
     def __call__(
         self,
@@ -122,7 +122,7 @@ class _Blocks(nnx.Module):
     """Hold the edge of a block, and the static rows of the result."""
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
-        self.factor, self.capacity = static(factor), capacity
+        self.factor, self.capacity = static(factor), static(capacity)
 
 
 class SpaceToChannel(_Blocks):

@@ -86,7 +86,11 @@ class Convolution(nnx.Module):
         relation["kernel_shape"] = shape
         self.relation: Mapping[str, Any] = FrozenDict(relation)
         self.options: Mapping[str, Any] = FrozenDict(options)
-        self.kernel_size, self.capacity, self.dtype = relation["kernel_size"], capacity, dtype
+        self.kernel_size, self.capacity, self.dtype = (
+            relation["kernel_size"],
+            static(capacity),
+            dtype,
+        )
         return KernelSpec.make(self.ndim, **relation)
 
     def __call__(

@@ -35,7 +35,7 @@ class Voxelize(nnx.Module):
     ) -> None:
         self.voxel_size, self.origin = static(voxel_size), static(origin)
         self.reduction: Reduction = reduction
-        self.capacity, self.return_inverse = capacity, return_inverse
+        self.capacity, self.return_inverse = static(capacity), return_inverse
 
     def __call__(
         self,
