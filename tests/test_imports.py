@@ -289,7 +289,10 @@ def test_private_jax_only_in_compat():
 
 
 def test_no_nameless_modules():
-    assert [str(path.relative_to(ROOT)) for path in SOURCES if path.name in NAMELESS] == []
+    # The one that spconv itself has, whose users import it by this name.
+    known = {ROOT / "src/voxax/torch/spconv/utils.py"}
+    found = [path for path in SOURCES if path.name in NAMELESS and path not in known]
+    assert [str(path.relative_to(ROOT)) for path in found] == []
 
 
 def test_import_is_light():

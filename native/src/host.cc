@@ -1,14 +1,15 @@
 // The functions on coordinates for plain arrays, called through ctypes from processes that run only
 // NumPy.
 //
-// On the calling thread only: input pipelines have a process for each core, and a process that was
-// forked has no threads but one. Negative results are errors (voxax/_native/host.py has them in
+// On so many threads as the caller asks for: input pipelines have a process for each core and ask for
+// one. Negative results are errors (voxax/_native/host.py has them in
 // words). Shapes are checked there; what the arrays hold may be anything.
 #include <exception>
 
 #include "cells.h"
 #include "maps.h"
 #include "rows.h"
+#include "threads.h"
 
 namespace {
 
@@ -18,9 +19,9 @@ constexpr int64_t kNoMemory = -1;
 constexpr int64_t kNotSupported = -2;
 
 template <typename Call>
-int64_t OnThisThread(const Call& call) {
+int64_t OnThreads(int64_t threads, const Call& call) {
   try {
-    return call(Parallel(1, nullptr));
+    return call(voxax::OwnThreads(threads));
   } catch (const std::exception&) {
     return kNoMemory;
   }
@@ -34,9 +35,10 @@ bool Countable(int64_t rows) { return 0 <= rows && rows <= INT32_MAX; }
 
 // coords [rows, width], inverse [rows]; the number of distinct rows. None of them is padding.
 VOXAX_EXPORT int64_t voxax_host_unique_rows(const int32_t* data, int64_t rows, int64_t width,
-                                            int32_t* coords, int32_t* inverse) {
+                                            int64_t threads, int32_t* coords,
+                                            int32_t* inverse) {
   if (!Countable(rows) || !voxax::Sortable(width)) return kNotSupported;
-  return OnThisThread([&](const Parallel& parallel) {
+  return OnThreads(threads, [&](const Parallel& parallel) {
     return voxax::FindUnique({{data, rows, width}, coords, inverse, rows}, parallel);
   });
 }
@@ -45,20 +47,22 @@ VOXAX_EXPORT int64_t voxax_host_unique_rows(const int32_t* data, int64_t rows, i
 VOXAX_EXPORT int64_t voxax_host_find_neighbors(const int32_t* sorted, int64_t rows,
                                                const int32_t* centers, const bool* valid,
                                                int64_t centers_rows, const int32_t* offsets,
-                                               int64_t taps, int64_t width, int32_t* found) {
+                                               int64_t taps, int64_t width, int64_t threads,
+                                               int32_t* found) {
   if (!Countable(rows) || !Countable(centers_rows) || taps < 0) return kNotSupported;
   const voxax::Lookup lookup{sorted, centers, valid,        offsets, found,
                              rows,   centers_rows, taps, width};
-  return OnThisThread([&](const Parallel& parallel) {
+  return OnThreads(threads, [&](const Parallel& parallel) {
     return voxax::FindNeighbors(lookup, parallel) ? 0 : kNotSupported;
   });
 }
 
 // As voxax::InvertTable.
 VOXAX_EXPORT int64_t voxax_host_invert_table(const int32_t* neighbors, int64_t rows, int64_t taps,
-                                             int64_t in_rows, int32_t* found) {
+                                             int64_t in_rows, int64_t threads,
+                                             int32_t* found) {
   if (!Countable(rows) || !Countable(in_rows) || taps < 0) return kNotSupported;
-  return OnThisThread([&](const Parallel& parallel) {
+  return OnThreads(threads, [&](const Parallel& parallel) {
     voxax::InvertTable({neighbors, rows, taps}, in_rows, found, parallel);
     return int64_t{0};
   });
@@ -66,11 +70,12 @@ VOXAX_EXPORT int64_t voxax_host_invert_table(const int32_t* neighbors, int64_t r
 
 // As voxax::ListPairs.
 VOXAX_EXPORT int64_t voxax_host_list_pairs(const int32_t* neighbors, int64_t rows, int64_t taps,
-                                           int64_t places, int32_t* pairs, int32_t* starts) {
+                                           int64_t places, int64_t threads, int32_t* pairs,
+                                           int32_t* starts) {
   if (!Countable(rows) || taps < 0 || !Countable(places) || places < rows * taps) {
     return kNotSupported;
   }
-  return OnThisThread([&](const Parallel& parallel) {
+  return OnThreads(threads, [&](const Parallel& parallel) {
     voxax::ListPairs({neighbors, rows, taps}, places, pairs, starts, parallel);
     return int64_t{0};
   });

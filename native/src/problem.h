@@ -20,6 +20,10 @@ struct Product {
   bool reversed;       // tap k of the table multiplies w[taps - 1 - k]
   int64_t tile;        // output rows whose sums are kept in cache
   int64_t last_cache;  // bytes that the processor's last cache holds; 0 if unknown
+  // The rest is zero unless asked for. Row m of the table is row rows[m] of y, distinct for each.
+  const int32_t* rows;
+  const void* bias;  // [groups * columns], added to every row
+  bool relu;         // then negative values become 0
 };
 
 // dw[k] = sum over rows m of x[neighbors[m, k]]^T * dy[m]; groups side by side.
@@ -31,6 +35,7 @@ struct WeightProduct {
   void* dw;  // [taps, groups, depth, columns]
   int64_t in_rows, out_rows, taps, groups, depth, columns;
   int64_t tile;
+  const int32_t* rows;  // row m of the table is row rows[m] of dy; NULL: row m
 };
 
 // y[m, c] = sum over taps k of x[neighbors[m, k], c] * w[k, c]. For wgrad w is dy [out_rows,

@@ -116,6 +116,19 @@ void PackWeights(const Product& p, int64_t tap, int64_t group, const std::vector
   }
 }
 
+// Adds the bias to each row of sums, then sets negative values to 0; both are optional.
+template <typename T, typename Stored>
+void Finish(T* sums, int64_t rows, int64_t pitch, int64_t width, const Stored* bias, bool relu) {
+  for (int64_t m = 0; m < rows; ++m, sums += pitch) {
+    if (bias != nullptr) {
+      for (int64_t n = 0; n < width; ++n) sums[n] += Widen(bias[n]);
+    }
+    if (relu) {
+      for (int64_t n = 0; n < width; ++n) sums[n] = sums[n] < T(0) ? T(0) : sums[n];
+    }
+  }
+}
+
 // The largest number of consecutive tiles for one thread, whose own cache then holds the rows that
 // neighboring tiles share, and which fetches the rows of the next tile meanwhile. There are 32
 // stretches for each thread, if tiles suffice, so that no thread waits long for the last. Variants that
@@ -171,8 +184,12 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
       const int64_t count = tile.count(k);
       if (count > 0) furthest = std::max<int64_t>(furthest, tile.pairs(k).in[count - 1]);
     }
-    features->MoveTo(std::min(p.in_rows, furthest + 1 + p.tile / 2), 2 * p.tile);
-    const int64_t read = features->lines() / std::max<int64_t>(p.taps, 1) + 1;
+    // Where table rows have an order of their own, the rows they read are in none.
+    int64_t read = 0;
+    if (p.rows == nullptr) {
+      features->MoveTo(std::min(p.in_rows, furthest + 1 + p.tile / 2), 2 * p.tile);
+      read = features->lines() / std::max<int64_t>(p.taps, 1) + 1;
+    }
 
     for (int64_t k = 0; k < p.taps; ++k) {
       features->Fetch(read);
@@ -221,11 +238,18 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
       }
     }
 
-    const T* source = sums.get();
+    T* source = sums.get();
     for (int64_t g = 0; g < p.groups; ++g) {
       for (const Panel& panel : panels) {
-        Stored* target = y + first * y_stride + g * p.columns + panel.begin;
-        for (int64_t m = 0; m < rows; ++m, target += y_stride) {
+        const int64_t column = g * p.columns + panel.begin;
+        if (p.bias != nullptr || p.relu) {
+          const Stored* bias = static_cast<const Stored*>(p.bias);
+          Finish(source, rows, panel.vectors * lanes, panel.width,
+                 bias == nullptr ? nullptr : bias + column, p.relu);
+        }
+        for (int64_t m = 0; m < rows; ++m) {
+          const int64_t row = p.rows == nullptr ? first + m : p.rows[first + m];
+          Stored* target = y + row * y_stride + column;
           if constexpr (std::is_same_v<T, Stored>) {
             if (stream) {
               for (int64_t n = 0; n < panel.width; n += lanes) {

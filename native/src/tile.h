@@ -57,6 +57,14 @@ class Tile {
     }
   }
 
+  // Row m of the pairs becomes rows[m] - first.
+  void Relabel(const int32_t* rows, int32_t first) {
+    for (int64_t k = 0; k < taps_; ++k) {
+      int32_t* listed = rows_.get() + k * pitch_;
+      for (int64_t i = 0; i < counts_[k]; ++i) listed[i] = rows[listed[i]] - first;
+    }
+  }
+
   Pairs pairs(int64_t tap) const {
     return {rows_.get() + tap * pitch_, ins_.get() + tap * pitch_};
   }

@@ -152,6 +152,7 @@ void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* 
     for (int64_t t = stripe * tiles_each; t < std::min(tiles, (stripe + 1) * tiles_each); ++t) {
       const int64_t first = t * p.tile, rows = std::min(p.tile, p.out_rows - first);
       tile.Read(p.neighbors + first * p.taps + first_tap, p.taps, rows, p.in_rows, bad);
+      if (p.rows != nullptr) tile.Relabel(p.rows + first, static_cast<int32_t>(first));
       for (int64_t k = first_tap; k < end_tap; ++k) {
         const int64_t count = tile.count(k - first_tap);
         int64_t chunks = std::max<int64_t>(1, (count + kPairs / 2) / kPairs);

@@ -39,6 +39,10 @@ class MissingExtraError(VoxaxError, ImportError):
     """An optional dependency is not installed; the message says which extra has it."""
 
 
+class ModuleLoadedError(VoxaxError, ImportError):
+    """Another package is loaded already under the name that was asked for."""
+
+
 class RemovedNameError(VoxaxError, ImportError):
     """A public name was removed or renamed; the message says what takes its place.
 

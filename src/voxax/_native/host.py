@@ -1,7 +1,7 @@
-"""Native functions on coordinates for NumPy arrays: no JAX, no device, no threads.
+"""Native functions on coordinates for NumPy arrays: no JAX and no device.
 
 They are called through ctypes, which lets other Python threads run meanwhile, and run on the
-calling thread, so they work in any number of forked processes.
+calling thread unless more are asked for, so they work in any number of forked processes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def takes_rows(rows: np.ndarray) -> bool:
     return available() and rows.dtype == np.int32 and rows.ndim == 2 and 1 <= rows.shape[1] <= 5
 
 
-def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """``int32[N, W]`` to ``(sorted distinct rows int32[M, W], place of each int32[N])``."""
     rows = np.ascontiguousarray(rows)
     unique = np.empty_like(rows)
     inverse = np.empty(len(rows), np.int32)
-    count = _call("unique_rows", rows, *rows.shape, unique, inverse)
+    count = call("unique_rows", rows, *rows.shape, threads, unique, inverse)
     return unique[:count].copy(), inverse
 
 
@@ -47,7 +47,11 @@ def takes_offsets(sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndar
 
 
 def find_neighbors(
-    sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray, rows: int
+    sorted_rows: np.ndarray,
+    centers: np.ndarray,
+    offsets: np.ndarray,
+    rows: int,
+    threads: int = 1,
 ) -> np.ndarray:
     """``int32[rows, K]``: see :func:`voxax.coords.host.find_neighbors`.
 
@@ -72,7 +76,7 @@ def find_neighbors(
     found[len(centers) :] = -1
     sizes = len(offsets), centers.shape[1]
     table = sorted_rows, len(sorted_rows)
-    _call("find_neighbors", *table, centers, valid, len(centers), offsets, *sizes, found)
+    call("find_neighbors", *table, centers, valid, len(centers), offsets, *sizes, threads, found)
     return found
 
 
@@ -81,11 +85,11 @@ def takes_table(neighbors: np.ndarray) -> bool:
     return available() and neighbors.dtype == np.int32 and neighbors.ndim == 2
 
 
-def invert_table(neighbors: np.ndarray, in_rows: int) -> np.ndarray:
+def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.ndarray:
     """``int32[in_rows, K]``: the output row of each input row and tap, or -1."""
     neighbors = np.ascontiguousarray(neighbors)
     found = np.empty((in_rows, neighbors.shape[1]), np.int32)
-    _call("invert_table", neighbors, *neighbors.shape, in_rows, found)
+    call("invert_table", neighbors, *neighbors.shape, in_rows, threads, found)
     return found
 
 
@@ -94,7 +98,7 @@ def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarr
     neighbors = np.ascontiguousarray(neighbors)
     pairs = np.empty((2, places), np.int32)
     starts = np.empty(neighbors.shape[1] + 1, np.int32)
-    _call("list_pairs", neighbors, *neighbors.shape, places, pairs, starts)
+    call("list_pairs", neighbors, *neighbors.shape, places, 1, pairs, starts)
     return pairs, starts
 
 
@@ -127,11 +131,11 @@ def find_cells(
     cell = np.empty((rows, axes), np.int32)
     known = np.empty(rows, bool)
     wide = int(local.dtype == np.float64)
-    _call("find_cells", np.ascontiguousarray(local), wide, rows, axes, *lattice, cell, known)
+    call("find_cells", np.ascontiguousarray(local), wide, rows, axes, *lattice, cell, known)
     return cell, known
 
 
-def _call(name: str, *arguments: Any) -> int:
+def call(name: str, *arguments: Any) -> int:
     """``voxax_host_...`` with C-contiguous arrays, None (a null pointer) and integers."""
     found, reason = library()
     if found is None:
@@ -141,6 +145,8 @@ def _call(name: str, *arguments: Any) -> int:
     result = function(*map(_argument, arguments))
     if result == -1:
         raise MemoryError(f"no memory left in the native {name}")
+    if result == -3:
+        raise ValueError(f"the native {name} got a kernel map that names rows that do not exist")
     if result < 0:
         shapes = [value.shape for value in arguments if isinstance(value, np.ndarray)]
         raise ValueError(

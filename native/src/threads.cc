@@ -1,0 +1,82 @@
+#include "threads.h"
+
+#include <unistd.h>
+
+#include <deque>
+#include <system_error>
+#include <thread>
+
+namespace voxax {
+namespace {
+
+// More would be a mistake of the caller.
+constexpr int64_t kMostThreads = 1024;
+
+class Pool {
+ public:
+  // The pool of this process. Threads do not survive a fork, and a lock that one of them held stays
+  // locked, so the child leaves its copy of the parent's pool alone and makes another.
+  static Pool& Get() {
+    Pool* pool = current.load();
+    const pid_t process = getpid();
+    while (pool == nullptr || pool->process_ != process) {
+      Pool* fresh = new Pool(process);
+      if (current.compare_exchange_strong(pool, fresh)) return *fresh;
+      delete fresh;
+    }
+    return *pool;
+  }
+
+  // Throws std::system_error where the system starts no thread at all.
+  void Schedule(std::function<void()> task, int64_t helpers) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (static_cast<int64_t>(tasks_.size()) >= idle_ && started_ < helpers) {
+      try {
+        std::thread([this] { Work(); }).detach();
+        ++started_;
+      } catch (const std::system_error&) {
+        if (started_ == 0) throw;
+      }
+    }
+    tasks_.push_back(std::move(task));
+    wake_.notify_one();
+  }
+
+ private:
+  explicit Pool(pid_t process) : process_(process) {}
+
+  void Work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      ++idle_;
+      wake_.wait(lock, [this] { return !tasks_.empty(); });
+      --idle_;
+      std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      task = nullptr;
+      lock.lock();
+    }
+  }
+
+  // Never destroyed: at exit its threads still wait.
+  static inline std::atomic<Pool*> current{nullptr};
+
+  const pid_t process_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  int64_t idle_ = 0, started_ = 0;
+};
+
+}  // namespace
+
+Parallel OwnThreads(int64_t threads) {
+  const int64_t helpers = std::clamp<int64_t>(threads, 1, kMostThreads) - 1;
+  return Parallel(helpers + 1, [helpers](std::function<void()> task) {
+    Pool::Get().Schedule(std::move(task), helpers);
+  });
+}
+
+}  // namespace voxax

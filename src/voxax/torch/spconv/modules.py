@@ -1,0 +1,180 @@
+"""Containers, and plain modules for sparse tensors."""
+
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
+# PyTorch is an extra, which is absent where types are checked.
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from voxax.torch.spconv.core import SparseConvTensor
+from voxax.torch.spconv.errors import SpconvError
+from voxax.torch.spconv.fusion import epilogue_of
+
+
+class SparseModule(nn.Module):
+    """Base of modules that take a sparse tensor as a whole in :class:`SparseSequential`.
+
+    Args:
+      name: by which ``benchmark_record`` has the module.
+    """
+
+    IS_CONVOLUTION: ClassVar[bool] = False
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self._sparse_unique_name = ""
+
+
+class SparseSequential(SparseModule):
+    """Modules one after the other: sparse ones on the tensor, others on its features.
+
+    Args:
+      args: modules, or one ordered dict of them.
+      kwargs: more modules, by name.
+
+    Raises:
+      SpconvError: a name that is taken.
+    """
+
+    def __init__(self, *args: Any, **kwargs: nn.Module) -> None:
+        super().__init__()
+        if len(args) == 1 and isinstance(args[0], OrderedDict):
+            named = list(args[0].items())
+        else:
+            named = [(str(index), module) for index, module in enumerate(args)]
+        for name, module in [*named, *kwargs.items()]:
+            if name in self._modules:
+                raise SpconvError(f"the name {name!r} is taken in this SparseSequential")
+            self.add_module(name, module)
+
+    def __getitem__(self, idx: int) -> nn.Module:
+        if not -len(self) <= idx < len(self):
+            raise IndexError(f"index {idx} is out of range for {len(self)} modules")
+        return list(self._modules.values())[idx]  # type: ignore[return-value]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def add(self, module: nn.Module, name: str | None = None) -> None:
+        """Append a module.
+
+        Raises:
+          SpconvError: the name is taken.
+        """
+        name = str(len(self._modules)) if name is None else name
+        if name in self._modules:
+            raise SpconvError(f"the name {name!r} is taken in this SparseSequential")
+        self.add_module(name, module)
+
+    def forward(self, input: Any) -> Any:
+        """Apply all modules; features without rows skip plain modules.
+
+        Without gradients, a normalization in evaluation mode and a ReLU behind a convolution are
+        computed with it.
+        """
+        modules = list(self._modules.values())
+        while modules:
+            module = modules.pop(0)
+            if isinstance(input, SparseConvTensor) and is_sparse_conv(module):
+                norm, relu = epilogue_of(module, modules)  # type: ignore[arg-type]
+                if norm is not None or relu:
+                    input = module.with_epilogue(input, norm, relu)  # type: ignore[union-attr]
+                    del modules[: (norm is not None) + relu]
+                    continue
+            if is_spconv_module(module) or not isinstance(input, SparseConvTensor):
+                input = module(input)  # type: ignore[misc]
+            elif input.indices.shape[0] != 0:
+                input = input.replace_feature(module(input.features))  # type: ignore[misc]
+        return input
+
+
+class _OnFeatures(nn.Module):
+    """Applies the module behind it in the method order to the features of a sparse tensor."""
+
+    def forward(self, input: Any) -> Any:
+        """Return a tensor for a tensor, a sparse tensor for a sparse one."""
+        if isinstance(input, SparseConvTensor):
+            return input.replace_feature(super().forward(input.features))
+        return super().forward(input)
+
+
+class SparseBatchNorm(_OnFeatures, nn.BatchNorm1d):
+    """``nn.BatchNorm1d`` that takes sparse tensors too."""
+
+
+class SparseSyncBatchNorm(_OnFeatures, nn.SyncBatchNorm):
+    """``nn.SyncBatchNorm`` that takes sparse tensors too. PyTorch has it on GPUs only."""
+
+
+class SparseReLU(_OnFeatures, nn.ReLU):
+    """``nn.ReLU`` that takes sparse tensors too."""
+
+
+class SparseIdentity(_OnFeatures, nn.Identity):
+    """``nn.Identity`` that takes sparse tensors too."""
+
+
+class ToDense(SparseModule):
+    """``x.dense()`` as a module."""
+
+    def forward(self, x: SparseConvTensor) -> torch.Tensor:
+        """Return ``[B, C, *spatial_shape]``."""
+        return x.dense()
+
+
+class RemoveGrid(SparseModule):
+    """Drop ``x.grid``, which nothing reads on a CPU."""
+
+    def forward(self, x: SparseConvTensor) -> SparseConvTensor:
+        """Return the same tensor."""
+        x.grid = None
+        return x
+
+
+class PrintTensorMeta(nn.Module):
+    """Print smallest, largest and mean value of what passes."""
+
+    def forward(self, x: SparseConvTensor | torch.Tensor) -> SparseConvTensor | torch.Tensor:
+        """Return the argument."""
+        values = x.features if isinstance(x, SparseConvTensor) else x
+        print(values.min(), values.max(), values.mean())  # noqa: T201 (it is what this is for)
+        return x
+
+
+class PrintCurrentTime(nn.Module):
+    """Print the seconds since the module was made, or reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_time = time.time()
+
+    def forward(self, x: Any, msg: str = "", reset: bool = False) -> Any:
+        """Return the argument."""
+        if reset:
+            self.first_time = time.time()
+        print(msg, time.time() - self.first_time)  # noqa: T201 (it is what this is for)
+        return x
+
+
+def is_spconv_module(module: Any) -> bool:
+    """Return whether a container hands the module the sparse tensor as a whole."""
+    return isinstance(module, (SparseModule, _OnFeatures))
+
+
+def is_sparse_conv(module: Any) -> bool:
+    """Return whether the module is a convolution of this package."""
+    return isinstance(module, SparseModule) and module.IS_CONVOLUTION
+
+
+def assign_name_for_sparse_modules(module: nn.Module) -> None:
+    """Give every sparse module inside the name under which ``named_modules`` has it."""
+    for name, found in module.named_modules():
+        if isinstance(found, SparseModule):
+            found._sparse_unique_name = name

@@ -1,0 +1,74 @@
+"""Random sparse data, as spconv's own tests draw it."""
+
+from __future__ import annotations
+
+import itertools
+import unittest
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class TestCase(unittest.TestCase):
+    """Comparisons of arrays."""
+
+    def assertAllEqual(self, a: Any, b: Any) -> None:
+        """Fail unless all values are equal, or NaN on both sides."""
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+    def assertAllClose(
+        self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str = ""
+    ) -> None:
+        """Fail unless ``|a - b| <= atol + rtol |b|``, for every entry of two dicts."""
+        pairs = [(a[key], b[key]) for key in a | b] if isinstance(a, dict) else [(a, b)]
+        for one, other in pairs:
+            np.testing.assert_allclose(one, other, rtol=rtol, atol=atol, err_msg=msg)
+
+
+def params_grid(*params: Sequence[Any]) -> list[list[Any]]:
+    """Return every combination, the last parameter fastest."""
+    return [list(row) for row in itertools.product(*params)]
+
+
+def generate_sparse_data(
+    shape: Sequence[int],
+    num_points: Sequence[int],
+    num_channels: int,
+    integer: bool = False,
+    data_range: tuple[float, float] = (-1, 1),
+    with_dense: bool = True,
+    dtype: Any = np.float32,
+    shape_scale: int = 1,
+) -> dict[str, np.ndarray]:
+    """Draw distinct voxels with features from NumPy's global generator, in spconv's order.
+
+    Args:
+      shape: D sizes of the grid.
+      num_points: voxels of each scene.
+      num_channels: C.
+      integer: draw integers.
+      data_range: low and high end of the features.
+      with_dense: return the dense grid too.
+      dtype: of the features.
+      shape_scale: coordinates are multiples of it.
+
+    Returns:
+      ``features [N, C]``, ``indices int32[N, D + 1]`` with the scene last, and ``features_dense
+      [B, C, *shape]``.
+    """
+    axes = [np.arange(size // shape_scale) for size in shape]
+    cells = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, len(shape)) * shape_scale
+    rows = []
+    for scene, number in enumerate(num_points):
+        np.random.shuffle(cells)  # noqa: NPY002 (the same numbers as spconv's)
+        rows.append(np.pad(cells[:number], ((0, 0), (0, 1)), constant_values=scene))
+    indices = np.concatenate(rows).astype(np.int32)
+    draw: Any = np.random.randint if integer else np.random.uniform
+    features = draw(*data_range, size=(len(indices), num_channels)).astype(dtype)
+    made = {"features": features, "indices": indices}
+    if with_dense:
+        dense = np.zeros((len(num_points), *shape, num_channels), dtype)
+        dense[tuple(np.roll(indices, 1, axis=1).T)] = features
+        made["features_dense"] = np.ascontiguousarray(np.moveaxis(dense, -1, 1))
+    return made

@@ -1,0 +1,334 @@
+"""Layers of voxax.torch.spconv against PyTorch's dense ones on the cells that exist."""
+
+import collections
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+spconv = pytest.importorskip("voxax.torch.spconv")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from voxax.torch.spconv import kernel_map, pool, products  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SIDE = {1: 40, 2: 12, 3: 7, 4: 5}
+DENSE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+BACK = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+
+
+def cloud(ndim, channels=3, seed=0, rows=60):
+    """Distinct voxels of two scenes in no order, with float64 features."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = [SIDE[ndim] + axis for axis in range(ndim)]
+    columns = [torch.randint(0, size, (rows,), generator=generator) for size in (2, *shape)]
+    indices = torch.unique(torch.stack(columns, 1), dim=0)
+    indices = indices[torch.randperm(len(indices), generator=generator)].int()
+    features = torch.randn(len(indices), channels, generator=generator, dtype=torch.float64)
+    return spconv.SparseConvTensor(features, indices, shape, 2)
+
+
+def layer_of(kind, ndim, *args, **kwargs):
+    torch.manual_seed(1)
+    return getattr(spconv, f"{kind}{ndim}d")(*args, **kwargs).double()
+
+
+def dense_weight(layer):
+    """PyTorch's ``[C_out, C_in, *kernel_size]``."""
+    return layer.weight.movedim(-1, 1)
+
+
+def at(dense, out):
+    """The values of ``[B, C, *shape]`` at the voxels."""
+    index = [out.indices[:, axis].long() for axis in range(out.indices.shape[1])]
+    return dense[index[0], :, *index[1:]]
+
+
+def reached(dense_ones):
+    return {tuple(row) for row in torch.nonzero(dense_ones[:, 0] > 0.5).tolist()}
+
+
+CASES = [
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": 3},
+    {"kernel_size": 2, "stride": 2},
+    {"kernel_size": 3, "stride": 2, "padding": 2, "dilation": 2},
+    {"kernel_size": 3, "stride": 3, "padding": 1},
+]
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_strided_layers(ndim, case):
+    x = cloud(ndim)
+    layer = layer_of("SparseConv", ndim, 3, 4, **case)
+    out = layer(x)
+    options = {name: value for name, value in case.items() if name != "kernel_size"}
+    dense = DENSE[ndim](x.dense(), dense_weight(layer), layer.bias, **options)
+    torch.testing.assert_close(out.features, at(dense, out))
+    assert list(dense.shape[2:]) == out.spatial_shape
+    # Every cell that a tap reaches is there, and no other.
+    ones = x.replace_feature(torch.ones_like(x.features)).dense()
+    hits = DENSE[ndim](ones, torch.ones_like(dense_weight(layer)), **options)
+    assert {tuple(row) for row in out.indices.tolist()} == reached(hits)
+    assert len(out.indices) == len(reached(hits))
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_submanifold_layers(ndim, dilation):
+    x = cloud(ndim)
+    layer = layer_of("SubMConv", ndim, 3, 4, 3, dilation=dilation, stride=5, padding=7)
+    out = layer(x)
+    assert out.indices is x.indices
+    dense = DENSE[ndim](
+        x.dense(), dense_weight(layer), layer.bias, padding=dilation, dilation=dilation
+    )
+    torch.testing.assert_close(out.features, at(dense, out))
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize(
+    "case",
+    [{"kernel_size": 2, "stride": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}],
+    ids=str,
+)
+def test_transposed_layers(ndim, case):
+    x = cloud(ndim)
+    layer = layer_of("SparseConvTranspose", ndim, 3, 4, **case)
+    out = layer(x)
+    options = {name: value for name, value in case.items() if name != "kernel_size"}
+    weight = layer.weight.movedim(-1, 0)  # [C_in, C_out, *kernel_size]
+    dense = BACK[ndim](x.dense(), weight, layer.bias, **options)
+    assert list(dense.shape[2:]) == out.spatial_shape
+    torch.testing.assert_close(out.features, at(dense, out))
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3, 4])
+def test_an_inverse_layer_is_the_adjoint(ndim):
+    x = cloud(ndim)
+    down = layer_of("SparseConv", ndim, 3, 4, 3, 2, 1, bias=False, indice_key="a")
+    up = layer_of("SparseInverseConv", ndim, 4, 3, 3, "a", bias=False)
+    up.weight.data = down.weight.data.movedim(0, -1).movedim(-2, 0).contiguous()
+    leaf = x.features.clone().requires_grad_()
+    coarse = down(x.replace_feature(leaf))
+    g = torch.randn_like(coarse.features)
+    back = up(coarse.replace_feature(g))
+    assert back.indices is x.indices
+    assert back.spatial_shape == x.spatial_shape
+    (expected,) = torch.autograd.grad(coarse.features, leaf, g)
+    torch.testing.assert_close(back.features, expected)
+
+
+def test_four_axes_against_three():
+    """A kernel of size 1 along the first axis is a 3-D layer in each of its slices."""
+    x = cloud(4)
+    layer = layer_of("SubMConv", 4, 3, 5, (1, 3, 3, 3))
+    out = layer(x)
+    flat = layer_of("SubMConv", 3, 3, 5, 3)
+    flat.load_state_dict({"weight": layer.weight.squeeze(1), "bias": layer.bias})
+    scene = x.indices[:, 0] * x.spatial_shape[0] + x.indices[:, 1]
+    indices = torch.cat([scene[:, None], x.indices[:, 2:]], 1).contiguous()
+    slices = 2 * x.spatial_shape[0]
+    same = spconv.SparseConvTensor(x.features, indices, x.spatial_shape[1:], slices)
+    torch.testing.assert_close(out.features, flat(same).features)
+
+
+def test_poolings():
+    x = cloud(3, rows=150)
+    shape = [*x.spatial_shape]
+    for padding in (0, 1):
+        largest = spconv.SparseMaxPool3d(3, 2, padding)(x)
+        dense = functional.max_pool3d(x.dense().clamp(min=0), 3, 2, padding)
+        torch.testing.assert_close(largest.features, at(dense, largest))
+        mean = spconv.SparseAvgPool3d(3, 2, padding)(x)
+        assert torch.equal(mean.indices, largest.indices)
+        ones = x.replace_feature(torch.ones_like(x.features)).dense()
+        total, number = (
+            27 * functional.avg_pool3d(values, 3, 2, padding) for values in (x.dense(), ones)
+        )
+        torch.testing.assert_close(mean.features, at(total / number, mean))
+    kept = pool.SparseMaxPool(3, 3, 1, 1, subm=True)(x)
+    dense = functional.max_pool3d(x.dense().clamp(min=0), 3, 1, 1)
+    torch.testing.assert_close(kept.features, at(dense, kept))
+    assert kept.spatial_shape == shape
+    best = spconv.SparseGlobalMaxPool()(x)
+    scenes = [x.features[x.indices[:, 0] == scene] for scene in range(2)]
+    torch.testing.assert_close(best, torch.stack([rows.amax(0) for rows in scenes]))
+    means = spconv.SparseGlobalAvgPool()(x)
+    torch.testing.assert_close(means, torch.stack([rows.mean(0)[0] for rows in scenes]))
+
+
+def test_the_kernel_of_one_tap_reads_its_weight_as_spconv_does():
+    x = cloud(3)
+    for kind in ("SubMConv", "SparseConv"):
+        layer = layer_of(kind, 3, 3, 4, 1)
+        expected = x.features @ layer.weight.reshape(3, 4) + layer.bias
+        torch.testing.assert_close(layer(x).features, expected)
+
+
+@pytest.mark.parametrize(
+    ("layout", "axes"),
+    [("KRSC", (0, 1, 2, 3, 4)), ("RSKC", (1, 2, 3, 0, 4)), ("RSCK", (1, 2, 3, 4, 0))],
+)
+def test_checkpoints_of_other_layouts(layout, axes, monkeypatch):
+    layer = layer_of("SparseConv", 3, 3, 4, (3, 2, 1))
+    saved = {"0.weight": layer.weight.detach().permute(axes), "0.bias": layer.bias.detach()}
+    other = spconv.SparseSequential(spconv.SparseConv3d(3, 4, (3, 2, 1)).double())
+    monkeypatch.setattr(spconv.constants, "SAVED_WEIGHT_LAYOUT", layout)
+    other.load_state_dict(saved)
+    assert torch.equal(other[0].weight, layer.weight)
+    monkeypatch.setattr(spconv.constants, "SAVED_WEIGHT_LAYOUT", "KCRS")
+    with pytest.raises(spconv.SpconvError, match="KCRS"):
+        other.load_state_dict(saved)
+
+
+def numbers(kernel):
+    return {
+        "forward": products._forward,
+        "dgrad": products._data_gradient,
+        "wgrad": products._weight_gradient,
+    }[kernel]
+
+
+@pytest.mark.parametrize("kernel", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_pytorch_multiplies_what_the_kernels_do(kernel, dtype, monkeypatch):
+    x = cloud(3, rows=200)
+    sites = x.sites()
+    strided, _ = sites.reached([3] * 3, [2] * 3, [1] * 3, [1] * 3, [4, 5, 5])
+    for relation in (sites.submanifold([3] * 3, [1] * 3), strided, strided.transpose()):
+        rows = torch.randn(relation.in_rows, 3).to(dtype)
+        grad = torch.randn(relation.out_rows, 4).to(dtype)
+        weight = torch.randn(4, 27, 3).to(dtype)
+        operands = {"forward": (rows, weight), "dgrad": (grad, weight), "wgrad": (rows, grad)}
+        found = numbers(kernel)(*operands[kernel], relation)
+        with monkeypatch.context() as without:
+            without.setattr(products, "natively", lambda: False)
+            expected = numbers(kernel)(*operands[kernel], relation)
+        assert found.dtype == expected.dtype == dtype
+        scale = expected.abs().max().item()
+        limit = {torch.float64: 1e-13, torch.float32: 1e-5}.get(dtype, 1e-2)
+        torch.testing.assert_close(found, expected, rtol=0, atol=limit * scale)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3, 4])
+def test_maps_without_the_kernels(ndim, monkeypatch):
+    x = cloud(ndim)
+    rows, ones = x.indices.numpy(), [1] * ndim
+    cases = [
+        ([3] * ndim, [2] * ndim, ones, ones, False),
+        ([2] * ndim, [2] * ndim, ones, ones, True),
+    ]
+
+    def maps():
+        yield kernel_map.submanifold_map(rows, [3] * ndim, [2] * ndim), rows
+        for kernel, stride, padding, dilation, transposed in cases:
+            shape = [2 * size for size in x.spatial_shape]
+            sizes = kernel, stride, padding, dilation
+            yield kernel_map.reached_map(rows, *sizes, shape, transposed)
+
+    found = list(maps())
+    monkeypatch.setattr(kernel_map.host, "available", lambda: False)
+    for (one, out), (other, expected) in zip(found, maps(), strict=True):
+        assert (out == expected).all()
+        assert torch.equal(one.neighbors, other.neighbors)
+        assert torch.equal(one.backwards, other.backwards)
+
+
+def test_gradients_of_any_order():
+    x = cloud(2, rows=12)
+    relation, _ = x.sites().reached([3] * 2, [2] * 2, [1] * 2, [1] * 2, [7, 7])
+    features = x.features.clone().requires_grad_()
+    weight = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
+
+    def out(features, weight):
+        return products.convolve(features, weight, relation)
+
+    assert torch.autograd.gradcheck(out, (features, weight))
+    assert torch.autograd.gradgradcheck(out, (features, weight))
+
+
+def network():
+    torch.manual_seed(0)
+    net = spconv.SparseSequential(
+        spconv.SubMConv3d(3, 4, 3),
+        nn.BatchNorm1d(4),
+        nn.ReLU(),
+        spconv.SparseConv3d(4, 5, 3, 2, 1, bias=False),
+        spconv.SparseBatchNorm(5),
+        spconv.SparseReLU(),
+        spconv.SubMConv3d(5, 6, 1),
+        nn.BatchNorm1d(6, affine=False),
+        spconv.SubMConv3d(6, 5, 3),
+        nn.ReLU(inplace=True),
+        nn.ReLU(),
+    ).double()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            if module.affine:
+                module.weight.data.normal_()
+                module.bias.data.normal_()
+    return net.eval()
+
+
+def test_what_is_computed_with_a_convolution_changes_nothing():
+    net, x = network(), cloud(3)
+    expected = net(x)
+    kept = x.features.clone()
+    with torch.no_grad():
+        found = net(x)
+    torch.testing.assert_close(found.features, expected.features)
+    assert torch.equal(found.indices, expected.indices)
+    assert torch.equal(x.features, kept)
+    assert not found.features.requires_grad
+
+
+def test_hooks_and_subclasses_are_called():
+    class Twice(nn.ReLU):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    net, x = network(), cloud(3)
+    calls = collections.Counter()
+    for name, module in net.named_children():
+        module.register_forward_hook(lambda *_, name=name: calls.update([name]))
+    with torch.no_grad():
+        net(x)
+    assert calls == dict.fromkeys((str(index) for index in range(11)), 1)
+    net = copy.deepcopy(network())
+    net._modules["2"] = Twice()
+    expected = net(x).features
+    with torch.no_grad():
+        torch.testing.assert_close(net(x).features, expected)
+
+
+def test_maps_are_built_once(monkeypatch):
+    built = []
+    for name in ("submanifold_map", "reached_map"):
+        make = getattr(kernel_map, name)
+        monkeypatch.setattr(
+            f"voxax.torch.spconv.sites.{name}",
+            lambda *args, make=make: built.append(args) or make(*args),
+        )
+    x = cloud(3)
+    convs = [layer_of("SubMConv", 3, 3, 3, 3) for _ in range(3)]
+    downs = [layer_of("SparseConv", 3, 3, 3, 2, 2) for _ in range(2)]
+    y = x
+    for conv in convs:
+        y = conv(y)
+    assert torch.equal(downs[0](y).indices, downs[1](y).indices)
+    assert len(built) == 2
+    y.indices[0, 0] = 1 - y.indices[0, 0]  # another voxel: the maps are not of these any more
+    if len(torch.unique(y.indices, dim=0)) == len(y.indices):
+        convs[0](y)
+        assert len(built) == 3

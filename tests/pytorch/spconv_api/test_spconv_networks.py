@@ -1,0 +1,109 @@
+"""Public networks, their files unmodified, against spconv 2.3.8 on one CPU thread.
+
+Each package runs twice in processes of its own, once with spconv and once with
+``voxax.torch.spconv.install()``, on two real scans, with the same weights: outputs, gradients of
+the input and of every weight. What is stubbed in front of the networks, all for imports that they
+do not need here, stands in ``networks.py``:
+
+- OpenPCDet: the ``__init__`` of its packages, which import CUDA extensions.
+- Pointcept: the same; ``torch_scatter`` (``segment_csr`` in PyTorch), ``timm.layers`` (which needs
+  torchvision), ``torch_geometric.nn.pool.voxel_grid`` (which needs a CUDA or C++ extension),
+  ``pointcept.models.point_prompt_training`` and ``pointcept.engines.hooks``.
+
+SPVCNN of torch-pointcloud is written with torchsparse, not spconv, and is not here.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import networks
+import numpy as np
+import pytest
+import torch
+
+import voxax.io
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+# Occupied cells of a corner of at most 64 x 64 x 40 cells, high enough to be halved four times.
+SCANS = {"room_scan1.pcd": 0.15, "lidar_hdl32e_target.ply": 0.4}
+NAMES = sorted(networks.NETWORKS)
+
+
+@pytest.fixture(scope="module")
+def inputs(scans, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("networks")
+    for name, size in SCANS.items():
+        if not (scans / name).exists():
+            pytest.skip(f"no scan {scans / name}")
+        positions = np.asarray(voxax.io.read(scans / name).positions, np.float64)
+        positions = positions[np.isfinite(positions).all(1)]
+        places = (positions - np.percentile(positions, 1, axis=0)) / size
+        places = places[((places >= 0) & (places < [64, 64, 40])).all(1)]
+        cells = np.floor(places).astype(np.int64)
+        coords, first = np.unique(cells, axis=0, return_index=True)
+        rng = np.random.default_rng(0)
+        order = rng.permutation(len(coords))  # spconv's users do not sort
+        coords, first = coords[order], first[order]
+        inside = places[first] - coords
+        features = np.concatenate([inside, rng.normal(size=inside.shape)], 1)
+        path = folder / f"{Path(name).stem}.npz"
+        np.savez(path, coords=coords, features=features.astype(np.float32))
+    return folder
+
+
+def require(package):
+    if importlib.util.find_spec("spconv") is None:
+        pytest.skip("spconv is not installed: pip install spconv==2.3.8")
+    if package == "torch_pointcloud":
+        if importlib.util.find_spec(package) is None:
+            pytest.skip("torch-pointcloud is not installed: pip install torch-pointcloud==0.0.18")
+        return
+    variable = f"VOXAX_TEST_{package.upper()}"
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} does not name a clone of the repository")
+    if package == "pointcept":
+        for module in ("addict", "torch_geometric"):
+            if importlib.util.find_spec(module) is None:
+                pytest.skip(f"{module} is not installed, which Pointcept imports")
+
+
+def run(folder, by, name):
+    command = [sys.executable, networks.__file__, str(folder), by, name]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_results(inputs, name):
+    require(networks.NETWORKS[name].package)
+    for by in ("spconv", "voxax"):
+        run(inputs, by, name)
+    for scan in sorted(inputs.glob("*.npz")):
+        theirs, ours = (
+            torch.load(inputs / f"{name}.{scan.stem}.{by}.pt", weights_only=True)
+            for by in ("spconv", "voxax")
+        )
+        same_outputs(ours["eval"], theirs["eval"], 1e-4)
+        same_outputs(ours["train"], theirs["train"], 1e-9)
+        assert ours["loss"].item() == pytest.approx(theirs["loss"].item(), rel=1e-9)
+        assert set(ours["grads"]) == set(theirs["grads"])
+        whole = sum(g.square().sum() for g in theirs["grads"].values()).sqrt()
+        for weight, expected in theirs["grads"].items():
+            # A bias before batch norm has no gradient, but for rounding.
+            error = (ours["grads"][weight] - expected).norm()
+            assert error <= 1e-8 * expected.norm() + 1e-12 * whole, (weight, error)
+
+
+def same_outputs(ours, theirs, limit):
+    """Rows too: the order of voxels is spconv's."""
+    assert set(ours) == set(theirs)
+    for name, expected in theirs.items():
+        if expected.is_floating_point():
+            error = (ours[name] - expected).abs().max()
+            assert error <= limit * expected.abs().max(), (name, error)
+        else:
+            assert torch.equal(ours[name], expected), name
