@@ -52,7 +52,9 @@ _share_names(__name__)
 
 
 def __getattr__(name: str) -> object:
-    """Import the checker and the memory prediction when they are first used."""
+    """Import the checker, the memory prediction and the networks when they are first used."""
+    if name == "models":
+        return importlib.import_module("voxax.models")
     package = {"check_static": "voxax.check", "fits": "voxax.predict"}.get(name)
     if package is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

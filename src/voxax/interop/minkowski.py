@@ -27,7 +27,7 @@ def from_minkowski(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a MinkowskiEngine model.
 
@@ -42,7 +42,7 @@ def to_minkowski(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return a MinkowskiEngine state dict with the arrays of ``model``, in NumPy.

@@ -30,8 +30,10 @@ from voxax.nn.modules import (
 Role = Literal["weight", "bias", "mean", "var"]
 Offsets = tuple[tuple[int, ...], ...]
 """Taps of a kernel in a library's order."""
+Axes = Sequence[int] | Literal["reversed"] | None
+"""The peer's spatial axis for each axis of the model."""
 
-_NORMS = (BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm)
+_NORMS = (BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm, nnx.BatchNorm)
 # Roles by the attributes that hold them, in the order of PyTorch's state dicts.
 _CONV_ROLES: dict[Role, str] = {"weight": "weight", "bias": "bias"}
 _LINEAR_ROLES: dict[Role, str] = {"weight": "kernel", "bias": "bias"}
@@ -50,7 +52,7 @@ class LayerWeights:
 
     Attributes:
       path: its attribute path in the model, ``down_blocks.0.1.first.conv``.
-      kind: what it computes.
+      kind: what it computes; ``dense`` convolutions are those of flax, on grids.
       arrays: its variables by role, those that it has.
       spec: the relation of a convolution; None for others.
       is_cross: a convolution with ``kernel_shape="cross"``.
@@ -59,7 +61,7 @@ class LayerWeights:
     """
 
     path: str
-    kind: Literal["conv", "depthwise", "linear", "norm"]
+    kind: Literal["conv", "depthwise", "linear", "norm", "dense", "dense_transposed"]
     arrays: dict[Role, nnx.Variable]
     spec: KernelSpec | None
     is_cross: bool
@@ -95,7 +97,8 @@ class LayerWeights:
 def find_layers(model: nnx.Module) -> list[LayerWeights]:
     """Return the convolutions, linear layers and normalizations of ``model``, as defined.
 
-    A layer that is shared comes once, at the first path that leads to it.
+    Convolutions and batch normalizations of flax on grids are among them. A layer that is shared
+    comes once, at the first path that leads to it.
 
     Raises:
       InputError: a parameter or statistic that belongs to none of these.
@@ -136,6 +139,9 @@ def _layer(node: Any, path: str) -> LayerWeights | None:
         holder = node.linear if isinstance(node, Linear) else node
     elif isinstance(node, _NORMS):
         kind, roles, holder = "norm", _NORM_ROLES, node
+    elif isinstance(node, nnx.Conv | nnx.ConvTranspose):
+        kind = "dense" if isinstance(node, nnx.Conv) else "dense_transposed"
+        roles, holder = _LINEAR_ROLES, node
     else:
         return None
     arrays: dict[Role, nnx.Variable] = {}
@@ -181,10 +187,11 @@ class Peer:
     """State dicts of another library; a subclass describes each one.
 
     Attributes:
-      axes: the peer's spatial axis for each axis of the model; None is the same order.
+      axes: the peer's spatial axis for each axis of the model; None is the same order,
+        ``"reversed"`` the opposite one for layers of any number of axes.
     """
 
-    axes: Sequence[int] | None = None
+    axes: Axes = None
 
     name: ClassVar[str]
     wrappers: ClassVar[Mapping[str, str]] = {}
@@ -213,7 +220,9 @@ class Peer:
                 f"{layer}: {self.name} has no depthwise convolution; use SpatiallySparseConv, or "
                 "leave the layer out"
             )
-        if layer.kind != "norm":
+        if layer.kind in ("dense", "dense_transposed"):
+            found["weight"] = [self._dense_form(layer)]
+        elif layer.kind != "norm":
             found["weight"] = self.weight_forms(layer)
         return found
 
@@ -228,14 +237,41 @@ class Peer:
           InputError: ``axes`` is not a permutation of ``0`` to ``ndim - 1``.
         """
         spec = layer.convolution
-        given = tuple(range(spec.ndim)) if self.axes is None else tuple(self.axes)
-        if sorted(given) != list(range(spec.ndim)):
+        return np.asarray(spec.offsets)[:, np.argsort(self._peer_axes(spec.ndim))]
+
+    def _peer_axes(self, ndim: int) -> tuple[int, ...]:
+        """Return the peer's axis for each of the ``ndim`` axes of the model."""
+        if self.axes == "reversed":
+            return tuple(reversed(range(ndim)))
+        given = tuple(range(ndim)) if self.axes is None else tuple(self.axes)
+        if sorted(given) != list(range(ndim)):
             raise InputError(
-                f"axes={given} must name each of the {spec.ndim} spatial axes once: the peer's "
-                f"axis for each axis of the model, {tuple(reversed(range(spec.ndim)))} where one "
+                f"axes={given} must name each of the {ndim} spatial axes once: the peer's "
+                f"axis for each axis of the model, {tuple(reversed(range(ndim)))} where one "
                 "has x, y, z and the other z, y, x"
             )
-        return np.asarray(spec.offsets)[:, np.argsort(given)]
+        return given
+
+    def _dense_form(self, layer: LayerWeights) -> Form:
+        """Return PyTorch's form of a convolution on a grid, ``[out, in, *k]``; flax's is reversed.
+
+        A transposed one is ``[in, out, *k]``, and flax counts its taps from the other end.
+        """
+        own = layer.shape("weight")
+        ndim = len(own) - 2
+        taps = [int(axis) for axis in np.argsort(self._peer_axes(ndim))]  # ours, in their order
+        mirrored = layer.kind == "dense_transposed"
+        order = [ndim, ndim + 1, *taps] if mirrored else [ndim + 1, ndim, *taps]
+
+        def flipped(x: np.ndarray) -> np.ndarray:
+            return np.flip(x, tuple(range(ndim))) if mirrored else x
+
+        return Form(
+            "weight",
+            tuple(own[axis] for axis in order),
+            lambda x: flipped(x.transpose(np.argsort(order))),
+            lambda x: flipped(x).transpose(order),
+        )
 
     def other_reach(
         self,

@@ -1,23 +1,18 @@
-"""State dicts of any peer into a model and out of it.
-
-Tensors become NumPy arrays without importing their library; PyTorch is needed only to read a
-checkpoint file, and runs nothing that the file holds.
-"""
+"""State dicts of any peer into a model and out of it."""
 
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from flax import nnx
 
-from voxax.errors import FileFormatError, InputError, import_extra
+from voxax.errors import InputError
+from voxax.interop.checkpoint_file import as_numpy, read_checkpoint
 from voxax.interop.peer import Form, LayerWeights, Peer, Role, find_layers
 
 StateDict = Mapping[str, Any] | str | os.PathLike[str]
@@ -26,67 +21,7 @@ Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
 """The peer's name by the path of a layer; None where both are the same."""
 
 # Counters, which no layer here has.
-_IGNORED = ("num_batches_tracked", "max_num_voxels_during_training")
-
-
-def as_numpy(name: str, value: Any) -> np.ndarray:
-    """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
-
-    Raises:
-      InputError: not numbers; names the tensor.
-    """
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # PyTorch gives NumPy none; float32 holds each
-            return value.float().numpy().astype(ml_dtypes.bfloat16)
-        value = value.numpy()
-    array = np.asarray(value)
-    if array.dtype == object or array.dtype.kind in "US":
-        raise InputError(f"{name!r} of the state dict is {type(value).__name__}, not a tensor")
-    return array
-
-
-def read_checkpoint(path: str | os.PathLike[str], key: str | None = None) -> dict[str, np.ndarray]:
-    """Return the state dict in a file that ``torch.save`` wrote, as NumPy arrays.
-
-    Loaded with ``weights_only=True``: a file that would run code is refused.
-
-    Args:
-      path: the file.
-      key: where the file holds more than a state dict, the entry that is one, such as
-        ``"state_dict"`` or ``"model_state"``.
-
-    Raises:
-      MissingExtraError: PyTorch is not installed.
-      FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
-    """
-    torch: Any = import_extra("reading PyTorch checkpoints", "torch", "torch")
-    name = os.fspath(path)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise FileFormatError(
-            f"{name} is no PyTorch file of tensors alone ({str(error).splitlines()[0]}): save "
-            "model.state_dict(), and pass that file"
-        ) from error
-    if key is not None:
-        if not isinstance(content, Mapping) or key not in content:
-            raise FileFormatError(f"{name} has no entry {key!r}; it has {_entries(content)}")
-        content = content[key]
-    if not isinstance(content, Mapping) or not all(map(torch.is_tensor, content.values())):
-        raise FileFormatError(
-            f"{name} is no state dict{'' if key is None else f' at {key!r}'}, it has "
-            f"{_entries(content)}: read_checkpoint(path, key=...) takes the entry that is one"
-        )
-    return {tensor: as_numpy(tensor, value) for tensor, value in content.items()}
-
-
-def _entries(content: object) -> str:
-    if not isinstance(content, Mapping):
-        return type(content).__name__
-    return ", ".join(f"{name!r} ({type(value).__name__})" for name, value in content.items())
+COUNTERS = ("num_batches_tracked", "max_num_voxels_during_training")
 
 
 def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -98,7 +33,7 @@ def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
     groups: dict[str, dict[str, str]] = {}
     for tensor in tensors:
         prefix, _, member = tensor.rpartition(".")
-        if member not in _IGNORED:
+        if member not in COUNTERS:
             groups.setdefault(prefix, {})[member] = tensor
     return groups
 
@@ -239,6 +174,47 @@ def dump(
         for role, form in _choose(layer, prefix, groups[prefix], like, peer).items():
             written[groups[prefix][form.member]] = _on_host(layer, role, form)
     return {name: written[name] for name in like if name in written}
+
+
+def check_names(
+    state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
+) -> None:
+    """Compare all names and shapes of a state dict with those that ``model`` takes.
+
+    Raises:
+      InputError: lists the tensors that are missing, those that no layer takes, and those of
+        another shape.
+    """
+    layers = _layers_of(model, peer)
+    taken: dict[str, list[tuple[int, ...]]] = {}
+    for layer, name in zip(layers, peer_names(layers, names), strict=True):
+        for forms in peer.forms(layer).values():
+            for form in forms:
+                taken.setdefault(f"{name}.{form.member}", []).append(form.shape)
+    given = {name: np.shape(value) for name, value in state_dict.items()}
+    missing = [name for name in taken if name not in given]
+    counters = tuple(f".{counter}" for counter in COUNTERS)
+    unexpected = [name for name in given if name not in taken and not name.endswith(counters)]
+    misshapen = [
+        f"{name} is {list(given[name])} and not {' or '.join(map(str, map(list, shapes[:2])))}"
+        for name, shapes in taken.items()
+        if name in given and given[name] not in shapes
+    ]
+    if missing or unexpected or misshapen:
+        parts = [
+            f"{len(found)} {what}: {_listed(found)}"
+            for what, found in (
+                ("missing", missing),
+                ("unexpected", unexpected),
+                ("of another shape", misshapen),
+            )
+            if found
+        ]
+        raise InputError(
+            f"the {peer.name} state dict is not that of this {type(model).__name__}. "
+            f"{'. '.join(parts)}. Build the model with the sizes of the file (in_channels=, "
+            "num_classes=, ...), or take the network that it belongs to"
+        )
 
 
 def _layers_of(model: nnx.Module, peer: Peer) -> list[LayerWeights]:

@@ -29,7 +29,7 @@ def from_torchsparse(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a TorchSparse model.
 
@@ -43,7 +43,7 @@ def to_torchsparse(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return a TorchSparse state dict with the arrays of ``model``, in NumPy.

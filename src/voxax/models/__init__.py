@@ -1,9 +1,26 @@
-"""Networks. Needs ``pip install "voxax[nn]"``."""
+"""Networks, by class and by name. Needs ``pip install "voxax[nn]"``."""
 
+from voxax.models.bev_backbone import BEVBackbone as BEVBackbone
+from voxax.models.centerpoint import CenterHead as CenterHead
+from voxax.models.centerpoint import CenterPoint as CenterPoint
 from voxax.models.minkunet import ConvNormAct as ConvNormAct
 from voxax.models.minkunet import MinkUNet as MinkUNet
 from voxax.models.minkunet import MinkUNet14 as MinkUNet14
 from voxax.models.minkunet import MinkUNet18 as MinkUNet18
 from voxax.models.minkunet import MinkUNet34 as MinkUNet34
 from voxax.models.minkunet import ResidualBlock as ResidualBlock
+from voxax.models.minkunet import UNet as UNet
+from voxax.models.registry import create as create
+from voxax.models.registry import list as list
+from voxax.models.registry import load as load
+from voxax.models.registry import save as save
+from voxax.models.second import SECOND as SECOND
+from voxax.models.second import AnchorHead as AnchorHead
+from voxax.models.second import AnchorOutput as AnchorOutput
+from voxax.models.spunet import SpUNet as SpUNet
+from voxax.models.voxel_backbone import VoxelBackBone8x as VoxelBackBone8x
+from voxax.models.voxel_backbone import VoxelResBackBone8x as VoxelResBackBone8x
 from voxax.models.voxel_mlp import VoxelMLP as VoxelMLP
+from voxax.models.voxelnext import VoxelNeXt as VoxelNeXt
+from voxax.models.voxelnext import VoxelNeXtBackbone as VoxelNeXtBackbone
+from voxax.models.voxelnext import VoxelNeXtOutput as VoxelNeXtOutput

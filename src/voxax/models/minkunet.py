@@ -6,11 +6,12 @@ Neural Networks", CVPR 2019.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 from flax import nnx
+from flax.core import FrozenDict
 
 from voxax.geometry import Voxels, cat
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
@@ -18,16 +19,26 @@ from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySpars
 
 
 class ConvNormAct(nnx.Module):
-    """Convolution without bias, batch normalization, ReLU."""
+    """Convolution, batch normalization, ReLU.
+
+    Args:
+      in_channels, out_channels, kernel_size, stride, transposed: of the convolution.
+      use_bias: of the convolution; batch normalization takes it away again.
+      norm: arguments of :class:`voxax.nn.modules.BatchNorm`, as ``{"epsilon": 1e-3}``.
+      rngs: streams for the initial weights.
+      **options: of the convolution.
+    """
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int = 3,
-        stride: int = 1,
+        kernel_size: int | Sequence[int] = 3,
+        stride: int | Sequence[int] = 1,
         *,
         transposed: bool = False,
+        use_bias: bool = False,
+        norm: Mapping[str, Any] = FrozenDict(),
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
@@ -37,11 +48,11 @@ class ConvNormAct(nnx.Module):
             kernel_size,
             stride,
             transposed=transposed,
-            use_bias=False,
+            use_bias=use_bias,
             rngs=rngs,
             **options,
         )
-        self.norm = BatchNorm(out_channels)
+        self.norm = BatchNorm(out_channels, **norm)
         self.act = ReLU()
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
@@ -49,22 +60,32 @@ class ConvNormAct(nnx.Module):
 
 
 class ResidualBlock(nnx.Module):
-    """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016)."""
+    """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016).
+
+    Arguments as for :class:`ConvNormAct`. Where the channels differ the shortcut is a linear layer
+    and a batch normalization.
+    """
 
     def __init__(
-        self, in_channels: int, out_channels: int, *, rngs: nnx.Rngs, **options: Any
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        use_bias: bool = False,
+        norm: Mapping[str, Any] = FrozenDict(),
+        rngs: nnx.Rngs,
+        **options: Any,
     ) -> None:
-        self.first = ConvNormAct(in_channels, out_channels, rngs=rngs, **options)
-        self.second = SpatiallySparseConv(
-            out_channels, out_channels, 3, use_bias=False, rngs=rngs, **options
-        )
-        self.norm = BatchNorm(out_channels)
+        common = {"use_bias": use_bias, "rngs": rngs, **options}
+        self.first = ConvNormAct(in_channels, out_channels, norm=norm, **common)
+        self.second = SpatiallySparseConv(out_channels, out_channels, 3, **common)
+        self.norm = BatchNorm(out_channels, **norm)
         self.act = ReLU()
         shortcut: list[nnx.Module] = []
         if in_channels != out_channels:
             dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
             linear = Linear(in_channels, out_channels, use_bias=False, rngs=rngs, **dtypes)
-            shortcut = [linear, BatchNorm(out_channels)]
+            shortcut = [linear, BatchNorm(out_channels, **norm)]
         self.shortcut = Sequential(*shortcut)
 
     def __call__(self, voxels: Voxels) -> Voxels:
@@ -72,7 +93,61 @@ class ResidualBlock(nnx.Module):
         return self.act(residual + self.shortcut(voxels))
 
 
-class MinkUNet(nnx.Module):
+class UNet(nnx.Module):
+    """Stem, levels down by stride 2, levels up onto the skips' voxels, head.
+
+    A subclass makes the layers.
+
+    Attributes:
+      stem: a module on the input's voxels.
+      down, down_blocks: a strided convolution to each level, and the blocks that follow it.
+      up, up_blocks: the same on the way back, deepest level first.
+      head: a module on the input's voxels.
+    """
+
+    stem: Callable[[Voxels], Voxels]
+    down: nnx.List
+    down_blocks: nnx.List
+    up: nnx.List
+    up_blocks: nnx.List
+    head: Callable[[Voxels], Voxels]
+
+    def _make_levels(
+        self, down: Iterable[Stage], up: Iterable[Stage], common: dict[str, Any]
+    ) -> None:
+        def level(stage: Stage, **direction: bool) -> tuple[ConvNormAct, nnx.List]:
+            convolution = ConvNormAct(*stage.convolution, 2, 2, **direction, **common)
+            return convolution, nnx.List([ResidualBlock(*c, **common) for c in stage.blocks])
+
+        self.down, self.down_blocks = map(nnx.List, zip(*map(level, down), strict=True))
+        levels = [level(stage, transposed=True) for stage in up]
+        self.up, self.up_blocks = map(nnx.List, zip(*levels, strict=True))
+
+    def _stem(self, voxels: Voxels) -> Voxels:
+        return self.stem(voxels)
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """Return logits ``[capacity, out_channels]`` on the input's voxels."""
+        with jax.named_scope("stem"):
+            voxels = self._stem(voxels)
+        skips = []
+        for level, (down, residual) in enumerate(zip(self.down, self.down_blocks, strict=True)):
+            with jax.named_scope(f"down{level + 1}"):
+                skips.append(voxels)
+                voxels = down(voxels)
+                for block in residual:
+                    voxels = block(voxels)
+        for up, residual in zip(self.up, self.up_blocks, strict=True):
+            with jax.named_scope(f"up{len(skips)}"):
+                skip = skips.pop()
+                voxels = cat([up(voxels, skip), skip])
+                for block in residual:
+                    voxels = block(voxels)
+        with jax.named_scope("head"):
+            return self.head(voxels)
+
+
+class MinkUNet(UNet):
     """Stem, four levels down by stride 2, four levels up onto the skips' voxels, head.
 
     Args:
@@ -105,37 +180,12 @@ class MinkUNet(nnx.Module):
         stages = minkunet_stages(blocks, planes, stem, width)
         self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **common)
         self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **common)
-
-        def level(stage: Stage, **direction: bool) -> tuple[ConvNormAct, nnx.List]:
-            convolution = ConvNormAct(*stage.convolution, 2, 2, **direction, **common)
-            return convolution, nnx.List([ResidualBlock(*c, **common) for c in stage.blocks])
-
-        down, down_blocks = zip(*map(level, stages.down), strict=True)
-        up, up_blocks = zip(*[level(s, transposed=True) for s in stages.up], strict=True)
-        self.down, self.down_blocks = nnx.List(down), nnx.List(down_blocks)
-        self.up, self.up_blocks = nnx.List(up), nnx.List(up_blocks)
+        self._make_levels(stages.down, stages.up, common)
         dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
         self.head = Linear(stages.head, out_channels, rngs=rngs, **dtypes)
 
-    def __call__(self, voxels: Voxels) -> Voxels:
-        """Return logits ``[capacity, out_channels]`` on the input's voxels."""
-        with jax.named_scope("stem"):
-            voxels = self.stem_second(self.stem(voxels))
-        skips = []
-        for level, (down, residual) in enumerate(zip(self.down, self.down_blocks, strict=True)):
-            with jax.named_scope(f"down{level + 1}"):
-                skips.append(voxels)
-                voxels = down(voxels)
-                for block in residual:
-                    voxels = block(voxels)
-        for level, (up, residual) in enumerate(zip(self.up, self.up_blocks, strict=True)):
-            with jax.named_scope(f"up{4 - level}"):
-                skip = skips.pop()
-                voxels = cat([up(voxels, skip), skip])
-                for block in residual:
-                    voxels = block(voxels)
-        with jax.named_scope("head"):
-            return self.head(voxels)
+    def _stem(self, voxels: Voxels) -> Voxels:
+        return self.stem_second(self.stem(voxels))
 
 
 def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:

@@ -1,0 +1,181 @@
+"""The dense network on the ground plane that detectors have after their sparse backbone.
+
+Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018, after Liu
+et al., "SSD: Single Shot MultiBox Detector", ECCV 2016.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry import Voxels
+from voxax.interop.sources import renaming
+from voxax.models.voxel_backbone import NORM
+from voxax.nn.modules.sparse_convs import he_normal
+
+
+class DenseConvNormAct(nnx.Module):
+    """Convolution on a grid ``[B, X, Y, C]``, batch normalization, ReLU.
+
+    Args:
+      in_channels, out_channels: channels.
+      kernel_size, stride: of both axes.
+      padding: cells of zeros on every side.
+      transposed: ``stride`` cells for one.
+      use_bias: of the convolution; batch normalization takes it away again.
+      norm: arguments of ``nnx.BatchNorm``.
+      rngs: streams for the initial weights.
+      **options: of the convolution: ``dtype``, ``param_dtype``, ``precision``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        stride: int = 1,
+        padding: int = 0,
+        *,
+        transposed: bool = False,
+        use_bias: bool = False,
+        norm: Mapping[str, Any] = NORM,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        make = nnx.ConvTranspose if transposed else nnx.Conv
+        self.conv = make(
+            in_channels,
+            out_channels,
+            (kernel_size, kernel_size),
+            (stride, stride),
+            padding=[(padding, padding)] * 2,
+            use_bias=use_bias,
+            rngs=rngs,
+            **dense_options(options),
+        )
+        # The default variance, a difference of two means, may lose all digits in float32.
+        self.norm = nnx.BatchNorm(out_channels, use_fast_variance=False, rngs=rngs, **norm)
+
+    def __call__(self, grid: jax.Array) -> jax.Array:
+        return jax.nn.relu(self.norm(self.conv(grid)))
+
+
+def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of ``nnx.Conv``: those of sparse layers that it has, and our defaults."""
+    known = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
+    precision = options.get("precision")
+    # Full precision unless something else is asked for, as in sparse layers.
+    return {
+        "kernel_init": he_normal,
+        "precision": "highest" if precision is None else precision,
+        **known,
+    }
+
+
+class BEVBackbone(nnx.Module):
+    """Levels of convolutions, each brought to the size of the first and joined.
+
+    Args:
+      in_channels: of the grid.
+      layers: convolutions of each level after its strided one.
+      strides: of each level.
+      channels: of each level.
+      up_strides: factor back to a common size, by level; a fraction such as 0.5 goes down.
+      up_channels: of each level's part of the result.
+      norm: arguments of every batch normalization.
+      rngs: None means ``nnx.Rngs(0)``.
+      **options: of every convolution: ``dtype``, ``param_dtype``, ``precision``.
+
+    Attributes:
+      out_channels: of the result.
+
+    Raises:
+      InputError: arguments for different numbers of levels; factors that do not lead to one size.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        *,
+        layers: Sequence[int] = (5, 5),
+        strides: Sequence[int] = (1, 2),
+        channels: Sequence[int] = (128, 256),
+        up_strides: Sequence[float] = (1, 2),
+        up_channels: Sequence[int] = (256, 256),
+        norm: Mapping[str, Any] = NORM,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        given = {"layers": layers, "strides": strides, "channels": channels}
+        given |= {"up_strides": up_strides, "up_channels": up_channels}
+        if len({len(value) for value in given.values()}) > 1 or not layers:
+            sizes = ", ".join(f"{len(value)} {name}" for name, value in given.items())
+            raise InputError(f"{sizes}: give one of each for every level")
+        common = {"norm": norm, "rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
+        levels, ups, size = [], [], 1.0
+        scales = set()
+        for number, stride, width, up, up_width in zip(*given.values(), strict=True):
+            level = [DenseConvNormAct(in_channels, width, 3, stride, 1, **common)]
+            level += [DenseConvNormAct(width, width, 3, 1, 1, **common) for _ in range(number)]
+            levels.append(nnx.List(level))
+            step, back = round(max(up, 1 / up)), up >= 1
+            ups.append(DenseConvNormAct(width, up_width, step, step, 0, transposed=back, **common))
+            in_channels, size = width, size * stride
+            scales.add(round(size / up, 6))
+        if len(scales) > 1:
+            raise InputError(
+                f"up_strides={tuple(up_strides)} after strides={tuple(strides)} lead to grids of "
+                f"{len(scales)} sizes: each must undo the strides to one size"
+            )
+        self.levels, self.ups = nnx.List(levels), nnx.List(ups)
+        self.out_channels = sum(up_channels)
+
+    def __call__(self, grid: jax.Array) -> jax.Array:
+        """Return ``[B, X', Y', out_channels]`` from ``[B, X, Y, in_channels]``."""
+        parts = []
+        for number, (level, up) in enumerate(zip(self.levels, self.ups, strict=True)):
+            with jax.named_scope(f"level{number + 1}"):
+                for layer in level:
+                    grid = layer(grid)
+                parts.append(up(grid))
+        return jnp.concatenate(parts, axis=-1)
+
+
+def ground_grid(voxels: Voxels, grid: Sequence[int]) -> jax.Array:
+    """Return voxels as a grid on the ground plane, the heights as channels.
+
+    Args:
+      voxels: of axes x, y, z, ``C`` channels.
+      grid: static cells along x, y, z from 0 on; voxels outside are left out.
+
+    Returns:
+      ``[B, X, Y, C * Z]``, the heights of a channel side by side, lowest first; zero where
+      there is no voxel.
+    """
+    dense = voxels.to_dense(grid)  # [B, X, Y, Z, C]
+    return dense.swapaxes(3, 4).reshape(*dense.shape[:3], -1)
+
+
+def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """Return the names of OpenPCDet and of torch-pointcloud by the path of a layer."""
+
+    def place(found: re.Match[str]) -> str:  # padding comes first, then convolution, norm, ReLU
+        return f"blocks.{found[1]}.{1 + 3 * int(found[2]) + (found[3] == 'norm')}"
+
+    openpcdet = renaming(
+        (r"^levels\.(\d+)\.(\d+)\.(conv|norm)$", place),
+        (r"^ups\.(\d+)\.conv$", r"deblocks.\1.0"),
+        (r"^ups\.(\d+)\.norm$", r"deblocks.\1.1"),
+    )
+    torch_pointcloud = renaming(
+        (r"^levels\.(\d+)\.(\d+)", lambda found: f"blocks.{found[1]}.{int(found[2]) + 1}"),
+        (r"^ups\b", "deblocks"),
+    )
+    return openpcdet, torch_pointcloud

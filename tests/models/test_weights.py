@@ -1,0 +1,206 @@
+"""Checkpoints of published networks: both kinds of files, names of each codebase, bad ones."""
+
+import builtins
+import importlib
+import os
+import sys
+
+import numpy as np
+import pytest
+
+import voxax as vx
+from voxax.interop.checkpoint_file import read_checkpoint, write_checkpoint
+from voxax.interop.sources import weights_of
+from voxax.nn.modules import SubMConv3d
+
+SMALL = {"channels": (4,) * 8, "stem": 4, "stem_kernel_size": 3, "blocks": (1,) * 8}
+SIZES = {"in_channels": 3, "num_classes": 5, **SMALL}
+
+
+def network(seed=0, **options):
+    """A small SpUNet whose arrays are all distinct, statistics too."""
+    rng = np.random.default_rng(seed)
+    model = vx.models.create("spunet-34c", **{**SIZES, **options})
+    for layer in vx.interop.peer.find_layers(model):
+        for variable in layer.arrays.values():
+            shape = variable[...].shape
+            variable.set_value(rng.uniform(0.5, 2, shape).astype(np.float32))
+    return model
+
+
+@pytest.fixture
+def safetensors():
+    return pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def same(a, b):
+    assert set(a) == set(b)
+    for name, value in a.items():
+        np.testing.assert_array_equal(value, b[name])
+
+
+@pytest.mark.parametrize("source", ["pointcept", "torch-pointcloud"])
+def test_safetensors_by_name(safetensors, tmp_path, source):
+    first = network()
+    path = vx.models.save(first, tmp_path / "w.safetensors", source=source)
+    second = vx.models.load("spunet-34c", path, **SIZES)
+    same(weights_of(first), weights_of(second))
+    vx.models.save(second, tmp_path / "again.safetensors", source=source)
+    same(read_checkpoint(path), read_checkpoint(tmp_path / "again.safetensors"))
+
+
+def test_layouts_are_the_codebase_s(safetensors, tmp_path):
+    vx.models.save(network(), tmp_path / "w.safetensors")
+    shapes = {k: v.shape for k, v in read_checkpoint(tmp_path / "w.safetensors").items()}
+    assert shapes["conv_input.0.weight"] == (4, 3, 3, 3, 3)
+    assert shapes["dec.0.block0.proj.0.weight"] == (4, 1, 1, 1, 8)
+    assert shapes["final.weight"] == (5, 1, 1, 1, 4)
+    assert shapes["enc.3.block0.bn2.running_var"] == (4,)
+
+
+@pytest.mark.parametrize("source", ["pointcept", "torch-pointcloud"])
+def test_pytorch_files_with_wrappers(torch, tmp_path, source):
+    """As training programs leave them: nested, prefixed, with counters and NumPy numbers."""
+    first = network()
+    state = {
+        f"module.backbone.{name}": torch.from_numpy(value)
+        for name, value in weights_of(first, source).items()
+    }
+    counters = {
+        name.replace("running_mean", "num_batches_tracked"): torch.tensor(7)
+        for name in state
+        if name.endswith("running_mean")
+    }
+    whole = {"epoch": 3, "state_dict": state | counters, "best": np.float64(0.5)}
+    torch.save(whole, tmp_path / "model.pth")
+    second = vx.models.load(network(1), tmp_path / "model.pth")
+    same(weights_of(first), weights_of(second))
+    assert vx.models.load(second, tmp_path / "model.pth", source=source) is second
+    other = {"pointcept": "torch-pointcloud", "torch-pointcloud": "pointcept"}[source]
+    with pytest.raises(vx.InputError, match=r"has no name of a SpUNet of|\d+ missing: '"):
+        vx.models.load(second, tmp_path / "model.pth", source=other)
+    vx.models.save(second, tmp_path / "back.pth", source=source)
+    back = torch.load(tmp_path / "back.pth", weights_only=True)
+    assert {f"module.backbone.{name}" for name in back} == set(state)
+    assert all(torch.equal(value, state[f"module.backbone.{name}"]) for name, value in back.items())
+
+
+def test_bfloat16(safetensors, torch, tmp_path):
+    arrays = {"a": np.ones((2, 3)).astype("bfloat16"), "b": np.float16([1, 2]), "c": np.int64(3)}
+    for name in ("w.safetensors", "w.pth"):
+        write_checkpoint(tmp_path / name, arrays)
+        read = read_checkpoint(tmp_path / name)
+        assert {k: v.dtype for k, v in read.items()} == {k: v.dtype for k, v in arrays.items()}
+        same(arrays, read)
+
+
+def test_another_class_count_and_other_sizes(safetensors, tmp_path):
+    path = vx.models.save(network(), tmp_path / "w.safetensors")
+    model = network(1, num_classes=7)
+    before = weights_of(model)
+    match = (
+        r"w\.safetensors: the spconv state dict is not that of this SpUNet\. 2 of another shape: "
+        r"'final\.weight is \[5, 1, 1, 1, 4\] and not \[7, 1, 1, 1, 4\].*', 'final\.bias is \[5\].*"
+        r"num_classes="
+    )
+    with pytest.raises(vx.InputError, match=match):
+        vx.models.load(model, path)
+    same(before, weights_of(model))  # nothing was changed
+    with pytest.raises(vx.InputError, match=r"1 of another shape: 'conv_input\.0\.weight is"):
+        vx.models.load(network(in_channels=4), path)
+
+
+def test_missing_and_unexpected_names_are_listed(safetensors, tmp_path):
+    arrays = weights_of(network())
+    del arrays["enc.1.block0.bn1.weight"]
+    arrays["seg_head.weight"] = np.zeros((3, 4), np.float32)
+    write_checkpoint(tmp_path / "w.safetensors", arrays)
+    match = r"1 missing: 'enc\.1\.block0\.bn1\.weight'\. 1 unexpected: 'seg_head\.weight'"
+    with pytest.raises(vx.InputError, match=match):
+        vx.models.load(network(), tmp_path / "w.safetensors")
+
+
+def test_another_network(safetensors, tmp_path):
+    write_checkpoint(tmp_path / "w.safetensors", {"blocks.0.attn.qkv.weight": np.zeros((3, 3))})
+    match = r"no name of a SpUNet of pointcept or torch-pointcloud, but 1 others: 'blocks\.0\.attn"
+    with pytest.raises(vx.InputError, match=match):
+        vx.models.load(network(), tmp_path / "w.safetensors")
+
+
+def test_truncated_files(safetensors, torch, tmp_path):
+    for name in ("w.safetensors", "w.pth"):
+        path = vx.models.save(network(), tmp_path / name)
+        data = path.read_bytes()
+        for size in (0, 7, len(data) // 2, len(data) - 1):
+            path.write_bytes(data[:size])
+            with pytest.raises(vx.FileFormatError, match=name):
+                vx.models.load(network(), path)
+
+
+class Runs:
+    """Execute code when unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made-by-the-file",)
+
+
+def test_a_pickle_that_would_run_code(torch, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": {"conv_input.0.weight": Runs()}}, tmp_path / "w.pth")
+    with pytest.raises(vx.FileFormatError, match="no PyTorch file of tensors alone"):
+        vx.models.load(network(), tmp_path / "w.pth")
+    assert not (tmp_path / "made-by-the-file").exists()
+
+
+def test_bad_arguments(tmp_path, monkeypatch):
+    with pytest.raises(
+        vx.InputError, match=r"load\('spunet-34c', \.\.\.\).*in_channels and num_cl"
+    ):
+        vx.models.load("spunet-34c", tmp_path / "w.pth")
+    with pytest.raises(vx.InputError, match="stem make a network: give its name"):
+        vx.models.load(network(), tmp_path / "w.pth", stem=4)
+    with pytest.raises(vx.InputError, match="unknown source 'mmdet3d'; known: pointcept"):
+        vx.models.save(network(), tmp_path / "w.pth", source="mmdet3d")
+    with pytest.raises(vx.InputError, match="SubMConv3d has no released weights"):
+        vx.models.save(SubMConv3d(1, 1), tmp_path / "w.pth")
+    with pytest.raises(vx.InputError, match="must be hf://owner/name/file"):
+        read_checkpoint("hf://owner")
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+def test_no_such_file(name, tmp_path):
+    pytest.importorskip("safetensors" if "safe" in name else "torch")
+    with pytest.raises(builtins.FileNotFoundError, match=name):
+        vx.models.load(network(), tmp_path / name)
+
+
+def test_absent_packages(tmp_path, monkeypatch):
+    for module in ("safetensors", "safetensors.numpy", "huggingface_hub"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(vx.MissingExtraError, match=r'pip install "voxax\[weights\]"'):
+        read_checkpoint(tmp_path / "w.safetensors")
+    with pytest.raises(vx.MissingExtraError, match=r'pip install "voxax\[hub\]"'):
+        read_checkpoint("hf://owner/name/w.safetensors")
+
+
+def test_a_hub_repository_from_its_cache(safetensors, tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    constants = importlib.import_module("huggingface_hub.constants")
+    first, revision = network(), "0123456789abcdef0123456789abcdef01234567"
+    folder = tmp_path / "models--owner--name"
+    (folder / "snapshots" / revision / "sub").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(revision)
+    vx.models.save(first, folder / "snapshots" / revision / "sub" / "w.safetensors")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for middle in ("", "resolve/main/", f"resolve/{revision}/"):
+        second = vx.models.load(network(1), f"hf://owner/name/{middle}sub/w.safetensors")
+        same(weights_of(first), weights_of(second))
+    with pytest.raises(vx.FileFormatError, match=r"cannot get hf://owner/name/other\.pth: .*"):
+        read_checkpoint("hf://owner/name/other.pth")
