@@ -243,7 +243,8 @@ def _build(
             # A transposed map onto the voxels that the forward map came from: read that
             # one backwards instead of searching again.
             wanted = spec.adjoint().relation
-            known = (m for m in out_geometry.memo.values() if m.spec.relation == wanted)
+            maps = (m for m in out_geometry.memo.values() if isinstance(m, KernelMap))
+            known = (m for m in maps if m.spec.relation == wanted)
             here = _compat.origin(geometry.coords)
             forward = next((m for m in known if m.out_geometry.coords is here), None)
         if forward is not None:

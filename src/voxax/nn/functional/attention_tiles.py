@@ -1,0 +1,214 @@
+"""Exact softmax attention in tiles, the largest arrays there are, forward and backward.
+
+Queries are taken block by block in a loop, whose steps are computed again in the backward pass
+(Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021). Ordinary JAX operations, so
+derivatives of any order exist, on every platform.
+
+Rows attend to rows of the same group. A negative group marks an empty slot, whose query, key and
+value must be finite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from voxax import _compat
+from voxax.geometry.dtypes import wide_fraction
+
+TILE = 1 << 21
+"""Logits of a tile: 8 MiB in float32, which the caches of a CPU hold."""
+
+
+class Side(NamedTuple):
+    """Queries or keys, in ``P`` patches of ``L`` slots.
+
+    Attributes:
+      vectors: ``[P, L, H, d]``.
+      group: ``int32[P, L]``; rows of the same group see each other.
+      cells: ``int32[P, L, D]``, lattice coordinates for the relative table; None without one.
+    """
+
+    vectors: jax.Array
+    group: jax.Array
+    cells: jax.Array | None = None
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("table",),
+    meta_fields=("scale", "precision", "tile"),
+)
+@dataclasses.dataclass(frozen=True)
+class Logits:
+    """How logits follow from queries and keys.
+
+    Attributes:
+      scale: factor on the products; static.
+      precision: of the products; static.
+      table: ``[D, 2 * reach + 1, H]`` or None: the entry of the offset between query and key along
+        each axis is added, offsets beyond the reach counting as the reach.
+      tile: how many of them to compute at once; static.
+    """
+
+    scale: float
+    precision: str
+    table: jax.Array | None = None
+    tile: int = TILE
+
+    def __call__(self, query: Side, key: Side) -> jax.Array:
+        """``[H, Lq, Lk]`` of one patch, in float32 or wider."""
+        wide = wide_fraction(query.vectors.dtype)
+        products = jnp.einsum(
+            "qhd,khd->hqk",
+            query.vectors,
+            key.vectors,
+            precision=self.precision,
+            preferred_element_type=wide,
+        )
+        logits = products * self.scale
+        if self.table is None:
+            return logits
+        assert query.cells is not None
+        assert key.cells is not None
+        reach = self.table.shape[1] // 2
+        for axis in range(self.table.shape[0]):
+            offset = query.cells[:, None, axis] - key.cells[None, :, axis]
+            entry = jnp.clip(offset, -reach, reach) + reach
+            logits = logits + self.table[axis].T.astype(wide)[:, entry]
+        return logits
+
+
+def attend_in_patches(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
+    """Attend inside of each patch: ``[P, Lq, H, d]``, zero for queries without keys.
+
+    Args:
+      query, key: ``P`` patches of ``Lq`` and ``Lk`` slots.
+      value: ``[P, Lk, H, d]``.
+      how: the logits.
+    """
+    patches, length, heads, _ = query.vectors.shape
+    keys = key.group.shape[1]
+    block = min(length, max(16, how.tile // (heads * keys)))
+    blocks = -(-length // block)
+    at_once = max(1, min(patches, how.tile // (heads * block * keys)))
+
+    @jax.checkpoint
+    def tile(query: Side, key: Side, value: jax.Array) -> jax.Array:
+        logits, seen = how(query, key), _sees(query, key)
+        sums = _sums(logits, _largest(logits, seen), seen, value, how.precision)
+        return _normalized(*sums).astype(value.dtype)
+
+    def patch(given: tuple[Side, Side, jax.Array]) -> jax.Array:
+        query, key, value = given
+        if blocks == 1:
+            return tile(query, key, value)
+        parts = jax.tree.map(functools.partial(_split, block=block, blocks=blocks), query)
+        out = jax.lax.map(lambda part: tile(part, key, value), parts)
+        return out.reshape(-1, *out.shape[2:])[:length]
+
+    given = query, key, value
+    if at_once == patches:
+        return jax.vmap(patch)(given)
+    return jax.lax.map(patch, given, batch_size=None if at_once == 1 else at_once)
+
+
+def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
+    """Attend to rows of the same group in all blocks: ``[P, Lq, H, d]``.
+
+    Blocks of keys that share no group with a block of queries are passed over. Arguments as of
+    :func:`attend_in_patches`, but both sides may have patches of another number. Groups must not
+    decrease along the slots, empty ones aside.
+    """
+    length, heads = query.vectors.shape[1:3]
+    wide = wide_fraction(query.vectors.dtype)
+    keys = key, value, *_span(key.group)
+
+    def block(query: Side) -> jax.Array:
+        first, last = _span(query.group)
+
+        def over_keys(step: Callable[..., Any], start: Any) -> Any:
+            @jax.checkpoint
+            def visit(carry: Any, block: Any) -> Any:
+                *block, low, high = block
+                meets = (low <= last) & (high >= first)
+                return jax.lax.cond(meets, lambda c: step(c, *block), lambda c: c, carry)
+
+            start = _compat.vary_alike(query.vectors, *start)[1:]
+            return jax.lax.scan(lambda c, block: (visit(c, block), None), start, keys)[0]
+
+        def greater(carry: Any, key: Side, value: jax.Array) -> Any:
+            del value
+            return (jnp.maximum(carry[0], _largest(how(query, key), _sees(query, key))),)
+
+        def added(carry: Any, key: Side, value: jax.Array) -> Any:
+            sums = _sums(how(query, key), largest, _sees(query, key), value, how.precision)
+            return jax.tree.map(jnp.add, carry, sums)
+
+        # The largest logit only keeps exp in range: the result does not depend on it. With it at
+        # hand both sums are linear in the blocks, so the backward pass keeps none of them.
+        (largest,) = over_keys(greater, [jnp.full((heads, length), _lowest(wide))])
+        shapes = (heads, length), (heads, length, value.shape[-1])
+        sums = over_keys(added, [jnp.zeros(shape, wide) for shape in shapes])
+        return _normalized(*sums).astype(value.dtype)
+
+    return jax.lax.map(block, query)
+
+
+def _lowest(wide: Any) -> jax.Array:
+    # Finite, so that no difference of two is NaN.
+    return jnp.asarray(float(jnp.finfo(wide).min) / 2, wide)
+
+
+def _sees(query: Side, key: Side) -> jax.Array:
+    """``bool[Lq, Lk]``."""
+    mine, theirs = query.group[:, None], key.group[None, :]
+    return (mine == theirs) & (mine >= 0)
+
+
+def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
+    """``[H, Lq]``, of the keys that are seen; the lowest number without any."""
+    logits = jax.lax.stop_gradient(logits)
+    return jnp.max(jnp.where(seen[None], logits, _lowest(logits.dtype)), axis=2)
+
+
+def _sums(
+    logits: jax.Array, largest: jax.Array, seen: jax.Array, value: jax.Array, precision: str
+) -> tuple[jax.Array, jax.Array]:
+    """``(sum of weights [H, Lq], sum of weighted values [H, Lq, d])``."""
+    # Selected before exp as well: an infinite weight would reach the gradient as 0 * inf.
+    below = jnp.where(seen[None], logits - largest[..., None], 0)
+    weights = jnp.where(seen[None], jnp.exp(below), 0)
+    weighted = jnp.einsum(
+        "hqk,khd->hqd",
+        weights.astype(value.dtype),
+        value,
+        precision=precision,
+        preferred_element_type=logits.dtype,
+    )
+    return jnp.sum(weights, axis=2), weighted
+
+
+def _normalized(total: jax.Array, weighted: jax.Array) -> jax.Array:
+    """``[Lq, H, d]``; zero where the total is."""
+    some = total > 0
+    out = weighted / jnp.where(some, total, 1)[..., None]
+    return jnp.where(some[..., None], out, 0).transpose(1, 0, 2)
+
+
+def _span(group: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Lowest and highest group of the slots ``[..., L]`` that are not empty."""
+    none = jnp.iinfo(jnp.int32).max
+    low = jnp.min(jnp.where(group < 0, none, group), axis=-1)
+    return low, jnp.max(group, axis=-1)
+
+
+def _split(x: jax.Array, block: int, blocks: int) -> jax.Array:
+    """``[L, ...]`` to ``[blocks, block, ...]``; what is added is never read."""
+    padding = [(0, block * blocks - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, padding).reshape(blocks, block, *x.shape[1:])

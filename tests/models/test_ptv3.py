@@ -1,0 +1,292 @@
+"""PTv3: parity with torch-pointcloud, padding, plans, checkpoints by block."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import voxax as vx
+from samples import make_voxels
+from voxax.interop import from_spconv
+from voxax.io import read
+from voxax.models import PTv3, PTv3Encoder
+
+SIZES = {
+    "encoder_depths": (2, 2, 2, 3),
+    "encoder_channels": (24, 48, 48, 96),
+    "encoder_num_heads": (2, 4, 4, 8),
+    "strides": (2, 2, 2),
+    "decoder_depths": (2, 1, 2),
+    "decoder_channels": (48, 48, 24),
+    "decoder_num_heads": (4, 4, 2),
+}
+TINY = {
+    "encoder_depths": (1, 2),
+    "encoder_channels": (8, 12),
+    "encoder_num_heads": (2, 2),
+    "strides": (2,),
+    "decoder_depths": (1,),
+    "decoder_channels": (8,),
+    "decoder_num_heads": (2,),
+    "patch_size": 16,
+}
+PATCH = 128
+
+
+@pytest.fixture(scope="module")
+def peer():
+    """torch-pointcloud's module, with the two things that it cannot do here supplied."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("spconv.pytorch", reason="spconv is not installed")
+    module = pytest.importorskip(
+        "torch_pointcloud.models.point_transformer_v3",
+        reason="torch-pointcloud is not installed: pip install torch-pointcloud==0.0.18",
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # spconv's sums are wrong on a CPU with more
+    serialization = __import__("torch_pointcloud.ops.serialization", fromlist=["_"])
+
+    def z_key(x, y, z, b=None, depth=16):  # of ocnn, which is not needed otherwise
+        key = torch.zeros_like(x)
+        for bit in range(depth):
+            for place, axis in enumerate((z, y, x)):
+                key |= ((axis >> bit) & 1) << (3 * bit + place)
+        return key
+
+    serialization.octree_encode = z_key
+    yield module
+    torch.set_num_threads(threads)
+
+
+def biased(conv):
+    """The same convolution with the bias added behind: spconv refuses it on a CPU."""
+    import torch
+
+    class Biased(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias, conv.bias, self.conv = conv.bias, None, conv
+
+        def forward(self, x):
+            y = self.conv(x)
+            return y.replace_feature(y.features + self.bias)
+
+    return Biased()
+
+
+NAMES = [
+    (r"^stem\.layers\.0", "encoder.stem.stem"),
+    (r"^stem\.layers\.1", "encoder.stem.norm.module"),
+    (r"^down\.", "encoder.blocks."),
+    (r"^up\.", "decoder.blocks."),
+    (r"(encoder.*)\.enter\.", r"\1.downsample."),
+    (r"(decoder.*)\.enter\.", r"\1.upsample."),
+    (r"\.after_skip\.layers\.0", ".norm_skip.module"),
+    (r"\.after\.layers\.0", ".norm.module"),
+    (r"\.cpe\.", ".cpe_"),
+    (r"\.mlp\.first", ".mlp.0"),
+    (r"\.mlp\.second", ".mlp.3"),
+]
+
+
+def peer_name(path, norm="batch"):
+    for pattern, name in NAMES:
+        path = re.sub(pattern, name, path)
+    return path if norm == "batch" else path.replace(".module", "")
+
+
+def both(peer, **options):
+    """The same network of both libraries, in evaluation, with the same random weights."""
+    import torch
+
+    torch.manual_seed(0)
+    theirs = {
+        "serialization_orders": ("z", "z-trans", "hilbert", "hilbert-trans"),
+        "shuffle_serialization_orders": False,
+        "encoder_patch_size": (PATCH,) * 4,
+        "decoder_patch_size": (PATCH,) * 3,
+        "use_flash_attn": False,
+        "norm_kwargs": {"eps": 1e-3, "momentum": 0.01},
+    }
+    norm = options.get("norm", "batch")
+    if norm == "layer":
+        theirs |= {
+            "norm": "layer_norm",
+            "norm_kwargs": {"mode": "node"},
+            "pooling": "grid",
+            "stem_type": "linear",
+        }
+    sizes = {k: v for k, v in SIZES.items() if k != "patch_size"}
+    relative = options.get("position") == "relative"
+    theirs |= {"attn_kind": "rpe"} if relative else {}
+    theirs |= {"legacy": True} if options.get("legacy") else {}
+    network = peer.PointTransformerV3Segmentation(4, 9, **theirs, **sizes).eval()
+    for name, buffer in network.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.copy_(0.1 * torch.randn_like(buffer))
+        if name.endswith("running_var"):
+            buffer.copy_(torch.rand_like(buffer) + 0.5)
+    ours = PTv3(4, 9, shuffle_orders=False, patch_size=PATCH, fill="cycle", **SIZES, **options)
+    weights = {name: value.detach().numpy() for name, value in network.state_dict().items()}
+    tables = {name: weights.pop(name) for name in list(weights) if name.endswith("rpe_table")}
+    kept = []
+    for stages, place in ((ours.down, "encoder"), (ours.up, "decoder")):
+        for (i, stage), j in ((x, j) for x in enumerate(stages) for j in range(len(x[1].blocks))):
+            attn = stage.blocks[j].attn
+            if attn.table is not None:
+                table = tables.pop(f"{place}.blocks.{i}.blocks.{j}.attn.rpe.rpe_table")
+                kept.append((attn, nnx.Param(jnp.asarray(table.reshape(attn.table[...].shape)))))
+                attn.table = None  # which from_spconv does not know
+    assert not tables
+    from_spconv(weights, ours, names=lambda path: peer_name(path, norm))
+    for attn, table in kept:
+        attn.table = table
+    for module in list(network.modules()):
+        if hasattr(module, "cpe_conv"):
+            module.cpe_conv = biased(module.cpe_conv)
+    ours.eval()
+    return network, ours
+
+
+SCANS = {"room_scan1.pcd": 0.15, "lidar_hdl32e_target.ply": 0.6}
+
+
+def cells_of(scans, name):
+    positions = np.asarray(read(scans / name).positions)
+    positions = positions[np.isfinite(positions).all(axis=1)]
+    return np.unique(
+        np.floor((positions - positions.min(0)) / SCANS[name]).astype(np.int64), axis=0
+    )
+
+
+def run(model, voxels):
+    graph, state = nnx.split(model)
+    return jax.jit(lambda s, v: nnx.merge(graph, s)(v))(state, voxels)
+
+
+VARIANTS = {
+    "first version": {},
+    "published weights": {"legacy": True, "position": "relative"},
+    "sonata": {
+        "norm": "layer",
+        "norm_epsilon": 1e-5,
+        "stem": "linear",
+        "positional_skip": False,
+    },
+}
+
+
+@pytest.mark.slow  # compiling takes half a minute
+@pytest.mark.parametrize("scan", SCANS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parity_on_real_scans(peer, scans, scan, variant):
+    """Same weights, same numbers: encoder and decoder, to 1e-4 of the largest value."""
+    import torch
+
+    if variant != "first version" and scan != "room_scan1.pcd":
+        pytest.skip("one scan is enough for the variants")
+    network, ours = both(peer, **VARIANTS[variant])
+    cells = cells_of(scans, scan)
+    assert len(cells) > 3000
+    features = np.random.default_rng(0).normal(size=(len(cells), 4)).astype(np.float32)
+    scene = torch.zeros(len(cells), dtype=torch.long)
+    with torch.no_grad():
+        want = network(torch.from_numpy(features), torch.from_numpy(cells), scene).numpy()
+    voxels = vx.Voxels.from_coords(np.insert(cells, 0, 0, axis=1).astype(np.int32), features)
+    out = run(ours, vx.plan(ours, voxels))
+    assert int(out.num_dropped) == 0
+    got = out.valid_features()
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+ROWS = np.random.default_rng(0).permutation(np.indices((2, 6, 6, 6)).reshape(4, -1).T)[:150]
+
+
+def tiny(**options):
+    return PTv3(3, 5, rngs=nnx.Rngs(0), **{**TINY, **options})
+
+
+def gradients(model, voxels):
+    graph, state = nnx.split(model)
+
+    @jax.jit
+    def of(state, voxels):
+        def loss(state):
+            return jnp.sum(jnp.sin(nnx.merge(graph, state)(voxels).features))
+
+        return jax.value_and_grad(loss, allow_int=True)(state)
+
+    value, grads = of(state, voxels)
+    return value, [g for g in jax.tree.leaves(grads) if jnp.issubdtype(g.dtype, jnp.floating)]
+
+
+def test_padding_is_inert():
+    voxels = make_voxels(ROWS, 3, capacity=192)
+    poisoned = vx.Voxels(
+        voxels.geometry, jnp.where(voxels.valid[:, None], voxels.features, jnp.nan)
+    )
+    model = tiny(drop_path=0.0, shuffle_orders=False)
+    clean, dirty = gradients(model, voxels), gradients(model, poisoned)
+    for a, b in zip(jax.tree.leaves(clean), jax.tree.leaves(dirty), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_recomputed_blocks_give_the_same_gradients():
+    voxels = make_voxels(ROWS, 3, capacity=192)
+    options = {"drop_path": 0.5, "position": "relative"}  # random: streams must agree too
+    plain, again = (gradients(tiny(remat=r, **options), voxels) for r in (False, True))
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_planned_voxels_give_the_same():
+    voxels = make_voxels(ROWS, 3, capacity=192)
+    model = tiny()
+    model.eval()
+    planned = vx.plan(model, voxels)
+    out = run(model, planned)
+    np.testing.assert_allclose(out.features, run(model, voxels).features, atol=1e-5)
+    assert planned.geometry.attached.levels[-1].capacity < 192
+
+
+def test_the_encoder_alone_ends_at_the_coarsest_level():
+    voxels = make_voxels(ROWS, 9, capacity=192)
+    model = PTv3Encoder(size="tiny", patch_size=16)
+    model.eval()
+    out = run(model, voxels)
+    assert out.stride == (16, 16, 16)
+    assert out.num_channels == 256
+
+
+def test_half_precision_and_rotary_positions():
+    voxels = make_voxels(ROWS, 3, capacity=192)
+    wide = {"encoder_channels": (12, 12), "decoder_channels": (12,), "position": "rotary"}
+    model = tiny(dtype=jnp.bfloat16, **wide)
+    model.eval()
+    out = run(model, voxels)
+    assert out.features.dtype == jnp.bfloat16
+    exact = tiny(**wide)
+    exact.eval()
+    want = run(exact, voxels).valid_features()
+    assert np.abs(np.float32(out.valid_features()) - want).max() < 0.1 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strides": (2, 2)}, r"strides=\(2, 2\) has 2 entries: expected 1"),
+        ({"decoder_channels": ()}, r"decoder_channels=\(\) has 0 entries: expected 1"),
+        ({"encoder_num_heads": (2, 5)}, "num_heads=5 must divide channels=12"),
+        ({"position": "learned"}, "unknown position 'learned'; known: none, relative, rotary"),
+        ({"stem": "mlp"}, "unknown stem"),
+        ({"norm": "group"}, "unknown norm"),
+        ({"patch_size": 0}, "patch_size 0 must be an integer of at least 1"),
+        ({"position": "rotary"}, "a head of 4 channels cannot be turned along 3 axes"),
+    ],
+)
+def test_bad_input(options, message):
+    with pytest.raises(vx.InputError, match=message):
+        tiny(**options)
