@@ -1,7 +1,5 @@
 """PTv3: parity with torch-pointcloud, padding, plans, checkpoints by block."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ from flax import nnx
 import voxax as vx
 from samples import make_voxels
 from voxax.interop import from_spconv
+from voxax.interop.sources import weights_of
 from voxax.io import read
 from voxax.models import PTv3, PTv3Encoder
 
@@ -77,27 +76,6 @@ def biased(conv):
     return Biased()
 
 
-NAMES = [
-    (r"^stem\.layers\.0", "encoder.stem.stem"),
-    (r"^stem\.layers\.1", "encoder.stem.norm.module"),
-    (r"^down\.", "encoder.blocks."),
-    (r"^up\.", "decoder.blocks."),
-    (r"(encoder.*)\.enter\.", r"\1.downsample."),
-    (r"(decoder.*)\.enter\.", r"\1.upsample."),
-    (r"\.after_skip\.layers\.0", ".norm_skip.module"),
-    (r"\.after\.layers\.0", ".norm.module"),
-    (r"\.cpe\.", ".cpe_"),
-    (r"\.mlp\.first", ".mlp.0"),
-    (r"\.mlp\.second", ".mlp.3"),
-]
-
-
-def peer_name(path, norm="batch"):
-    for pattern, name in NAMES:
-        path = re.sub(pattern, name, path)
-    return path if norm == "batch" else path.replace(".module", "")
-
-
 def both(peer, **options):
     """The same network of both libraries, in evaluation, with the same random weights."""
     import torch
@@ -131,19 +109,8 @@ def both(peer, **options):
             buffer.copy_(torch.rand_like(buffer) + 0.5)
     ours = PTv3(4, 9, shuffle_orders=False, patch_size=PATCH, fill="cycle", **SIZES, **options)
     weights = {name: value.detach().numpy() for name, value in network.state_dict().items()}
-    tables = {name: weights.pop(name) for name in list(weights) if name.endswith("rpe_table")}
-    kept = []
-    for stages, place in ((ours.down, "encoder"), (ours.up, "decoder")):
-        for (i, stage), j in ((x, j) for x in enumerate(stages) for j in range(len(x[1].blocks))):
-            attn = stage.blocks[j].attn
-            if attn.table is not None:
-                table = tables.pop(f"{place}.blocks.{i}.blocks.{j}.attn.rpe.rpe_table")
-                kept.append((attn, nnx.Param(jnp.asarray(table.reshape(attn.table[...].shape)))))
-                attn.table = None  # which from_spconv does not know
-    assert not tables
-    from_spconv(weights, ours, names=lambda path: peer_name(path, norm))
-    for attn, table in kept:
-        attn.table = table
+    form = ours.sources()["torch-pointcloud"]
+    from_spconv(weights, ours, names=form.rename)
     for module in list(network.modules()):
         if hasattr(module, "cpe_conv"):
             module.cpe_conv = biased(module.cpe_conv)
@@ -272,6 +239,47 @@ def test_half_precision_and_rotary_positions():
     exact.eval()
     want = run(exact, voxels).valid_features()
     assert np.abs(np.float32(out.valid_features()) - want).max() < 0.1 * np.abs(want).max()
+
+
+def test_names_of_the_published_checkpoints():
+    model = tiny(
+        position="relative",
+        encoder_depths=(1, 1, 2),
+        encoder_channels=(8, 12, 12),
+        encoder_num_heads=(2, 2, 2),
+        strides=(2, 2),
+        decoder_depths=(3, 1),
+        decoder_channels=(8, 8),
+        decoder_num_heads=(2, 2),
+        remat=True,
+    )
+    assert [len(stage.blocks) for stage in model.up] == [3, 1]
+    shapes = {name: value.shape for name, value in weights_of(model, "pointcept").items()}
+    reach = model.down[0].blocks[0].block.attn.relative.reach
+    expected = {
+        "backbone.embedding.stem.conv.weight": (8, 5, 5, 5, 3),
+        "backbone.embedding.stem.norm.running_var": (8,),
+        "backbone.enc.enc2.down.proj.weight": (12, 12),
+        "backbone.enc.enc2.down.norm.0.bias": (12,),
+        "backbone.enc.enc2.block1.cpe.0.weight": (12, 3, 3, 3, 12),
+        "backbone.enc.enc2.block1.cpe.1.bias": (12,),
+        "backbone.enc.enc2.block1.cpe.2.weight": (12,),
+        "backbone.enc.enc0.block0.norm2.0.weight": (8,),
+        "backbone.enc.enc0.block0.attn.rpe.rpe_table": (3 * (2 * reach + 1), 2),
+        "backbone.enc.enc0.block0.attn.qkv.weight": (24, 8),
+        "backbone.enc.enc0.block0.mlp.0.fc1.weight": (32, 8),
+        "backbone.dec.dec1.block2.mlp.0.fc2.bias": (8,),
+        "backbone.dec.dec0.up.proj.0.weight": (8, 8),
+        "backbone.dec.dec1.up.proj_skip.1.running_mean": (8,),
+        "seg_head.weight": (5, 8),
+    }
+    assert {name: shapes.get(name) for name in expected} == expected
+    assert len(shapes) == len(weights_of(model, "torch-pointcloud"))
+
+
+def test_the_network_by_name():
+    model = vx.models.create("ptv3-base", in_channels=3, num_classes=5, **TINY)
+    assert isinstance(model, PTv3)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from voxax.nn.modules import (
     InstanceNorm,
     LayerNorm,
     Linear,
+    RelativeTable,
     RMSNorm,
     SpatiallySparseConv,
     SpatiallySparseDepthwiseConv,
@@ -61,7 +62,7 @@ class LayerWeights:
     """
 
     path: str
-    kind: Literal["conv", "depthwise", "linear", "norm", "dense", "dense_transposed"]
+    kind: Literal["conv", "depthwise", "linear", "norm", "table", "dense", "dense_transposed"]
     arrays: dict[Role, nnx.Variable]
     spec: KernelSpec | None
     is_cross: bool
@@ -97,8 +98,8 @@ class LayerWeights:
 def find_layers(model: nnx.Module) -> list[LayerWeights]:
     """Return the convolutions, linear layers and normalizations of ``model``, as defined.
 
-    Convolutions and batch normalizations of flax on grids are among them. A layer that is shared
-    comes once, at the first path that leads to it.
+    Convolutions and batch normalizations of flax on grids are among them, and relative tables. A
+    layer that is shared comes once, at the first path that leads to it.
 
     Raises:
       InputError: a parameter or statistic that belongs to none of these.
@@ -139,6 +140,8 @@ def _layer(node: Any, path: str) -> LayerWeights | None:
         holder = node.linear if isinstance(node, Linear) else node
     elif isinstance(node, _NORMS):
         kind, roles, holder = "norm", _NORM_ROLES, node
+    elif isinstance(node, RelativeTable):
+        kind, roles, holder = "table", _CONV_ROLES, node
     elif isinstance(node, nnx.Conv | nnx.ConvTranspose):
         kind = "dense" if isinstance(node, nnx.Conv) else "dense_transposed"
         roles, holder = _LINEAR_ROLES, node
@@ -222,6 +225,9 @@ class Peer:
             )
         if layer.kind in ("dense", "dense_transposed"):
             found["weight"] = [self._dense_form(layer)]
+        elif layer.kind == "table":  # the name and the shape are Pointcept's
+            axes, offsets, heads = own = layer.shape("weight")
+            found["weight"] = [reshaped("rpe_table", (axes * offsets, heads), own)]
         elif layer.kind != "norm":
             found["weight"] = self.weight_forms(layer)
         return found

@@ -10,6 +10,11 @@ from voxax.models.minkunet import MinkUNet18 as MinkUNet18
 from voxax.models.minkunet import MinkUNet34 as MinkUNet34
 from voxax.models.minkunet import ResidualBlock as ResidualBlock
 from voxax.models.minkunet import UNet as UNet
+from voxax.models.ptv3 import PTv3 as PTv3
+from voxax.models.ptv3 import PTv3Base as PTv3Base
+from voxax.models.ptv3 import PTv3Block as PTv3Block
+from voxax.models.ptv3 import PTv3Encoder as PTv3Encoder
+from voxax.models.ptv3 import PTv3Stage as PTv3Stage
 from voxax.models.registry import create as create
 from voxax.models.registry import list as list
 from voxax.models.registry import load as load
@@ -20,11 +25,6 @@ from voxax.models.second import AnchorOutput as AnchorOutput
 from voxax.models.spunet import SpUNet as SpUNet
 from voxax.models.voxel_backbone import VoxelBackBone8x as VoxelBackBone8x
 from voxax.models.voxel_backbone import VoxelResBackBone8x as VoxelResBackBone8x
-from voxax.models.ptv3 import PTv3 as PTv3
-from voxax.models.ptv3 import PTv3Base as PTv3Base
-from voxax.models.ptv3 import PTv3Block as PTv3Block
-from voxax.models.ptv3 import PTv3Encoder as PTv3Encoder
-from voxax.models.ptv3 import PTv3Stage as PTv3Stage
 from voxax.models.voxel_mlp import VoxelMLP as VoxelMLP
 from voxax.models.voxelnext import VoxelNeXt as VoxelNeXt
 from voxax.models.voxelnext import VoxelNeXtBackbone as VoxelNeXtBackbone

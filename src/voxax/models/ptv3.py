@@ -9,6 +9,7 @@ Spatial Representations", NeurIPS 2025).
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from flax import nnx
 from voxax.errors import InputError, check_known
 from voxax.geometry import CurveOrder, Voxels
 from voxax.geometry.patches import Fill
+from voxax.interop.sources import Source, renaming
+from voxax.interop.spconv import Spconv
 from voxax.nn.functional.attention import SerialOrder
 from voxax.nn.functional.flash_attention import Implementation
 from voxax.nn.modules import (
@@ -172,7 +175,7 @@ class PTv3(nnx.Module):
       norm_epsilon, norm_momentum: of that norm.
       positional_skip: after an unpooling, the first position encoding reads the skip connection
         alone, as with the serialized pooling of the first version; False reads the sum (Sonata).
-      fill: see :func:`voxax.geometry.cut_patches`.
+      fill: see :func:`voxax.cut_patches`.
       legacy: as in :class:`PTv3Block`; published weights of the first version need it.
       remat: compute each block again in the backward pass.
       implementation: of the attention.
@@ -284,6 +287,7 @@ class PTv3(nnx.Module):
             if stem == "linear"
             else SubMConv(in_channels, width, 5, ndim=ndim, use_bias=False, **kinds, **conv)
         )
+        self.stem_name, self.norm = stem, norm
         self.stem = Sequential(embedding, normalized(width), after["activation"])
         rates = _rates(drop_path, encoder_depths)
         stages = [stage(None, width, encoder_num_heads[0], rates[0])]
@@ -295,7 +299,7 @@ class PTv3(nnx.Module):
         self.down = nnx.List(stages)
 
         stages = []
-        rates = _rates(drop_path, decoder_depths)[::-1]
+        rates = _rates(drop_path, decoder_depths[::-1])[::-1]
         for level, channels in enumerate(decoder_channels):
             skip, stride = encoder_channels[-2 - level], strides[-1 - level]
             unpool = GridUnpool(width, skip, channels, stride, **after, **kinds)
@@ -303,6 +307,54 @@ class PTv3(nnx.Module):
             width = channels
         self.up = nnx.List(stages)
         self.head = nnx.data(Linear(width, out_channels, **kinds) if out_channels else None)
+
+    def sources(self) -> dict[str, Source]:
+        """Return how Pointcept and torch-pointcloud store it."""
+        last = len(self.up) - 1
+        whole = self.head is not None
+
+        def decoder(found: re.Match[str]) -> str:  # Pointcept counts levels from the finest
+            return f"dec.dec{last - int(found[1])}"
+
+        shared = ((r"(\.blocks\.\d+)\.block\b", r"\1"), (r"\.relative$", ".rpe"))
+        pointcept = renaming(
+            *shared,
+            (r"^stem\.layers\.0$", "embedding.stem." + self.stem_name),
+            (r"^stem\.layers\.1$", "embedding.stem.norm"),
+            (r"^down\.(\d+)", r"enc.enc\1"),
+            (r"^up\.(\d+)", decoder),
+            (r"^(enc.*)\.enter\.proj$", r"\1.down.proj"),
+            (r"^(enc.*)\.enter\.after\.layers\.0$", r"\1.down.norm.0"),
+            (r"^(dec.*)\.enter\.(proj\w*)$", r"\1.up.\2.0"),
+            (r"^(dec.*)\.enter\.after(\w*)\.layers\.0$", r"\1.up.proj\2.1"),
+            (r"\.blocks\.(\d+)", r".block\1"),
+            (r"\.cpe\.conv$", ".cpe.0"),
+            (r"\.cpe\.proj$", ".cpe.1"),
+            (r"\.cpe\.norm$", ".cpe.2"),
+            (r"\.(norm\d)$", r".\1.0"),
+            (r"\.mlp\.first$", ".mlp.0.fc1"),
+            (r"\.mlp\.second$", ".mlp.0.fc2"),
+            *(((r"^(?!head)", "backbone."), (r"^head$", "seg_head")) if whole else ()),
+        )
+        after = ".norm.module" if self.norm == "batch" else ".norm"
+        torch_pointcloud = renaming(
+            *shared,
+            (r"^stem\.layers\.0$", "stem.stem"),
+            (r"^stem\.layers\.1$", "stem" + after),
+            (r"^(down.*)\.enter\.", r"\1.downsample."),
+            (r"^(up.*)\.enter\.", r"\1.upsample."),
+            (r"\.after(\w*)\.layers\.0$", after.replace("norm", r"norm\1")),
+            (r"\.cpe\.", ".cpe_"),
+            (r"\.mlp\.first$", ".mlp.0"),
+            (r"\.mlp\.second$", ".mlp.3"),
+            (r"^up\.", "decoder.blocks."),
+            (r"^down\.", "blocks."),
+            *(((r"^(?=stem|blocks)", "encoder."),) if whole else ()),
+        )
+        return {
+            "pointcept": Source(Spconv(), pointcept),
+            "torch-pointcloud": Source(Spconv(), torch_pointcloud),
+        }
 
     def __call__(self, voxels: Voxels) -> Voxels:
         """Return logits ``[capacity, out_channels]`` on the input's voxels.

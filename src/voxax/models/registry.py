@@ -16,6 +16,7 @@ from voxax.interop.checkpoint_file import Location, write_checkpoint
 from voxax.interop.sources import load_weights, weights_of
 from voxax.models.centerpoint import CenterPoint
 from voxax.models.minkunet import MinkUNet
+from voxax.models.ptv3 import PTv3
 from voxax.models.second import SECOND
 from voxax.models.spunet import SpUNet
 from voxax.models.voxelnext import VoxelNeXt
@@ -33,6 +34,7 @@ VARIANTS: Mapping[str, Build] = {
     "minkunet-14": partial(MinkUNet, blocks=BLOCKS[14]),
     "minkunet-18": partial(MinkUNet, blocks=BLOCKS[18]),
     "minkunet-34": partial(MinkUNet, blocks=BLOCKS[34]),
+    "ptv3-base": PTv3,
     "second": SECOND,
     "second-residual": partial(SECOND, residual=True),
     "spunet-14": partial(SpUNet, blocks=BLOCKS[14]),

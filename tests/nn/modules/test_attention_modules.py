@@ -53,7 +53,7 @@ def test_module_is_the_function_between_linear_layers(kind):
     packed = packed.replace_features(jnp.concatenate([*turned, v], 1).reshape(packed.capacity, -1))
     joined = jnp.concatenate([part.reshape(-1, CHANNELS) for part in (*turned, v)], axis=1)
     packed = packed.replace_features(joined)
-    want = layer.proj(function(packed, table=layer.table[...], scale=0.3))
+    want = layer.proj(function(packed, table=layer.relative.weight[...], scale=0.3))
     np.testing.assert_allclose(layer(x).features, want.features, atol=1e-6)
 
 

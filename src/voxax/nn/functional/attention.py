@@ -96,7 +96,7 @@ def serialized_attention(
       patch_size: rows of a patch.
       order: the curve, or the rows' order itself.
       fill: what stands in the rest of a scene's last patch, see
-        :func:`voxax.geometry.cut_patches`.
+        :func:`voxax.cut_patches`.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(C / H)``.
       table: ``[D, 2 * reach + 1, H]`` or None. Its entry for the offset in cells, of the query from
         the key along each axis, is added to the logits; offsets beyond the reach count as the
@@ -141,8 +141,8 @@ def window_attention(
     Args:
       voxels: ``3 * C`` channels: query, key, value.
       num_heads: H, divides C.
-      windows: from :func:`voxax.geometry.cubic_windows` or
-        :func:`voxax.geometry.cylindrical_windows`, of these voxels.
+      windows: from :func:`voxax.cubic_windows` or
+        :func:`voxax.cylindrical_windows`, of these voxels.
       scale, table, precision: as in :func:`serialized_attention`; ``[D, 2 * reach + 1, H]``.
 
     Returns:

@@ -29,12 +29,14 @@ def rotary_embedding(x: jax.Array, positions: jax.Array, base: float = 10.0) -> 
       ``[N, H, d]`` in the dtype of ``x``, computed in at least float32.
 
     Raises:
-      InputError: shapes that do not fit, channels that cannot be cut, or a base that is not
+      InputError: shapes that do not fit, integers, channels that cannot be cut, or a base that is not
         positive.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021; along
     the axes of space, "Utonia: Toward One Encoder for All Point Clouds", arXiv 2603.03283.
     """
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise InputError(f"rotary_embedding of {x.dtype}: convert it to floats")
     check_rotary(x.shape[-1], positions.shape[-1], base)
     if x.ndim != 3 or positions.ndim != 2 or x.shape[0] != positions.shape[0]:
         raise InputError(

@@ -14,6 +14,7 @@ from voxax.nn.modules.attention import MLP as MLP
 from voxax.nn.modules.attention import ConditionalPosition as ConditionalPosition
 from voxax.nn.modules.attention import CrossAttention as CrossAttention
 from voxax.nn.modules.attention import CylinderAttention as CylinderAttention
+from voxax.nn.modules.attention import RelativeTable as RelativeTable
 from voxax.nn.modules.attention import SceneAttention as SceneAttention
 from voxax.nn.modules.attention import SerializedAttention as SerializedAttention
 from voxax.nn.modules.attention import SerialOrders as SerialOrders

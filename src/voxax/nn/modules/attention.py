@@ -30,6 +30,39 @@ from voxax.nn.modules.pointwise import GELU, Dropout, Linear
 from voxax.nn.modules.sparse_convs import SubMConv
 
 
+class RelativeTable(nnx.Module):
+    """Learned logits by the offset between two cells along each axis, and by head.
+
+    Args:
+      num_heads: H.
+      reach: offsets beyond it count as the reach.
+      ndim: spatial axes D.
+      param_dtype: dtype the table is kept in.
+      rngs: None means ``nnx.Rngs(0)``.
+
+    Attributes:
+      weight: ``[D, 2 * reach + 1, H]``.
+
+    Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        reach: int,
+        *,
+        ndim: int = 3,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        check_length("relative_reach", reach)
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        shape = (ndim, 2 * reach + 1, num_heads)
+        draw = jax.nn.initializers.truncated_normal(0.02)
+        self.weight = nnx.Param(draw(rngs.params(), shape, param_dtype))
+        self.reach = reach
+
+
 class _Heads(nnx.Module):
     """Hold what the attention modules share.
 
@@ -72,12 +105,11 @@ class _Heads(nnx.Module):
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
         self.qkv = Linear(channels, 3 * channels, use_bias=qkv_bias, rngs=rngs, **kinds)
         self.proj = Linear(channels, channels, rngs=rngs, **kinds)
-        self.table = None
+        table = None
         if relative_reach is not None:
-            check_length("relative_reach", relative_reach)
-            shape = (ndim, 2 * relative_reach + 1, num_heads)
-            table = jax.nn.initializers.truncated_normal(0.02)(rngs.params(), shape, param_dtype)
-            self.table = nnx.Param(table)
+            given: dict[str, Any] = {"ndim": ndim, "param_dtype": param_dtype, "rngs": rngs}
+            table = RelativeTable(num_heads, relative_reach, **given)
+        self.relative = nnx.data(table)
         self.dropout = Dropout(dropout, rngs=rngs if dropout else None)
         self.channels, self.num_heads, self.scale = channels, num_heads, scale
         self.rotary_base, self.precision = rotary_base, precision
@@ -100,7 +132,7 @@ class _Heads(nnx.Module):
         return packed.map(turn)
 
     def _options(self) -> dict[str, Any]:
-        table = None if self.table is None else self.table[...]
+        table = None if self.relative is None else self.relative.weight[...]
         return {"scale": self.scale, "table": table, "precision": self.precision}
 
     def _mixed(self, attended: Voxels) -> Voxels:
@@ -151,7 +183,7 @@ class SerializedAttention(_Heads):
 
 
 class WindowAttention(_Heads):
-    """Attention inside of boxes of cells, :func:`voxax.geometry.cubic_windows`.
+    """Attention inside of boxes of cells, :func:`voxax.cubic_windows`.
 
     Args:
       channels: of the input and the output, a multiple of the heads.
@@ -182,7 +214,7 @@ class WindowAttention(_Heads):
 
 
 class CylinderAttention(_Heads):
-    """Attention inside of windows around an axis, :func:`voxax.geometry.cylindrical_windows`.
+    """Attention inside of windows around an axis, :func:`voxax.cylindrical_windows`.
 
     Args:
       channels: of the input and the output, a multiple of the heads.
