@@ -29,8 +29,8 @@ def rotary_embedding(x: jax.Array, positions: jax.Array, base: float = 10.0) -> 
       ``[N, H, d]`` in the dtype of ``x``, computed in at least float32.
 
     Raises:
-      InputError: shapes that do not fit, integers, channels that cannot be cut, or a base that is not
-        positive.
+      InputError: shapes that do not fit, integers, channels that cannot be cut, or a base that is
+        not positive.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021; along
     the axes of space, "Utonia: Toward One Encoder for All Point Clouds", arXiv 2603.03283.
