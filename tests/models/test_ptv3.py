@@ -206,7 +206,8 @@ def test_recomputed_blocks_give_the_same_gradients():
     options = {"drop_path": 0.5, "position": "relative"}  # random: streams must agree too
     plain, again = (gradients(tiny(remat=r, **options), voxels) for r in (False, True))
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(again), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-4)
+        # Of each array's largest: the gradient of a key's bias, for one, is zero but for rounding.
+        np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max()))
 
 
 def test_planned_voxels_give_the_same():
