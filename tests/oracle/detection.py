@@ -56,7 +56,7 @@ def nuscenes_curve(truth, found, name, distance):
     nothing = dict.fromkeys(["translation", "scale", "orientation", "velocity", "attribute"], 1.0)
     if not errors:
         return 0.0, nothing
-    recalls = [k / 100 for k in range(101)]
+    recalls = [k * 0.01 for k in range(101)]  # as NumPy rounds them: many meet a step of the curve
     precision = [_line([c[0] for c in curve], [c[1] for c in curve], r) for r in recalls]
     score = [_line([c[0] for c in curve], [c[2] for c in curve], r) for r in recalls]
     ap = sum(max(p - 0.1, 0.0) for p in precision[11:]) / 90 / 0.9
