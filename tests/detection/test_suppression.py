@@ -46,9 +46,9 @@ def test_200_scenes(scenes, by_class, most):
         right = oracle.greedy(scores[i], ious[i] > 0.15, given, valid[i])
         kept = right[:most]
         assert found.indices[i, : len(kept)].tolist() == kept
-        assert found.count[i] == len(kept)
+        assert found.num_selected[i] == len(kept)
         assert (found.indices[i, len(kept) :] == -1).all()
-        assert (found.remaining[i] > 0) == (len(right) > most)
+        assert (found.num_remaining[i] > 0) == (len(right) > most)
 
 
 def test_volumes(scenes):
@@ -57,7 +57,7 @@ def test_volumes(scenes):
         matrix = oracle.among(oracle.iou_3d, boxes[i].astype(np.float64))
         found = nms(boxes[i], scores[i], iou_threshold=0.1, max_selected=NUMBER, overlap="3d")
         right = oracle.greedy(scores[i], matrix > 0.1)
-        assert found.indices[: found.count].tolist() == right
+        assert found.indices[: found.num_selected].tolist() == right
 
 
 @pytest.mark.parametrize("by_class", [False, True])
@@ -71,7 +71,7 @@ def test_circles(scenes, by_class):
             boxes[i], scores[i], radius=1.7, max_selected=NUMBER, classes=given, valid=valid[i]
         )
         right = oracle.greedy(scores[i], near, given, valid[i])
-        assert found.indices[: found.count].tolist() == right
+        assert found.indices[: found.num_selected].tolist() == right
 
 
 def test_memory_grows_with_the_number_not_its_square():
@@ -92,9 +92,9 @@ def test_no_boxes_and_no_valid_ones():
     nothing = nms(np.zeros((0, 7)), np.zeros(0), iou_threshold=0.5, max_selected=3)
     assert nothing.indices.tolist() == [-1, -1, -1]
     boxes, scores = np.ones((4, 7)), np.full(4, -np.inf)
-    assert nms(boxes, scores, iou_threshold=0.5, max_selected=3).count == 0
+    assert nms(boxes, scores, iou_threshold=0.5, max_selected=3).num_selected == 0
     found = nms(boxes, np.ones(4), iou_threshold=0.5, max_selected=3, valid=np.zeros(4, bool))
-    assert found.count == 0
+    assert found.num_selected == 0
 
 
 def test_a_loss_of_selected_boxes_has_gradients(rng):

@@ -138,7 +138,7 @@ def augment(
             points, boxes = flip(points, boxes, axis)
     points, boxes = rotate(points, boxes, rng.uniform(-max_angle, max_angle))
     points, boxes = scale(points, boxes, rng.uniform(low, high))
-    return translate(points, boxes, rng.normal(0.0, sigma))
+    return translate(points, boxes, rng.normal(0.0, sigma).tolist())
 
 
 def _copies(points: Any, boxes: Any) -> Scene:

@@ -61,7 +61,7 @@ class BevGrid:
 
     def cells(self) -> np.ndarray:
         """Return all cells, ``int32[X * Y, 2]``, in the order of a dense map's rows."""
-        return np.stack(np.indices(self.shape), axis=-1).reshape(-1, 2).astype(np.int32)
+        return np.moveaxis(np.indices(self.shape), 0, -1).reshape(-1, 2).astype(np.int32)
 
 
 def encode_boxes(boxes: Any, cells: Any, grid: BevGrid) -> Any:

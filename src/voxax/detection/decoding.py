@@ -68,8 +68,9 @@ def decode_centers(
                 f"{name} of shape {list(table.shape)}: give {list(grid.shape)} and channels, one "
                 "scene on the grid"
             )
-    flat = [table.reshape(-1, table.shape[-1]) for table in (logits, codes)]
-    return decode_cells(*flat, grid.cells(), grid, max_boxes=max_boxes, min_score=min_score)
+    logits, codes = (table.reshape(-1, table.shape[-1]) for table in (logits, codes))
+    cells = grid.cells()
+    return decode_cells(logits, codes, cells, grid, max_boxes=max_boxes, min_score=min_score)
 
 
 def decode_cells(

@@ -247,7 +247,7 @@ def _errors(
     matches: _Matches,
 ) -> dict[str, float]:
     """Return each error, averaged over the recalls from 0.11 to the highest that was reached."""
-    result = dict.fromkeys(ERRORS, 1.0)
+    result: dict[str, float] = dict.fromkeys(ERRORS, 1.0)
     score = _curve(matches)[1]
     reached = np.flatnonzero(score)
     last = int(reached[-1]) if len(reached) else 0

@@ -28,15 +28,16 @@ class Selected(NamedTuple):
     """What a suppression keeps.
 
     Attributes:
-      indices: ``int32[max_selected]``, rows of the input by falling score; -1 behind ``count``.
-      count: ``int32[]``, how many were selected.
-      remaining: ``int32[]``, candidates that were neither selected nor suppressed because
+      indices: ``int32[max_selected]``, rows of the input by falling score; -1 behind
+        ``num_selected``.
+      num_selected: ``int32[]``, how many were selected.
+      num_remaining: ``int32[]``, candidates that were neither selected nor suppressed because
         ``max_selected`` was reached: 0 unless it was too small.
     """
 
     indices: jax.Array
-    count: jax.Array
-    remaining: jax.Array
+    num_selected: jax.Array
+    num_remaining: jax.Array
 
 
 def nms(
@@ -191,7 +192,9 @@ def _greedy(
         count, open_, _ = state
         return (count < number) & jnp.any(open_)
 
-    def select(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+    def select(
+        state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         count, open_, indices = state
         best = jnp.argmax(jnp.where(open_, scores, lowest)).astype(jnp.int32)
         gone = suppressed(best)
