@@ -10,6 +10,7 @@ import pytest
 
 import voxax as vx
 from voxax.interop.checkpoint_file import read_checkpoint, write_checkpoint
+from voxax.interop.peer import find_layers
 from voxax.interop.sources import weights_of
 from voxax.nn.modules import SubMConv3d
 
@@ -18,10 +19,14 @@ SIZES = {"in_channels": 3, "num_classes": 5, **SMALL}
 
 
 def network(seed=0, **options):
-    """A small SpUNet whose arrays are all distinct, statistics too."""
+    """A small SpUNet."""
+    return drawn(vx.models.create("spunet-34c", **{**SIZES, **options}), seed)
+
+
+def drawn(model, seed):
+    """Make all arrays distinct, statistics too."""
     rng = np.random.default_rng(seed)
-    model = vx.models.create("spunet-34c", **{**SIZES, **options})
-    for layer in vx.interop.peer.find_layers(model):
+    for layer in find_layers(model):
         for variable in layer.arrays.values():
             shape = variable[...].shape
             variable.set_value(rng.uniform(0.5, 2, shape).astype(np.float32))
@@ -61,6 +66,77 @@ def test_layouts_are_the_codebase_s(safetensors, tmp_path):
     assert shapes["dec.0.block0.proj.0.weight"] == (4, 1, 1, 1, 8)
     assert shapes["final.weight"] == (5, 1, 1, 1, 4)
     assert shapes["enc.3.block0.bn2.running_var"] == (4,)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("minkunet-18", {"stem.0.kernel": (27, 3, 4), "stem.4.weight": (4,),
+                         "stage2.0.net.0.kernel": (8, 4, 4), "stage2.2.net.4.running_mean": (4,),
+                         "up4.1.0.downsample.0.kernel": (8, 4), "up4.0.net.1.bias": (4,),
+                         "classifier.0.weight": (5, 4)}),
+        ("minkunet-34c", {"conv0p1s1.kernel": (125, 3, 4), "bn0.bn.weight": (4,),
+                          "conv4p8s2.kernel": (8, 4, 4), "convtr7p2s2.kernel": (8, 4, 4),
+                          "bntr7.bn.bias": (4,), "block3.3.norm2.bn.running_var": (4,),
+                          "block8.0.downsample.0.kernel": (8, 4), "final.kernel": (4, 5),
+                          "final.bias": (1, 5)}),
+    ],
+)  # fmt: skip
+def test_names_and_layouts_of_minkunets(safetensors, tmp_path, name, known):
+    sizes = {"in_channels": 3, "num_classes": 5, "planes": (4,) * 8, "stem": 4}
+    first = drawn(vx.models.create(name, **sizes), 0)
+    path = vx.models.save(first, tmp_path / "w.safetensors")
+    shapes = {k: v.shape for k, v in read_checkpoint(path).items()}
+    assert shapes | known == shapes
+    second = vx.models.load(name, path, **sizes)
+    same(weights_of(first), weights_of(second))
+    lost = next(iter(known))
+    del shapes[lost]
+    write_checkpoint(path, {k: np.zeros(v, np.float32) for k, v in shapes.items()})
+    with pytest.raises(vx.InputError, match=f"1 missing: '{lost}'"):
+        vx.models.load(second, path)
+
+
+DETECTORS = {
+    "second": {
+        "backbone_3d.conv2.0.0.weight": (32, 3, 3, 3, 16),
+        "backbone_3d.conv_out.0.weight": (128, 3, 1, 1, 64),
+        "backbone_2d.blocks.0.1.weight": (4, 256, 3, 3),
+        "backbone_2d.blocks.1.5.running_var": (6,),
+        "backbone_2d.deblocks.1.0.weight": (6, 8, 2, 2),
+        "dense_head.conv_dir_cls.bias": (12,),
+    },
+    "centerpoint": {
+        "backbone_3d.conv1.0.conv1.bias": (16,),
+        "backbone_3d.conv4.2.bn2.weight": (128,),
+        "dense_head.shared_conv.0.weight": (64, 16, 3, 3),
+        "dense_head.heads_list.0.hm.1.weight": (3, 64, 3, 3),
+        "dense_head.heads_list.0.center_z.0.1.running_mean": (64,),
+    },
+    "voxelnext": {
+        "backbone_3d.conv6.2.conv2.weight": (128, 3, 3, 3, 128),
+        "backbone_3d.conv_out.0.weight": (128, 3, 3, 128),
+        "backbone_3d.shared_conv.0.bias": (128,),
+        "dense_head.heads_list.0.vel.0.0.weight": (128, 1, 1, 128),
+        "dense_head.heads_list.0.hm.1.bias": (3,),
+    },
+}
+BEV = {"layers": (1, 1), "channels": (4, 6), "up_channels": (8, 8)}
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_names_and_layouts_of_detectors(safetensors, tmp_path, name):
+    sizes = {"in_channels": 4, "num_classes": 3, "grid": (32, 16, 40)}
+    sizes |= {} if name == "voxelnext" else {"bev": BEV}
+    first = drawn(vx.models.create(name, **sizes), 0)
+    path = vx.models.save(first, tmp_path / "w.safetensors")
+    shapes = {k: v.shape for k, v in read_checkpoint(path).items()}
+    assert shapes | DETECTORS[name] == shapes
+    second = vx.models.load(name, path, **sizes)
+    same(weights_of(first), weights_of(second))
+    for source in second.sources():
+        path = vx.models.save(first, tmp_path / f"{source}.safetensors", source=source)
+        same(weights_of(first), weights_of(vx.models.load(drawn(second, 1), path)))
 
 
 @pytest.mark.parametrize("source", ["pointcept", "torch-pointcloud"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -192,9 +193,12 @@ class Peer:
     Attributes:
       axes: the peer's spatial axis for each axis of the model; None is the same order,
         ``"reversed"`` the opposite one for layers of any number of axes.
+      pointwise: regular expression of the paths of linear layers that are written as convolutions
+        of kernel size 1; None is none. Both are read in any case.
     """
 
     axes: Axes = None
+    pointwise: str | None = None
 
     name: ClassVar[str]
     wrappers: ClassVar[Mapping[str, str]] = {}
@@ -203,6 +207,11 @@ class Peer:
     """The library has grouped convolutions."""
     depthwise: ClassVar[bool] = True
     """The library has depthwise convolutions."""
+
+    def is_pointwise(self, layer: LayerWeights) -> bool:
+        """Return whether a linear layer is a convolution of kernel size 1 there."""
+        paths = self.pointwise
+        return paths is not None and layer.kind == "linear" and bool(re.search(paths, layer.path))
 
     def wrapper_of(self, layer: LayerWeights) -> str:
         """Return the inner module that holds this layer's tensors, or the empty string."""
@@ -230,10 +239,16 @@ class Peer:
             found["weight"] = [reshaped("rpe_table", (axes * offsets, heads), own)]
         elif layer.kind != "norm":
             found["weight"] = self.weight_forms(layer)
+        if self.is_pointwise(layer):
+            matrix, *kernels = found["weight"]
+            found["weight"] = [*kernels, matrix]
         return found
 
     def weight_forms(self, layer: LayerWeights) -> list[Form]:
-        """Return the ways to store the weight of a convolution or linear layer."""
+        """Return the ways to store the weight of a convolution or linear layer.
+
+        Of a linear layer PyTorch's matrix is the first.
+        """
         raise NotImplementedError
 
     def peer_offsets(self, layer: LayerWeights) -> np.ndarray:

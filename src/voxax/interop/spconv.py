@@ -60,7 +60,7 @@ def from_spconv(
       InputError: a layer without tensors, tensors without a layer, another shape, a layer that
         spconv does not have.
     """
-    return load(state_dict, model, Spconv(axes, layout), names)
+    return load(state_dict, model, Spconv(axes, layout=layout), names)
 
 
 def to_spconv(
@@ -84,7 +84,7 @@ def to_spconv(
     Raises:
       InputError: as :func:`from_spconv`.
     """
-    return dump(model, Spconv(axes, layout), names, like)
+    return dump(model, Spconv(axes, layout=layout), names, like)
 
 
 def spconv_offsets(
@@ -119,12 +119,9 @@ class Spconv(peer.Peer):
 
     Attributes:
       layout: as in :func:`from_spconv`.
-      linear_ndim: axes of the 1x1x1 convolutions that linear layers are written as; None writes
-        PyTorch's matrix.
     """
 
     layout: Layout = "KRSC"
-    linear_ndim: int | None = None
 
     name = "spconv"
     depthwise = False
@@ -136,10 +133,7 @@ class Spconv(peer.Peer):
     def weight_forms(self, layer: peer.LayerWeights) -> list[peer.Form]:
         own = layer.shape("weight")
         if layer.spec is None:
-            first = self.linear_ndim
-            forms = {None: peer.linear_form(own)}
-            forms |= {ndim: self._single_tap(own, ndim) for ndim in (3, 2, 1, 4)}
-            return [forms.pop(first), *forms.values()]
+            return [peer.linear_form(own), *(self._single_tap(own, ndim) for ndim in (3, 2, 1, 4))]
         if layer.is_product:
             return [self._single_tap(own, layer.spec.ndim), peer.linear_form(own)]
         return [self._box(layer, layer.spec)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
@@ -186,20 +187,25 @@ def check_names(
         another shape.
     """
     layers = _layers_of(model, peer)
-    taken: dict[str, list[tuple[int, ...]]] = {}
-    for layer, name in zip(layers, peer_names(layers, names), strict=True):
-        for forms in peer.forms(layer).values():
-            for form in forms:
-                taken.setdefault(f"{name}.{form.member}", []).append(form.shape)
     given = {name: np.shape(value) for name, value in state_dict.items()}
-    missing = [name for name in taken if name not in given]
+    taken: set[str] = set()
+    missing, misshapen = [], []
+    for layer, name in zip(layers, peer_names(layers, names), strict=True):
+        prefixes = [name, *(f"{name}.{wrapper}" for wrapper in peer.wrappers.values())]
+        for forms in peer.forms(layer).values():
+            shapes: dict[str, list[tuple[int, ...]]] = {}
+            for prefix, form in itertools.product(prefixes, forms):
+                shapes.setdefault(f"{prefix}.{form.member}", []).append(form.shape)
+            found = next((tensor for tensor in shapes if tensor in given), None)
+            if found is None:
+                missing.append(next(iter(shapes)))
+                continue
+            taken.add(found)
+            if given[found] not in shapes[found]:
+                known = " or ".join(map(str, map(list, shapes[found][:2])))
+                misshapen.append(f"{found} is {list(given[found])} and not {known}")
     counters = tuple(f".{counter}" for counter in COUNTERS)
     unexpected = [name for name in given if name not in taken and not name.endswith(counters)]
-    misshapen = [
-        f"{name} is {list(given[name])} and not {' or '.join(map(str, map(list, shapes[:2])))}"
-        for name, shapes in taken.items()
-        if name in given and given[name] not in shapes
-    ]
     if missing or unexpected or misshapen:
         parts = [
             f"{len(found)} {what}: {_listed(found)}"

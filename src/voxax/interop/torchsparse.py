@@ -36,7 +36,7 @@ def from_torchsparse(
     Arguments, result and errors are those of :func:`from_spconv`; a kernel with another reach is an
     error too.
     """
-    return load(state_dict, model, _TorchSparse(axes), names)
+    return load(state_dict, model, TorchSparse(axes), names)
 
 
 def to_torchsparse(
@@ -50,7 +50,7 @@ def to_torchsparse(
 
     Arguments and errors are those of :func:`to_spconv`.
     """
-    return dump(model, _TorchSparse(axes), names, like)
+    return dump(model, TorchSparse(axes), names, like)
 
 
 def torchsparse_offsets(
@@ -85,7 +85,9 @@ def _counted(ranges: Sequence[Sequence[int]]) -> peer.Offsets:
     return peer.first_axis_fastest(ranges)
 
 
-class _TorchSparse(peer.Peer):
+class TorchSparse(peer.Peer):
+    """State dicts of TorchSparse."""
+
     name = "TorchSparse"
     depthwise = False
 

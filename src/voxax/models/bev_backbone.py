@@ -27,7 +27,7 @@ class DenseConvNormAct(nnx.Module):
     Args:
       in_channels, out_channels: channels.
       kernel_size, stride: of both axes.
-      padding: cells of zeros on every side.
+      padding: cells of zeros on every side, for one that is not transposed.
       transposed: ``stride`` cells for one.
       use_bias: of the convolution; batch normalization takes it away again.
       norm: arguments of ``nnx.BatchNorm``.
@@ -55,7 +55,7 @@ class DenseConvNormAct(nnx.Module):
             out_channels,
             (kernel_size, kernel_size),
             (stride, stride),
-            padding=[(padding, padding)] * 2,
+            padding="VALID" if transposed else [(padding, padding)] * 2,
             use_bias=use_bias,
             rngs=rngs,
             **dense_options(options),

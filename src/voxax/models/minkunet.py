@@ -6,14 +6,19 @@ Neural Networks", CVPR 2019.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from flax import nnx
 from flax.core import FrozenDict
 
+from voxax.errors import InputError
 from voxax.geometry import Voxels, cat
+from voxax.interop.minkowski import Minkowski
+from voxax.interop.sources import Source, renaming
+from voxax.interop.torchsparse import TorchSparse
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 
@@ -157,9 +162,13 @@ class MinkUNet(UNet):
       stem: channels of the stem at width 1.
       width: factor on all channels, rounded to a multiple of 4.
       stem_kernel_size: kernel of the first convolution.
+      stem_depth: convolutions of the stem: 2 as in SPVNAS, 1 as in MinkowskiEngine.
       rngs: None means ``nnx.Rngs(0)``.
       **options: of every convolution: ``ndim``, ``dtype``, ``param_dtype``, ``fwd_algo``,
         ``bwd_algo``, ``precision``.
+
+    Raises:
+      InputError: another number of stages, or another depth of the stem.
     """
 
     def __init__(
@@ -172,6 +181,7 @@ class MinkUNet(UNet):
         stem: int = 32,
         width: float = 1.0,
         stem_kernel_size: int = 3,
+        stem_depth: Literal[1, 2] = 2,
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
@@ -179,13 +189,71 @@ class MinkUNet(UNet):
         common = {"rngs": rngs, **options}
         stages = minkunet_stages(blocks, planes, stem, width)
         self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **common)
-        self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **common)
+        if stem_depth not in (1, 2):
+            raise InputError(f"stem_depth={stem_depth} must be 1 or 2")
+        self.stem_second: Callable[[Voxels], Voxels] = Sequential()
+        if stem_depth == 2:
+            self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **common)
         self._make_levels(stages.down, stages.up, common)
         dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
         self.head = Linear(stages.head, out_channels, rngs=rngs, **dtypes)
 
     def _stem(self, voxels: Voxels) -> Voxels:
         return self.stem_second(self.stem(voxels))
+
+    def sources(self) -> dict[str, Source]:
+        """Return how SPVNAS, in TorchSparse, or MinkowskiEngine stores it."""
+        if isinstance(self.stem_second, Sequential):
+            return {"minkowski": Source(Minkowski(pointwise="."), _minkowski_names())}
+        return {"spvnas": Source(TorchSparse(pointwise="shortcut"), _spvnas_names())}
+
+
+def _spvnas_names() -> Callable[[str], str]:
+    def block(found: re.Match[str]) -> str:
+        return f"stage{int(found[1]) + 1}.{int(found[2]) + 1}."
+
+    return renaming(
+        (r"^stem_second\.conv$", "stem.3"),
+        (r"^stem_second\.norm$", "stem.4"),
+        (r"^stem\.conv$", "stem.0"),
+        (r"^stem\.norm$", "stem.1"),
+        (r"^down_blocks\.(\d+)\.(\d+)\.", block),
+        (r"^up_blocks\.(\d+)\.", lambda found: f"up{int(found[1]) + 1}.1."),
+        (r"^down\.(\d+)\.", lambda found: f"stage{int(found[1]) + 1}.0."),
+        (r"^up\.(\d+)\.", lambda found: f"up{int(found[1]) + 1}.0."),
+        (r"^(stage\d+\.[1-9]\d*|up\d+\.1\.\d+)\.norm$", r"\1.net.4"),
+        (r"\.first\.", "."),
+        (r"\.second$", ".net.3"),
+        (r"\.conv$", ".net.0"),
+        (r"\.norm$", ".net.1"),
+        (r"\.shortcut\.layers\.", ".downsample."),
+        (r"^head$", "classifier.0"),
+    )
+
+
+def _minkowski_names() -> Callable[[str], str]:
+    def down(found: re.Match[str]) -> str:
+        level = int(found[1])
+        return {"conv": f"conv{level + 1}p{2**level}s2", "norm": f"bn{level + 1}"}[found[2]]
+
+    def up(found: re.Match[str]) -> str:
+        level = int(found[1])
+        return {"conv": f"convtr{level + 4}p{16 >> level}s2", "norm": f"bntr{level + 4}"}[found[2]]
+
+    return renaming(
+        (r"^stem\.conv$", "conv0p1s1"),
+        (r"^stem\.norm$", "bn0"),
+        (r"^down\.(\d+)\.(conv|norm)$", down),
+        (r"^up\.(\d+)\.(conv|norm)$", up),
+        (r"\.first\.conv$", ".conv1"),
+        (r"\.first\.norm$", ".norm1"),
+        (r"\.second$", ".conv2"),
+        (r"^(down|up)_blocks\.(\d+)\.(\d+)\.norm$", r"\1_blocks.\2.\3.norm2"),
+        (r"\.shortcut\.layers\.", ".downsample."),
+        (r"^down_blocks\.(\d+)\.", lambda found: f"block{int(found[1]) + 1}."),
+        (r"^up_blocks\.(\d+)\.", lambda found: f"block{int(found[1]) + 5}."),
+        (r"^head$", "final"),
+    )
 
 
 def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:

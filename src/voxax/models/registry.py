@@ -34,6 +34,7 @@ VARIANTS: Mapping[str, Build] = {
     "minkunet-14": partial(MinkUNet, blocks=BLOCKS[14]),
     "minkunet-18": partial(MinkUNet, blocks=BLOCKS[18]),
     "minkunet-34": partial(MinkUNet, blocks=BLOCKS[34]),
+    "minkunet-34c": partial(MinkUNet, blocks=BLOCKS[34], stem_depth=1, stem_kernel_size=5),
     "ptv3-base": PTv3,
     "second": SECOND,
     "second-residual": partial(SECOND, residual=True),

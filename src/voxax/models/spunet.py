@@ -102,6 +102,6 @@ class SpUNet(UNet):
             (r"(\.1|\.norm\d)$", r"\1.module"),
         )
         return {
-            "pointcept": Source(Spconv(linear_ndim=3), pointcept),
-            "torch-pointcloud": Source(Spconv(linear_ndim=3), torch_pointcloud),
+            "pointcept": Source(Spconv(pointwise="."), pointcept),
+            "torch-pointcloud": Source(Spconv(pointwise="."), torch_pointcloud),
         }

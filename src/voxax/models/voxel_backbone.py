@@ -103,9 +103,9 @@ def run_stages(stages: Sequence[nnx.List], voxels: Voxels) -> list[Voxels]:
 
 def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str], str]]:
     """Return the names of OpenPCDet and of torch-pointcloud by the path of a layer."""
-    second = r"^(stages\.0\.\d+|stages\.\d+\.[1-9])\.norm$" if residual else "^$"
+    second = ((r"^(stages\.0\.\d+|stages\.\d+\.[1-9])\.norm$", r"\1.norm2"),) if residual else ()
     layers = (
-        (second, r"\1.norm2"),
+        *second,
         (r"\.first\.conv$", ".conv1"),
         (r"\.first\.norm$", ".norm1"),
         (r"\.second$", ".conv2"),

@@ -94,15 +94,19 @@ class VoxelNeXtBackbone(nnx.Module):
         self.shared = ConvNormAct(out_channels, out_channels, ndim=2, use_bias=True, **plain)
         self.capacity, self.out_channels = capacity, out_channels
 
-    def __call__(self, voxels: Voxels) -> Voxels:
-        """Return voxels of the ground plane with ``out_channels``."""
+    def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
+        """Return the voxels of the six levels, then those of the result, on the ground plane."""
         levels = run_stages(self.stages, self.stem(voxels))
         with jax.named_scope("ground"):
             columns = fold_levels(levels[3:], self.capacity)
             traced = _compat.is_traced(columns.coords)
             rows = columns.capacity if self.capacity is None and traced else self.capacity
             grown = self.out(columns) if rows is None else self.out.within(columns, rows)
-            return self.shared(grown)
+            return (*levels, self.shared(grown))
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """Return voxels of the ground plane with ``out_channels``."""
+        return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
         """Return how OpenPCDet and torch-pointcloud store it."""

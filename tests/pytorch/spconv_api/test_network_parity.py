@@ -1,0 +1,193 @@
+"""Networks of JAX against the public ones of PyTorch: same weights, same numbers.
+
+The public networks run in a process of their own (``reference.py``) on two real scans, with random
+weights and the statistics of the scan, through spconv 2.3.8 on one thread where it is installed,
+and otherwise through spconv's door of voxax. Their files are unmodified.
+
+In training mode rounding flips ReLUs, and the gradient of a deep network with batch statistics
+amplifies that: float32 differs from float64 by a percent, in PyTorch too. Gradients are compared in
+evaluation mode in float32, and in training mode in float64.
+"""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import networks
+import numpy as np
+import pytest
+import reference
+import torch
+from flax import nnx
+from test_spconv_networks import SCANS, inputs, require  # noqa: F401
+
+import voxax as vx
+from voxax.models import (
+    SECOND,
+    SpUNet,
+    VoxelBackBone8x,
+    VoxelNeXt,
+    VoxelNeXtBackbone,
+    VoxelResBackBone8x,
+)
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+# How a network is made for the grid of a scan, and its first layer there.
+CASES = {
+    "SpUNet": (lambda grid: SpUNet(6, 13), "encoder.conv_input.0.weight"),
+    "SpUNet-v1m1": (lambda grid: SpUNet(6, 13), "conv_input.0.weight"),
+    "SECOND": (lambda grid: SECOND(6, 1, grid), "backbone_3d.conv_input.0.weight"),
+    "VoxelNeXt": (
+        lambda grid: VoxelNeXt(6, 3, grid, groups=[[0], [1, 2]], norm={"epsilon": 1e-5}),
+        "backbone_3d.conv_input.0.weight",
+    ),
+    "VoxelBackBone8x": (lambda grid: VoxelBackBone8x(6, grid), "conv_input.0.weight"),
+    "VoxelResBackBone8x": (lambda grid: VoxelResBackBone8x(6, grid), "conv_input.0.weight"),
+    "VoxelResBackBone8xVoxelNeXt": (
+        lambda grid: VoxelNeXtBackbone(6, grid),
+        "conv_input.0.weight",
+    ),
+}
+
+
+def outputs_of(name, model, voxels):
+    """Arrays by the names of the reference, without its indices, and the voxels of sparse ones."""
+    if name.startswith("SpUNet"):
+        return {"out": model(voxels)}
+    if name == "SECOND":
+        out = model(voxels)
+        return {"out.box": out.boxes, "out.cls": out.classes, "out.dir_cls": out.directions}
+    if name == "VoxelNeXt":
+        out = model(voxels)
+        return {
+            f"out.{key}.{number}": out.voxels.replace_features(value)
+            for number, group in enumerate(out.groups)
+            for key, value in group.items()
+        }
+    first, second, third, *_, last = model.levels(voxels)
+    return {"out.x_conv1": first, "out.x_conv2": second, "out.x_conv3": third, "out.encoded": last}
+
+
+def loss_of(outputs):
+    """The loss of the reference: means over all values but padding, which is zero."""
+    total = 0.0
+    for value in outputs.values():
+        if isinstance(value, vx.Voxels):
+            number = value.count.astype(value.features.dtype) * value.num_channels
+            total += jnp.sum(value.features**2) / number
+        else:
+            total += jnp.mean(value**2)
+    return total
+
+
+def same(ours, theirs, row, limit):
+    """Compare each output by its sites; ``row`` is the voxel of each of the scan's rows."""
+    for name, value in ours.items():
+        if not isinstance(value, vx.Voxels):  # theirs is [B, Y, X, C]
+            found, expected = np.asarray(value).swapaxes(1, 2), theirs[name].numpy()
+        elif name == "out":
+            found, expected = np.asarray(value.features)[row], theirs[name].numpy()
+        else:
+            features = theirs.get(f"{name}.features", theirs.get(name)).numpy()
+            sites = theirs.get(f"{name}.indices", theirs.get("out.voxel_indices")).numpy()
+            rows = np.concatenate([sites[:, :1], sites[:, :0:-1]], axis=1)  # b, x, y, z
+            order = np.lexsort(rows.T[::-1])
+            np.testing.assert_array_equal(value.valid_coords(), rows[order])
+            found, expected = value.valid_features(), features[order]
+        assert found.shape == expected.shape
+        assert np.abs(found - expected).max() <= limit * np.abs(expected).max(), name
+
+
+def voxels_of(arrays, dtype):
+    coords = np.pad(arrays["coords"], ((0, 0), (1, 0))).astype(np.int32)
+    features = arrays["features"].astype(dtype)
+    return vx.Voxels.from_coords(coords, features, batch_size=1, return_inverse=True)
+
+
+def first_layer_gradient(name, model, voxels, source, tensor):
+    """The gradient of the loss in the layout of the codebase, and the outputs."""
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+    @jax.jit
+    def run(params, voxels):
+        def loss(params):
+            out = outputs_of(name, nnx.merge(graph, params, rest, copy=True), voxels)
+            return loss_of(out), out
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    grads, out = run(params, voxels)
+    gradient = vx.interop.sources.weights_of(nnx.merge(graph, grads, rest), source)[tensor]
+    return gradient, out
+
+
+def near(found, expected, limit):
+    error = np.linalg.norm(found - expected.numpy())
+    assert error <= limit * np.linalg.norm(expected.numpy())
+
+
+@pytest.fixture(scope="module")
+def references(inputs):  # noqa: F811
+    """Run the reference of a network once, and return its results by scan."""
+    kept = {}
+
+    def get(name):
+        if name not in kept:
+            network = networks.NETWORKS[name]
+            door = importlib.util.find_spec("spconv") is None
+            if door and network.package == "torch_pointcloud":
+                pytest.importorskip("torch_pointcloud", reason="torch-pointcloud is not installed")
+            elif not door:
+                require(network.package)
+            by = "voxax" if door else "spconv"
+            command = [sys.executable, reference.__file__, str(inputs), by, name]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert ran.returncode == 0, ran.stderr[-3000:]
+            kept[name] = {
+                path.stem: torch.load(
+                    inputs / f"{name}.{path.stem}.reference.pt", weights_only=True
+                )
+                for path in sorted(inputs.glob("*.npz"))
+            }
+        return kept[name]
+
+    return get
+
+
+@pytest.mark.lax_promotion  # flax's layers on grids promote float64
+@pytest.mark.parametrize("scan", [Path(name).stem for name in SCANS])
+@pytest.mark.parametrize("name", CASES)
+def test_same_numbers(references, inputs, name, scan, tmp_path):  # noqa: F811
+    theirs = references(name)[scan]
+    make, tensor = CASES[name]
+    arrays = np.load(inputs / f"{scan}.npz")
+    grid = networks.read_scan(inputs / f"{scan}.npz").grid
+    package = networks.NETWORKS[name].package.replace("_", "-")
+
+    def loaded(state):
+        torch.save(state, tmp_path / "model.pth")
+        return vx.models.load(make(grid), tmp_path / "model.pth")
+
+    voxels, row = voxels_of(arrays, np.float32)
+    model = loaded(theirs["state"])
+    planned = vx.plan(model, voxels)
+    model.eval()
+    gradient, out = first_layer_gradient(name, model, planned, package, tensor)
+    same(out, theirs["eval"]["outputs"], row, 1e-4)
+    near(gradient, theirs["eval"]["grads"][tensor], 1e-3)
+    model.train()
+    same(outputs_of(name, model, planned), theirs["train"]["outputs"], row, 1e-4)
+
+    with jax.enable_x64(True):
+        wide = {k: v.double() if v.is_floating_point() else v for k, v in theirs["state"].items()}
+        model = loaded(wide)
+        model.train()
+        voxels, row = voxels_of(arrays, np.float64)
+        planned = vx.plan(model, voxels)
+        gradient, out = first_layer_gradient(name, model, planned, package, tensor)
+        same(out, theirs["train64"]["outputs"], row, 1e-9)
+        near(gradient, theirs["train64"]["grads"][tensor], 1e-7)
