@@ -4,8 +4,8 @@
 
 ``FOLDER/SCAN.npz`` has the inputs, as for ``networks.py``, which makes the networks. For
 each scan it writes ``FOLDER/NAME.SCAN.reference.pt``: the state dict, the outputs in float32 in
-evaluation and in training mode, and the gradient of a loss (:func:`loss_of`) with respect to every
-weight, in evaluation mode in float32 and in training mode in float64.
+evaluation and in training mode, and in float64 the gradient of a loss (:func:`loss_of`) with
+respect to every weight in both modes, and the outputs in training mode.
 
 With ``voxax`` spconv's door of voxax takes the place of spconv.
 """
@@ -18,7 +18,6 @@ from typing import Any
 
 import networks
 import torch
-from torch import nn
 
 
 def compared(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -54,23 +53,22 @@ def run(name: str, scan: networks.Scan) -> dict[str, Any]:
     model.eval()
     if "voxax" not in sys.modules:
         networks.allow_bias(model)
-    plain, plain_grads = gradients(torch.float32)
-    model.train()
+    with torch.no_grad():
+        plain = outputs(torch.float32)
+    model.double()
+    _, plain_grads = gradients(torch.float64)
+    model.float().train()
     with torch.no_grad():
         trained = outputs(torch.float32)
     model.load_state_dict(state)
-    wide, wide_grads = gradients_in_float64(model, gradients)
+    model.double()
+    wide, wide_grads = gradients(torch.float64)
     return {
         "state": state,
         "eval": {"outputs": plain, "grads": plain_grads},
         "train": {"outputs": trained},
         "train64": {"outputs": wide, "grads": wide_grads},
     }
-
-
-def gradients_in_float64(model: nn.Module, gradients: Any) -> Any:
-    model.train().double()
-    return gradients(torch.float64)
 
 
 def main() -> None:

@@ -4,9 +4,10 @@ The public networks run in a process of their own (``reference.py``) on two real
 weights and the statistics of the scan, through spconv 2.3.8 on one thread where it is installed,
 and otherwise through spconv's door of voxax. Their files are unmodified.
 
-In training mode rounding flips ReLUs, and the gradient of a deep network with batch statistics
-amplifies that: float32 differs from float64 by a percent, in PyTorch too. Gradients are compared in
-evaluation mode in float32, and in training mode in float64.
+Gradients have PyTorch's in float64 as their measure. In float32 rounding flips ReLUs, and a deep
+network amplifies that: PyTorch's own gradient of SpUNet's first layer is off by 1.3e-3 of the
+largest value in evaluation mode, and more with batch statistics. So float32 is compared in
+evaluation mode, and training mode in float64.
 """
 
 import importlib.util
@@ -126,8 +127,9 @@ def first_layer_gradient(name, model, voxels, source, tensor):
 
 
 def near(found, expected, limit):
-    error = np.linalg.norm(found - expected.numpy())
-    assert error <= limit * np.linalg.norm(expected.numpy())
+    """Compare gradients, on the scale of the largest value."""
+    expected = expected.numpy()
+    assert np.abs(found - expected).max() <= limit * np.abs(expected).max()
 
 
 @pytest.fixture(scope="module")
