@@ -55,6 +55,11 @@ CASES = {
 }
 
 
+# Limits of gradients in float32. A flip counts for more the fewer sites the last levels have: here
+# SECOND's grid has 48 cells.
+FLIPS = {"SpUNet": 3e-3, "SpUNet-v1m1": 3e-3, "SECOND": 2e-3}
+
+
 def outputs_of(name, model, voxels):
     """Arrays by the names of the reference, without its indices, and the voxels of sparse ones."""
     if name.startswith("SpUNet"):
@@ -180,7 +185,7 @@ def test_same_numbers(references, inputs, name, scan, tmp_path):  # noqa: F811
     model.eval()
     gradient, out = first_layer_gradient(name, model, planned, package, tensor)
     same(out, theirs["eval"]["outputs"], row, 1e-4)
-    near(gradient, theirs["eval"]["grads"][tensor], 1e-3)
+    near(gradient, theirs["eval"]["grads"][tensor], FLIPS.get(name, 1e-3))
     model.train()
     same(outputs_of(name, model, planned), theirs["train"]["outputs"], row, 1e-4)
 
