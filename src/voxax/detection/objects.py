@@ -42,9 +42,7 @@ class Objects:
             bad = ~np.isfinite(self.scores)
             if bad.any():
                 row = int(np.argmax(bad))
-                raise InputError(
-                    f"scores[{row}]={self.scores[row]}: leave out what was not found for sure"
-                )
+                raise InputError(f"scores[{row}]={self.scores[row]}: leave such rows out")
 
     def __len__(self) -> int:
         return len(self.boxes)

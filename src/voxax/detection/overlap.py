@@ -6,9 +6,8 @@ shares with the second is a sum over the second one's four edges (Green's theore
     area = sum over edges of the integral of clip(x, -a, a) dy over the part with |y| <= b
 
 Each integral is that of a piecewise linear function. Nothing is sorted, no vertex is made, and no
-edge is
-compared with another, so equal, touching and nested boxes are no special cases: the sum is a
-continuous function of the boxes, and its rounding error is about the machine epsilon times their
+edge is compared with another, so equal, touching and nested boxes are no special cases: the sum is
+a continuous function of the boxes, and its rounding error is about the machine epsilon times their
 sizes and distance.
 """
 
@@ -255,10 +254,9 @@ def _bev_iou(a: Any, b: Any) -> Any:
 def _iou_3d(a: Any, b: Any) -> Any:
     xp = array_module(a)
     (la, wa, ha), (lb, wb, hb) = sizes(a), sizes(b)
-    za, zb = a[..., 2], b[..., 2]
-    top = xp.minimum(za + 0.5 * ha, zb + 0.5 * hb)
-    bottom = xp.maximum(za - 0.5 * ha, zb - 0.5 * hb)
-    tall = xp.minimum(xp.maximum(top - bottom, xp.zeros((), a.dtype)), xp.minimum(ha, hb))
+    # From the distance of the centers: ends far from 0 would be rounded before they are compared.
+    tall = 0.5 * (ha + hb) - xp.abs(a[..., 2] - b[..., 2])
+    tall = _clip(xp, tall, xp.zeros((), a.dtype), xp.minimum(ha, hb))
     return _ratio(xp, _area(a, b) * tall, la * wa * ha + lb * wb * hb)
 
 
