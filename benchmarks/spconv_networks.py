@@ -195,7 +195,7 @@ class Contestant:
     """A worker's process, stopped when it is not its turn."""
 
     def __init__(self, by: str, threads: int, path: Path) -> None:
-        environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "JAX_PLATFORMS": "cpu"}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         environment["OMP_NUM_THREADS"] = str(threads)
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--worker", by, str(threads), str(path)],
