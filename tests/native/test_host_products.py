@@ -243,6 +243,8 @@ def test_bias_and_relu(dtype, columns, rng):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+# JAX warns of the fork: the child does not use it.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_a_forked_process_has_threads_of_its_own(rng):
     x, weight, dy, neighbors = problem(rng, rows=9000, outs=9000)
     y, again = np.empty_like(dy), np.empty_like(dy)
