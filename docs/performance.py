@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "performance.md"
 # Sections, and the results that belong there; what no section names comes last.
 SECTIONS = {
     "On CPUs": (
-        *("peers", "peers_zen4", "peers_avx2", "native", "depthwise"),
+        *("peers", "peers_zen4", "peers_avx2", "spconv", "native", "depthwise"),
         *("native_variants", "coordinates", "linearity"),
         *("memory", "memory_prediction", "tuning", "tuning_xla", "first_call"),
         *("dynamic", "sparse_dynamic"),
