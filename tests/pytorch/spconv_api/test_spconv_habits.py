@@ -174,6 +174,24 @@ def test_no_graph_without_gradients(net):
     assert kept() is None
 
 
+def test_maps_go_with_the_last_tensor(net):
+    """At once: what waits for Python's collector adds up over the steps of a training."""
+    gc.collect()
+    gc.disable()
+    try:
+        x = scene()
+        net(x).square().sum().backward()
+        kept = (
+            weakref.ref(x),
+            weakref.ref(x.sites()),
+            weakref.ref(x.sites().submanifold([3] * 3, [1] * 3)),
+        )
+        del x
+        assert [ref() for ref in kept] == [None, None, None]
+    finally:
+        gc.enable()
+
+
 def test_inference_mode_and_training_behind_it(net):
     x = scene()
     with torch.inference_mode():
