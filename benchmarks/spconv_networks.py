@@ -6,7 +6,7 @@ Each contestant has a process of its own and is stopped (SIGSTOP) when it is not
 turns, forwards and backwards. In a turn a network runs once to warm up and once that counts; the
 median of the rounds is the result. Same coordinates, same weights by seed; kernel maps are made in
 every call, as in a data loader's loop, but in the row "maps kept". Training of more than 100,000
-voxels is left out: four processes do not fit in 24 GB. glibc keeps its heap (docs/cpu.md).
+voxels is left out: four processes do not fit in 24 GB.
 
 spconv 2.3.8 is right with one thread only (`GatherCPU::scatter_add`); with two it is timed
 although wrong. spconv, torch-pointcloud and PyTorch are needed:
@@ -28,8 +28,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from own_process import KEEP_HEAP
 
 ROOT = Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
@@ -200,7 +198,7 @@ class Contestant:
     """A worker's process, stopped when it is not its turn."""
 
     def __init__(self, by: str, threads: int, path: Path) -> None:
-        environment = {**os.environ, **KEEP_HEAP, "JAX_PLATFORMS": "cpu"}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         environment["OMP_NUM_THREADS"] = str(threads)
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--worker", by, str(threads), str(path)],
@@ -274,7 +272,7 @@ def main() -> None:
         "# spconv networks on a CPU",
         "",
         f"`benchmarks/spconv_networks.py`: medians of {options.rounds} rounds, 2 threads, float32; "
-        "kernel maps are made in every call, unless they are kept. glibc keeps its heap.",
+        "kernel maps are made in every call, unless they are kept.",
         "",
     ]
     for scan in options.scans:
