@@ -29,6 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from own_process import KEEP_HEAP
+
 ROOT = Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
 sys.path[:0] = [str(ROOT.parent), str(ROOT / "peers")]
@@ -263,16 +265,20 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA"))
     parser.add_argument("--scans", nargs="+", default=SCANS, metavar="NAME:SIZE")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--keep-heap", action="store_true", help="as docs/cpu.md advises")
     parser.add_argument("--only", default="", help="networks and ways with these words")
     parser.add_argument("--out", type=Path, default=RESULTS / "spconv")
     options = parser.parse_args()
 
+    if options.keep_heap:  # of the contestants
+        os.environ.update(KEEP_HEAP)
+    heap = " glibc keeps its heap." if options.keep_heap else ""
     results = []
     text = [
         "# spconv networks on a CPU",
         "",
         f"`benchmarks/spconv_networks.py`: medians of {options.rounds} rounds, 2 threads, float32; "
-        "kernel maps are made in every call, unless they are kept.",
+        f"kernel maps are made in every call, unless they are kept.{heap}",
         "",
     ]
     for scan in options.scans:

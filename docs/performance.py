@@ -19,7 +19,8 @@ PAGE = ROOT / "docs" / "performance.md"
 # Sections, and the results that belong there; what no section names comes last.
 SECTIONS = {
     "On CPUs": (
-        *("peers", "peers_zen4", "peers_avx2", "spconv", "native", "depthwise"),
+        *("peers", "peers_zen4", "peers_avx2", "native", "depthwise"),
+        *("spconv", "spconv_kept_heap"),
         *("native_variants", "coordinates", "linearity"),
         *("memory", "memory_prediction", "tuning", "tuning_xla", "first_call"),
         *("dynamic", "sparse_dynamic"),
