@@ -1,11 +1,12 @@
 """Whole spconv networks on a CPU: voxax.torch.spconv against spconv, and against voxax from JAX.
 
-    python benchmarks/spconv_networks.py --data FOLDER [--rounds 7] [--scan lidar_os0_128.npz]
+    python benchmarks/spconv_networks.py --data FOLDER [--rounds 7] [--scans NAME:SIZE ...]
 
 Each contestant has a process of its own and is stopped (SIGSTOP) when it is not its turn; they take
 turns, forwards and backwards. In a turn a network runs once to warm up and once that counts; the
 median of the rounds is the result. Same coordinates, same weights by seed; kernel maps are made in
-every call, as in a data loader's loop, but in the row "maps kept".
+every call, as in a data loader's loop, but in the row "maps kept". Training of more than 100,000
+voxels is left out: four processes do not fit in 24 GB.
 
 spconv 2.3.8 is right with one thread only (`GatherCPU::scatter_add`); with two it is timed
 although wrong. spconv, torch-pointcloud and PyTorch are needed:
@@ -22,10 +23,13 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from own_process import KEEP_HEAP
 
 ROOT = Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
@@ -33,12 +37,14 @@ sys.path[:0] = [str(ROOT.parent), str(ROOT / "peers")]
 
 CONTESTANTS = {
     "voxax": ("voxax", 2),
-    "voxax, 1 thread": ("voxax", 1),
     "spconv, 1 thread": ("spconv", 1),
     "spconv, 2 threads": ("spconv", 2),
     "voxax from JAX": ("jax", 2),
 }
 NETWORKS = ("SpUNet34C", "VoxelBackBone8x", "MinkUNet18")
+# Sizes at which outdoor networks are trained, and a dense scan.
+SCANS = ("lidar_os0_128.npz:0.05", "tls_lone_star.npz:0.1")
+MOST_TRAINED = 100_000  # voxels
 WAYS = ("inference", "training", "inference, maps kept", "training, maps kept")
 
 
@@ -185,17 +191,16 @@ def worker(by: str, threads: int, path: str) -> None:
     for line in sys.stdin:
         run = runs[line.strip()]
         run()
-        begin, busy = time.perf_counter(), time.process_time()
+        begin = time.perf_counter()
         run()
-        took = time.perf_counter() - begin, time.process_time() - busy
-        print(json.dumps(took), file=answers, flush=True)
+        print(time.perf_counter() - begin, file=answers, flush=True)
 
 
 class Contestant:
     """A worker's process, stopped when it is not its turn."""
 
     def __init__(self, by: str, threads: int, path: Path) -> None:
-        environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "JAX_PLATFORMS": "cpu"}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         environment["OMP_NUM_THREADS"] = str(threads)
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--worker", by, str(threads), str(path)],
@@ -214,13 +219,13 @@ class Contestant:
             raise RuntimeError(f"{self.process.args} ended with {self.process.wait()}")
         return line
 
-    def seconds(self, name: str) -> tuple[float, float]:
-        """Return wall-clock and processor seconds."""
+    def seconds(self, name: str) -> float:
+        """Return the seconds of a run."""
         os.kill(self.process.pid, signal.SIGCONT)
         assert self.process.stdin is not None
         self.process.stdin.write(name + "\n")
         self.process.stdin.flush()
-        took = json.loads(self._answer())
+        took = float(self._answer())
         os.kill(self.process.pid, signal.SIGSTOP)
         return took
 
@@ -258,73 +263,65 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA"))
-    parser.add_argument("--scan", default="lidar_os0_128.npz")
-    parser.add_argument("--voxel-size", type=float, default=0.15)
+    parser.add_argument("--scans", nargs="+", default=SCANS, metavar="NAME:SIZE")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--best", action="store_true", help="of the rounds, not their median")
+    parser.add_argument("--keep-heap", action="store_true", help="as docs/cpu.md advises")
     parser.add_argument("--only", default="", help="networks and ways with these words")
     parser.add_argument("--out", type=Path, default=RESULTS / "spconv")
     options = parser.parse_args()
 
-    import tempfile
+    if options.keep_heap:  # of the contestants
+        os.environ.update(KEEP_HEAP)
+    heap = " glibc keeps its heap." if options.keep_heap else ""
+    results = []
+    text = [
+        "# spconv networks on a CPU",
+        "",
+        f"`benchmarks/spconv_networks.py`: medians of {options.rounds} rounds, 2 threads, float32; "
+        f"kernel maps are made in every call, unless they are kept.{heap}",
+        "",
+    ]
+    for scan in options.scans:
+        name, size = scan.rsplit(":", 1)
+        cells = read_scan(Path(options.data), name, float(size))
+        times = measured(cells, options.only.split(), options.rounds)
+        facts = {"scan": name, "voxel_size": float(size), "voxels": len(cells)}
+        results.append({**facts, "rounds": options.rounds, "seconds": times})
+        text += [f"## {name}: {len(cells)} voxels of {size}", "", *table(times), ""]
+        # After each scan, so that nothing measured is lost.
+        options.out.with_suffix(".md").write_text("\n".join(text))
+        options.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+    print("\n".join(text))
 
+
+def measured(cells: Any, only: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Return the median seconds of each network and way, by contestant."""
     import numpy as np
 
-    cells = read_scan(Path(options.data), options.scan, options.voxel_size)
+    names = [f"{network}, {way}" for network in NETWORKS for way in WAYS]
+    names = [name for name in names if all(word in name for word in only)]
+    if len(cells) > MOST_TRAINED:
+        names = [name for name in names if "training" not in name]
+    times: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cells.npy")
         np.save(path, cells)
         crew = {name: Contestant(*how, path) for name, how in CONTESTANTS.items()}
-        found: dict[str, dict[str, list[tuple[float, float]]]] = {}
         try:
-            names = [f"{network}, {way}" for network in NETWORKS for way in WAYS]
-            for name in [n for n in names if all(w in n for w in options.only.split())]:
+            for name in names:
                 able = [who for who, one in crew.items() if name in one.names]
                 if len(able) < 2:
                     continue
-                for number in range(options.rounds):
+                took: dict[str, list[float]] = {who: [] for who in able}
+                for number in range(rounds):
                     for who in able[:: 1 if number % 2 else -1]:
-                        took = crew[who].seconds(name)
-                        found.setdefault(name, {}).setdefault(who, []).append(took)
-                print(name, {who: min(t)[0] for who, t in found[name].items()}, flush=True)
+                        took[who].append(crew[who].seconds(name))
+                times[name] = {who: statistics.median(values) for who, values in took.items()}
+                print(name, times[name], flush=True)
         finally:
             for one in crew.values():
                 one.end()
-    middle = min if options.best else statistics.median
-    wall, busy = (
-        {
-            name: {who: middle([t[which] for t in rounds]) for who, rounds in by.items()}
-            for name, by in found.items()
-        }
-        for which in range(2)
-    )
-    facts = {
-        "scan": options.scan,
-        "voxel_size": options.voxel_size,
-        "voxels": len(cells),
-        "rounds": options.rounds,
-        "best": options.best,
-        "load": os.getloadavg(),
-    }
-    text = [
-        "# spconv networks on a CPU",
-        "",
-        f"`benchmarks/spconv_networks.py` on {options.scan}, {len(cells)} voxels of "
-        f"{options.voxel_size}: {'best' if options.best else 'medians'} of {options.rounds} "
-        "rounds, 2 threads, float32; kernel maps are made in every call, unless they are kept.",
-        "",
-        *table(wall),
-        "",
-        "Seconds of the processor, all threads together, which other programs on the machine "
-        "change less:",
-        "",
-        *table(busy),
-        "",
-    ]
-    options.out.with_suffix(".md").write_text("\n".join(text))
-    written = {"facts": facts, "wall": wall, "processor": busy}
-    options.out.with_suffix(".json").write_text(json.dumps(written, indent=1) + "\n")
-    print("\n".join(text))
+    return times
 
 
 if __name__ == "__main__":

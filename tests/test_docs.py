@@ -8,6 +8,7 @@ A page that needs PyTorch says so in a line of its own; see `pages`. Links and c
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -51,6 +52,9 @@ def pages():
 @pytest.mark.parametrize("page", list(pages()))
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # A page gives these names away, which another test of this process may have imported.
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("spconv", "cumm")]:
+        monkeypatch.delitem(sys.modules, name)
     namespace = {"__name__": f"docs.{page.stem}"}
     for code, line, runs in blocks(page.read_text()):
         # Blank lines in front, so that a traceback names the page's own line.

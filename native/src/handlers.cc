@@ -75,7 +75,9 @@ ffi::Error RunProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
   p.w = w.untyped_data();
   p.neighbors = neighbors.typed_data();
   p.y = y->untyped_data();
-  p.transposed = transposed;
+  p.tap_stride = groups * p.depth * p.columns;
+  p.depth_stride = transposed ? 1 : p.columns;
+  p.column_stride = transposed ? p.depth : 1;
   p.reversed = reversed;
   p.tile = RowsOfTile(tile, p.out_rows);
   p.last_cache = LastCacheBytes();
@@ -317,7 +319,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                                   .Ret<ffi::Buffer<ffi::S32>>());
 
 // Counts the changes of what Python (_ABI in voxax/_native) and this library expect of each other.
-extern "C" VOXAX_EXPORT int voxax_abi() { return 7; }
+extern "C" VOXAX_EXPORT int voxax_abi() { return 8; }
 
 // The interface that this file was compiled against: Python registers the handlers only where the
 // installed jaxlib has the same major version and at least this minor one.

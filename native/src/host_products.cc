@@ -63,13 +63,14 @@ int64_t TileOf(int64_t asked, int64_t rows) {
 
 #define VOXAX_EXPORT extern "C" __attribute__((visibility("default")))
 
-// As voxax::Product, of one group.
+// As voxax::Product, of one group; strides: those of taps, depth and columns.
 VOXAX_EXPORT int64_t voxax_host_product(const void* x, int64_t in_rows, const void* w,
                                         const int32_t* neighbors, const int32_t* rows,
                                         int64_t out_rows, int64_t taps, int64_t depth,
                                         int64_t columns, int64_t element, const void* bias,
-                                        int64_t relu, int64_t transposed, int64_t reversed,
-                                        int64_t tile, int64_t threads, void* y) {
+                                        int64_t relu, const int64_t* strides,
+                                        int64_t reversed, int64_t tile, int64_t threads,
+                                        void* y) {
   Product p{};
   if (!ElementOf(element, &p.element) || !Countable(in_rows) || !Countable(out_rows)) {
     return kNotSupported;
@@ -87,7 +88,9 @@ VOXAX_EXPORT int64_t voxax_host_product(const void* x, int64_t in_rows, const vo
   p.columns = columns;
   p.bias = bias;
   p.relu = relu != 0;
-  p.transposed = transposed != 0;
+  p.tap_stride = strides[0];
+  p.depth_stride = strides[1];
+  p.column_stride = strides[2];
   p.reversed = reversed != 0;
   p.tile = TileOf(tile, out_rows);
   p.last_cache = LastCacheBytes();

@@ -24,8 +24,17 @@ class Parallel {
  public:
   using Schedule = std::function<void(std::function<void()>)>;
 
+  // Calls its argument on every thread of a team, the caller's among them, and returns after all.
+  using Together = std::function<void(const std::function<void()>&)>;
+
   Parallel(int64_t threads, Schedule schedule)
       : threads_(std::max<int64_t>(threads, 1)), schedule_(std::move(schedule)) {}
+
+  static Parallel OnTeam(int64_t threads, Together together) {
+    Parallel made(threads, Schedule());
+    made.together_ = std::move(together);
+    return made;
+  }
 
   int64_t threads() const { return threads_; }
 
@@ -40,14 +49,18 @@ class Parallel {
     state->units = units;
     // `unit` outlives every call of it: Run returns only when all units are done.
     state->call = [&unit](int64_t i) { unit(i); };
-    try {
-      for (int64_t i = 1; i < std::min(threads_, units); ++i) {
-        schedule_([state] { state->Work(); });
+    if (together_) {
+      together_([&] { state->Work(); });
+    } else {
+      try {
+        for (int64_t i = 1; i < std::min(threads_, units); ++i) {
+          schedule_([state] { state->Work(); });
+        }
+      } catch (...) {
+        // Out of memory: there are fewer helpers, and this thread takes the rest.
       }
-    } catch (...) {
-      // Out of memory: there are fewer helpers, and this thread takes the rest.
+      state->Work();
     }
-    state->Work();
     std::unique_lock<std::mutex> lock(state->mutex);
     state->all_done.wait(lock, [&] { return state->done == state->units; });
     if (state->thrown) std::rethrow_exception(state->thrown);
@@ -100,6 +113,7 @@ class Parallel {
 
   int64_t threads_;
   Schedule schedule_;
+  Together together_;
 };
 
 }  // namespace voxax

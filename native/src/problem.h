@@ -12,11 +12,12 @@ enum class Element { kFloat32, kFloat64, kBFloat16 };
 struct Product {
   Element element;
   const void* x;  // [in_rows, groups * depth]
-  const void* w;  // [taps, groups, depth, columns], or [taps, groups, columns, depth]
+  const void* w;  // [taps, groups, depth, columns] with the strides below
   const int32_t* neighbors;  // [out_rows, taps]; -1 where there is none
   void* y;                   // [out_rows, groups * columns]
   int64_t in_rows, out_rows, taps, groups, depth, columns;
-  bool transposed;     // w holds columns before depth
+  // Weights between one and the next along each axis of w but groups; a group's are dense.
+  int64_t tap_stride, depth_stride, column_stride;
   bool reversed;       // tap k of the table multiplies w[taps - 1 - k]
   int64_t tile;        // output rows whose sums are kept in cache
   int64_t last_cache;  // bytes that the processor's last cache holds; 0 if unknown

@@ -103,16 +103,32 @@ void PackWeights(const Product& p, int64_t tap, int64_t group, const std::vector
                  typename SumOf<Stored>::type* to) {
   using T = typename SumOf<Stored>::type;
   const Stored* from =
-      static_cast<const Stored*>(p.w) + (tap * p.groups + group) * p.depth * p.columns;
+      static_cast<const Stored*>(p.w) + tap * p.tap_stride + group * p.depth * p.columns;
   for (const Panel& panel : panels) {
     const int64_t width = panel.vectors * Simd<T>::kLanes;
-    for (int64_t d = 0; d < p.depth; ++d, to += width) {
-      for (int64_t n = 0; n < panel.width; ++n) {
-        const int64_t c = panel.begin + n;
-        to[n] = Widen(p.transposed ? from[c * p.depth + d] : from[d * p.columns + c]);
+    const Stored* columns = from + panel.begin * p.column_stride;
+    // A line of what is read, and the lines it is written to, stay in the first-level cache.
+    constexpr int64_t kBlock = 64 / sizeof(Stored);
+    for (int64_t begin = 0; begin < p.depth; begin += kBlock) {
+      const int64_t end = std::min(begin + kBlock, p.depth);
+      if (p.column_stride == 1) {
+        for (int64_t d = begin; d < end; ++d) {
+          const Stored* row = columns + d * p.depth_stride;
+          for (int64_t n = 0; n < panel.width; ++n) to[d * width + n] = Widen(row[n]);
+        }
+      } else {
+        for (int64_t n = 0; n < panel.width; ++n) {
+          const Stored* column = columns + n * p.column_stride;
+          for (int64_t d = begin; d < end; ++d) {
+            to[d * width + n] = Widen(column[d * p.depth_stride]);
+          }
+        }
       }
-      for (int64_t n = panel.width; n < width; ++n) to[n] = T(0);
     }
+    for (int64_t d = 0; d < p.depth; ++d) {
+      for (int64_t n = panel.width; n < width; ++n) to[d * width + n] = T(0);
+    }
+    to += p.depth * width;
   }
 }
 

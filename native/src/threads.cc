@@ -1,5 +1,6 @@
 #include "threads.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <deque>
@@ -70,10 +71,27 @@ class Pool {
   int64_t idle_ = 0, started_ = 0;
 };
 
+// GNU's OpenMP: calls a function with its argument on so many threads.
+using TeamCall = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+// Null where it is not loaded for all libraries, or after a fork, which its threads do not survive.
+TeamCall OpenMp() {
+  static const pid_t first = getpid();
+  if (getpid() != first) return nullptr;
+  return reinterpret_cast<TeamCall>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+}
+
 }  // namespace
 
 Parallel OwnThreads(int64_t threads) {
   const int64_t helpers = std::clamp<int64_t>(threads, 1, kMostThreads) - 1;
+  if (const TeamCall team_call = helpers == 0 ? nullptr : OpenMp()) {
+    // Always as many: a team of another size would start threads anew.
+    return Parallel::OnTeam(helpers + 1, [helpers, team_call](const std::function<void()>& work) {
+      const auto call = [](void* data) { (*static_cast<const std::function<void()>*>(data))(); };
+      team_call(call, const_cast<std::function<void()>*>(&work), helpers + 1, 0);
+    });
+  }
   return Parallel(helpers + 1, [helpers](std::function<void()> task) {
     Pool::Get().Schedule(std::move(task), helpers);
   });

@@ -21,7 +21,7 @@ import voxax as vx
 from check.test_corpus import load
 from voxax.check import recording, static_report, time_limit
 from voxax.check.programs import vary
-from voxax.check.source import Site, relative
+from voxax.check.source import Site, place, raised_frames, relative
 from voxax.cli import main
 
 pytestmark = pytest.mark.lax_promotion
@@ -151,6 +151,18 @@ def test_endless_loops_end_in_time(function, inputs):
     assert "takes longer than 1.5 s" in last.message
     first_line = function.__code__.co_firstlineno
     assert first_line < last.line < first_line + 10
+
+
+@pytest.mark.parametrize(
+    ("error", "file"), [(time_limit.RanAway(), __file__), (ValueError(), "/site-packages/hooks.py")]
+)
+def test_a_limit_in_an_audit_hook_is_the_users_line(error, file):
+    """Installed packages have such hooks, and JAX does what Python calls them for."""
+    scope = {"error": error}
+    exec(compile("def hook(_):\n    raise error\n", "/site-packages/hooks.py", "exec"), scope)
+    with pytest.raises(type(error)) as raised:
+        jax.tree.map(scope["hook"], [1])
+    assert place(raised_frames(raised.value)).site.file == file
 
 
 def test_a_loop_that_ignores_exceptions_ends_in_silence(capsys):

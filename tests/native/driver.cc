@@ -94,7 +94,7 @@ class Pool {
 };
 
 // The ways in which a pool may treat the helpers that it is given.
-constexpr int kWays = 4;
+constexpr int kWays = 5;
 
 template <typename Call>
 void Scheduled(int way, Pool& pool, const Call& call) {
@@ -106,6 +106,14 @@ void Scheduled(int way, Pool& pool, const Call& call) {
     call(Parallel(4, [&late](std::function<void()> task) { late.push_back(std::move(task)); }));
     for (const auto& task : late) task();
     return;
+  }
+  if (way == 3) {  // a team, which starts and ends together
+    return call(Parallel::OnTeam(4, [](const std::function<void()>& work) {
+      std::vector<std::thread> team;
+      for (int i = 1; i < 4; ++i) team.emplace_back(work);
+      work();
+      for (std::thread& thread : team) thread.join();
+    }));
   }
   int taken = 0;  // out of memory after the first
   call(Parallel(4, [&](std::function<void()> task) {
@@ -313,7 +321,10 @@ void TestProduct(const Shape& s, Element element, MapKind kind, Random& random, 
   p.element = element, p.x = x.data(), p.w = w.data(), p.neighbors = map.rows.data();
   p.in_rows = s.in_rows, p.out_rows = s.out_rows, p.taps = s.taps;
   p.groups = s.groups, p.depth = s.depth, p.columns = s.columns;
-  p.transposed = Draw(random, 0, 1), p.reversed = Draw(random, 0, 1);
+  const bool transposed = Draw(random, 0, 1);
+  p.tap_stride = s.groups * s.depth * s.columns;
+  p.depth_stride = transposed ? 1 : s.columns, p.column_stride = transposed ? s.depth : 1;
+  p.reversed = Draw(random, 0, 1);
   p.tile = DrawTile(random);
   p.last_cache = Draw(random, 0, 1);  // Unknown, or too small for any result.
   std::vector<double> wanted(s.out_rows * out_width, 0);
@@ -324,7 +335,7 @@ void TestProduct(const Shape& s, Element element, MapKind kind, Random& random, 
       for (int64_t d = 0; d < s.depth; ++d) {
         const double value = x[map.rows[i] * in_width + g * s.depth + d];
         for (int64_t c = 0; c < s.columns; ++c) {
-          const int64_t inner = p.transposed ? c * s.depth + d : d * s.columns + c;
+          const int64_t inner = transposed ? c * s.depth + d : d * s.columns + c;
           wanted[m * out_width + g * s.columns + c] +=
               value * w[(k * s.groups + g) * s.depth * s.columns + inner];
         }

@@ -29,7 +29,6 @@ def product(
     order: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     relu: bool = False,
-    transposed: bool = False,
     reverse: bool = False,
     threads: int = 1,
 ) -> None:
@@ -37,14 +36,13 @@ def product(
 
     Args:
       x: ``[N, C_in]`` of float32, float64, or uint16 with the bits of bfloat16, dense in memory as
-        the others are.
-      weight: ``[K, C_in, C_out]``, or ``[K, C_out, C_in]`` if ``transposed``, of the same dtype.
+        the others are, but ``weight``.
+      weight: ``[K, C_in, C_out]`` of the same dtype, with any strides.
       neighbors: ``int32[M, K]``, rows of ``x`` or -1.
       y: ``[M, C_out]`` of the same dtype, best at a multiple of 64 bytes.
       order: ``int32[M]``: row m of the map is row ``order[m]`` of y; None: row m.
       bias: ``[C_out]`` of the same dtype, added to every row.
       relu: set negative results to 0.
-      transposed: see ``weight``.
       reverse: tap k of the map multiplies ``weight[K - 1 - k]``.
       threads: at most so many.
 
@@ -52,8 +50,6 @@ def product(
       ValueError: shapes that do not fit, or a map that names other rows.
     """
     taps, depth, columns = weight.shape
-    if transposed:
-        depth, columns = columns, depth
     fits = x.shape[1] == depth and neighbors.shape[1] == taps
     fits = fits and y.shape == (len(neighbors), columns) and _orders(order, neighbors)
     fits = fits and (bias is None or (bias.shape == (columns,) and bias.dtype == x.dtype))
@@ -62,9 +58,10 @@ def product(
             f"features {x.shape} of {x.dtype}, weights {weight.shape} of {weight.dtype}, a map of "
             f"{neighbors.shape} and results {y.shape} of {y.dtype}: they do not fit"
         )
+    strides = np.asarray(weight.strides, np.int64) // weight.itemsize
     tile = _TILE_OF_FEW if len(neighbors) < _FEW_ROWS else _TILE
     sizes = len(neighbors), taps, depth, columns, _ELEMENTS[x.dtype]
-    options = bias, int(relu), int(transposed), int(reverse), tile, threads
+    options = bias, int(relu), strides, int(reverse), tile, threads
     call("product", x, len(x), weight, neighbors, order, *sizes, *options, y)
 
 

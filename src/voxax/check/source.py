@@ -197,7 +197,24 @@ def raised_frames(error: BaseException) -> list[Frame]:
     while traceback is not None:
         found.append((traceback.tb_frame.f_code, traceback.tb_lasti))
         traceback = traceback.tb_next
-    return found[::-1]
+    frames = found[::-1]
+    return frames if isinstance(error, Exception) else _without_hooks(frames)
+
+
+def _without_hooks(frames: list[Frame]) -> list[Frame]:
+    """Leave out the frames of an audit hook, in which a limit may be raised.
+
+    They are an installed package's, and a library ran into them, not the user.
+    """
+
+    def owner(frame: Frame) -> str | None:
+        file = frame[0].co_filename
+        return library_of(file) or ("installed" if "site-packages" in file else None)
+
+    hook = list(itertools.takewhile(lambda f: owner(f) in ("std", "installed"), frames))
+    rest = frames[len(hook) :]
+    called = bool(rest) and owner(rest[0]) is not None
+    return rest if called and "installed" in map(owner, hook) else frames
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,8 +1,10 @@
 """What PyTorch's users do with modules: autocast, copies, compilers, processes, gradients."""
 
 import copy
+import ctypes
 import gc
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -172,6 +174,24 @@ def test_no_graph_without_gradients(net):
     assert kept() is None
 
 
+def test_maps_go_with_the_last_tensor(net):
+    """At once: what waits for Python's collector adds up over the steps of a training."""
+    gc.collect()
+    gc.disable()
+    try:
+        x = scene()
+        net(x).square().sum().backward()
+        kept = (
+            weakref.ref(x),
+            weakref.ref(x.sites()),
+            weakref.ref(x.sites().submanifold([3] * 3, [1] * 3)),
+        )
+        del x
+        assert [ref() for ref in kept] == [None, None, None]
+    finally:
+        gc.enable()
+
+
 def test_inference_mode_and_training_behind_it(net):
     x = scene()
     with torch.inference_mode():
@@ -239,6 +259,21 @@ def test_threads_change_rounding_only(net):
         assert torch.equal(one, other)
     for one, other in zip(results[0], results[1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "GOMP_parallel"), reason="no GNU OpenMP")
+def test_layers_run_on_the_threads_of_pytorch():
+    layer, x = spconv.SubMConv3d(32, 32, 3), scene(rows=1500, channels=32)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        torch.ones(1000, 1000) @ torch.ones(1000, 1000)
+        torch.ones(10**6).add(1)
+        threads = len(os.listdir("/proc/self/task"))
+        layer(x).features.sum().backward()
+        assert len(os.listdir("/proc/self/task")) <= threads + 1  # autograd's own
+    finally:
+        torch.set_num_threads(before)
 
 
 LOADER = """

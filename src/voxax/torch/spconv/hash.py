@@ -41,10 +41,9 @@ class HashTable:
 
     def insert(self, keys: torch.Tensor, values: torch.Tensor | None = None) -> None:
         """Insert keys with their values; without them values are 0."""
-        if values is None:
-            values = torch.zeros(keys.shape[0], dtype=self.value_dtype)
+        given = torch.zeros(keys.shape[0]) if values is None else values
         both = torch.cat([self._keys, keys.to(self.key_dtype)])
-        behind = torch.cat([self._values, values.to(self.value_dtype)])
+        behind = torch.cat([self._values, given.to(self.value_dtype)])
         ordered, order = torch.sort(both, stable=True)
         last = torch.ones_like(ordered, dtype=torch.bool)
         last[:-1] = ordered[1:] != ordered[:-1]

@@ -110,12 +110,10 @@ def _forward(
         return _forward(x.float(), w.float(), kernel_map, bias, relu).half()
     if natively():
         y = x.new_empty((kernel_map.out_rows, w.shape[0]))
-        table = kernel_map.table.numpy()
-        arrays = bits(x), bits(w.transpose(0, 1)), table, bits(y)  # weights [K, C_out, C_in]
+        arrays = bits(x), view(w.permute(1, 2, 0)), kernel_map.table.numpy(), bits(y)
         added = None if bias is None else bits(bias.to(x.dtype))
         options = {"order": order_of(kernel_map), "bias": added, "relu": relu}
-        threads = torch.get_num_threads()
-        host_products.product(*arrays, transposed=True, threads=threads, **options)
+        host_products.product(*arrays, threads=torch.get_num_threads(), **options)
         return y
     y = x.new_zeros((kernel_map.out_rows, w.shape[0]), dtype=_wide(x))
     for rows, ins, tap in taps_of(kernel_map.neighbors):
@@ -131,7 +129,7 @@ def _data_gradient(dy: torch.Tensor, w: torch.Tensor, kernel_map: KernelMap) -> 
         dx = dy.new_empty((kernel_map.in_rows, w.shape[2]))
         same = kernel_map.symmetric
         table = (kernel_map.table if same else kernel_map.backwards).numpy()
-        arrays = bits(dy), bits(w.transpose(0, 1)), table, bits(dx)
+        arrays = bits(dy), view(w.transpose(0, 1)), table, bits(dx)
         options = {"order": order_of(kernel_map) if same else None, "reverse": same}
         host_products.product(*arrays, threads=torch.get_num_threads(), **options)
         return dx
@@ -177,8 +175,13 @@ def order_of(kernel_map: KernelMap) -> np.ndarray | None:
 
 def bits(tensor: torch.Tensor) -> np.ndarray:
     """Return the tensor's memory, a dense copy's where it is not; bfloat16 as its bits."""
-    dense = tensor.detach().contiguous()
-    return (dense.view(torch.uint16) if dense.dtype is torch.bfloat16 else dense).numpy()
+    return view(tensor.contiguous())
+
+
+def view(tensor: torch.Tensor) -> np.ndarray:
+    """Return the tensor's memory with its strides; bfloat16 as its bits."""
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def natively() -> bool:

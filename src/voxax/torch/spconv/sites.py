@@ -44,7 +44,10 @@ class Sites:
         self._version = None if self.indices.is_inference() else self.indices._version
         # Tensors of inference mode do not count the times they are written to.
         self._copy = self.indices.clone() if self._version is None else None
-        self._maps: dict[tuple, tuple[KernelMap, Sites]] = {}
+        self._maps: dict[tuple, KernelMap] = {}
+        # Where other maps lead. These sites are not among them: the cycle would keep all until
+        # Python's collector comes.
+        self._reached: dict[tuple, tuple[KernelMap, Sites]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("indices", "spatial_shape", "batch_size", "_made")
@@ -74,11 +77,11 @@ class Sites:
             raise SpconvError(
                 f"a submanifold kernel of size {list(kernel_size)}: only odd sizes have a center"
             )
-        key = ("submanifold", *kernel_size, *dilation)
+        key = *kernel_size, *dilation
         if key not in self._maps:
-            self._maps[key] = submanifold_map(self._rows(), kernel_size, dilation), self
+            self._maps[key] = submanifold_map(self._rows(), kernel_size, dilation)
             self._made = True
-        return self._maps[key][0]
+        return self._maps[key]
 
     def reached(
         self,
@@ -95,7 +98,7 @@ class Sites:
           SpconvError: no output for any input, an output shape without cells, or duplicates.
         """
         key = (transposed, *kernel_size, *stride, *padding, *dilation, *out_shape)
-        if key not in self._maps:
+        if key not in self._reached:
             described = (
                 f"spatial_shape {self.spatial_shape}, kernel_size {list(kernel_size)}, stride "
                 f"{list(stride)}, padding {list(padding)}, dilation {list(dilation)}"
@@ -112,8 +115,8 @@ class Sites:
                     "spatial shape or the padding"
                 )
             made = Sites(torch.from_numpy(out), out_shape, self.batch_size, made=True)
-            self._maps[key] = kernel_map, made
-        return self._maps[key]
+            self._reached[key] = kernel_map, made
+        return self._reached[key]
 
     def _rows(self) -> np.ndarray:
         return self.indices.detach().contiguous().numpy()
