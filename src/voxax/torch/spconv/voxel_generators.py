@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from voxax.torch.spconv.errors import SpconvError
-from voxax.torch.spconv.tensorview import Tensor
 from voxax.torch.spconv.point_to_voxel import PointToVoxel
+from voxax.torch.spconv.tensorview import Tensor
 
 CPU_ONLY_BUILD = True
 
