@@ -52,7 +52,7 @@ def pages():
 @pytest.mark.parametrize("page", list(pages()))
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # A page gives these names away, which another test of this process may have imported.
+    # One page registers these names itself; another test of this process may have imported them.
     for name in [n for n in sys.modules if n.partition(".")[0] in ("spconv", "cumm")]:
         monkeypatch.delitem(sys.modules, name)
     namespace = {"__name__": f"docs.{page.stem}"}

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from voxax.torch.spconv.errors import SpconvError
+from voxax.torch.spconv.point_to_voxel import PointToVoxel
 from voxax.torch.spconv.tensorview import Tensor
-from voxax.torch.spconv.utils import PointToVoxel
 
 CPU_ONLY_BUILD = True
 
@@ -22,7 +22,7 @@ _Voxels = tuple[Tensor, Tensor, Tensor]
 
 
 class _Point2VoxelCPU:
-    """:class:`voxax.torch.spconv.utils.PointToVoxel` on arrays.
+    """:class:`voxax.torch.spconv.point_to_voxel.PointToVoxel` on arrays.
 
     Args:
       vsize_xyz, coors_range_xyz, num_point_features, max_num_voxels, max_num_points_per_voxel: as
