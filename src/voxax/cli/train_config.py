@@ -49,7 +49,9 @@ def _key(meaning: str, default: Any = dataclasses.MISSING, **limits: Any) -> Any
 class Data:
     """Table ``[data]``."""
 
-    format: str = _key("the folder's layout", of=FORMATS)
+    format: str = _key(
+        "the folder's layout", of=tuple(f for f, task in FORMATS.items() if task == "segment")
+    )
     folder: str = _key("where the scans are; relative to the configuration file")
     train: tuple[str, ...] | str = _key(
         "sequences, scenes or patterns of files; or a text file that names one on each line", ()
