@@ -148,14 +148,11 @@ def nuscenes(folder, rng, scenes, points=500, version="v1.0-mini"):
         {"token": "lidar", "channel": "LIDAR_TOP", "modality": "lidar"},
         {"token": "camera", "channel": "CAM_FRONT", "modality": "camera"},
     ]
-    mount = {"rotation": [0.7077955, -0.0064922, 0.010646, -0.7063073]}
+    mount = {"rotation": [0.7077955, -0.0064922, 0.010646, -0.7063073], "camera_intrinsic": []}
     tables["calibrated_sensor"] = [
         {"token": f"mounted {s}", "sensor_token": s, "translation": [0.94, 0.0, 1.84], **mount}
         for s in ("lidar", "camera")
     ]
-    for table in ("calibrated_sensor",):
-        for row in tables[table]:
-            row["camera_intrinsic"] = []
     (folder / "samples" / "LIDAR_TOP").mkdir(parents=True, exist_ok=True)
     tables["scene"], tables["instance"] = [], []
     for scene, number in scenes.items():

@@ -104,8 +104,8 @@ def test_broken_folders(tmp_path, rng):
     path = tmp_path / "flat/train/flat_0001.off"
     path.write_text(path.read_text().replace("OFF8 6", "OFF8 60000000"))
     scan = dataset("modelnet", tmp_path, None, None).train[0]
-    with pytest.raises(FileFormatError, match="flat_0001.off is cut short: .* 60000000 faces"):
+    with pytest.raises(FileFormatError, match=r"flat_0001\.off is cut short: .* 60000000 faces"):
         scan()
     (tmp_path / "sofa/test").mkdir(parents=True)
-    with pytest.raises(FileFormatError, match="class 'sofa' has no clouds in .*sofa/train"):
+    with pytest.raises(FileFormatError, match=r"class 'sofa' has no clouds in .*sofa/train"):
         dataset("modelnet", tmp_path, None, None)

@@ -72,7 +72,7 @@ def test_what_is_broken_is_named(made):
     with pytest.raises(InputError, match=r"has no scene 'scene-9'; it has 3: scene-0001, scene"):
         dataset("nuscenes", made, ["scene-9"], ["scene-0002"])
     (made / "v1.0-test").mkdir()
-    with pytest.raises(InputError, match="has v1.0-mini, v1.0-test: give one of these"):
+    with pytest.raises(InputError, match=r"has v1.0-mini, v1.0-test: give one of these"):
         read()
     (made / "v1.0-test").rmdir()
     edit(made, "sample_annotation", lambda rows: rows[0]["size"].__setitem__(1, -2.0))
