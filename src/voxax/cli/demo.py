@@ -83,7 +83,7 @@ def demo(
     else:
         chosen = from_file(input, labels, label_field, columns, item)
     if width is None:
-        from voxax.cli.learning import width_for
+        from voxax.cli.width import width_for
         from voxax.hardware import describe
 
         width = width_for(describe())
@@ -141,33 +141,41 @@ class _Run:
                 command = f"voxax demo --resume --out {self.out}{same}"
                 return self.learning.say_interrupted(command)
             with self._phase("validate"):
-                self.matrix, self.prediction = self.learning.validate(pipeline, self.validation)
+                self.score, self.prediction = self.learning.validate(pipeline, self.validation)
         with self._phase("pictures"):
             self._pictures()
         self.seconds["total"] = time.perf_counter() - begin
-        self.learning.report(self.matrix, self.seconds, width=self.config.width)
+        self.learning.report(self.score, self.seconds, width=self.task.width)
         return 0
 
     def _prepare(
         self, samples: list[Any], voxel_size: float, width: float, learning_rate: float
     ) -> None:
-        from voxax.cli.learning import Learning, NetworkConfig, class_weights, config_of
+        from voxax.cli.learning import Learning
+        from voxax.cli.segmentation_task import Segmentation, class_weights
+        from voxax.cli.tasks import task_as
 
         names = self.scenes.class_names
         if self.resume:
             checkpoint = self.out / "checkpoint"
-            config = dataclasses.replace(config_of(checkpoint), steps=self.steps)
-            if config.class_names != names:
+            task = dataclasses.replace(task_as(checkpoint, Segmentation), steps=self.steps)
+            if task.class_names != names:
                 raise InputError(
-                    f"the checkpoint in {checkpoint} knows the classes {config.class_names}, "
+                    f"the checkpoint in {checkpoint} knows the classes {task.class_names}, "
                     f"these scenes have {names}"
                 )
         else:
-            weights = class_weights(samples, len(names))
-            config = NetworkConfig(names, voxel_size, width, learning_rate, self.steps, weights)
-        self.config = config
+            task = Segmentation(
+                class_names=names,
+                voxel_size=voxel_size,
+                width=width,
+                learning_rate=learning_rate,
+                steps=self.steps,
+                class_weights=class_weights(samples, len(names)),
+            )
+        self.task = task
         self.learning = Learning(
-            config,
+            task,
             self.out,
             seed=self.seed,
             devices=self.devices,
@@ -178,14 +186,14 @@ class _Run:
 
     def _pictures(self) -> None:
         from voxax.cli.scenes import near_origin
-        from voxax.models.metrics import iou_table, mean_iou
+        from voxax.cli.segmentation_task import SegmentationScore
         from voxax.plot import segmentation_html, segmentation_png
 
+        score = self.score
+        assert isinstance(score, SegmentationScore)
         cloud, prediction = self.validation[0], self.prediction
-        names = self.config.class_names
-        iou = iou_table(self.matrix, names)
+        names, iou, miou = self.task.class_names, score.iou(), score.value()
         title = f"voxax demo: {self.scenes.title}"
-        miou = mean_iou(self.matrix)
         drawn = near_origin(cloud.positions), prediction, cloud.labels, names
         segmentation_png(
             self.out / "demo.png",
@@ -197,7 +205,7 @@ class _Run:
         summary = {
             "validation mIoU": f"{miou:.3f}",
             "training steps": self.learning.trainer.steps,
-            "voxel size": f"{self.config.voxel_size} m",
+            "voxel size": f"{self.task.voxel_size} m",
             "validation scenes": len(self.validation),
         }
         page = self.out / "demo.html"

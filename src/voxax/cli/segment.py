@@ -39,8 +39,9 @@ def segment(
     from voxax.cli.process import keep_heap
 
     keep_heap()
-    from voxax.cli.learning import config_of, restore
     from voxax.cli.scenes import near_origin
+    from voxax.cli.segmentation_task import Segmentation
+    from voxax.cli.tasks import restore, task_as
     from voxax.errors import InputError
     from voxax.geometry import Plan
     from voxax.io import read, write_ply
@@ -48,7 +49,7 @@ def segment(
 
     if scale is not None and not (np.isfinite(scale) and scale > 0):
         raise InputError(f"--scale {scale} must be positive and finite")
-    config = config_of(checkpoint)
+    config = task_as(checkpoint, Segmentation)
     cloud = read(file, columns=columns, item=item)
     trainer = restore(checkpoint, config.trainer())
 

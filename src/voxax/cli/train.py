@@ -103,9 +103,9 @@ class _Run:
                     f"voxax train {self.config.path} --resume --out {self.out}"
                 )
             with self._phase("validate"):
-                matrix, _ = self.learning.validate(pipeline, self.scans.validation)
+                score, _ = self.learning.validate(pipeline, self.scans.validation)
         self.seconds["total"] = time.perf_counter() - begin
-        self.learning.report(matrix, self.seconds, validations=self.validations)
+        self.learning.report(score, self.seconds, validations=self.validations)
         return 0
 
     def _sample(self) -> list[Any]:
@@ -115,25 +115,27 @@ class _Run:
         return [scans[i] for i in chosen]
 
     def _prepare(self, samples: list[PointCloud], held_out: PointCloud) -> None:
-        from voxax.cli.learning import Learning, NetworkConfig, class_weights, resumed
+        from voxax.cli.learning import Learning
+        from voxax.cli.segmentation_task import Segmentation, class_weights
+        from voxax.cli.tasks import resumed
 
         config, training = self.config, self.config.training
         names = self.scans.class_names
-        network = NetworkConfig(
-            names,
-            config.model.voxel_size,
-            config.model.width,
-            training.learning_rate,
-            training.steps,
-            class_weights(samples, len(names)) if training.class_weights else None,
-            config.model.name,
-            config.data.attributes,
-            training.weight_decay,
+        task = Segmentation(
+            class_names=names,
+            voxel_size=config.model.voxel_size,
+            width=config.model.width,
+            learning_rate=training.learning_rate,
+            steps=training.steps,
+            class_weights=class_weights(samples, len(names)) if training.class_weights else None,
+            network=config.model.name,
+            attributes=config.data.attributes,
+            weight_decay=training.weight_decay,
         )
         if self.resume:
-            network = resumed(self.out, network)
+            task = resumed(self.out, task)
         self.learning = Learning(
-            network,
+            task,
             self.out,
             seed=config.seed,
             devices=config.devices,
@@ -145,12 +147,10 @@ class _Run:
 
     def _after_save(self, pipeline: Any) -> str:
         """Validate if the step is one to validate at; return a remark for the progress bar."""
-        from voxax.models.metrics import mean_iou
-
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every
         if not every or step // training.checkpoint_every % every:
             return ""
-        matrix, _ = self.learning.validate(pipeline, self.scans.validation)
-        self.validations.append((step, mean_iou(matrix)))
-        return f", validation mIoU {mean_iou(matrix):.3f}"
+        score, _ = self.learning.validate(pipeline, self.scans.validation)
+        self.validations.append((step, score.value()))
+        return f", validation {score.figure} {score.value():.3f}"

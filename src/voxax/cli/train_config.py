@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from voxax.cli.learning import NETWORKS
 from voxax.cli.scenes import Near
+from voxax.cli.segmentation_task import NETWORKS
 from voxax.errors import InputError, VoxaxError
 from voxax.io import augment
 from voxax.io.augment import Transform

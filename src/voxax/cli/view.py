@@ -69,9 +69,9 @@ def view(
         raise InputError(f"--voxel-size {voxel_size} must be positive and finite")
     names = None
     if checkpoint is not None:
-        from voxax.cli.learning import config_of
+        from voxax.cli.tasks import task_of
 
-        names = config_of(checkpoint).class_names
+        names = task_of(checkpoint).class_names
     scan = partial(read, file, columns=columns, item=item)
     cloud = scan(labels, label_field=label_field)
     predicted = None if predictions is None else _predicted(scan, file, cloud, predictions)
