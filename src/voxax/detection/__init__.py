@@ -1,5 +1,11 @@
 """Boxes: overlap, suppression, targets, losses, decoding, metrics and augmentation."""
 
+from voxax.detection.anchors import KITTI_ANCHORS as KITTI_ANCHORS
+from voxax.detection.anchors import Anchor as Anchor
+from voxax.detection.anchors import anchor_boxes as anchor_boxes
+from voxax.detection.anchors import decode_anchors as decode_anchors
+from voxax.detection.anchors import decode_residuals as decode_residuals
+from voxax.detection.anchors import encode_residuals as encode_residuals
 from voxax.detection.augment import augment as augment
 from voxax.detection.augment import flip as flip
 from voxax.detection.augment import rotate as rotate
@@ -31,6 +37,7 @@ from voxax.detection.objects import Objects as Objects
 from voxax.detection.overlap import bev_iou as bev_iou
 from voxax.detection.overlap import bev_overlap as bev_overlap
 from voxax.detection.overlap import iou_3d as iou_3d
+from voxax.detection.region import Region as Region
 from voxax.detection.suppression import Selected as Selected
 from voxax.detection.suppression import circle_nms as circle_nms
 from voxax.detection.suppression import nms as nms

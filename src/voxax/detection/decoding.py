@@ -36,7 +36,26 @@ class Detections(NamedTuple):
           indices: ``int[K]``.
         """
         kept = (indices >= 0) & self.valid[indices]
-        return _of_rows(self.boxes[indices], self.scores[indices], self.classes[indices], kept)
+        return Detections.of_rows(
+            self.boxes[indices], self.scores[indices], self.classes[indices], kept
+        )
+
+    @classmethod
+    def of_rows(
+        cls, boxes: jax.Array, scores: jax.Array, classes: jax.Array, kept: jax.Array
+    ) -> Detections:
+        """Return the rows, emptied where ``kept`` is false.
+
+        Args:
+          boxes, scores, classes: as of the class.
+          kept: ``bool[N]``.
+        """
+        return cls(
+            jnp.where(kept[:, None], boxes, jnp.zeros((), boxes.dtype)),
+            jnp.where(kept, scores, jnp.zeros((), scores.dtype)),
+            jnp.where(kept, classes, -1),
+            kept,
+        )
 
 
 def decode_centers(
@@ -128,22 +147,27 @@ def _decode(
 ) -> Detections:
     num_classes = logits.shape[1]
     lowest = jnp.asarray(-jnp.inf, logits.dtype)
-    flat = jnp.where(valid[:, None] & ~jnp.isnan(logits), logits, lowest).reshape(-1)
-    flat = jnp.pad(flat, (0, max(0, number - len(flat))), constant_values=-jnp.inf)
-    best, place = jax.lax.top_k(flat, number)
-    row = jnp.minimum(place // num_classes, len(logits) - 1)
-    scores = jax.nn.sigmoid(best)
-    kept = (best > lowest) & (scores >= jnp.asarray(min_score, scores.dtype))
+    place, scores, kept = best_rows(
+        jnp.where(valid[:, None], logits, lowest).reshape(-1), number, min_score
+    )
+    row = place // num_classes
     # What stands in the rows of padding reaches no gradient.
     codes = jnp.where(kept[:, None], codes[row], jnp.zeros((), codes.dtype))
     boxes = decode_boxes(codes, cells[row], grid)
-    return _of_rows(boxes, scores, (place % num_classes).astype(jnp.int32), kept)
+    return Detections.of_rows(boxes, scores, (place % num_classes).astype(jnp.int32), kept)
 
 
-def _of_rows(boxes: Any, scores: Any, classes: Any, kept: jax.Array) -> Detections:
-    return Detections(
-        jnp.where(kept[:, None], boxes, jnp.zeros((), boxes.dtype)),
-        jnp.where(kept, scores, jnp.zeros((), scores.dtype)),
-        jnp.where(kept, classes, -1),
-        kept,
-    )
+def best_rows(
+    logits: jax.Array, number: int, min_score: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the places of the highest logits ``[N]``, their scores, and which of them count.
+
+    NaN and -inf do not count, nor do scores below ``min_score``.
+    """
+    lowest = jnp.asarray(-jnp.inf, logits.dtype)
+    flat = jnp.where(jnp.isnan(logits), lowest, logits)
+    flat = jnp.pad(flat, (0, max(0, number - len(flat))), constant_values=-jnp.inf)
+    best, place = jax.lax.top_k(flat, number)
+    scores = jax.nn.sigmoid(best)
+    kept = (best > lowest) & (scores >= jnp.asarray(min_score, scores.dtype))
+    return jnp.minimum(place, len(logits) - 1), scores, kept
