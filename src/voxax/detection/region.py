@@ -74,8 +74,8 @@ class Region:
         Raises:
           InputError: a stride or a number that is not positive.
         """
-        if stride is None:
-            stride = 2 ** max(round(math.log2(self.grid[0] / operator.index(shape[0]))), 0)
+        fitting = 2 ** max(round(math.log2(self.grid[0] / operator.index(shape[0]))), 0)
+        step = fitting if stride is None else stride
         size = self.voxel_size
         assert isinstance(size, tuple)
-        return BevGrid(self.low[:2], [stride * side for side in size[:2]], shape)
+        return BevGrid(self.low[:2], [step * side for side in size[:2]], shape)
