@@ -3,6 +3,7 @@
 from voxax.models.bev_backbone import BEVBackbone as BEVBackbone
 from voxax.models.centerpoint import CenterHead as CenterHead
 from voxax.models.centerpoint import CenterPoint as CenterPoint
+from voxax.models.found_boxes import DETECTORS as DETECTORS
 from voxax.models.found_boxes import found_boxes as found_boxes
 from voxax.models.minkunet import ConvNormAct as ConvNormAct
 from voxax.models.minkunet import MinkUNet as MinkUNet

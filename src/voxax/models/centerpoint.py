@@ -157,7 +157,7 @@ class CenterPoint(nnx.Module):
       in_channels: features of the voxels, the means of their points.
       num_classes: classes of objects.
       grid: cells along x, y and z: the range over the voxel size.
-      groups: classes that share a head; None puts all in one.
+      groups: classes that share a head; None puts all in one. Also an attribute.
       branches: channels of what is predicted for a center, by name.
       residual: the backbone of residual blocks.
       channels: of the backbone's four levels.
@@ -195,9 +195,10 @@ class CenterPoint(nnx.Module):
         )
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
         self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
+        self.groups = class_groups(groups, num_classes)
         self.head = CenterHead(
             self.backbone_2d.out_channels,
-            class_groups(groups, num_classes),
+            self.groups,
             branches=branches,
             shared=shared,
             rngs=rngs,

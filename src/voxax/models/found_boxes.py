@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from voxax.detection import (
     KITTI_ANCHORS,
@@ -31,6 +30,7 @@ from voxax.models.voxelnext import VoxelNeXt, VoxelNeXtOutput
 Output = AnchorOutput | VoxelNeXtOutput | Sequence[Mapping[str, jax.Array]]
 
 DETECTORS = (SECOND, CenterPoint, VoxelNeXt)
+"""Networks whose outputs :func:`found_boxes` takes."""
 # Order of a box's code.
 CODE = ("center", "center_z", "dim", "rot", "vel")
 
@@ -99,15 +99,6 @@ def found_boxes(
                 own.append(boxes._replace(classes=jnp.where(boxes.valid, numbers, -1)))
             scenes.append(own)
     return [_joined([_suppressed(g, threshold, max_selected) for g in own]) for own in scenes]
-
-
-def check_detector(model: nnx.Module, name: str) -> None:
-    """Raise :class:`voxax.InputError` unless the network is a detector."""
-    if not isinstance(model, DETECTORS):
-        raise InputError(
-            f"{name} is a {type(model).__name__}, which finds no boxes: give a "
-            f"{', a '.join(kind.__name__ for kind in DETECTORS)}"
-        )
 
 
 def _codes(head: Mapping[str, jax.Array]) -> jax.Array:

@@ -179,7 +179,7 @@ class VoxelNeXt(nnx.Module):
       in_channels: features of the voxels, the means of their points.
       num_classes: classes of objects.
       grid: cells along x, y and z: the range over the voxel size.
-      groups: classes that share a head; None puts all in one.
+      groups: classes that share a head; None puts all in one. Also an attribute.
       branches: channels of what is predicted for a center, by name.
       head_kernel_size: of the heads' hidden layers.
       capacity, norm, channels, out_channels: as for :class:`VoxelNeXtBackbone`.
@@ -222,7 +222,8 @@ class VoxelNeXt(nnx.Module):
             start = jax.nn.initializers.constant(bias)
             return SpatiallySparseConv(width, channels, 1, bias_init=start, **flat)
 
-        self.head = Branches(class_groups(groups, num_classes), branches, hidden, last)
+        self.groups = class_groups(groups, num_classes)
+        self.head = Branches(self.groups, branches, hidden, last)
 
     def __call__(self, voxels: Voxels) -> VoxelNeXtOutput:
         """Return the predictions."""
