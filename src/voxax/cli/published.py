@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ from voxax.io.dataset import SCANNET_CLASS_NAMES
 from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES
 from voxax.io.kitti_objects import KITTI_CLASSES
 from voxax.io.nuscenes import NUSCENES_CLASSES
+from voxax.models.registry import VARIANTS
 
 CLASSES = {
     "kitti": KITTI_CLASSES,
@@ -97,6 +100,50 @@ def voxel_sides(given: str) -> tuple[float, ...]:
     return sides * 3 if len(sides) == 1 else sides
 
 
+def _is_detector(name: str) -> bool:
+    build = VARIANTS[name]
+    kind = build.func if isinstance(build, functools.partial) else build
+    return isinstance(kind, type) and issubclass(kind, models.DETECTORS)
+
+
+def detector_networks() -> tuple[str, ...]:
+    """Return the names of registered networks that find boxes."""
+    return tuple(filter(_is_detector, models.list()))
+
+
+def voxel_networks() -> tuple[str, ...]:
+    """Return the names of registered networks that give logits at voxels."""
+    return tuple(name for name in models.list() if not _is_detector(name))
+
+
+def made(
+    network: str,
+    in_channels: int,
+    num_classes: int,
+    options: Mapping[str, Any],
+    build: Callable[..., nnx.Module] | None = None,
+) -> nnx.Module:
+    """Return a network with random weights.
+
+    Args:
+      network: its name; of ``voxax.models.list()`` unless ``build`` is given.
+      in_channels, num_classes: of the network.
+      options: further arguments.
+      build: makes it, given the input's channels, the classes and the options.
+
+    Raises:
+      InputError: an unknown name, or options that the network's class does not take.
+    """
+    try:
+        if build is not None:
+            return build(in_channels, num_classes, **options)
+        return models.create(network, in_channels=in_channels, num_classes=num_classes, **options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{network} does not take the options {dict(options)}: {error}") from error
+
+
 def loaded(
     network: str,
     weights: str,
@@ -126,14 +173,7 @@ def loaded(
         raise InputError(
             f"--options {options!r} is no TOML: write it as stem=16, channels=[8, 8] ({error})"
         ) from error
-    try:
-        model = models.create(
-            network, in_channels=in_channels, num_classes=num_classes, **arguments
-        )
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"--options {options!r}: {network} does not take it: {error}") from error
+    model = made(network, in_channels, num_classes, arguments)
     if isinstance(model, models.DETECTORS) != detectors:
         finds, other = ("no boxes", "segment") if detectors else ("boxes", "detect")
         raise InputError(f"{network} finds {finds}: `voxax {other}` takes it")

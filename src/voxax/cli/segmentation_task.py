@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 
 from voxax import models
+from voxax.cli.published import made, voxel_networks
 from voxax.cli.scenes import Batch
 from voxax.cli.task import Score, Task
 from voxax.io import PointCloud
@@ -73,16 +74,18 @@ class Segmentation(Task):
 
     Attributes:
       class_weights: weight of each class in the loss; None weighs all the same.
+      options: arguments of the network's class.
     """
 
     task = "segment"
     title = "MinkUNet"
 
     class_weights: tuple[float, ...] | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def networks(cls) -> Sequence[str]:
-        return NETWORKS
+        return (*NETWORKS, *voxel_networks())
 
     def preparation(self) -> Preparation:
         return Preparation(self.voxel_size, self.attributes)
@@ -91,11 +94,14 @@ class Segmentation(Task):
         return _augment
 
     def model(self) -> nnx.Module:
-        small = self.network == "small"
-        channels = {"planes": PLANES, "stem": STEM} if small else {}
-        build = models.MinkUNet14 if small else getattr(models, self.network)
         inputs, classes = self.preparation().num_channels, len(self.class_names)
-        return build(inputs, classes, width=self.width, **channels)
+        if self.network in voxel_networks():
+            return made(self.network, inputs, classes, self.options)
+        small = self.network == "small"
+        channels: dict[str, Any] = {"planes": PLANES, "stem": STEM} if small else {}
+        build = models.MinkUNet14 if small else getattr(models, self.network)
+        options = {"width": self.width, **channels, **self.options}
+        return made(self.network, inputs, classes, options, build)
 
     def trainer(self, devices: int = 1) -> Trainer:
         weights = None if self.class_weights is None else np.asarray(self.class_weights)
@@ -133,5 +139,10 @@ def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ..
     for cloud in clouds:
         if cloud.labels is not None:
             counts += np.bincount(cloud.labels[cloud.labels >= 0], minlength=classes)[:classes]
+    return weights_of(counts)
+
+
+def weights_of(counts: np.ndarray) -> tuple[float, ...]:
+    """Inverse square root of each class's share in counts ``[classes]``, mean 1."""
     weights = 1 / np.sqrt(np.maximum(counts / max(counts.sum(), 1), 1e-3))
     return tuple((weights / weights.mean()).round(4).tolist())

@@ -135,7 +135,7 @@ class Task(abc.ABC):
         found = {}
         try:
             for field in dataclasses.fields(cls):
-                if field.name not in values and field.default is not dataclasses.MISSING:
+                if field.name not in values and not _is_required(field):
                     continue
                 value, kind = values[field.name], str(field.type)
                 if value is not None and kind.startswith("tuple"):
@@ -149,3 +149,8 @@ class Task(abc.ABC):
             raise FileFormatError(
                 f"the checkpoint's description lacks a field: {error!r}"
             ) from error
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing

@@ -6,13 +6,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any, TypeVar
 
+from voxax.cli.classification_task import Classification
 from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.task import Task
 from voxax.errors import FileFormatError, InputError
 from voxax.models.checkpoint import load_arrays, load_description
 from voxax.models.training import StepTrainer
 
-TASKS: dict[str, type[Task]] = {task.task: task for task in (Segmentation,)}
+TASKS: dict[str, type[Task]] = {task.task: task for task in (Segmentation, Classification)}
 
 Kind = TypeVar("Kind", bound=Task)
 AnyTrainer = TypeVar("AnyTrainer", bound=StepTrainer)

@@ -1,4 +1,4 @@
-"""``voxax train`` trains a MinkUNet on folders of labelled scans."""
+"""``voxax train`` trains a network on folders of labelled scans."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import tyro
 from voxax.errors import InputError
 
 if TYPE_CHECKING:
+    from voxax.cli.task import Task
     from voxax.cli.train_config import TrainConfig
-    from voxax.io import PointCloud
 
 
 def train(
@@ -24,10 +24,11 @@ def train(
     out: Path | None = None,
     devices: int | None = None,
 ) -> int:
-    """Train a MinkUNet that segments scans, on folders of them, as a file configures it.
+    """Train a network on folders of labelled scans, as a file configures it.
 
-    Writes a checkpoint that `voxax segment` takes, the loss of every step and, with the mIoU of
-    the validation scans, metrics.json. Ctrl-C stops early and leaves a usable checkpoint.
+    It learns a class for each point, or for each cloud. Writes a checkpoint that `voxax segment`
+    takes if it is of points, the loss of every step and, with the score of the validation scans,
+    metrics.json. Ctrl-C stops early and leaves a usable checkpoint.
 
     Args:
         config: The configuration, a TOML file.
@@ -114,24 +115,36 @@ class _Run:
         chosen = np.linspace(0, len(scans) - 1, min(number, len(scans))).round().astype(int)
         return [scans[i] for i in chosen]
 
-    def _prepare(self, samples: list[PointCloud], held_out: PointCloud) -> None:
-        from voxax.cli.learning import Learning
+    def _task(self, samples: list[Any]) -> Task:
+        from voxax.cli.classification_task import Classification, cloud_weights
         from voxax.cli.segmentation_task import Segmentation, class_weights
-        from voxax.cli.tasks import resumed
 
         config, training = self.config, self.config.training
         names = self.scans.class_names
-        task = Segmentation(
-            class_names=names,
-            voxel_size=config.model.voxel_size,
-            width=config.model.width,
-            learning_rate=training.learning_rate,
-            steps=training.steps,
-            class_weights=class_weights(samples, len(names)) if training.class_weights else None,
-            network=config.model.name,
-            attributes=config.data.attributes,
-            weight_decay=training.weight_decay,
-        )
+        common: dict[str, Any] = {
+            "class_names": names,
+            "voxel_size": config.model.voxel_size,
+            "width": config.model.width,
+            "learning_rate": training.learning_rate,
+            "steps": training.steps,
+            "network": config.model.name,
+            "options": dict(config.model.options or {}),
+            "attributes": config.data.attributes,
+            "weight_decay": training.weight_decay,
+        }
+        if config.task == "classify":
+            labels = [scan.label for scan in self.scans.train]
+            weights = cloud_weights(labels, len(names)) if training.class_weights else None
+            return Classification(class_weights=weights, **common)
+        weights = class_weights(samples, len(names)) if training.class_weights else None
+        return Segmentation(class_weights=weights, **common)
+
+    def _prepare(self, samples: list[Any], held_out: Any) -> None:
+        from voxax.cli.learning import Learning
+        from voxax.cli.tasks import resumed
+
+        config, training = self.config, self.config.training
+        task = self._task(samples)
         if self.resume:
             task = resumed(self.out, task)
         self.learning = Learning(

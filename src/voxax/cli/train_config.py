@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from voxax import models
 from voxax.cli.scenes import Near
-from voxax.cli.segmentation_task import NETWORKS
+from voxax.cli.tasks import TASKS
 from voxax.errors import InputError, VoxaxError
 from voxax.io import augment
 from voxax.io.augment import Transform
@@ -31,6 +32,7 @@ _KINDS = {
     tuple[str, ...] | str: "a list of strings, or a string",
     tuple[str, ...] | int: "a list of strings, or a whole number",
     Mapping[str, str] | None: "a table of strings",
+    Mapping[str, Any] | None: "a table",
 }
 # Words and test of each limit of a number.
 _LIMITS = {
@@ -49,9 +51,7 @@ def _key(meaning: str, default: Any = dataclasses.MISSING, **limits: Any) -> Any
 class Data:
     """Table ``[data]``."""
 
-    format: str = _key(
-        "the folder's layout", of=tuple(f for f, task in FORMATS.items() if task == "segment")
-    )
+    format: str = _key("the folder's layout", of=tuple(FORMATS))
     folder: str = _key("where the scans are; relative to the configuration file")
     train: tuple[str, ...] | str = _key(
         "sequences, scenes or patterns of files; or a text file that names one on each line", ()
@@ -115,9 +115,14 @@ class Augment:
 class Model:
     """Table ``[model]``."""
 
-    name: str = _key("the network; `small` is MinkUNet14 with few channels", "small", of=NETWORKS)
+    name: str = _key(
+        "the network; `small` is MinkUNet14 with few channels",
+        "small",
+        of=tuple(dict.fromkeys(name for task in TASKS.values() for name in task.networks())),
+    )
     width: float = _key("factor on all its channels", 1, above=0)
     voxel_size: float = _key("edge of a voxel, in the positions' unit", above=0)
+    options: Mapping[str, Any] | None = _key("arguments of the network's class", None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,6 +144,7 @@ class TrainConfig:
     """All tables and keys of the file at ``path``."""
 
     path: Path
+    task: str = _key("what the network learns", "segment", of=tuple(TASKS))
     out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
     seed: int = _key("of order and augmentation", 0, low=0)
     devices: int = _key("that a step's scenes are distributed over", 1, low=1)
@@ -216,6 +222,32 @@ class TrainConfig:
         return dataclasses.replace(found, train=train, validation=validation)
 
 
+def _check_task(config: TrainConfig) -> None:
+    """Raise :class:`voxax.InputError` for a layout or a network of another task."""
+    task, form, name = config.task, config.data.format, config.model.name
+    if FORMATS[form] != task:
+        raise InputError(
+            f"{config.path}: data.format = {form!r} is for task = {FORMATS[form]!r}, the task is "
+            f"{task!r}: its formats are {', '.join(f for f, t in FORMATS.items() if t == task)}"
+        )
+    known = TASKS[task].networks()
+    if name not in known:
+        raise InputError(
+            f"{config.path}: model.name = {name!r} is not for task = {task!r}: its networks are "
+            f"{', '.join(known)}"
+        )
+    if config.model.width != 1 and name in models.list():
+        raise InputError(
+            f"{config.path}: model.width = {config.model.width} is for small and MinkUNet14 to "
+            f"MinkUNet34: give the sizes of {name} in [model.options]"
+        )
+    if task == "classify" and config.data.radius:
+        raise InputError(
+            f"{config.path}: data.radius = {config.data.radius} is for scans: clouds that are "
+            "classified are taken whole"
+        )
+
+
 TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training}
 
 
@@ -239,7 +271,9 @@ def read_config(path: Path) -> TrainConfig:
         if not isinstance(table, dict):
             raise InputError(f"{path}: {name} = {table!r} must be a table: write [{name}]")
         tables[name] = TABLES[name](**_checked(path, name, TABLES[name], table))
-    return TrainConfig(path=path, **whole, **tables)
+    config = TrainConfig(path=path, **whole, **tables)
+    _check_task(config)
+    return config
 
 
 def keys_of(kind: type) -> list[dataclasses.Field[Any]]:
@@ -285,6 +319,8 @@ def _converted(kind: Any, value: Any) -> Any:
     if kind == Mapping[str, str] | None:
         fine = isinstance(value, dict) and value and all(isinstance(v, str) for v in value.values())
         return value if fine else None
+    if kind == Mapping[str, Any] | None:
+        return value if isinstance(value, dict) and value else None
     if kind == tuple[float, float]:
         fine = isinstance(value, list) and len(value) == 2
         numbers = [_converted(float, v) for v in value] if fine else [None]
