@@ -1,5 +1,6 @@
 """Boxes: overlap, suppression, targets, losses, decoding, metrics and augmentation."""
 
+from voxax._shared_names import share_names as _share_names
 from voxax.detection.anchors import KITTI_ANCHORS as KITTI_ANCHORS
 from voxax.detection.anchors import Anchor as Anchor
 from voxax.detection.anchors import anchor_boxes as anchor_boxes
@@ -45,3 +46,5 @@ from voxax.detection.targets import CenterTargets as CenterTargets
 from voxax.detection.targets import center_targets as center_targets
 from voxax.detection.targets import gaussian_radius as gaussian_radius
 from voxax.detection.targets import sparse_center_targets as sparse_center_targets
+
+_share_names(__name__)

@@ -1,5 +1,6 @@
 """Networks, by class and by name. Needs ``pip install "voxax[nn]"``."""
 
+from voxax._shared_names import share_names as _share_names
 from voxax.models.bev_backbone import BEVBackbone as BEVBackbone
 from voxax.models.centerpoint import CenterHead as CenterHead
 from voxax.models.centerpoint import CenterPoint as CenterPoint
@@ -31,3 +32,5 @@ from voxax.models.voxel_mlp import VoxelMLP as VoxelMLP
 from voxax.models.voxelnext import VoxelNeXt as VoxelNeXt
 from voxax.models.voxelnext import VoxelNeXtBackbone as VoxelNeXtBackbone
 from voxax.models.voxelnext import VoxelNeXtOutput as VoxelNeXtOutput
+
+_share_names(__name__)

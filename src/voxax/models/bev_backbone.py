@@ -18,6 +18,7 @@ from voxax.errors import InputError
 from voxax.geometry import Voxels
 from voxax.interop.sources import renaming
 from voxax.models.voxel_backbone import NORM
+from voxax.nn.arguments import static
 from voxax.nn.modules.sparse_convs import he_normal
 
 
@@ -55,7 +56,7 @@ class DenseConvNormAct(nnx.Module):
             out_channels,
             (kernel_size, kernel_size),
             (stride, stride),
-            padding="VALID" if transposed else [(padding, padding)] * 2,
+            padding="VALID" if transposed else ((padding, padding),) * 2,
             use_bias=use_bias,
             rngs=rngs,
             **dense_options(options),
@@ -115,7 +116,8 @@ class BEVBackbone(nnx.Module):
     ) -> None:
         given = {"layers": layers, "strides": strides, "channels": channels}
         given |= {"up_strides": up_strides, "up_channels": up_channels}
-        if len({len(value) for value in given.values()}) > 1 or not layers:
+        given = {name: static(values) for name, values in given.items()}
+        if len({len(value) for value in given.values()}) > 1 or not given["layers"]:
             sizes = ", ".join(f"{len(value)} {name}" for name, value in given.items())
             raise InputError(f"{sizes}: give one of each for every level")
         common = {"norm": norm, "rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
@@ -131,11 +133,11 @@ class BEVBackbone(nnx.Module):
             scales.add(round(size / up, 6))
         if len(scales) > 1:
             raise InputError(
-                f"up_strides={tuple(up_strides)} after strides={tuple(strides)} lead to grids of "
+                f"up_strides={given['up_strides']} after strides={given['strides']} lead to grids of "
                 f"{len(scales)} sizes: each must undo the strides to one size"
             )
         self.levels, self.ups = nnx.List(levels), nnx.List(ups)
-        self.out_channels = sum(up_channels)
+        self.out_channels = sum(given["up_channels"])
 
     def __call__(self, grid: jax.Array) -> jax.Array:
         """Return ``[B, X', Y', out_channels]`` from ``[B, X, Y, in_channels]``."""

@@ -129,7 +129,7 @@ class CenterHead(nnx.Module):
 
         def last(channels: int, bias: float) -> nnx.Conv:
             made = {"bias_init": jax.nn.initializers.constant(bias), **dense_options(options)}
-            return nnx.Conv(shared, channels, (3, 3), padding=[(1, 1)] * 2, rngs=rngs, **made)
+            return nnx.Conv(shared, channels, (3, 3), padding=((1, 1),) * 2, rngs=rngs, **made)
 
         self.branches = Branches(
             groups, branches, lambda: DenseConvNormAct(shared, shared, 3, 1, 1, **common), last

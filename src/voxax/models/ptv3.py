@@ -23,6 +23,7 @@ from voxax.geometry import CurveOrder, Voxels
 from voxax.geometry.patches import Fill
 from voxax.interop.sources import Source, renaming
 from voxax.interop.spconv import Spconv
+from voxax.nn.arguments import static
 from voxax.nn.functional.attention import SerialOrder
 from voxax.nn.functional.flash_attention import Implementation
 from voxax.nn.modules import (
@@ -224,6 +225,10 @@ class PTv3(nnx.Module):
         rngs: nnx.Rngs | None = None,
         **conv: Any,
     ) -> None:
+        encoder_depths, encoder_channels = static(encoder_depths), static(encoder_channels)
+        decoder_depths, decoder_channels = static(decoder_depths), static(decoder_channels)
+        encoder_num_heads, decoder_num_heads = static(encoder_num_heads), static(decoder_num_heads)
+        strides = static(strides)
         levels = len(encoder_depths)
         ups = len(decoder_depths)
         _check_lengths(

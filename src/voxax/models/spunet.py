@@ -18,6 +18,7 @@ from voxax.errors import InputError
 from voxax.interop.sources import Source, renaming
 from voxax.interop.spconv import Spconv
 from voxax.models.minkunet import ConvNormAct, UNet
+from voxax.nn.arguments import static
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage
 from voxax.nn.modules import Linear
 
@@ -55,6 +56,7 @@ class SpUNet(UNet):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
+        blocks, channels = static(blocks), static(channels)
         levels, odd = divmod(len(blocks), 2)
         if odd or not levels or len(channels) != len(blocks):
             raise InputError(

@@ -18,6 +18,7 @@ from voxax.geometry import KernelSpec, Voxels, kernel_map
 from voxax.interop.sources import Source, renaming
 from voxax.interop.spconv import Spconv, spconv_offsets
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
+from voxax.nn.arguments import static
 
 NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
 """Arguments of the batch normalizations in detectors."""
@@ -155,9 +156,9 @@ class VoxelBackBone8x(nnx.Module):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        shape = grid_with_top(grid)
+        shape, channels = grid_with_top(grid), static(channels)
         if len(channels) != 4:
-            raise InputError(f"channels={tuple(channels)} must have one entry for each of 4 levels")
+            raise InputError(f"channels={channels} must have one entry for each of 4 levels")
         common = {"norm": norm, "rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
         first = channels[0]
         self.residual = residual

@@ -33,6 +33,7 @@ from voxax.models.voxel_backbone import (
     run_stages,
     stage,
 )
+from voxax.nn.arguments import static
 from voxax.nn.modules import SpatiallySparseConv
 
 PLAIN: Mapping[str, Any] = FrozenDict(epsilon=1e-5, momentum=0.9)
@@ -73,10 +74,10 @@ class VoxelNeXtBackbone(nnx.Module):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        shape = grid_with_top(grid)
+        shape, channels = grid_with_top(grid), static(channels)
         if len(channels) != 5 or channels[3] != channels[4]:
             raise InputError(
-                f"channels={tuple(channels)} must be those of five levels, the last two equal: "
+                f"channels={channels} must be those of five levels, the last two equal: "
                 "their features are added"
             )
         rngs = nnx.Rngs(0) if rngs is None else rngs
