@@ -133,8 +133,8 @@ class BEVBackbone(nnx.Module):
             scales.add(round(size / up, 6))
         if len(scales) > 1:
             raise InputError(
-                f"up_strides={given['up_strides']} after strides={given['strides']} lead to grids of "
-                f"{len(scales)} sizes: each must undo the strides to one size"
+                f"up_strides={given['up_strides']} after strides={given['strides']} lead to grids "
+                f"of {len(scales)} sizes: each must undo the strides to one size"
             )
         self.levels, self.ups = nnx.List(levels), nnx.List(ups)
         self.out_channels = sum(given["up_channels"])
