@@ -57,7 +57,7 @@ def cut_patches(
       the capacity.
 
     Raises:
-      InputError: a length below 1, an unknown fill, or one shard of a scene.
+      InputError: a length below 1 or above 2**20, an unknown fill, or one shard of a scene.
     """
     check_length("patch length", length)
     check_known("fill", fill, get_args(Fill))
@@ -65,10 +65,14 @@ def cut_patches(
     return _cut(voxels.coords, order, batch_size=voxels.batch_size, length=int(length), fill=fill)
 
 
+LONGEST = 1 << 20  # a patch of this many rows has 10^12 logits
+
+
 def check_length(name: str, length: int) -> None:
-    """Raise :class:`InputError` unless ``length`` is an integer of at least 1."""
-    if isinstance(length, bool) or not hasattr(length, "__index__") or length < 1:
-        raise InputError(f"{name} {length!r} must be an integer of at least 1")
+    """Raise :class:`InputError` unless ``length`` is an integer from 1 to ``LONGEST``."""
+    whole = hasattr(length, "__index__") and not isinstance(length, bool)
+    if not whole or not 1 <= length <= LONGEST:
+        raise InputError(f"{name} {length!r} must be an integer from 1 to {LONGEST}")
 
 
 def number_of_patches(capacity: int, batch_size: int, length: int) -> int:

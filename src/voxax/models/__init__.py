@@ -14,7 +14,6 @@ from voxax.models.minkunet import MinkUNet34 as MinkUNet34
 from voxax.models.minkunet import ResidualBlock as ResidualBlock
 from voxax.models.minkunet import UNet as UNet
 from voxax.models.ptv3 import PTv3 as PTv3
-from voxax.models.ptv3 import PTv3Base as PTv3Base
 from voxax.models.ptv3 import PTv3Block as PTv3Block
 from voxax.models.ptv3 import PTv3Encoder as PTv3Encoder
 from voxax.models.ptv3 import PTv3Stage as PTv3Stage

@@ -152,8 +152,11 @@ class PTv3Stage(nnx.Module):
 class PTv3(nnx.Module):
     """Point Transformer V3: a stem, levels down, levels up onto the skips' voxels, a head.
 
-    The defaults are those of the base network for segmentation. Serialization starts in the lowest
-    corner of each scene.
+    The defaults are those of the base network for segmentation. Curves start in the lowest corner
+    of each scene, and poolings group cells from the origin of the lattice: for the numbers of other
+    implementations give coordinates that begin at 0 in each scene. A curve has as many bits as its
+    scene needs, as in torch-pointcloud; Pointcept takes those that the batch needs, and one more
+    where the largest coordinate is ``2**n - 1``.
 
     Args:
       in_channels: input features.
@@ -391,11 +394,6 @@ def _rates(last: float, depths: Sequence[int]) -> list[list[float]]:
     """Rates of all blocks in a row, from 0 to ``last``, by level."""
     rates = np.linspace(0, last, sum(depths))
     return [part.tolist() for part in np.split(rates, np.cumsum(depths)[:-1])] if depths else []
-
-
-def PTv3Base(in_channels: int, out_channels: int, **options: Any) -> PTv3:
-    """Return the base network for segmentation. Options as in :class:`PTv3`."""
-    return PTv3(in_channels, out_channels, **options)
 
 
 # Depths, channels and heads of the encoders that Sonata and Concerto were published with.

@@ -20,7 +20,7 @@ from voxax import _compat
 from voxax.errors import InputError, check_known
 from voxax.geometry import CurveOrder, Voxels, Windows, curve_order, cut_patches
 from voxax.geometry.halo import refuse_shard
-from voxax.geometry.patches import Fill, Patches
+from voxax.geometry.patches import Fill, Patches, check_length
 from voxax.geometry.regroup import gather_rows
 from voxax.nn.functional.attention_tiles import (
     TILE,
@@ -29,7 +29,7 @@ from voxax.nn.functional.attention_tiles import (
     attend_across_blocks,
     attend_in_patches,
 )
-from voxax.nn.functional.flash_attention import Implementation, by_cudnn, by_splash, choose
+from voxax.nn.functional.flash_attention import ROWS, Implementation, by_cudnn, by_splash, choose
 from voxax.products.convolve import precision_name
 
 SerialOrder = Literal["z", "z-trans", "hilbert", "hilbert-trans"]
@@ -93,7 +93,8 @@ def serialized_attention(
     Args:
       voxels: ``3 * C`` channels: query, key, value.
       num_heads: H, divides C.
-      patch_size: rows of a patch.
+      patch_size: rows of a patch. A patch is no longer than the capacity, rounded up to 128, unless
+        ``fill="cycle"``.
       order: the curve, or the rows' order itself.
       fill: what stands in the rest of a scene's last patch, see
         :func:`voxax.cut_patches`.
@@ -118,6 +119,9 @@ def serialized_attention(
     """
     how = _logits(voxels, num_heads, 3, scale, table, precision)
     along = serial_order(voxels, order) if isinstance(order, str) else order
+    if fill != "cycle":  # where the number of repeats depends on the length
+        check_length("patch_size", patch_size)
+        patch_size = min(patch_size, -(-voxels.capacity // ROWS) * ROWS)
     cut = cut_patches(voxels, patch_size, along, fill=fill)
     chosen = choose(implementation, _head(voxels, num_heads, 3), how, patch_size)
     same = jnp.zeros_like(cut.place)

@@ -14,7 +14,7 @@ from voxax.errors import InputError, check_known
 from voxax.nn.functional.attention_tiles import Logits, Side
 
 Implementation = Literal["tiles", "cudnn", "splash"]
-_ROWS = 128  # splash attention takes patches of a multiple of it
+ROWS = 128  # splash attention takes patches of a multiple of it
 _BLOCK = 512
 
 
@@ -57,8 +57,8 @@ def refusal(
             return f"takes heads of a multiple of 8 channels up to 128, not {query.shape[-1]}"
     elif query.dtype not in (jnp.float32, jnp.bfloat16):
         return f"takes float32 and bfloat16, not {query.dtype}"
-    elif length % _ROWS:
-        return f"takes patches of a multiple of {_ROWS} rows, not {length}"
+    elif length % ROWS:
+        return f"takes patches of a multiple of {ROWS} rows, not {length}"
     return None
 
 
@@ -80,7 +80,7 @@ def by_splash(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Arra
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     heads, lengths = query.vectors.shape[2], (query.group.shape[1], key.group.shape[1])
-    q, k = (next(b for b in (_BLOCK, 256, _ROWS) if n % b == 0) for n in lengths)
+    q, k = (next(b for b in (_BLOCK, 256, ROWS) if n % b == 0) for n in lengths)
     sizes = splash.BlockSizes(
         block_q=q,
         block_kv=k,
