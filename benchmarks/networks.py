@@ -14,6 +14,7 @@ timed although wrong. PTv3 uses it for its position encoding only. It has four o
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import tempfile
@@ -41,8 +42,8 @@ def grid_of(cells: Any) -> tuple[int, int, int]:
     return x, y, max(z, 40)
 
 
-def torch_runs(cells: Any, threads: int) -> dict[str, Callable[[], Any]]:
-    """Return torch-pointcloud's networks."""
+def torch_run(network: str, cells: Any, threads: int) -> Callable[[], Any]:
+    """Return a call of torch-pointcloud's network."""
     import spconv.pytorch as spconv
     import torch
     import torch_pointcloud.ops.serialization as serialization
@@ -69,39 +70,34 @@ def torch_runs(cells: Any, threads: int) -> dict[str, Callable[[], Any]]:
     features = torch.randn(len(cells), CHANNELS)
     scene = torch.zeros(len(cells), dtype=torch.int64)
     upright = torch.cat([scene[:, None], coords.flip(1)], 1).int()
-    spunet = SparseUNetSegmentation(CHANNELS, CLASSES)
-    voxelnext = VoxelResBackbone8xVoxelNeXt(CHANNELS)
-    ptv3 = PointTransformerV3Segmentation(
-        CHANNELS,
-        CLASSES,
-        serialization_orders=ORDERS,
-        encoder_patch_size=(PATCH,) * 5,
-        decoder_patch_size=(PATCH,) * 4,
-        shuffle_serialization_orders=False,
-        use_flash_attn=False,
-    )
+    if network == "SpUNet34C":
+        model = SparseUNetSegmentation(CHANNELS, CLASSES)
+    elif network == "PTv3":
+        model = PointTransformerV3Segmentation(
+            CHANNELS,
+            CLASSES,
+            serialization_orders=ORDERS,
+            encoder_patch_size=(PATCH,) * 5,
+            decoder_patch_size=(PATCH,) * 4,
+            shuffle_serialization_orders=False,
+            use_flash_attn=False,
+        )
+    else:
+        model = VoxelResBackbone8xVoxelNeXt(CHANNELS)
+    model.eval()
+    networks.allow_bias(model)
 
-    def fold() -> Any:
-        return voxelnext(spconv.SparseConvTensor(features, upright, [z + 1, y, x], 1))
+    @torch.no_grad()
+    def infer() -> Any:
+        if network == "VoxelNeXt backbone":
+            return model(spconv.SparseConvTensor(features, upright, [z + 1, y, x], 1))
+        return model(features, coords, scene)
 
-    calls: dict[str, tuple[torch.nn.Module, Callable[[], Any]]] = {
-        "SpUNet34C": (spunet, lambda: spunet(features, coords, scene)),
-        "VoxelNeXt backbone": (voxelnext, fold),
-        "PTv3": (ptv3, lambda: ptv3(features, coords, scene)),
-    }
-
-    def infer(model: torch.nn.Module, call: Callable[[], Any]) -> Any:
-        with torch.no_grad():
-            return call()
-
-    for model, _ in calls.values():
-        model.eval()
-        networks.allow_bias(model)
-    return {name: lambda pair=pair: infer(*pair) for name, pair in calls.items()}
+    return infer
 
 
-def jax_runs(cells: Any) -> dict[str, Callable[[], Any]]:
-    """Return the networks of ``voxax.models``, compiled for the scan's capacities."""
+def jax_run(network: str, cells: Any) -> Callable[[], Any]:
+    """Return a call of the network of ``voxax.models``, compiled for the scan's capacities."""
     import jax
     import numpy as np
     from flax import nnx
@@ -113,27 +109,19 @@ def jax_runs(cells: Any) -> dict[str, Callable[[], Any]]:
     rows = np.column_stack([np.zeros(len(cells), np.int32), cells])
     features = np.random.default_rng(0).normal(size=(len(cells), CHANNELS)).astype(np.float32)
     voxels = vx.Voxels.from_coords(rows, features, batch_size=1)
-    made = {
-        "SpUNet34C": lambda: SpUNet(CHANNELS, CLASSES),
-        "VoxelNeXt backbone": lambda: VoxelNeXtBackbone(CHANNELS, grid_of(cells)),
-        "PTv3": lambda: PTv3(
+    if network == "SpUNet34C":
+        model = SpUNet(CHANNELS, CLASSES)
+    elif network == "PTv3":
+        model = PTv3(
             CHANNELS, CLASSES, orders=ORDERS, shuffle_orders=False, patch_size=PATCH, fill="cycle"
-        ),
-    }
-    runs = {}
-    for name, make in made.items():
-        model = make()
-        model.eval()
-        planned = Plan.record(model, voxels).attach(voxels, maps=False)
-        graph, state = nnx.split(model)
-
-        def infer(state: Any, voxels: vx.Voxels, graph: Any = graph) -> Any:
-            return nnx.merge(graph, state, copy=True)(voxels).features
-
-        infer = jax.jit(infer)
-        given = (state, planned)
-        runs[name] = lambda infer=infer, given=given: jax.block_until_ready(infer(*given))
-    return runs
+        )
+    else:
+        model = VoxelNeXtBackbone(CHANNELS, grid_of(cells))
+    model.eval()
+    planned = Plan.record(model, voxels).attach(voxels, maps=False)
+    graph, state = nnx.split(model)
+    infer = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v).features)
+    return lambda: jax.block_until_ready(infer(state, planned))
 
 
 def table(times: dict[str, dict[str, float]]) -> list[str]:
@@ -150,20 +138,39 @@ def table(times: dict[str, dict[str, float]]) -> list[str]:
     return lines
 
 
-def worker(name: str, threads: int, path: str) -> None:
-    """Answer each line, a network, with the seconds of one run."""
+def worker(network: str, name: str, threads: int, path: str) -> None:
+    """Answer each line, the network's name, with the seconds of one run."""
     import numpy as np
 
     cells = np.load(path)
-    answer(lambda: jax_runs(cells) if name == "voxax" else torch_runs(cells, threads))
+    made = functools.partial(jax_run, network, cells)
+    if name != "voxax":
+        made = functools.partial(torch_run, network, cells, threads)
+    answer(lambda: {network: made()})
+
+
+def measured(network: str, cells: Any, rounds: int) -> dict[str, dict[str, float]]:
+    """Return the median seconds of a network by contestant, whose processes end with it."""
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "cells.npy")
+        np.save(path, cells)
+        crew: dict[str, Contestant] = {}
+        try:
+            for who, threads in CONTESTANTS.items():
+                given = ("--worker", network, who, threads, path)
+                crew[who] = Contestant(__file__, *given, threads=threads)
+            return medians(crew, [network], rounds)
+        finally:
+            for one in crew.values():
+                one.end()
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
-        worker(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+        worker(*sys.argv[2:4], int(sys.argv[4]), sys.argv[5])
         return
-    import numpy as np
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA"))
     parser.add_argument("--scans", nargs="+", default=SCANS, metavar="NAME:SIZE")
@@ -184,23 +191,14 @@ def main() -> None:
     ]
     names = [name for name in NETWORKS if options.only in name]
     for scan in options.scans:
-        name, size = scan.rsplit(":", 1)
-        cells = read_scan(Path(options.data), name, float(size))
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "cells.npy")
-            np.save(path, cells)
-            crew = {
-                who: Contestant(__file__, "--worker", who, threads, path, threads=threads)
-                for who, threads in CONTESTANTS.items()
-            }
-            try:
-                times = medians(crew, names, options.rounds)
-            finally:
-                for one in crew.values():
-                    one.end()
-        facts = {"scan": name, "voxel_size": float(size), "voxels": len(cells)}
+        file, size = scan.rsplit(":", 1)
+        cells = read_scan(Path(options.data), file, float(size))
+        times: dict[str, dict[str, float]] = {}
+        for name in names:
+            times |= measured(name, cells, options.rounds)
+        facts = {"scan": file, "voxel_size": float(size), "voxels": len(cells)}
         results.append({**facts, "rounds": options.rounds, "seconds": times})
-        text += [f"## {name}: {len(cells)} voxels of {size}", "", *table(times), ""]
+        text += [f"## {file}: {len(cells)} voxels of {size}", "", *table(times), ""]
         write_results(options.out, text, results)  # after each scan, so that nothing is lost
     print("\n".join(text))
 
