@@ -17,8 +17,8 @@ from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.io import PointCloud, read
+from voxax.io.annotated import AnnotatedScan
 from voxax.io.augment import Transform
-from voxax.io.boxed_scan import BoxedScan
 from voxax.io.simulator import CLASS_NAMES, simulate_sweep
 from voxax.io.split import split_blocks
 
@@ -46,16 +46,20 @@ class Simulate:
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Task: the scan of another task, without points and objects beyond ``radius`` in the plane."""
+    """Task: the scan of another task, without points farther from the origin than ``radius``."""
 
     scan: Any
     radius: float
 
-    def __call__(self) -> PointCloud | BoxedScan:
-        cloud = self.scan()
-        if isinstance(cloud, BoxedScan):
-            return cloud.near(self.radius)
-        return cloud.select(np.hypot(*cloud.positions[:, :2].T) < self.radius)
+    def __call__(self) -> PointCloud | AnnotatedScan:
+        scan = self.scan()
+        if isinstance(scan, AnnotatedScan):
+            return dataclasses.replace(scan, cloud=_near(scan.cloud, self.radius))
+        return _near(scan, self.radius)
+
+
+def _near(cloud: PointCloud, radius: float) -> PointCloud:
+    return cloud.select(np.hypot(*cloud.positions[:, :2].T) < radius)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

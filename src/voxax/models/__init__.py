@@ -2,6 +2,7 @@
 
 from voxax._shared_names import share_names as _share_names
 from voxax.models.bev_backbone import BEVBackbone as BEVBackbone
+from voxax.models.centerpoint import CenterDetector as CenterDetector
 from voxax.models.centerpoint import CenterHead as CenterHead
 from voxax.models.centerpoint import CenterPoint as CenterPoint
 from voxax.models.found_boxes import DETECTORS as DETECTORS
@@ -24,6 +25,7 @@ from voxax.models.registry import save as save
 from voxax.models.second import SECOND as SECOND
 from voxax.models.second import AnchorHead as AnchorHead
 from voxax.models.second import AnchorOutput as AnchorOutput
+from voxax.models.small_centerpoint import SmallCenterPoint as SmallCenterPoint
 from voxax.models.spunet import SpUNet as SpUNet
 from voxax.models.voxel_backbone import VoxelBackBone8x as VoxelBackBone8x
 from voxax.models.voxel_backbone import VoxelResBackBone8x as VoxelResBackBone8x

@@ -150,7 +150,37 @@ def branch_names(norm: str) -> Callable[[str], str]:
     )
 
 
-class CenterPoint(nnx.Module):
+class CenterDetector(nnx.Module):
+    """A sparse backbone, a dense one on the ground plane, and a head for centers.
+
+    A subclass makes the layers.
+
+    Attributes:
+      backbone_3d: a module from Voxels to Voxels inside ``backbone_3d.grid``, of cells along x, y
+        and z.
+      backbone_2d: a module on a grid ``[B, X, Y, C]``.
+      head: see :class:`CenterHead`.
+    """
+
+    backbone_3d: Any
+    backbone_2d: Any
+    head: Callable[[jax.Array], tuple[dict[str, jax.Array], ...]]
+
+    def encode(self, voxels: Voxels) -> Voxels:
+        """Return the voxels of the sparse backbone, which know what was lost to capacity."""
+        return self.backbone_3d(voxels)
+
+    def maps(self, encoded: Voxels) -> tuple[dict[str, jax.Array], ...]:
+        """Return what :meth:`__call__` does, from the voxels of :meth:`encode`."""
+        with jax.named_scope("ground"):
+            return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
+
+    def __call__(self, voxels: Voxels) -> tuple[dict[str, jax.Array], ...]:
+        """Return arrays ``[B, X', Y', channels]`` by name for each group, logits under ``hm``."""
+        return self.maps(self.encode(voxels))
+
+
+class CenterPoint(CenterDetector):
     """The detector: voxels in, heat maps and boxes on a grid of the ground plane out.
 
     Args:
@@ -204,12 +234,6 @@ class CenterPoint(nnx.Module):
             rngs=rngs,
             **options,
         )
-
-    def __call__(self, voxels: Voxels) -> tuple[dict[str, jax.Array], ...]:
-        """Return arrays ``[B, X', Y', channels]`` by name for each group, logits under ``hm``."""
-        encoded = self.backbone_3d(voxels)
-        with jax.named_scope("ground"):
-            return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
 
     def sources(self) -> dict[str, Source]:
         """Return how OpenPCDet stores it."""

@@ -1,0 +1,247 @@
+"""The task ``detect``: boxes of objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from voxax import models
+from voxax.cli.scenes import Batch, SceneExample
+from voxax.cli.task import Score, Task
+from voxax.detection import BevGrid, Objects, augment, center_distance_ap
+from voxax.errors import InputError
+from voxax.geometry import Plan
+from voxax.io.annotated import AnnotatedScan
+from voxax.io.examples import Preparation
+from voxax.models.center_training import CenterTrainer
+
+NETWORKS = ("small", "centerpoint")
+# Cells of the input to one on the ground, along x and y.
+STRIDE = {"small": 4, "centerpoint": 8}
+# Meters between the centers of a true box and of one found for it.
+DISTANCES = (0.5, 1.0, 2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxPreparation:
+    """Turn scans with boxes into examples; picklable, for worker processes.
+
+    Attributes:
+      class_names: names of the classes; objects of others do not count.
+      voxel_size: edge length in meters.
+      low, high: corners of the box that points are taken from, and centers of objects.
+      max_boxes: static number of boxes; of more, the nearest to the origin are learned.
+      attributes, plan, min_capacity: see :class:`voxax.io.examples.Preparation`.
+    """
+
+    class_names: tuple[str, ...]
+    voxel_size: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    max_boxes: int = 128
+    attributes: tuple[str, ...] = ()
+    plan: Plan | None = None
+    min_capacity: int = 0
+
+    @property
+    def num_channels(self) -> int:
+        """Number of channels of an example's features."""
+        return Preparation(self.voxel_size, self.attributes).num_channels
+
+    def __call__(self, scan: AnnotatedScan) -> SceneExample:
+        low, high = np.asarray(self.low), np.asarray(self.high)
+        points = scan.cloud.positions
+        cloud = scan.cloud.select(((points >= low) & (points < high)).all(axis=1))
+        # The lattice begins at the lower corner.
+        cloud = dataclasses.replace(cloud, positions=cloud.positions - low, labels=None)
+        preparation = Preparation(
+            self.voxel_size, self.attributes, plan=self.plan, min_capacity=self.min_capacity
+        )
+        voxels = preparation(cloud).voxels
+        truth = self.truth(scan.objects)
+        boxes = np.zeros((1, self.max_boxes, 7), np.float32)
+        classes = np.full((1, self.max_boxes), -1, np.int32)
+        near = np.argsort(np.hypot(*truth.boxes[:, :2].T), kind="stable")[: self.max_boxes]
+        boxes[0, : len(near)] = truth.boxes[near, :7]
+        names = {name: number for number, name in enumerate(self.class_names)}
+        classes[0, : len(near)] = [names[name] for name in truth.classes[near].tolist()]
+        return SceneExample(voxels, (boxes, classes), truth)
+
+    def truth(self, objects: Objects) -> Objects:
+        """The objects of these classes with their centers inside, seen from above."""
+        boxes = objects.boxes
+        center = boxes[:, :2]
+        kept = np.isin(objects.classes, self.class_names) & np.isfinite(boxes[:, :7]).all(axis=1)
+        kept &= (center >= self.low[:2]).all(axis=1) & (center < self.high[:2]).all(axis=1)
+        return Objects(boxes[kept], objects.classes[kept])
+
+
+def augmented(scan: AnnotatedScan, rng: np.random.Generator) -> AnnotatedScan:
+    """The scan turned by any angle, mirrored and scaled, with its boxes."""
+    boxes = np.nan_to_num(scan.objects.boxes)
+    positions, boxes = augment(scan.cloud.positions, boxes, rng, max_angle=math.pi)
+    cloud = dataclasses.replace(scan.cloud, positions=positions)
+    return AnnotatedScan(cloud, Objects(boxes, scan.objects.classes), scan.about)
+
+
+class DetectionScore(Score):
+    """Average precision by class at distances of centers."""
+
+    figure = "mAP"
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self.class_names = class_names
+        self.truth: list[Objects] = []
+        self.found: list[Objects] = []
+
+    def add(self, truth: Objects, prediction: Objects) -> None:
+        self.truth.append(truth)
+        self.found.append(prediction)
+
+    def ap(self) -> dict[str, dict[float, float]]:
+        """Average precision at each distance by class name."""
+        return {
+            name: {
+                distance: center_distance_ap(self.truth, self.found, name, distance)
+                for distance in DISTANCES
+            }
+            for name in self.class_names
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Number of true objects by class name."""
+        every = np.concatenate([np.zeros(0, str), *(scene.classes for scene in self.truth)])
+        return {name: int((every == name).sum()) for name in self.class_names}
+
+    def value(self) -> float:
+        counts = self.counts()
+        values = [list(ap.values()) for name, ap in self.ap().items() if counts[name]]
+        return float(np.mean(values)) if values else 0.0
+
+    def metrics(self) -> dict[str, Any]:
+        ap = self.ap()
+        return {
+            "val_map": self.value(),
+            "val_ap": {n: {f"{d} m": v for d, v in own.items()} for n, own in ap.items()},
+            "val_objects": self.counts(),
+        }
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        counts = self.counts()
+        rows = []
+        for name, own in self.ap().items():
+            values = [f"{v:.3f}" if counts[name] else "absent" for v in own.values()]
+            rows.append((name, *values, str(counts[name])))
+        return ("class", *(f"AP at {d} m" for d in DISTANCES), "objects"), rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Detection(Task):
+    """Settings of a network that detects; scenes are scans with boxes.
+
+    Attributes:
+      bounds: the box that is looked at: lower x, y, z, then upper, in meters.
+      groups: classes that share a head; None puts all in one.
+      is_directed, box_weight, min_radius: see :class:`voxax.models.center_training.CenterTrainer`.
+      max_boxes: true boxes of a scene that are learned from, at most.
+    """
+
+    task = "detect"
+    title = "CenterPoint"
+    has_shards = False
+
+    bounds: tuple[float, ...]
+    groups: tuple[tuple[int, ...], ...] | None = None
+    is_directed: bool = True
+    box_weight: float = 1.0
+    min_radius: int = 1
+    max_boxes: int = 128
+
+    def __post_init__(self) -> None:
+        if (
+            len(self.bounds) != 6
+            or not (np.diff(np.reshape(self.bounds, (2, 3)), axis=0) > 0).all()
+        ):
+            raise InputError(
+                f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"
+            )
+
+    @classmethod
+    def networks(cls) -> Sequence[str]:
+        return NETWORKS
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """Voxels along x, y and z, with which whole cells on the ground cover the bounds."""
+        size = np.diff(np.reshape(self.bounds, (2, 3)), axis=0)[0]
+        stride = STRIDE[self.network]
+        return tuple(
+            (np.ceil(size / (stride * self.voxel_size) - 1e-9).astype(int) * stride).tolist()
+        )
+
+    @property
+    def grid(self) -> BevGrid:
+        """The cells on the ground that the network predicts in."""
+        stride, side = STRIDE[self.network], STRIDE[self.network] * self.voxel_size
+        x, y, _ = self.cells
+        return BevGrid(self.bounds[:2], (side, side), (x // stride, y // stride))
+
+    def preparation(self) -> BoxPreparation:
+        low = self.bounds[:3]
+        high = tuple(a + n * self.voxel_size for a, n in zip(low, self.cells, strict=True))
+        return BoxPreparation(
+            self.class_names, self.voxel_size, low, high, self.max_boxes, self.attributes
+        )
+
+    def augmentation(self) -> Callable[[AnnotatedScan, np.random.Generator], AnnotatedScan]:
+        return augmented
+
+    def model(self) -> models.CenterDetector:
+        channels, classes = self.preparation().num_channels, len(self.class_names)
+        options: dict[str, Any] = {"groups": self.groups}
+        if self.network == "small":
+            return models.SmallCenterPoint(
+                channels, classes, self.cells, width=self.width, **options
+            )
+        branches = {"center": 2, "center_z": 1, "dim": 3, "rot": 2}
+        return models.CenterPoint(channels, classes, self.cells, branches=branches, **options)
+
+    def trainer(self, devices: int = 1) -> CenterTrainer:
+        del devices
+        return CenterTrainer(
+            self.model(),
+            self.optimizer(),
+            self.grid,
+            self.groups or (tuple(range(len(self.class_names))),),
+            box_weight=self.box_weight,
+            is_directed=self.is_directed,
+            min_radius=self.min_radius,
+        )
+
+    def tracker(self) -> Callable[[Any, Any], str]:
+        def told(labels: Any, prediction: Any) -> str:
+            del labels
+            heat, box = map(float, prediction)
+            return f"centers {heat:.2f}  boxes {box:.2f}"
+
+        return told
+
+    def scenes(self, trainer: CenterTrainer, example: Any) -> Iterable[tuple[Any, Any]]:
+        found = trainer.detect(example.voxels)
+        batched = isinstance(example, Batch)
+        places = [place for _, place in example.places] if batched else [0]
+        truths = example.truths if batched else (example.truth,)
+        for place, truth in zip(places, truths, strict=True):
+            yield truth, self.objects(*(values[place] for values in found))
+
+    def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
+        """What was found in one scene, with the names of the classes."""
+        names = np.asarray(self.class_names)[classes[valid]]
+        return Objects(boxes[valid], names, scores[valid])
+
+    def score(self) -> DetectionScore:
+        return DetectionScore(self.class_names)

@@ -1,0 +1,199 @@
+"""Training and evaluation of detectors of centers: targets, losses and decoding in one program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from voxax.detection import (
+    BevGrid,
+    CenterTargets,
+    Detections,
+    center_targets,
+    code_loss,
+    decode_centers,
+    encode_boxes,
+    gaussian_focal_loss,
+    nms,
+)
+from voxax.geometry import Voxels
+from voxax.models.centerpoint import HEATMAP, CenterDetector
+from voxax.models.training import StepTrainer
+
+
+def joined_codes(maps: dict[str, jax.Array]) -> jax.Array:
+    """Return the box codes of a group's maps, ``[B, X, Y, 8]`` or ``[B, X, Y, 10]``.
+
+    Args:
+      maps: arrays ``[B, X, Y, channels]`` by name, in the order of
+        :func:`voxax.detection.encode_boxes`; the heat map is left out.
+    """
+    parts = [values for name, values in maps.items() if name != HEATMAP]
+    return jnp.concatenate(parts, axis=-1)
+
+
+class BoxedCells(NamedTuple):
+    """Cells of one scene that learn to predict a box, ``9 M`` of them.
+
+    Attributes:
+      rows: ``int32[9 M]``, of the flattened map; 0 where ``mask`` is false.
+      codes: ``[9 M, 8]`` or ``[9 M, 10]``, see :func:`voxax.detection.encode_boxes`.
+      classes: ``int32[9 M]``, of the box.
+      mask: ``bool[9 M]``.
+    """
+
+    rows: jax.Array
+    codes: jax.Array
+    classes: jax.Array
+    mask: jax.Array
+
+
+def boxed_cells(
+    boxes: jax.Array, classes: jax.Array, targets: CenterTargets, grid: BevGrid
+) -> BoxedCells:
+    """Return each box's own cell, and those of the eight around it with their middle in the box.
+
+    Where the highest score is one cell beside the true one, the box is right nevertheless.
+
+    Args:
+      boxes: ``[M, 7]`` or ``[M, 9]``.
+      classes: ``int[M]``.
+      targets: of these boxes.
+      grid: of the targets.
+    """
+    number = len(boxes)
+    boxes = jnp.where(targets.mask[:, None], boxes, jnp.ones((), boxes.dtype))
+    around = jnp.asarray([(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)], jnp.int32)
+    home = jnp.floor(grid.places(boxes)).astype(jnp.int32)
+    cells = (home[:, None] + around[None]).reshape(-1, 2)
+    many = jnp.repeat(boxes, len(around), axis=0)
+    shape = jnp.asarray(grid.shape, jnp.int32)[None]
+    mask = jnp.repeat(targets.mask, len(around))
+    mask &= ((cells >= 0) & (cells < shape)).all(axis=1)
+    low, cell = (jnp.asarray(v, boxes.dtype)[None] for v in (grid.low, grid.cell))
+    away = low + (cells.astype(boxes.dtype) + 0.5) * cell - many[:, :2]
+    cos, sin = jnp.cos(many[:, 6]), jnp.sin(many[:, 6])
+    along, across = away[:, 0] * cos + away[:, 1] * sin, away[:, 1] * cos - away[:, 0] * sin
+    inside = (jnp.abs(along) <= 0.5 * many[:, 3]) & (jnp.abs(across) <= 0.5 * many[:, 4])
+    mask &= inside | jnp.tile((around == 0).all(axis=1), number)
+    rows = jnp.where(mask, cells[:, 0] * grid.shape[1] + cells[:, 1], 0)
+    codes = encode_boxes(many, cells, grid)
+    return BoxedCells(rows, codes, jnp.repeat(classes, len(around)), mask)
+
+
+def _nearer_heading(found: jax.Array, codes: jax.Array) -> jax.Array:
+    """Return the codes turned by half a turn where that is nearer to what was found."""
+    away, turned = (jnp.abs(found[..., 6:8] - way * codes[..., 6:8]).sum(-1) for way in (1, -1))
+    sign = jnp.where(turned < away, -1, 1)[..., None].astype(codes.dtype)
+    return codes.at[..., 6:8].multiply(sign)
+
+
+class CenterTrainer(StepTrainer):
+    """Training of a detector that predicts centers on a grid of the ground plane.
+
+    A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels, where rows of a
+    negative class are empty. Its prediction is the loss of the heat maps and that of the boxes.
+
+    Args:
+      model: a :class:`voxax.models.centerpoint.CenterDetector`, in voxels that lie in the grid.
+      optimizer: an optax transformation.
+      grid: the cells of the model's maps.
+      groups: classes of each of the model's heads.
+      box_weight: of the boxes' loss beside that of the heat maps.
+      is_directed: whether front and rear are told apart; if not, either heading is right.
+      min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
+      max_boxes: found boxes of each group in a scene, at most.
+      min_score: found boxes with a lower score are left out.
+      iou_threshold: of two boxes of one class with a larger IoU from above the better one is kept.
+    """
+
+    def __init__(
+        self,
+        model: CenterDetector,
+        optimizer: optax.GradientTransformation,
+        grid: BevGrid,
+        groups: Sequence[Sequence[int]],
+        *,
+        box_weight: float = 0.25,
+        is_directed: bool = True,
+        min_overlap: float = 0.1,
+        min_radius: int = 2,
+        max_boxes: int = 128,
+        min_score: float = 0.1,
+        iou_threshold: float = 0.2,
+    ) -> None:
+        self.grid, self.groups = grid, tuple(map(tuple, groups))
+        self.box_weight, self.is_directed = box_weight, is_directed
+        self.min_overlap, self.min_radius = min_overlap, min_radius
+        self.max_boxes, self.min_score = max_boxes, min_score
+        self.iou_threshold = iou_threshold
+        super().__init__(model, optimizer)
+
+    def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
+        encoded = module.encode(voxels)
+        targets, boxed = jax.vmap(self._targets)(*labels)
+        heat, box = jnp.zeros(()), jnp.zeros(())
+        for group, maps in zip(self.groups, module.maps(encoded), strict=True):
+            chosen = jnp.asarray(group)
+            heat += gaussian_focal_loss(maps[HEATMAP], targets.heatmap[..., chosen])
+            codes = joined_codes(maps)
+            codes = codes.reshape(codes.shape[0], -1, codes.shape[-1])
+            found = jnp.take_along_axis(codes, boxed.rows[..., None], axis=1)
+            mask = boxed.mask & (boxed.classes[..., None] == chosen).any(axis=-1)
+            wanted = boxed.codes if self.is_directed else _nearer_heading(found, boxed.codes)
+            box += code_loss(found, wanted, mask).sum()
+        return heat + self.box_weight * box, (heat, box), encoded.num_dropped
+
+    def _targets(self, boxes: jax.Array, classes: jax.Array) -> tuple[CenterTargets, BoxedCells]:
+        number = sum(map(len, self.groups))
+        targets = center_targets(
+            boxes,
+            classes,
+            self.grid,
+            number,
+            min_overlap=self.min_overlap,
+            min_radius=self.min_radius,
+        )
+        return targets, boxed_cells(boxes, classes, targets, self.grid)
+
+    def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
+        encoded = module.encode(voxels)
+        found = [
+            jax.vmap(lambda logits, codes, group=group: self._decoded(logits, codes, group))(
+                maps[HEATMAP], joined_codes(maps)
+            )
+            for group, maps in zip(self.groups, module.maps(encoded), strict=True)
+        ]
+        joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *found)
+        return joined, encoded.geometry.drops
+
+    def _decoded(self, logits: jax.Array, codes: jax.Array, group: tuple[int, ...]) -> Detections:
+        found = decode_centers(
+            logits, codes, self.grid, max_boxes=2 * self.max_boxes, min_score=self.min_score
+        )
+        kept = nms(
+            found.boxes,
+            found.scores,
+            iou_threshold=self.iou_threshold,
+            max_selected=self.max_boxes,
+            classes=found.classes,
+            valid=found.valid,
+        )
+        found = found.take(kept.indices)
+        named = jnp.asarray(group)[jnp.maximum(found.classes, 0)]
+        return found._replace(classes=jnp.where(found.valid, named, -1))
+
+    def _counted(self, counts: Any) -> jax.Array:
+        return counts
+
+    def detect(self, voxels: Voxels) -> Detections:
+        """Return what is found in each scene, on the host: arrays ``[B, N, ...]``.
+
+        Raises:
+          CapacityError: rows were lost at some level.
+        """
+        return jax.device_get(self.evaluate(voxels))
