@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from voxax import models
+from voxax.cli.published import made
 from voxax.cli.scenes import Batch, SceneExample
 from voxax.cli.task import Score, Task
-from voxax.detection import BevGrid, Objects, augment, center_distance_ap
+from voxax.detection import Objects, Region, augment, center_distance_ap
 from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io.annotated import AnnotatedScan
@@ -20,8 +22,8 @@ from voxax.io.examples import Preparation
 from voxax.models.center_training import CenterTrainer
 
 NETWORKS = ("small", "centerpoint")
-# Cells of the input to one on the ground, along x and y.
-STRIDE = {"small": 4, "centerpoint": 8}
+# Without the velocity, which one scan does not show.
+BRANCHES = {"center": 2, "center_z": 1, "dim": 3, "rot": 2}
 # Meters between the centers of a true box and of one found for it.
 DISTANCES = (0.5, 1.0, 2.0)
 
@@ -148,6 +150,7 @@ class Detection(Task):
       groups: classes that share a head; None puts all in one.
       is_directed, box_weight, min_radius: see :class:`voxax.models.center_training.CenterTrainer`.
       max_boxes: true boxes of a scene that are learned from, at most.
+      options: arguments of the network's class.
     """
 
     task = "detect"
@@ -160,63 +163,50 @@ class Detection(Task):
     box_weight: float = 1.0
     min_radius: int = 1
     max_boxes: int = 128
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (
-            len(self.bounds) != 6
-            or not (np.diff(np.reshape(self.bounds, (2, 3)), axis=0) > 0).all()
-        ):
+        if len(self.bounds) != 6:
             raise InputError(
                 f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"
             )
+        _ = self.region  # raises where they are not below each other
 
     @classmethod
     def networks(cls) -> Sequence[str]:
         return NETWORKS
 
     @property
-    def cells(self) -> tuple[int, ...]:
-        """Voxels along x, y and z, with which whole cells on the ground cover the bounds."""
-        size = np.diff(np.reshape(self.bounds, (2, 3)), axis=0)[0]
-        stride = STRIDE[self.network]
-        return tuple(
-            (np.ceil(size / (stride * self.voxel_size) - 1e-9).astype(int) * stride).tolist()
-        )
-
-    @property
-    def grid(self) -> BevGrid:
-        """The cells on the ground that the network predicts in."""
-        stride, side = STRIDE[self.network], STRIDE[self.network] * self.voxel_size
-        x, y, _ = self.cells
-        return BevGrid(self.bounds[:2], (side, side), (x // stride, y // stride))
+    def region(self) -> Region:
+        """The box that is looked at, cut into voxels."""
+        return Region(self.bounds[:3], self.bounds[3:], self.voxel_size)
 
     def preparation(self) -> BoxPreparation:
-        low = self.bounds[:3]
-        high = tuple(a + n * self.voxel_size for a, n in zip(low, self.cells, strict=True))
-        return BoxPreparation(
-            self.class_names, self.voxel_size, low, high, self.max_boxes, self.attributes
-        )
+        low, high, names = self.bounds[:3], self.bounds[3:], self.class_names
+        return BoxPreparation(names, self.voxel_size, low, high, self.max_boxes, self.attributes)
 
     def augmentation(self) -> Callable[[AnnotatedScan, np.random.Generator], AnnotatedScan]:
         return augmented
 
     def model(self) -> models.CenterDetector:
         channels, classes = self.preparation().num_channels, len(self.class_names)
-        options: dict[str, Any] = {"groups": self.groups}
+        options = {"grid": self.region.grid, "groups": self.groups, **self.options}
         if self.network == "small":
-            return models.SmallCenterPoint(
-                channels, classes, self.cells, width=self.width, **options
-            )
-        branches = {"center": 2, "center_z": 1, "dim": 3, "rot": 2}
-        return models.CenterPoint(channels, classes, self.cells, branches=branches, **options)
+            build = functools.partial(models.SmallCenterPoint, width=self.width)
+        else:
+            build = functools.partial(models.CenterPoint, branches=BRANCHES)
+        model = made(self.network, channels, classes, options, build)
+        assert isinstance(model, models.CenterDetector)
+        return model
 
     def trainer(self, devices: int = 1) -> CenterTrainer:
         del devices
         return CenterTrainer(
             self.model(),
             self.optimizer(),
-            self.grid,
-            self.groups or (tuple(range(len(self.class_names))),),
+            self.region,
+            self.groups,
+            len(self.class_names),
             box_weight=self.box_weight,
             is_directed=self.is_directed,
             min_radius=self.min_radius,

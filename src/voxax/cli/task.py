@@ -139,7 +139,7 @@ class Task(abc.ABC):
                     continue
                 value, kind = values[field.name], str(field.type)
                 if value is not None and kind.startswith("tuple"):
-                    value = tuple(value)
+                    value = _as_tuple(value)
                 found[field.name] = _CONVERT[kind](value) if kind in _CONVERT else value
             if found.get("network", cls.network) not in cls.networks():
                 known = ", ".join(cls.networks())
@@ -149,6 +149,10 @@ class Task(abc.ABC):
             raise FileFormatError(
                 f"the checkpoint's description lacks a field: {error!r}"
             ) from error
+
+
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    return tuple(_as_tuple(v) if isinstance(v, list) else v for v in values)
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

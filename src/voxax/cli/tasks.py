@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from voxax.cli.classification_task import Classification
+from voxax.cli.detection_task import Detection
 from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.task import Task
 from voxax.errors import FileFormatError, InputError
 from voxax.models.checkpoint import load_arrays, load_description
 from voxax.models.training import StepTrainer
 
-TASKS: dict[str, type[Task]] = {task.task: task for task in (Segmentation, Classification)}
+_ALL: tuple[type[Task], ...] = (Segmentation, Detection, Classification)
+TASKS = {task.task: task for task in _ALL}
 
 Kind = TypeVar("Kind", bound=Task)
 AnyTrainer = TypeVar("AnyTrainer", bound=StepTrainer)

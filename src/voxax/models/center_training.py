@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -13,27 +13,16 @@ from voxax.detection import (
     BevGrid,
     CenterTargets,
     Detections,
+    Region,
     center_targets,
     code_loss,
-    decode_centers,
     encode_boxes,
     gaussian_focal_loss,
-    nms,
 )
 from voxax.geometry import Voxels
-from voxax.models.centerpoint import HEATMAP, CenterDetector
+from voxax.models.centerpoint import HEATMAP, CenterDetector, Groups, class_groups
+from voxax.models.found_boxes import box_codes, found_boxes
 from voxax.models.training import StepTrainer
-
-
-def joined_codes(maps: dict[str, jax.Array]) -> jax.Array:
-    """Return the box codes of a group's maps, ``[B, X, Y, 8]`` or ``[B, X, Y, 10]``.
-
-    Args:
-      maps: arrays ``[B, X, Y, channels]`` by name, in the order of
-        :func:`voxax.detection.encode_boxes`; the heat map is left out.
-    """
-    parts = [values for name, values in maps.items() if name != HEATMAP]
-    return jnp.concatenate(parts, axis=-1)
 
 
 class BoxedCells(NamedTuple):
@@ -101,46 +90,52 @@ class CenterTrainer(StepTrainer):
     Args:
       model: a :class:`voxax.models.centerpoint.CenterDetector`, in voxels that lie in the grid.
       optimizer: an optax transformation.
-      grid: the cells of the model's maps.
-      groups: classes of each of the model's heads.
+      region: what the model looks at; its voxels are counted from the lower corner.
+      groups: classes of each of the model's heads; None has all in one.
+      num_classes: of all heads.
       box_weight: of the boxes' loss beside that of the heat maps.
       is_directed: whether front and rear are told apart; if not, either heading is right.
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
-      max_boxes: found boxes of each group in a scene, at most.
-      min_score: found boxes with a lower score are left out.
-      iou_threshold: of two boxes of one class with a larger IoU from above the better one is kept.
+      max_candidates, max_boxes, min_score: of each group and scene, see
+        :func:`voxax.models.found_boxes`, which has ``max_boxes`` as ``max_selected``.
+
+    Raises:
+      InputError: groups that do not have each class once.
     """
 
     def __init__(
         self,
         model: CenterDetector,
         optimizer: optax.GradientTransformation,
-        grid: BevGrid,
-        groups: Sequence[Sequence[int]],
+        region: Region,
+        groups: Groups | None,
+        num_classes: int,
         *,
         box_weight: float = 0.25,
         is_directed: bool = True,
         min_overlap: float = 0.1,
         min_radius: int = 2,
+        max_candidates: int = 256,
         max_boxes: int = 128,
         min_score: float = 0.1,
-        iou_threshold: float = 0.2,
     ) -> None:
-        self.grid, self.groups = grid, tuple(map(tuple, groups))
+        self.region, self.groups = region, class_groups(groups, num_classes)
         self.box_weight, self.is_directed = box_weight, is_directed
         self.min_overlap, self.min_radius = min_overlap, min_radius
-        self.max_boxes, self.min_score = max_boxes, min_score
-        self.iou_threshold = iou_threshold
+        self.max_candidates, self.max_boxes = max_candidates, max_boxes
+        self.min_score = min_score
         super().__init__(model, optimizer)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         encoded = module.encode(voxels)
-        targets, boxed = jax.vmap(self._targets)(*labels)
+        heads = module.maps(encoded)
+        grid = self.region.bev(heads[0][HEATMAP].shape[1:3])
+        targets, boxed = jax.vmap(functools.partial(self._targets, grid))(*labels)
         heat, box = jnp.zeros(()), jnp.zeros(())
-        for group, maps in zip(self.groups, module.maps(encoded), strict=True):
+        for group, maps in zip(self.groups, heads, strict=True):
             chosen = jnp.asarray(group)
             heat += gaussian_focal_loss(maps[HEATMAP], targets.heatmap[..., chosen])
-            codes = joined_codes(maps)
+            codes = box_codes(maps)
             codes = codes.reshape(codes.shape[0], -1, codes.shape[-1])
             found = jnp.take_along_axis(codes, boxed.rows[..., None], axis=1)
             mask = boxed.mask & (boxed.classes[..., None] == chosen).any(axis=-1)
@@ -148,44 +143,34 @@ class CenterTrainer(StepTrainer):
             box += code_loss(found, wanted, mask).sum()
         return heat + self.box_weight * box, (heat, box), encoded.num_dropped
 
-    def _targets(self, boxes: jax.Array, classes: jax.Array) -> tuple[CenterTargets, BoxedCells]:
+    def _targets(
+        self, grid: BevGrid, boxes: jax.Array, classes: jax.Array
+    ) -> tuple[CenterTargets, BoxedCells]:
         number = sum(map(len, self.groups))
         targets = center_targets(
             boxes,
             classes,
-            self.grid,
+            grid,
             number,
             min_overlap=self.min_overlap,
             min_radius=self.min_radius,
         )
-        return targets, boxed_cells(boxes, classes, targets, self.grid)
+        return targets, boxed_cells(boxes, classes, targets, grid)
 
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
         encoded = module.encode(voxels)
-        found = [
-            jax.vmap(lambda logits, codes, group=group: self._decoded(logits, codes, group))(
-                maps[HEATMAP], joined_codes(maps)
-            )
-            for group, maps in zip(self.groups, module.maps(encoded), strict=True)
-        ]
-        joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *found)
-        return joined, encoded.geometry.drops
-
-    def _decoded(self, logits: jax.Array, codes: jax.Array, group: tuple[int, ...]) -> Detections:
-        found = decode_centers(
-            logits, codes, self.grid, max_boxes=2 * self.max_boxes, min_score=self.min_score
-        )
-        kept = nms(
-            found.boxes,
-            found.scores,
-            iou_threshold=self.iou_threshold,
+        scenes = found_boxes(
+            module.maps(encoded),
+            self.region,
+            num_classes=sum(map(len, self.groups)),
+            batch_size=voxels.batch_size,
+            groups=self.groups,
+            max_boxes=self.max_candidates,
             max_selected=self.max_boxes,
-            classes=found.classes,
-            valid=found.valid,
+            min_score=self.min_score,
         )
-        found = found.take(kept.indices)
-        named = jnp.asarray(group)[jnp.maximum(found.classes, 0)]
-        return found._replace(classes=jnp.where(found.valid, named, -1))
+        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
+        return stacked, encoded.geometry.drops
 
     def _counted(self, counts: Any) -> jax.Array:
         return counts

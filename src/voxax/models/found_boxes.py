@@ -31,8 +31,8 @@ Output = AnchorOutput | VoxelNeXtOutput | Sequence[Mapping[str, jax.Array]]
 
 DETECTORS = (SECOND, CenterPoint, VoxelNeXt)
 """Networks whose outputs :func:`found_boxes` takes."""
-# Order of a box's code.
-CODE = ("center", "center_z", "dim", "rot", "vel")
+# Order of a box's code, which a head may also have in one piece.
+CODE = ("code", "center", "center_z", "dim", "rot", "vel")
 
 
 def found_boxes(
@@ -101,14 +101,19 @@ def found_boxes(
     return [_joined([_suppressed(g, threshold, max_selected) for g in own]) for own in scenes]
 
 
-def _codes(head: Mapping[str, jax.Array]) -> jax.Array:
+def box_codes(head: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the box codes of a head, ``[..., 8]`` or ``[..., 10]``.
+
+    Args:
+      head: arrays ``[..., channels]`` by name, as :class:`voxax.models.CenterHead` returns them.
+    """
     return jnp.concatenate([head[name] for name in CODE if name in head], axis=-1)
 
 
 def _of_map(
     head: Mapping[str, jax.Array], scene: int, region: Region, number: int, score: float
 ) -> Detections:
-    logits, codes = head[HEATMAP][scene], _codes(head)[scene]
+    logits, codes = head[HEATMAP][scene], box_codes(head)[scene]
     grid = region.bev(logits.shape[:2])
     return decode_centers(logits, codes, grid, max_boxes=number, min_score=score)
 
@@ -126,7 +131,7 @@ def _of_cells(
     shape = [-(-cells // stride) for cells in region.grid[:2]]
     return decode_cells(
         head[HEATMAP],
-        _codes(head),
+        box_codes(head),
         voxels.coords[:, 1:],
         region.bev(shape, stride),
         max_boxes=number,
