@@ -1,4 +1,4 @@
-"""PTv3: parity with torch-pointcloud, padding, plans, checkpoints by block."""
+"""PTv3: padding, plans, checkpoints by block. Parity is that of tests/pytorch/spconv_api."""
 
 import jax
 import jax.numpy as jnp
@@ -8,20 +8,9 @@ from flax import nnx
 
 import voxax as vx
 from samples import make_voxels
-from voxax.interop import from_spconv
 from voxax.interop.sources import weights_of
-from voxax.io import read
 from voxax.models import PTv3, PTv3Block, PTv3Encoder
 
-SIZES = {
-    "encoder_depths": (2, 2, 2, 3),
-    "encoder_channels": (24, 48, 48, 96),
-    "encoder_num_heads": (2, 4, 4, 8),
-    "strides": (2, 2, 2),
-    "decoder_depths": (2, 1, 2),
-    "decoder_channels": (48, 48, 24),
-    "decoder_num_heads": (4, 4, 2),
-}
 TINY = {
     "encoder_depths": (1, 2),
     "encoder_channels": (8, 12),
@@ -32,141 +21,11 @@ TINY = {
     "decoder_num_heads": (2,),
     "patch_size": 16,
 }
-PATCH = 128
-
-
-@pytest.fixture(scope="module")
-def peer():
-    """torch-pointcloud's module, with the two things that it cannot do here supplied."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    pytest.importorskip("spconv.pytorch", reason="spconv is not installed")
-    module = pytest.importorskip(
-        "torch_pointcloud.models.point_transformer_v3",
-        reason="torch-pointcloud is not installed: pip install torch-pointcloud==0.0.18",
-    )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # spconv's sums are wrong on a CPU with more
-    serialization = __import__("torch_pointcloud.ops.serialization", fromlist=["_"])
-
-    def z_key(x, y, z, b=None, depth=16):  # of ocnn, which is not needed otherwise
-        key = torch.zeros_like(x)
-        for bit in range(depth):
-            for place, axis in enumerate((z, y, x)):
-                key |= ((axis >> bit) & 1) << (3 * bit + place)
-        return key
-
-    serialization.octree_encode = z_key
-    yield module
-    torch.set_num_threads(threads)
-
-
-def biased(conv):
-    """The same convolution with the bias added behind: spconv refuses it on a CPU."""
-    import torch
-
-    class Biased(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bias, conv.bias, self.conv = conv.bias, None, conv
-
-        def forward(self, x):
-            y = self.conv(x)
-            return y.replace_feature(y.features + self.bias)
-
-    return Biased()
-
-
-def both(peer, **options):
-    """The same network of both libraries, in evaluation, with the same random weights."""
-    import torch
-
-    torch.manual_seed(0)
-    theirs = {
-        "serialization_orders": ("z", "z-trans", "hilbert", "hilbert-trans"),
-        "shuffle_serialization_orders": False,
-        "encoder_patch_size": (PATCH,) * 4,
-        "decoder_patch_size": (PATCH,) * 3,
-        "use_flash_attn": False,
-        "norm_kwargs": {"eps": 1e-3, "momentum": 0.01},
-    }
-    norm = options.get("norm", "batch")
-    if norm == "layer":
-        theirs |= {
-            "norm": "layer_norm",
-            "norm_kwargs": {"mode": "node"},
-            "pooling": "grid",
-            "stem_type": "linear",
-        }
-    sizes = {k: v for k, v in SIZES.items() if k != "patch_size"}
-    relative = options.get("position") == "relative"
-    theirs |= {"attn_kind": "rpe"} if relative else {}
-    theirs |= {"legacy": True} if options.get("legacy") else {}
-    network = peer.PointTransformerV3Segmentation(4, 9, **theirs, **sizes).eval()
-    for name, buffer in network.named_buffers():
-        if name.endswith("running_mean"):
-            buffer.copy_(0.1 * torch.randn_like(buffer))
-        if name.endswith("running_var"):
-            buffer.copy_(torch.rand_like(buffer) + 0.5)
-    ours = PTv3(4, 9, shuffle_orders=False, patch_size=PATCH, fill="cycle", **SIZES, **options)
-    weights = {name: value.detach().numpy() for name, value in network.state_dict().items()}
-    form = ours.sources()["torch-pointcloud"]
-    from_spconv(weights, ours, names=form.rename)
-    for module in list(network.modules()):
-        if hasattr(module, "cpe_conv"):
-            module.cpe_conv = biased(module.cpe_conv)
-    ours.eval()
-    return network, ours
-
-
-SCANS = {"room_scan1.pcd": 0.15, "lidar_hdl32e_target.ply": 0.6}
-
-
-def cells_of(scans, name):
-    positions = np.asarray(read(scans / name).positions)
-    positions = positions[np.isfinite(positions).all(axis=1)]
-    return np.unique(
-        np.floor((positions - positions.min(0)) / SCANS[name]).astype(np.int64), axis=0
-    )
 
 
 def run(model, voxels):
     graph, state = nnx.split(model)
     return jax.jit(lambda s, v: nnx.merge(graph, s)(v))(state, voxels)
-
-
-VARIANTS = {
-    "first version": {},
-    "published weights": {"legacy": True, "position": "relative"},
-    "sonata": {
-        "norm": "layer",
-        "norm_epsilon": 1e-5,
-        "stem": "linear",
-        "positional_skip": False,
-    },
-}
-
-
-@pytest.mark.slow  # compiling takes half a minute
-@pytest.mark.parametrize("scan", SCANS)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_parity_on_real_scans(peer, scans, scan, variant):
-    """Same weights, same numbers: encoder and decoder, to 1e-4 of the largest value."""
-    import torch
-
-    if variant != "first version" and scan != "room_scan1.pcd":
-        pytest.skip("one scan is enough for the variants")
-    network, ours = both(peer, **VARIANTS[variant])
-    cells = cells_of(scans, scan)
-    assert len(cells) > 3000
-    features = np.random.default_rng(0).normal(size=(len(cells), 4)).astype(np.float32)
-    scene = torch.zeros(len(cells), dtype=torch.long)
-    with torch.no_grad():
-        want = network(torch.from_numpy(features), torch.from_numpy(cells), scene).numpy()
-    voxels = vx.Voxels.from_coords(np.insert(cells, 0, 0, axis=1).astype(np.int32), features)
-    out = run(ours, vx.plan(ours, voxels))
-    assert int(out.num_dropped) == 0
-    got = out.valid_features()
-    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
 
 
 ROWS = np.random.default_rng(0).permutation(np.indices((2, 6, 6, 6)).reshape(4, -1).T)[:150]
