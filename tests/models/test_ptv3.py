@@ -8,6 +8,7 @@ from flax import nnx
 
 import voxax as vx
 from samples import make_voxels
+from voxax.interop.checkpoint_file import write_checkpoint
 from voxax.interop.sources import weights_of
 from voxax.models import PTv3, PTv3Block, PTv3Encoder
 
@@ -161,6 +162,21 @@ def test_names_of_the_published_checkpoints():
     }
     assert {name: shapes.get(name) for name in expected} == expected
     assert len(shapes) == len(weights_of(model, "torch-pointcloud"))
+
+
+def test_an_encoder_takes_files_with_a_mask_token(tmp_path):
+    """Sonata's have one, which only its training uses."""
+    pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    sizes = {name: TINY[name] for name in TINY if name.startswith(("encoder", "strides"))}
+    arrays = weights_of(PTv3Encoder(3, "tiny", **sizes))
+    arrays["embedding.mask_token"] = np.zeros((1, 8), np.float32)
+    path = write_checkpoint(tmp_path / "sonata.safetensors", arrays)
+    model = vx.models.load(PTv3Encoder(3, "tiny", rngs=nnx.Rngs(1), **sizes), path)
+    for name, value in weights_of(model).items():
+        np.testing.assert_array_equal(value, arrays[name])
+    write_checkpoint(path, {**arrays, "embedding.other": np.zeros((1, 8), np.float32)})
+    with pytest.raises(vx.InputError, match=r"1 unexpected: 'embedding.other'"):
+        vx.models.load(model, path)
 
 
 def test_the_network_by_name():

@@ -26,10 +26,12 @@ class Source:
     Attributes:
       peer: how it stores each layer.
       rename: from the path of a layer here to its name there.
+      unused: names that its files may have, for what the network here does not do.
     """
 
     peer: Peer
     rename: Callable[[str], str]
+    unused: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -105,6 +107,7 @@ def load_weights(
             "and its like take names= of your own"
         )
     form = sources[best]
+    named = {name: value for name, value in named.items() if name not in form.unused}
     try:
         check_names(named, model, form.peer, form.rename)
     except InputError as error:

@@ -360,7 +360,8 @@ class PTv3(nnx.Module):
             *(((r"^(?=stem|blocks)", "encoder."),) if whole else ()),
         )
         return {
-            "pointcept": Source(Spconv(), pointcept),
+            # Sonata masks tokens while it is trained.
+            "pointcept": Source(Spconv(), pointcept, unused=("embedding.mask_token",)),
             "torch-pointcloud": Source(Spconv(), torch_pointcloud),
         }
 
