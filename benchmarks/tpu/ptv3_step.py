@@ -52,10 +52,11 @@ def step(
     from flax import nnx
 
     import voxax as vx
+    from voxax import models
 
     def make() -> Any:
         made: dict[str, Any] = {"implementation": implementation, "dtype": jnp.bfloat16, **options}
-        model = vx.models.create("ptv3-base", in_channels=CHANNELS, num_classes=CLASSES, **made)
+        model = models.create("ptv3-base", in_channels=CHANNELS, num_classes=CLASSES, **made)
         if not training:
             model.eval()
         return model
