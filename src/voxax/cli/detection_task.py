@@ -17,6 +17,7 @@ from voxax.cli.task import Score, Task
 from voxax.detection import Objects, Region, augment, center_distance_ap
 from voxax.errors import InputError
 from voxax.geometry import Plan
+from voxax.io import PointCloud
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.examples import Preparation
 from voxax.models.center_training import CenterTrainer
@@ -55,11 +56,10 @@ class BoxPreparation:
         return Preparation(self.voxel_size, self.attributes).num_channels
 
     def __call__(self, scan: AnnotatedScan) -> SceneExample:
-        low, high = np.asarray(self.low), np.asarray(self.high)
-        points = scan.cloud.positions
-        cloud = scan.cloud.select(((points >= low) & (points < high)).all(axis=1))
+        cloud = self.inside(scan.cloud)
         # The lattice begins at the lower corner.
-        cloud = dataclasses.replace(cloud, positions=cloud.positions - low, labels=None)
+        positions = cloud.positions - np.asarray(self.low)
+        cloud = dataclasses.replace(cloud, positions=positions, labels=None)
         preparation = Preparation(
             self.voxel_size, self.attributes, plan=self.plan, min_capacity=self.min_capacity
         )
@@ -72,6 +72,11 @@ class BoxPreparation:
         names = {name: number for number, name in enumerate(self.class_names)}
         classes[0, : len(near)] = [names[name] for name in truth.classes[near].tolist()]
         return SceneExample(voxels, (boxes, classes), truth)
+
+    def inside(self, cloud: PointCloud) -> PointCloud:
+        """The points between the corners."""
+        points = cloud.positions
+        return cloud.select(((points >= self.low) & (points < self.high)).all(axis=1))
 
     def truth(self, objects: Objects) -> Objects:
         """The objects of these classes with their centers inside, seen from above."""

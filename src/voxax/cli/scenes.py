@@ -19,7 +19,7 @@ from voxax.geometry import Voxels
 from voxax.io import PointCloud, read
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.augment import Transform
-from voxax.io.simulator import CLASS_NAMES, simulate_sweep
+from voxax.io.simulator import CLASS_NAMES, simulate_objects, simulate_sweep
 from voxax.io.split import split_blocks
 
 # Training and validation streets come from disjoint seeds.
@@ -42,6 +42,22 @@ class Simulate:
     def __call__(self) -> PointCloud:
         cloud = simulate_sweep(self.seed, sensor=self.sensor)
         return cloud.select(np.hypot(*cloud.positions[:, :2].T) < RADIUS)
+
+
+# Fewer points leave open where a vehicle's center is.
+MIN_POINTS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulateObjects:
+    """Task: one simulated sweep with its boxes, cropped to ``RADIUS``."""
+
+    seed: int
+    sensor: str
+
+    def __call__(self) -> AnnotatedScan:
+        scan = simulate_objects(self.seed, sensor=self.sensor, min_points=MIN_POINTS)
+        return dataclasses.replace(scan, cloud=_near(scan.cloud, RADIUS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +141,18 @@ def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
         CLASS_NAMES,
         "simulated street, a scene the network never saw",
     )
+
+
+def simulated_objects(
+    train: int, validation: int, sensor: str, seed: int, class_names: tuple[str, ...]
+) -> Scenes:
+    """The streets of :func:`simulated`, with the boxes of their objects."""
+    streets = simulated(train, validation, sensor, seed)
+    boxed = [
+        [SimulateObjects(street.seed, sensor) for street in part]
+        for part in (streets.train, streets.validation)
+    ]
+    return Scenes(*boxed, class_names, streets.title)
 
 
 def from_file(
