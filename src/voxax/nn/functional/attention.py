@@ -124,10 +124,8 @@ def serialized_attention(
         patch_size = min(patch_size, -(-voxels.capacity // ROWS) * ROWS)
     cut = cut_patches(voxels, patch_size, along, fill=fill)
     chosen = choose(implementation, _head(voxels, num_heads, 3), how, patch_size)
-    same = jnp.zeros_like(cut.place)
-    return voxels.replace_features(
-        _attend(voxels.features, voxels.coords, cut, same, how, num_heads, chosen, beside=0)
-    )
+    given = voxels.features, voxels.coords, cut, None, how
+    return voxels.replace_features(_attend(*given, num_heads, chosen, beside=0))
 
 
 @_compat.on_whole_arrays
@@ -166,7 +164,7 @@ def window_attention(
             "make them from these voxels"
         )
     most = windows.most_rows
-    block = _block_size(num_heads, voxels.capacity)
+    block = _block_size(voxels.capacity)
     beside = None
     if most is not None:
         # The rows of a window are consecutive, so the blocks beside a block hold all that it needs.
@@ -207,7 +205,7 @@ def scene_attention(
     Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
     """
     how = _logits(voxels, num_heads, 3, scale, table, precision)
-    block = _block_size(num_heads, voxels.capacity)
+    block = _block_size(voxels.capacity)
     chosen = choose(implementation, _head(voxels, num_heads, 3), how, block)
     whole = chosen == "cudnn"  # which has no groups
     cut = cut_patches(voxels, voxels.capacity if whole else block, fill="short")
@@ -254,7 +252,7 @@ def cross_attention(
     scenes = _batch_size(query), _batch_size(key_value)
     if scenes[0] != scenes[1]:
         raise InputError(f"queries of {scenes[0]} scenes and keys of {scenes[1]}")
-    block = _block_size(num_heads, max(_capacity(query), _capacity(key_value)))
+    block = _block_size(max(_capacity(query), _capacity(key_value)))
     chosen = choose(implementation, _head(query, num_heads, 1), how, block)
     if chosen == "cudnn":
         if implementation is not None:
@@ -309,7 +307,7 @@ def _attend(
     features: jax.Array,
     coords: jax.Array,
     cut: Patches,
-    group: jax.Array,
+    group: jax.Array | None,
     how: Logits,
     num_heads: int,
     chosen: Implementation,
@@ -320,7 +318,7 @@ def _attend(
     Args:
       features, coords: of the voxels.
       cut: their patches.
-      group: ``int32[capacity]``, of each voxel.
+      group: ``int32[capacity]``, of each voxel; None: the rows of a patch are a group.
       how, num_heads, chosen: as above.
       beside: how many patches on both sides hold rows of a patch's groups; None is any number.
     """
@@ -330,7 +328,8 @@ def _attend(
         return _returned(cut, _across(query, key, value, how, chosen))
     if beside:
         _, key, value = sides(_beside(coords, cut.rows, beside))
-    within = {"cudnn": by_cudnn, "splash": by_splash, "tiles": attend_in_patches}
+    in_tiles = functools.partial(attend_in_patches, one_group=group is None)
+    within = {"cudnn": by_cudnn, "splash": by_splash, "tiles": in_tiles}
     return _returned(cut, within[chosen](query, key, value, how))
 
 
@@ -360,9 +359,9 @@ def _across(
     return by_splash(q, k, v, how).reshape(query.vectors.shape)
 
 
-def _block_size(num_heads: int, capacity: int) -> int:
+def _block_size(capacity: int) -> int:
     """Rows of a block, a power of two, so that queries and keys of two make a tile."""
-    most = max(8, min(1024, math.isqrt(TILE // num_heads)))
+    most = max(8, min(1024, math.isqrt(TILE)))
     return min(1 << (most.bit_length() - 1), 1 << max(capacity - 1, 1).bit_length())
 
 
@@ -383,17 +382,18 @@ def _sides(
     coords: jax.Array,
     rows: jax.Array,
     *,
-    group: jax.Array,
+    group: jax.Array | None,
     num_heads: int,
     how: Logits,
 ) -> tuple[Side, Side, jax.Array]:
     """Queries, keys and values of the voxels in the slots ``rows [P, L]``.
 
     Args:
-      group: ``int32[capacity]``, of each voxel; empty slots get -1, and features of zero.
+      group: ``int32[capacity]``, of each voxel, or None for one; empty slots get -1, and features
+        of zero.
     """
     slots = jnp.maximum(rows, 0)
-    mine = jnp.where(rows < 0, -1, group[slots])
+    mine = jnp.where(rows < 0, -1, 0 if group is None else group[slots])
     cells = None if how.table is None else coords[:, 1:][slots]
     query, key, value = _parts(gather_rows(features, rows), num_heads, 3)
     return Side(query, mine, cells), Side(key, mine, cells), value

@@ -1,8 +1,8 @@
 """Exact softmax attention in tiles, the largest arrays there are, forward and backward.
 
-Queries are taken block by block in a loop, whose steps are computed again in the backward pass
-(Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021). Ordinary JAX operations, so
-derivatives of any order exist, on every platform.
+Queries are taken head by head and block by block in a loop, whose steps are computed again in the
+backward pass (Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021). Ordinary JAX
+operations, so derivatives of any order exist, on every platform.
 
 Rows attend to rows of the same group. A negative group marks an empty slot, whose query, key and
 value must be finite.
@@ -21,12 +21,12 @@ import jax.numpy as jnp
 from voxax import _compat
 from voxax.geometry.dtypes import wide_fraction
 
-TILE = 1 << 21
-"""Logits of a tile: 8 MiB in float32, which the caches of a CPU hold."""
+TILE = 1 << 20
+"""Logits of a tile: 4 MiB in float32, which the caches of a CPU hold."""
 
 
 class Side(NamedTuple):
-    """Queries or keys, in ``P`` patches of ``L`` slots.
+    """Queries or keys, in ``P`` patches of ``L`` slots. Of one head there is no axis ``H``.
 
     Attributes:
       vectors: ``[P, L, H, d]``.
@@ -61,11 +61,11 @@ class Logits:
     table: jax.Array | None = None
     tile: int = TILE
 
-    def __call__(self, query: Side, key: Side) -> jax.Array:
-        """``[H, Lq, Lk]`` of one patch, in float32 or wider."""
+    def __call__(self, head: jax.Array, query: Side, key: Side) -> jax.Array:
+        """``[Lq, Lk]`` of one head in one patch, in float32 or wider."""
         wide = wide_fraction(query.vectors.dtype)
         products = jnp.einsum(
-            "qhd,khd->hqk",
+            "qd,kd->qk",
             query.vectors,
             key.vectors,
             precision=self.precision,
@@ -80,42 +80,57 @@ class Logits:
         for axis in range(self.table.shape[0]):
             offset = query.cells[:, None, axis] - key.cells[None, :, axis]
             entry = jnp.clip(offset, -reach, reach) + reach
-            logits = logits + self.table[axis].T.astype(wide)[:, entry]
+            logits = logits + self.table[axis, :, head].astype(wide)[entry]
         return logits
 
 
-def attend_in_patches(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
+def attend_in_patches(
+    query: Side, key: Side, value: jax.Array, how: Logits, *, one_group: bool = False
+) -> jax.Array:
     """Attend inside of each patch: ``[P, Lq, H, d]``, zero for queries without keys.
 
     Args:
       query, key: ``P`` patches of ``Lq`` and ``Lk`` slots.
       value: ``[P, Lk, H, d]``.
       how: the logits.
+      one_group: the slots of a patch that are not empty are of one group. Empty queries then get a
+        finite number.
     """
-    patches, length, heads, _ = query.vectors.shape
+    patches, length, heads, width = query.vectors.shape
     keys = key.group.shape[1]
-    block = min(length, max(16, how.tile // (heads * keys)))
+    block = min(length, max(16, how.tile // keys))
     blocks = -(-length // block)
-    at_once = max(1, min(patches, how.tile // (heads * block * keys)))
+    at_once = max(1, min(patches * heads, how.tile // (block * keys)))
 
     @jax.checkpoint
-    def tile(query: Side, key: Side, value: jax.Array) -> jax.Array:
-        logits, seen = how(query, key), _sees(query, key)
+    def tile(head: jax.Array, query: Side, key: Side, value: jax.Array) -> jax.Array:
+        logits = how(head, query, key)
+        seen = key.group[None, :] >= 0 if one_group else _sees(query, key)
         sums = _sums(logits, _largest(logits, seen), seen, value, how.precision)
-        return _normalized(*sums).astype(value.dtype)
+        return _normalized(sums).astype(value.dtype)
 
-    def patch(given: tuple[Side, Side, jax.Array]) -> jax.Array:
-        query, key, value = given
+    def patch(given: tuple[jax.Array, Side, Side, jax.Array]) -> jax.Array:
+        head, query, key, value = given
         if blocks == 1:
-            return tile(query, key, value)
+            return tile(*given)
         parts = jax.tree.map(functools.partial(_split, block=block, blocks=blocks), query)
-        out = jax.lax.map(lambda part: tile(part, key, value), parts)
-        return out.reshape(-1, *out.shape[2:])[:length]
+        out = jax.lax.map(lambda part: tile(head, part, key, value), parts)
+        return out.reshape(-1, width)[:length]
 
-    given = query, key, value
-    if at_once == patches:
-        return jax.vmap(patch)(given)
-    return jax.lax.map(patch, given, batch_size=None if at_once == 1 else at_once)
+    def by_head(vectors: jax.Array) -> jax.Array:
+        return vectors.swapaxes(1, 2).reshape(patches * heads, -1, vectors.shape[-1])
+
+    def repeated(side: Side) -> Side:
+        rest = jax.tree.map(lambda x: jnp.repeat(x, heads, axis=0), (side.group, side.cells))
+        return Side(by_head(side.vectors), *rest)
+
+    head = jnp.tile(jnp.arange(heads, dtype=jnp.int32), patches)
+    given = head, repeated(query), repeated(key), by_head(_with_ones(value))
+    if at_once == patches * heads:
+        out = jax.vmap(patch)(given)
+    else:
+        out = jax.lax.map(patch, given, batch_size=None if at_once == 1 else at_once)
+    return out.reshape(patches, heads, length, width).swapaxes(1, 2)
 
 
 def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
@@ -127,42 +142,54 @@ def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) 
     """
     length, heads = query.vectors.shape[1:3]
     wide = wide_fraction(query.vectors.dtype)
-    keys = key, value, *_span(key.group)
+    spans = _span(key.group)
 
-    def block(query: Side) -> jax.Array:
-        first, last = _span(query.group)
+    def one_head(given: tuple[jax.Array, ...]) -> jax.Array:
+        head, queries, keys, values = given
+        theirs = Side(keys, *key[1:]), values, *spans
 
-        def over_keys(step: Callable[..., Any], start: Any) -> Any:
-            @jax.checkpoint
-            def visit(carry: Any, block: Any) -> Any:
-                *block, low, high = block
-                meets = (low <= last) & (high >= first)
-                return jax.lax.cond(meets, lambda c: step(c, *block), lambda c: c, carry)
+        def block(query: Side) -> jax.Array:
+            first, last = _span(query.group)
 
-            start = _compat.vary_alike(query.vectors, *start)[1:]
-            return jax.lax.scan(lambda c, block: (visit(c, block), None), start, keys)[0]
+            def over_keys(step: Callable[..., Any], start: Any) -> Any:
+                @jax.checkpoint
+                def visit(carry: Any, block: Any) -> Any:
+                    *block, low, high = block
+                    meets = (low <= last) & (high >= first)
+                    return jax.lax.cond(meets, lambda c: step(c, *block), lambda c: c, carry)
 
-        def greater(carry: Any, key: Side, value: jax.Array) -> Any:
-            del value
-            return (jnp.maximum(carry[0], _largest(how(query, key), _sees(query, key))),)
+                (start,) = _compat.vary_alike(query.vectors, start)[1:]
+                return jax.lax.scan(lambda c, block: (visit(c, block), None), start, theirs)[0]
 
-        def added(carry: Any, key: Side, value: jax.Array) -> Any:
-            sums = _sums(how(query, key), largest, _sees(query, key), value, how.precision)
-            return jax.tree.map(jnp.add, carry, sums)
+            def greater(carry: jax.Array, key: Side, value: jax.Array) -> jax.Array:
+                del value
+                return jnp.maximum(carry, _largest(how(head, query, key), _sees(query, key)))
 
-        # The largest logit only keeps exp in range: the result does not depend on it. With it at
-        # hand both sums are linear in the blocks, so the backward pass keeps none of them.
-        (largest,) = over_keys(greater, [jnp.full((heads, length), _lowest(wide))])
-        shapes = (heads, length), (heads, length, value.shape[-1])
-        sums = over_keys(added, [jnp.zeros(shape, wide) for shape in shapes])
-        return _normalized(*sums).astype(value.dtype)
+            def added(carry: jax.Array, key: Side, value: jax.Array) -> jax.Array:
+                logits, seen = how(head, query, key), _sees(query, key)
+                return carry + _sums(logits, largest, seen, value, how.precision)
 
-    return jax.lax.map(block, query)
+            # The largest logit only keeps exp in range: the result does not depend on it. With it
+            # at hand the sums are linear in the blocks, so the backward pass keeps none of them.
+            largest = over_keys(greater, jnp.full((length, 1), _lowest(wide)))
+            sums = over_keys(added, jnp.zeros((length, values.shape[-1]), wide))
+            return _normalized(sums).astype(values.dtype)
+
+        return jax.lax.map(block, Side(queries, *query[1:]))
+
+    given = (x.transpose(2, 0, 1, 3) for x in (query.vectors, key.vectors, _with_ones(value)))
+    out = jax.lax.map(one_head, (jnp.arange(heads, dtype=jnp.int32), *given))
+    return out.transpose(1, 2, 0, 3)
 
 
 def _lowest(wide: Any) -> jax.Array:
     # Finite, so that no difference of two is NaN.
     return jnp.asarray(float(jnp.finfo(wide).min) / 2, wide)
+
+
+def _with_ones(value: jax.Array) -> jax.Array:
+    """``[..., d + 1]``: the last column of the product with weights is their sum."""
+    return jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, 1)], constant_values=1)
 
 
 def _sees(query: Side, key: Side) -> jax.Array:
@@ -172,33 +199,31 @@ def _sees(query: Side, key: Side) -> jax.Array:
 
 
 def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
-    """``[H, Lq]``, of the keys that are seen; the lowest number without any."""
+    """``[Lq, 1]``, of the keys that are seen; the lowest number without any."""
     logits = jax.lax.stop_gradient(logits)
-    return jnp.max(jnp.where(seen[None], logits, _lowest(logits.dtype)), axis=2)
+    return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
 
 
 def _sums(
     logits: jax.Array, largest: jax.Array, seen: jax.Array, value: jax.Array, precision: str
-) -> tuple[jax.Array, jax.Array]:
-    """``(sum of weights [H, Lq], sum of weighted values [H, Lq, d])``."""
-    # Selected before exp as well: an infinite weight would reach the gradient as 0 * inf.
-    below = jnp.where(seen[None], logits - largest[..., None], 0)
-    weights = jnp.where(seen[None], jnp.exp(below), 0)
-    weighted = jnp.einsum(
-        "hqk,khd->hqd",
+) -> jax.Array:
+    """``[Lq, d + 1]``: the sum of weighted values, and in the last column that of the weights."""
+    # Selected before exp: an infinite weight would reach the gradient as 0 * inf.
+    weights = jnp.exp(jnp.where(seen, logits - largest, _lowest(logits.dtype)))
+    return jnp.einsum(
+        "qk,kd->qd",
         weights.astype(value.dtype),
         value,
         precision=precision,
         preferred_element_type=logits.dtype,
     )
-    return jnp.sum(weights, axis=2), weighted
 
 
-def _normalized(total: jax.Array, weighted: jax.Array) -> jax.Array:
-    """``[Lq, H, d]``; zero where the total is."""
+def _normalized(sums: jax.Array) -> jax.Array:
+    """``[Lq, d]``; zero where the sum of the weights is."""
+    weighted, total = sums[:, :-1], sums[:, -1:]
     some = total > 0
-    out = weighted / jnp.where(some, total, 1)[..., None]
-    return jnp.where(some[..., None], out, 0).transpose(1, 0, 2)
+    return jnp.where(some, weighted / jnp.where(some, total, 1), 0)
 
 
 def _span(group: jax.Array) -> tuple[jax.Array, jax.Array]:
