@@ -38,6 +38,7 @@ class BoxPreparation:
       voxel_size: edge length in meters.
       low, high: corners of the box that points are taken from, and centers of objects.
       max_boxes: static number of boxes; of more, the nearest to the origin are learned.
+      columns: of a box, 7, or 9 with the velocity.
       attributes, plan, min_capacity: see :class:`voxax.io.examples.Preparation`.
     """
 
@@ -49,6 +50,7 @@ class BoxPreparation:
     attributes: tuple[str, ...] = ()
     plan: Plan | None = None
     min_capacity: int = 0
+    columns: int = 7
 
     @property
     def num_channels(self) -> int:
@@ -65,10 +67,11 @@ class BoxPreparation:
         )
         voxels = preparation(cloud).voxels
         truth = self.truth(scan.objects)
-        boxes = np.zeros((1, self.max_boxes, 7), np.float32)
+        boxes = np.zeros((1, self.max_boxes, self.columns), np.float32)
         classes = np.full((1, self.max_boxes), -1, np.int32)
         near = np.argsort(np.hypot(*truth.boxes[:, :2].T), kind="stable")[: self.max_boxes]
-        boxes[0, : len(near)] = truth.boxes[near, :7]
+        known = truth.boxes[near, : self.columns]
+        boxes[0, : len(near), : known.shape[1]] = known
         names = {name: number for number, name in enumerate(self.class_names)}
         classes[0, : len(near)] = [names[name] for name in truth.classes[near].tolist()]
         return SceneExample(voxels, (boxes, classes), truth)

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from voxax import models
-from voxax.errors import FileFormatError, InputError
+from voxax.errors import FileFormatError, InputError, check_known
 from voxax.geometry import Plan, Voxels
 from voxax.io.dataset import SCANNET_CLASS_NAMES
 from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES
@@ -173,10 +173,11 @@ def loaded(
         raise InputError(
             f"--options {options!r} is no TOML: write it as stem=16, channels=[8, 8] ({error})"
         ) from error
-    model = made(network, in_channels, num_classes, arguments)
-    if isinstance(model, models.DETECTORS) != detectors:
+    check_known("network", network, models.list())
+    if _is_detector(network) != detectors:
         finds, other = ("no boxes", "segment") if detectors else ("boxes", "detect")
         raise InputError(f"{network} finds {finds}: `voxax {other}` takes it")
+    model = made(network, in_channels, num_classes, arguments)
     try:
         models.load(model, weights)
     except FileNotFoundError as error:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from voxax.cli.classification_task import Classification
-from voxax.cli.detection_task import Detection
+from voxax.cli.folder_detection import FolderDetection
 from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.task import Task
 from voxax.errors import FileFormatError, InputError
 from voxax.models.checkpoint import load_arrays, load_description
 from voxax.models.training import StepTrainer
 
-_ALL: tuple[type[Task], ...] = (Segmentation, Detection, Classification)
+_ALL: tuple[type[Task], ...] = (Segmentation, FolderDetection, Classification)
 TASKS = {task.task: task for task in _ALL}
 
 Kind = TypeVar("Kind", bound=Task)

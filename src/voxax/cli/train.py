@@ -26,9 +26,9 @@ def train(
 ) -> int:
     """Train a network on folders of labelled scans, as a file configures it.
 
-    It learns a class for each point, or for each cloud. Writes a checkpoint that `voxax segment`
-    takes if it is of points, the loss of every step and, with the score of the validation scans,
-    metrics.json. Ctrl-C stops early and leaves a usable checkpoint.
+    It learns a class for each point, boxes of objects, or a class for each cloud. Writes a
+    checkpoint that `voxax segment` or `voxax detect` takes, the loss of every step and, with the
+    score of the validation scans, metrics.json. Ctrl-C stops early and leaves a usable checkpoint.
 
     Args:
         config: The configuration, a TOML file.
@@ -57,7 +57,7 @@ class _Run:
         self.seconds: dict[str, float] = {}
         self._phase = functools.partial(phase, seconds=self.seconds)
         self.validations: list[tuple[int, float]] = []
-        self.transform = config.augment.transform()
+        self.transform = config.transform()
         self.scans = config.dataset()
         if resume:
             load_description(out / "checkpoint")  # raises where there is none
@@ -117,7 +117,9 @@ class _Run:
 
     def _task(self, samples: list[Any]) -> Task:
         from voxax.cli.classification_task import Classification, cloud_weights
+        from voxax.cli.folder_detection import REGIONS, FolderDetection
         from voxax.cli.segmentation_task import Segmentation, class_weights
+        from voxax.models.registry import NUSCENES
 
         config, training = self.config, self.config.training
         names = self.scans.class_names
@@ -136,6 +138,11 @@ class _Run:
             labels = [scan.label for scan in self.scans.train]
             weights = cloud_weights(labels, len(names)) if training.class_weights else None
             return Classification(class_weights=weights, **common)
+        if config.task == "detect":
+            layout = config.data.format
+            bounds = config.model.region or REGIONS[layout]
+            groups = NUSCENES if config.model.name.endswith("-nuscenes") else None
+            return FolderDetection(bounds=bounds, metric=layout, groups=groups, **common)
         weights = class_weights(samples, len(names)) if training.class_weights else None
         return Segmentation(class_weights=weights, **common)
 

@@ -8,15 +8,17 @@ import functools
 import math
 import operator
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from voxax import models
+from voxax.cli.folder_detection import box_transform
 from voxax.cli.scenes import Near
 from voxax.cli.tasks import TASKS
 from voxax.errors import InputError, VoxaxError
 from voxax.io import augment
+from voxax.io.annotated import AnnotatedScan
 from voxax.io.augment import Transform
 from voxax.io.dataset import FORMATS, Dataset, dataset
 
@@ -29,6 +31,7 @@ _KINDS = {
     str: "a string",
     tuple[str, ...]: "a list of strings",
     tuple[float, float]: "a list of two numbers",
+    tuple[float, ...]: "a list of six numbers, or none",
     tuple[str, ...] | str: "a list of strings, or a string",
     tuple[str, ...] | int: "a list of strings, or a whole number",
     Mapping[str, str] | None: "a table of strings",
@@ -89,9 +92,7 @@ class Augment:
         Raises:
           InputError: scales in the wrong order.
         """
-        low, high = self.scale
-        if low > high:
-            raise InputError(f"augment.scale = [{low}, {high}]: the smallest factor comes first")
+        low, high = self._scales()
         steps: list[Transform] = []
         if self.crop:
             # Whole columns: what is above and below a place belongs to it.
@@ -104,11 +105,41 @@ class Augment:
         steps.append(functools.partial(augment.scale, low=low, high=high))
         if self.flip:
             steps.append(augment.flip)
-        if self.jitter:
-            # Noise of a normal distribution is within four standard deviations.
-            limit = 4 * self.jitter
-            steps.append(functools.partial(augment.jitter, sigma=self.jitter, limit=limit))
+        steps += self._noise()
         return augment.compose(steps)
+
+    def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
+        """The augmentations of scans with boxes.
+
+        Args:
+          layout: of the data set, see :func:`voxax.cli.folder_detection.box_transform`.
+
+        Raises:
+          InputError: scales in the wrong order, or a crop, which would cut boxes.
+        """
+        if self.crop:
+            raise InputError(f"augment.crop = {self.crop} would cut boxes: leave it out")
+        steps: list[Transform] = []
+        if self.drop:
+            steps.append(functools.partial(augment.drop, probability=self.drop))
+        steps += self._noise()
+        points = augment.compose(steps) if steps else None
+        return box_transform(
+            layout, rotate=self.rotate, flip=self.flip, scales=self._scales(), points=points
+        )
+
+    def _scales(self) -> tuple[float, float]:
+        low, high = self.scale
+        if low > high:
+            raise InputError(f"augment.scale = [{low}, {high}]: the smallest factor comes first")
+        return low, high
+
+    def _noise(self) -> list[Transform]:
+        if not self.jitter:
+            return []
+        # Noise of a normal distribution is within four standard deviations.
+        limit = 4 * self.jitter
+        return [functools.partial(augment.jitter, sigma=self.jitter, limit=limit)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +153,9 @@ class Model:
     )
     width: float = _key("factor on all its channels", 1, above=0)
     voxel_size: float = _key("edge of a voxel, in the positions' unit", above=0)
+    region: tuple[float, ...] = _key(
+        "of `detect`: lower x, y, z and upper x, y, z of what is looked at; empty: the layout's", ()
+    )
     options: Mapping[str, Any] | None = _key("arguments of the network's class", None)
 
 
@@ -192,6 +226,15 @@ class TrainConfig:
                     'as 2 = "ground"'
                 )
         return {int(key): name for key, name in self.data.classes.items()}
+
+    def transform(self) -> Callable[[Any, Any], Any]:
+        """The augmentations of the file, for the task's scenes.
+
+        Raises:
+          InputError: see :class:`Augment`.
+        """
+        own = self.augment
+        return own.box_transform(self.data.format) if self.task == "detect" else own.transform()
 
     def dataset(self) -> Dataset:
         """The scans that the file names.
@@ -321,8 +364,9 @@ def _converted(kind: Any, value: Any) -> Any:
         return value if fine else None
     if kind == Mapping[str, Any] | None:
         return value if isinstance(value, dict) and value else None
-    if kind == tuple[float, float]:
-        fine = isinstance(value, list) and len(value) == 2
+    if kind in (tuple[float, float], tuple[float, ...]):
+        lengths = (2,) if kind == tuple[float, float] else (0, 6)
+        fine = isinstance(value, list) and len(value) in lengths
         numbers = [_converted(float, v) for v in value] if fine else [None]
         return None if None in numbers else tuple(numbers)
     if isinstance(value, list):

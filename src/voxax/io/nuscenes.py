@@ -17,15 +17,26 @@ from typing import Any
 
 import numpy as np
 
-from voxax.detection.nuscenes_score import NUSCENES_RANGES, NuscenesObjects
+from voxax.detection.nuscenes_score import NuscenesObjects
 from voxax.errors import FileFormatError, InputError
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.decoding import existing_file
 from voxax.io.formats import read
 from voxax.io.poses import Pose
 
-NUSCENES_CLASSES = tuple(NUSCENES_RANGES)
-"""The ten classes of the detection task."""
+NUSCENES_CLASSES = (
+    "car",
+    "truck",
+    "construction_vehicle",
+    "bus",
+    "trailer",
+    "barrier",
+    "motorcycle",
+    "bicycle",
+    "pedestrian",
+    "traffic_cone",
+)
+"""The ten classes of the detection task, in the order in which published detectors have them."""
 
 CATEGORIES = {
     "human.pedestrian.adult": "pedestrian",
