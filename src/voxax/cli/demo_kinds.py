@@ -12,8 +12,9 @@ from voxax.cli.detection_task import Detection, DetectionScore
 from voxax.cli.scenes import Scenes, near_origin, simulated, simulated_objects
 from voxax.cli.segmentation_task import Segmentation, SegmentationScore, class_weights
 from voxax.cli.task import Score, Task
+from voxax.cli.view import FOUND, TRUE
 from voxax.detection import Objects
-from voxax.io import PointCloud
+from voxax.io import PointCloud, write_ply
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.box_file import write_boxes
 from voxax.plot import detection_html, detection_png, segmentation_html, segmentation_png
@@ -101,6 +102,8 @@ class SegmentDemo(DemoKind):
 # The street's ground lies between -1 and 1 m here; poles are up to 10 m high.
 BOUNDS = (-28.8, -28.8, -2.0, 28.8, 28.8, 4.4)
 BOXED = ("vehicle", "pole", "person")
+# Offsets, in cells, are small numbers, and decide which boxes are right.
+CODE_WEIGHTS = (4.0, 4.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +131,7 @@ class DetectDemo(DemoKind):
             groups=((0,), (1, 2)),
             is_directed=False,
             box_weight=2.0,
+            code_weights=CODE_WEIGHTS,
             **self._common(names, width),
         )
 
@@ -144,8 +148,9 @@ class DetectDemo(DemoKind):
         preparation = task.preparation()
         truth, cloud = preparation.truth(scene.objects), preparation.inside(scene.cloud)
         ap = {name: f"AP {values[0.5]:.2f}" for name, values in score.ap().items()}
-        write_boxes(out / "found.json", prediction)
-        write_boxes(out / "true.json", truth)
+        write_boxes(out / FOUND, prediction)
+        write_boxes(out / TRUE, truth)
+        write_ply(out / "demo.ply", cloud.positions, labels=cloud.labels)
         drawn = cloud.positions, prediction, truth, task.class_names
         told = f"{task.title}, {self.steps} steps, validation mAP {score.value():.2f}"
         detection_png(out / "demo.png", *drawn, title=title, subtitle=f"{told}; AP at 0.5 m", ap=ap)

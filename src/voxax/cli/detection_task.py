@@ -156,7 +156,8 @@ class Detection(Task):
     Attributes:
       bounds: the box that is looked at: lower x, y, z, then upper, in meters.
       groups: classes that share a head; None puts all in one.
-      is_directed, box_weight, min_radius: see :class:`voxax.models.center_training.CenterTrainer`.
+      is_directed, box_weight, code_weights, min_radius: see
+        :class:`voxax.models.center_training.CenterTrainer`.
       max_boxes: true boxes of a scene that are learned from, at most.
       options: arguments of the network's class.
     """
@@ -169,6 +170,7 @@ class Detection(Task):
     groups: tuple[tuple[int, ...], ...] | None = None
     is_directed: bool = True
     box_weight: float = 1.0
+    code_weights: tuple[float, ...] | None = None
     min_radius: int = 1
     max_boxes: int = 128
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -216,6 +218,7 @@ class Detection(Task):
             self.groups,
             len(self.class_names),
             box_weight=self.box_weight,
+            code_weights=self.code_weights,
             is_directed=self.is_directed,
             min_radius=self.min_radius,
         )

@@ -118,6 +118,8 @@ def result_table(
     for label, name in (
         ("picture", "demo.png"),
         ("page", "demo.html"),
+        ("scan", "demo.ply"),
+        ("boxes", "found.json"),
         ("metrics", "metrics.json"),
         ("losses", "losses.csv"),
         ("checkpoint", "checkpoint"),

@@ -25,6 +25,7 @@ from voxax.models.registry import save as save
 from voxax.models.second import SECOND as SECOND
 from voxax.models.second import AnchorHead as AnchorHead
 from voxax.models.second import AnchorOutput as AnchorOutput
+from voxax.models.small_centerpoint import ColumnBackbone as ColumnBackbone
 from voxax.models.small_centerpoint import SmallCenterPoint as SmallCenterPoint
 from voxax.models.spunet import SpUNet as SpUNet
 from voxax.models.voxel_backbone import VoxelBackBone8x as VoxelBackBone8x

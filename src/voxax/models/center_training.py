@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from voxax.detection import (
@@ -94,6 +96,7 @@ class CenterTrainer(StepTrainer):
       groups: classes of each of the model's heads; None has all in one.
       num_classes: of all heads.
       box_weight: of the boxes' loss beside that of the heat maps.
+      code_weights: of each number of a box's code in that loss; None for 1.
       is_directed: whether front and rear are told apart; if not, either heading is right.
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
       max_candidates, max_boxes, min_score: of each group and scene, see
@@ -112,6 +115,7 @@ class CenterTrainer(StepTrainer):
         num_classes: int,
         *,
         box_weight: float = 0.25,
+        code_weights: Sequence[float] | None = None,
         is_directed: bool = True,
         min_overlap: float = 0.1,
         min_radius: int = 2,
@@ -121,6 +125,7 @@ class CenterTrainer(StepTrainer):
     ) -> None:
         self.region, self.groups = region, class_groups(groups, num_classes)
         self.box_weight, self.is_directed = box_weight, is_directed
+        self.code_weights = None if code_weights is None else np.asarray(code_weights, np.float32)
         self.min_overlap, self.min_radius = min_overlap, min_radius
         self.max_candidates, self.max_boxes = max_candidates, max_boxes
         self.min_score = min_score
@@ -140,7 +145,7 @@ class CenterTrainer(StepTrainer):
             found = jnp.take_along_axis(codes, boxed.rows[..., None], axis=1)
             mask = boxed.mask & (boxed.classes[..., None] == chosen).any(axis=-1)
             wanted = boxed.codes if self.is_directed else _nearer_heading(found, boxed.codes)
-            box += code_loss(found, wanted, mask).sum()
+            box += code_loss(found, wanted, mask, self.code_weights).sum()
         return heat + self.box_weight * box, (heat, box), encoded.num_dropped
 
     def _targets(

@@ -71,6 +71,18 @@ def box_kinds(
     return kinds
 
 
+def dashed(lines: np.ndarray, step: float = 0.2) -> np.ndarray:
+    """Return [K, 2, 3] pieces of [M, 2, 3] lines: `step` meters drawn, `step` left out."""
+    pieces = [np.zeros((0, 2, 3))]
+    for start, end in lines:
+        length = float(np.linalg.norm(end - start))
+        places = np.arange(0.0, max(length, 1e-9), 2 * step)
+        ends = np.minimum(places + step, length)
+        way = (end - start) / max(length, 1e-9)
+        pieces.append(start + np.stack([places, ends], axis=1)[:, :, None] * way)
+    return np.concatenate(pieces)
+
+
 def _kind(
     name: str, color: str, is_true: bool, objects: Objects, scores: np.ndarray, mask: np.ndarray
 ) -> BoxKind:
