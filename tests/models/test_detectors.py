@@ -10,7 +10,14 @@ from flax import nnx
 import voxax as vx
 from voxax.interop.peer import find_layers
 from voxax.interop.spconv import Spconv
-from voxax.models import SECOND, BEVBackbone, CenterPoint, VoxelBackBone8x, VoxelNeXt
+from voxax.models import (
+    SECOND,
+    BEVBackbone,
+    CenterPoint,
+    VoxelBackBone8x,
+    VoxelNeXt,
+    VoxelNeXtBackbone,
+)
 from voxax.models.bev_backbone import DenseConvNormAct, ground_grid
 from voxax.models.voxelnext import fold_levels
 
@@ -19,9 +26,9 @@ BEV = {"layers": (1, 1), "channels": (4, 6), "up_channels": (5, 3)}
 SPARSE = {"channels": (4, 4, 4, 4)}
 
 
-def make_voxels(rng, capacity=None):
-    """Sites of two scenes, in the grid and outside of it."""
-    coords = np.concatenate([rng.integers(0, 2, (300, 1)), rng.integers(-2, GRID, (300, 3))], 1)
+def make_voxels(rng, capacity=None, low=0):
+    """Sites of two scenes in the grid, with a ``low`` below 0 also outside of it."""
+    coords = np.concatenate([rng.integers(0, 2, (300, 1)), rng.integers(low, GRID, (300, 3))], 1)
     coords = np.unique(coords, axis=0).astype(np.int32)
     features = rng.normal(size=(len(coords), 3)).astype(np.float32)
     return vx.Voxels.from_coords(coords, features, batch_size=2, capacity=capacity)
@@ -68,6 +75,37 @@ def test_sparse_heads_are_at_the_columns_of_the_levels(rng):
         count = int(traced.voxels.count)
         np.testing.assert_allclose(value[:count], eager.groups[0][name][:count], atol=2e-5)
         assert not np.asarray(value)[count:].any()
+
+
+def test_scattered_voxels_reach_all_ground_that_they_reach_eagerly(rng):
+    grid = (256, 256, 24)
+    sites = np.concatenate([np.zeros((12, 1), int), rng.integers(0, grid, (12, 3))], 1)
+    voxels = vx.Voxels.from_coords(sites.astype(np.int32), np.ones((12, 3), np.float32))
+    model = VoxelNeXtBackbone(3, grid, channels=(2,) * 5, out_channels=2)
+    eager, traced = model(voxels), run(model, vx.plan(model, voxels))
+    assert int(traced.num_dropped) == 0
+    assert int(eager.count) > 128  # more than one bucket of columns
+    np.testing.assert_array_equal(eager.valid_coords(), traced.valid_coords())
+
+
+BACKBONES = {
+    "8x": lambda: VoxelBackBone8x(3, GRID, **SPARSE),
+    "voxelnext": lambda: VoxelNeXtBackbone(3, GRID, channels=(2,) * 5, out_channels=2),
+}
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_voxels_outside_of_the_grid(rng, name):
+    """An error eagerly; counted once in a trace, in every level."""
+    model, voxels = BACKBONES[name](), make_voxels(rng, low=-2)
+    outside = int((voxels.valid_coords()[:, 1:] < 0).any(1).sum())
+    with pytest.raises(vx.InputError, match=rf"{outside} of \d+ voxels lie outside .*-2\.\.31"):
+        model(voxels)
+    graph, state = nnx.split(model)
+    levels = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True).levels(v))
+    for given, number in ((voxels, outside), (vx.crop(voxels, 0, GRID), 0)):
+        found = levels(state, vx.plan(model, given))
+        assert [int(level.num_dropped) for level in found] == [number] * len(found)
 
 
 def test_folded_levels_add_up(rng):
@@ -122,6 +160,8 @@ def test_the_ground_has_heights_as_channels(rng):
     assert grid.shape == (2, 2, 3, 4)
     np.testing.assert_array_equal(grid[0, 1, 2], features[:2].T.ravel())
     np.testing.assert_array_equal(grid[1, 0, 0], [0, features[2, 0], 0, features[2, 1]])
+    with pytest.raises(vx.InputError, match="2 of 3 voxels lie outside of the grid of 2x2x2 cells"):
+        ground_grid(vx.Voxels.from_coords(coords, features, batch_size=2), (2, 2, 2))
 
 
 @pytest.mark.parametrize("axes", [None, "reversed"])

@@ -17,7 +17,7 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import Voxels
 from voxax.interop.sources import renaming
-from voxax.models.voxel_backbone import NORM
+from voxax.models.voxel_backbone import NORM, inside_grid
 from voxax.nn.arguments import static
 from voxax.nn.modules.sparse_convs import he_normal
 
@@ -155,13 +155,16 @@ def ground_grid(voxels: Voxels, grid: Sequence[int]) -> jax.Array:
 
     Args:
       voxels: of axes x, y, z, ``C`` channels.
-      grid: static cells along x, y, z from 0 on; voxels outside are left out.
+      grid: static cells along x, y, z from 0 on; inside ``jit`` voxels outside are left out.
 
     Returns:
       ``[B, X, Y, C * Z]``, the heights of a channel side by side, lowest first; zero where
       there is no voxel.
+
+    Raises:
+      InputError: eager, and voxels lie outside of the grid.
     """
-    dense = voxels.to_dense(grid)  # [B, X, Y, Z, C]
+    dense = inside_grid(voxels, grid).to_dense(grid)  # [B, X, Y, Z, C]
     return dense.swapaxes(3, 4).reshape(*dense.shape[:3], -1)
 
 

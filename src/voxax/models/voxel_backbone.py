@@ -6,13 +6,19 @@ Development Team, "OpenPCDet: An Open-source Toolbox for 3D Object Detection", 2
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from flax.core import FrozenDict
 
+from voxax import _compat
+from voxax.coords import is_valid
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels, kernel_map
 from voxax.interop.sources import Source, renaming
@@ -123,8 +129,8 @@ def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str]
 class VoxelBackBone8x(nnx.Module):
     """Stem, four levels with two cells to one between them, and one that folds the height.
 
-    Strided convolutions reach every site inside the grid. Voxels are x, y, z; those outside of the
-    grid reach nothing.
+    Strided convolutions reach every site inside the grid. Voxels are x, y, z, counted from the
+    grid's lower corner.
 
     Args:
       in_channels: features of the voxels.
@@ -170,18 +176,26 @@ class VoxelBackBone8x(nnx.Module):
                 c_in, c_out, shape, padding=padding, residual=residual, common=common
             )
             stages.append(layers)
-        self.stages = nnx.List(stages)
+        self.stages, self.in_grid = nnx.List(stages), grid_with_top(grid)
         self.out = GrowingConv(channels[-1], out_channels, (1, 1, 3), (1, 1, 2), 0, shape, **common)
         self.grid = self.out.grid
         self.out_channels = out_channels
 
     def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
-        """Return the voxels of the four levels, then those of the result."""
-        found = run_stages(self.stages, self.stem(voxels))
+        """Return the voxels of the four levels, then those of the result.
+
+        Raises:
+          InputError: as :func:`inside_grid`.
+        """
+        found = run_stages(self.stages, self.stem(inside_grid(voxels, self.in_grid)))
         return (*found, self.out(found[-1]))
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return voxels of ``out_channels``, whose height has few cells left."""
+        """Return voxels of ``out_channels``, whose height has few cells left.
+
+        Raises:
+          InputError: as :func:`inside_grid`.
+        """
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
@@ -210,3 +224,41 @@ def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:
     if len(grid) != 3 or min(grid) < 1:
         raise InputError(f"grid={tuple(grid)} must be at least one cell along each of x, y, z")
     return int(grid[0]), int(grid[1]), int(grid[2]) + 1
+
+
+def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
+    """Return the voxels, in a trace with those outside of the grid counted in ``num_dropped``.
+
+    A network on a grid loses them: no site of a later level is theirs.
+
+    Args:
+      voxels: the voxels.
+      grid: static cells along each axis, from 0 on.
+
+    Raises:
+      InputError: eager, and voxels lie outside of the grid.
+    """
+    outside = _num_outside(voxels.coords, tuple(grid))
+    geometry = voxels.geometry
+    if _compat.is_traced(outside):
+        drops = geometry.drops.add(geometry.stride, outside)
+        return dataclasses.replace(voxels, geometry=dataclasses.replace(geometry, drops=drops))
+    if int(outside):
+        rows = np.asarray(voxels.valid_coords())[:, 1:]
+        ranges = zip(rows.min(0).tolist(), rows.max(0).tolist(), strict=True)
+        raise InputError(
+            f"{int(outside)} of {len(rows)} voxels lie outside of the grid of "
+            f"{'x'.join(map(str, grid))} cells, their cells are "
+            f"{', '.join(f'{low}..{high}' for low, high in ranges)}: subtract the lower corner of "
+            f"the range from the points, and leave out what lies beyond it by vx.crop(voxels, 0, "
+            f"{tuple(grid)})"
+        )
+    return voxels
+
+
+@functools.partial(jax.jit, static_argnames="grid")
+def _num_outside(coords: jax.Array, grid: tuple[int, ...]) -> jax.Array:
+    """Return ``int32[]``: how many voxels lie outside of the grid."""
+    cells = coords[:, 1:]
+    outside = jnp.any((cells < 0) | (cells >= jnp.asarray(grid, jnp.int32)[None]), axis=1)
+    return jnp.sum(outside & is_valid(coords), dtype=jnp.int32)

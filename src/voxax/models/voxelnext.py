@@ -6,6 +6,7 @@ Source: Chen et al., "VoxelNeXt: Fully Sparse VoxelNet for 3D Object Detection a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from voxax.models.voxel_backbone import (
     backbone_names,
     blocks,
     grid_with_top,
+    inside_grid,
     run_stages,
     stage,
 )
@@ -48,8 +50,8 @@ class VoxelNeXtBackbone(nnx.Module):
       grid: cells along x, y and z: the range over the voxel size. One more is added along z.
       channels: of the first five levels; the sixth has those of the fifth.
       out_channels: of the result.
-      capacity: static rows on the ground plane; None buckets eagerly, takes as many as the three
-        levels have under ``jax.jit``.
+      capacity: static rows on the ground plane; None buckets eagerly, takes as many as can be
+        reached under ``jax.jit``: nine for each row of the three levels, or all cells.
       norm: arguments of every batch normalization but the last.
       last_norm: those of the last.
       rngs: None means ``nnx.Rngs(0)``.
@@ -93,15 +95,21 @@ class VoxelNeXtBackbone(nnx.Module):
         self.out = GrowingConv(channels[3], out_channels, 3, 1, 1, ground, ndim=2, **common)
         plain = {**common, "norm": last_norm}
         self.shared = ConvNormAct(out_channels, out_channels, ndim=2, use_bias=True, **plain)
-        self.capacity, self.out_channels = capacity, out_channels
+        self.in_grid, self.capacity, self.out_channels = shapes[0], capacity, out_channels
 
     def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
-        """Return the voxels of the six levels, then those of the result, on the ground plane."""
-        levels = run_stages(self.stages, self.stem(voxels))
+        """Return the voxels of the six levels, then those of the result, on the ground plane.
+
+        Raises:
+          InputError: as :func:`voxax.models.voxel_backbone.inside_grid`.
+        """
+        levels = run_stages(self.stages, self.stem(inside_grid(voxels, self.in_grid)))
         with jax.named_scope("ground"):
             columns = fold_levels(levels[3:], self.capacity)
-            traced = _compat.is_traced(columns.coords)
-            rows = columns.capacity if self.capacity is None and traced else self.capacity
+            rows = self.capacity
+            if rows is None and _compat.is_traced(columns.coords):  # no plan knows the columns
+                cells = voxels.batch_size * math.prod(self.out.grid)
+                rows = min(len(self.out.conv.relation["kernel_shape"]) * columns.capacity, cells)
             grown = self.out(columns) if rows is None else self.out.within(columns, rows)
             return (*levels, self.shared(grown))
 
@@ -134,7 +142,8 @@ def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels
     A voxel of the n-th level is taken to the first one's cell at its lower corner.
 
     Args:
-      levels: voxels of axes x, y, z with the same channels, each of twice the stride before it.
+      levels: voxels of axes x, y, z with the same channels, each of twice the stride before it, and
+        made from it: the last one knows of all losses.
       capacity: static rows; None takes a bucket eagerly, the rows of all levels under ``jax.jit``.
 
     Returns:
@@ -154,8 +163,9 @@ def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels
     features = jnp.concatenate([voxels.features for voxels in levels])
     features = reduce_rows(features, found.inverse, len(found.coords), "sum")
     first = levels[0]
-    sources = [voxels.geometry for voxels in levels]
-    geometry = new_geometry(found, sources, stride=first.geometry.stride[:2])
+    # Attached levels do not tell which losses they share: a sum would count those again.
+    source = levels[-1].geometry
+    geometry = new_geometry(found, [source], stride=first.geometry.stride[:2])
     origin = first.origin.axes((0, 1)) if isinstance(first.origin, Origin) else ()
     return Voxels(geometry, features, first.voxel_size[:2], origin)
 
