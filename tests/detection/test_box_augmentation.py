@@ -144,6 +144,8 @@ def test_a_full_scene_and_an_empty_one(rng, bank):
         (lambda p, b: scale(p[:, :2], b, 1.0), r"points of shape \[4000, 2\]"),
         (lambda p, b: translate(p, b, (1, 2)), "offset=.*give 3 finite numbers"),
         (lambda p, b: augment(p, b, np.random.default_rng(), scales=(1.1, 0.9)), "scales="),
+        (lambda p, b: augment(p, b, np.random.default_rng(0), flips=(2,)), "axis=2: give 0"),
+        (lambda p, b: augment(p, b, np.random.default_rng(1), flips=(2,)), "axis=2: give 0"),
         (lambda p, b: augment(p, b, np.random.default_rng(), max_angle=-1), "max_angle=-1"),
         (lambda p, b: augment(p, b, np.random.default_rng(), offset_sigma=-1), "offset_sigma=-1"),
         (

@@ -329,6 +329,20 @@ def test_kitti(overlap):
             assert abs(value - right) < 1e-6, (name, level)
 
 
+NUMBERED = Objects(np.ones((1, 7)), [1], [0.5])
+
+
+@pytest.mark.parametrize("scores", [None, []])
+@pytest.mark.parametrize("scenes", [
+    lambda scores: (kitti_ap, KittiObjects([], []), KittiObjects([], [], scores)),
+    lambda scores: (nuscenes_score, NuscenesObjects([], []), NuscenesObjects([], [], scores)),
+    lambda scores: (average_precision, Objects([], []), Objects(np.zeros((0, 7)), [], scores)),
+])  # fmt: skip
+def test_nothing_found_needs_no_scores(scenes, scores):
+    metric, truth, found = scenes(scores)
+    metric([truth], [found])
+
+
 def test_kitti_of_perfect_results_and_of_none():
     truth, _ = kitti_frames(9, frames=20)
     perfect = [
@@ -362,8 +376,12 @@ def test_kitti_of_perfect_results_and_of_none():
             "1 scenes were found and 0 are true",
         ),
         (
-            lambda: average_precision([Objects([], [])], [Objects([], [])]),
+            lambda: average_precision([Objects([], [])], [Objects(np.ones((1, 7)), [0])]),
             r"found\[0\] has no scores",
+        ),
+        (
+            lambda: average_precision([Objects(np.ones((1, 7)), ["a"]), NUMBERED], [NUMBERED] * 2),
+            "classes are names in some scenes and numbers in others",
         ),
         (lambda: average_precision([], [], iou_threshold=1.0), "iou_threshold=1.0"),
         (lambda: center_distance_ap([], [], "car", 0.0), "distance=0.0 must be positive"),

@@ -130,6 +130,8 @@ def test_padding_changes_no_bit(rng):
         ),
         (lambda: iou_loss(-np.ones((1, 7)), np.ones((1, 7)), [True]), r"boxes\[0\] has length"),
         (lambda: iou_loss(np.ones((1, 7)), np.ones((1, 7)), [True], "giou"), "known: 3d, bev"),
+        (lambda: iou_loss(np.ones((3, 7)), np.ones((3, 7)), np.ones(4, bool)), r"give \[3\]"),
+        (lambda: iou_loss(np.ones((3, 7)), np.ones((4, 7)), np.ones(3, bool)), "targets of shape"),
     ],
 )
 def test_bad_input(make, message):

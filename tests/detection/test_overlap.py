@@ -92,6 +92,29 @@ def test_gradients_against_finite_differences(rng):
                 np.testing.assert_allclose((up - down) / (2 * step), found, atol=2e-8)
 
 
+@pytest.mark.parametrize("function", [bev_overlap, bev_iou, iou_3d])
+def test_gradients_where_sides_lie_on_each_other(function):
+    """At such a bend the derivative is the mean of both sides': the central difference."""
+    pairs = []
+    for yaw in (0.0, 0.3, 1.1, -2.6, np.pi / 2):
+        box = np.array([7.0, -3.0, 0.5, 4.0, 2.0, 1.5, yaw])
+        along, across = np.array([np.cos(yaw), np.sin(yaw)]), np.array([-np.sin(yaw), np.cos(yaw)])
+        moved, narrow = box.copy(), box.copy()
+        moved[:2] += 1.5 * along
+        narrow[:2] += 0.5 * across  # one side on one of the other's
+        narrow[3:5] = 3.0, 1.0
+        back = box + np.pi * np.eye(7)[6]
+        pairs += [(box, box), (box, moved), (box, narrow), (narrow, box), (box, back)]
+    a, b = (np.stack(boxes).astype(np.float32) for boxes in zip(*pairs, strict=True))
+    found = jax.jit(jax.grad(lambda x: jnp.sum(function(x, jnp.asarray(b)))))(jnp.asarray(a))
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    step = 1e-3  # far above what float32 rounds
+    for column in range(7):
+        move = step * (np.arange(7) == column)
+        slope = (function(a + move, b) - function(a - move, b)) / (2 * step)
+        np.testing.assert_allclose(found[:, column], slope, atol=5e-3)
+
+
 def test_gradients_are_finite(pairs):
     slope = jax.jit(jax.grad(lambda a, b: jnp.sum(iou_3d(a, b)), (0, 1)))
     a, b = (jnp.asarray(boxes.astype(np.float32)) for boxes in pairs)

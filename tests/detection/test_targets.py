@@ -12,6 +12,7 @@ from voxax.detection import (
     BevGrid,
     center_targets,
     decode_boxes,
+    decode_cells,
     decode_centers,
     encode_boxes,
     gaussian_radius,
@@ -198,6 +199,45 @@ def test_fewer_candidates_than_rows():
     assert found.boxes.shape == (6, 7)
 
 
+@pytest.mark.parametrize("under_jit", [False, True])
+@pytest.mark.parametrize("make", [
+    lambda boxes, classes: center_targets(boxes, classes, GRID, 2),
+    lambda boxes, classes: sparse_center_targets(boxes, classes, GRID.cells(), GRID, 2),
+])  # fmt: skip
+def test_a_scene_without_boxes(make, under_jit):
+    targets = (jax.jit(make) if under_jit else make)(np.zeros((0, 7)), np.zeros(0, int))
+    assert not targets.heatmap.any()
+    assert targets.codes.shape == (0, 8)
+    assert targets.rows.shape == targets.mask.shape == (0,)
+    assert not make(np.zeros((0, 7)), []).heatmap.any()
+
+
+def test_no_cells():
+    found = decode_cells(
+        np.zeros((0, 2)), np.zeros((0, 8)), np.zeros((0, 2), int), GRID, max_boxes=3
+    )
+    assert found.boxes.shape == (3, 7)
+    assert not found.valid.any()
+
+
+def test_boxes_that_are_not_finite_are_not_valid():
+    """The first cell's length is e**100."""
+    logits = jnp.asarray(np.float32([[3], [2]]))
+    codes = jnp.zeros((2, 8)).at[0, 3].set(100)
+
+    def lengths(codes):
+        found = decode_cells(logits, codes, GRID.cells()[:2], GRID, max_boxes=2)
+        return jnp.sum(found.boxes[:, 3]), found
+
+    (total, found), slope = jax.value_and_grad(lengths, has_aux=True)(codes)
+    assert found.valid.tolist() == [False, True]
+    assert found.classes.tolist() == [-1, 0]
+    assert total == 1
+    np.testing.assert_array_equal(slope, np.zeros((2, 8)) + np.eye(2, 8, 2) * [[0], [1]])
+    kept = nms(found.boxes, found.scores, iou_threshold=0.2, max_selected=2, valid=found.valid)
+    assert int(kept.num_selected) == 1
+
+
 def test_targets_of_a_batch(scene):
     boxes, classes = scene
     mapped = jax.vmap(lambda b, c: center_targets(b, c, GRID, CLASSES))(
@@ -214,6 +254,8 @@ def test_targets_of_a_batch(scene):
     [
         (lambda: BevGrid((0, 0), (0.1, -0.1), (4, 4)), "sides must be positive"),
         (lambda: BevGrid((0, 0), (0.1, 0.1), (4, 0)), "at least 1"),
+        (lambda: BevGrid((0, 0), (0.1, 0.1), (4.0, 4)), "shape=.*give 2 integers"),
+        (lambda: center_targets(np.ones((1, 7)), ["car"], GRID, 3), "classes of <U3: give int"),
         (lambda: BevGrid((0, 0, 0), (0.1, 0.1), (4, 4)), "low=.*give 2 finite numbers"),
         (
             lambda: center_targets(-np.ones((2, 7)), np.zeros(2, int), GRID, 1),

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.detection.boxes import array_module, as_boxes, as_floats, check_numbers
-from voxax.detection.decoding import Detections, best_rows
+from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
+from voxax.detection.decoding import Detections, best_rows, finite_codes
 from voxax.errors import InputError
 
 CODES = 7
@@ -81,8 +81,8 @@ def anchor_boxes(
     Raises:
       InputError: no anchors, or a number of cells that is not positive.
     """
-    shape = tuple(operator.index(n) for n in shape)
-    if len(shape) != 2 or min(shape) < 1 or not anchors:
+    shape = check_integers("shape", shape, 2)
+    if min(shape) < 1 or not anchors:
         raise InputError(
             f"{len(anchors)} anchors on a grid of {shape} cells: give at least one of each"
         )
@@ -201,7 +201,9 @@ def _decode(
     classes = jnp.argmax(logits, axis=1).astype(jnp.int32)
     best = jnp.max(logits, axis=1)
     place, scores, kept = best_rows(best, number, min_score)
-    codes = jnp.where(kept[:, None], rows["codes"][place], jnp.zeros((), logits.dtype))
+    codes, kept = finite_codes(
+        rows["codes"][place], kept, lambda c: decode_residuals(c, anchors[place])
+    )
     boxes = decode_residuals(codes, anchors[place])
     if "directions" in rows:
         bins = rows["directions"][place]

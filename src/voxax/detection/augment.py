@@ -29,8 +29,7 @@ def flip(points: Any, boxes: Any, axis: int) -> Scene:
     Raises:
       InputError: other shapes, bad boxes, another axis.
     """
-    if axis not in (0, 1):
-        raise InputError(f"axis={axis}: give 0 to mirror x, or 1 to mirror y")
+    _check_axis(axis)
     points, boxes = _copies(points, boxes)
     points[:, axis] *= -1
     boxes[:, axis] *= -1
@@ -132,6 +131,8 @@ def augment(
     sigma = np.broadcast_to(np.asarray(offset_sigma, np.float64), (3,))
     if not ((sigma >= 0) & np.isfinite(sigma)).all():
         raise InputError(f"offset_sigma={offset_sigma} must be at least 0 and finite")
+    for axis in flips:
+        _check_axis(axis)
     points, boxes = _copies(points, boxes)
     for axis in flips:
         if rng.random() < 0.5:
@@ -139,6 +140,11 @@ def augment(
     points, boxes = rotate(points, boxes, rng.uniform(-max_angle, max_angle))
     points, boxes = scale(points, boxes, rng.uniform(low, high))
     return translate(points, boxes, rng.normal(0.0, sigma).tolist())
+
+
+def _check_axis(axis: int) -> None:
+    if axis not in (0, 1):
+        raise InputError(f"axis={axis}: give 0 to mirror x, or 1 to mirror y")
 
 
 def _copies(points: Any, boxes: Any) -> Scene:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from voxax.detection.boxes import array_module, as_boxes, as_floats, check_numbers
+from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
 from voxax.errors import InputError
 
 
@@ -35,10 +34,10 @@ class BevGrid:
 
     def __post_init__(self) -> None:
         cell = check_numbers("cell", self.cell, 2)
-        shape = tuple(operator.index(n) for n in self.shape)
+        shape = check_integers("shape", self.shape, 2)
         if min(cell) <= 0:
             raise InputError(f"cell={self.cell}: sides must be positive, in meters")
-        if len(shape) != 2 or min(shape) < 1:
+        if min(shape) < 1:
             raise InputError(f"shape={self.shape}: give two numbers of cells, each at least 1")
         object.__setattr__(self, "low", check_numbers("low", self.low, 2))
         object.__setattr__(self, "cell", cell)

@@ -13,6 +13,7 @@ Inside ``jit`` they are not: a negative size there counts as zero, and a NaN sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -101,6 +102,35 @@ def check_rows(name: str, array: Any, number: int, what: str) -> None:
         raise InputError(
             f"{name} of shape {list(np.shape(array))} for {number} {what}: give [{number}]"
         )
+
+
+def as_classes(classes: Any) -> jax.Array:
+    """Return classes ``int[N]`` as an array of JAX.
+
+    Raises:
+      InputError: names, or numbers that are no integers.
+    """
+    array = classes if isinstance(classes, jax.Array) else np.asarray(classes)
+    if not array.size:
+        return jnp.zeros(array.shape, jnp.int32)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"classes of {array.dtype}: give integers, negative for no box")
+    return jnp.asarray(array)
+
+
+def as_mask(name: str, array: Any, number: int, what: str) -> jax.Array:
+    """Return ``bool[number]``, all true for None.
+
+    Raises:
+      InputError: another shape, or values that are not true or false.
+    """
+    if array is None:
+        return jnp.ones(number, bool)
+    check_rows(name, array, number, what)
+    mask = jnp.asarray(array)
+    if mask.dtype != bool and mask.size:
+        raise InputError(f"{name} of {mask.dtype}: give bool[{number}], true for {what} that count")
+    return mask.astype(bool)
 
 
 def check_table(boxes: Any, name: str = "boxes") -> None:
@@ -193,6 +223,18 @@ def wrap_angle(angle: Any) -> Any:
     (angle,) = as_floats(angle)
     turn = 2 * np.pi
     return (angle + np.pi) % turn - np.pi
+
+
+def check_integers(name: str, values: Sequence[int], number: int) -> tuple[int, ...]:
+    """Return that many integers.
+
+    Raises:
+      InputError: another number of them, or one that is no integer.
+    """
+    found = tuple(values)
+    if len(found) != number or not all(isinstance(value, Integral) for value in found):
+        raise InputError(f"{name}={values}: give {number} integers")
+    return tuple(map(int, found))
 
 
 def check_numbers(name: str, values: Sequence[float], number: int) -> tuple[float, ...]:

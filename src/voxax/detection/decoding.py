@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from voxax.detection.bev_grid import BevGrid, decode_boxes
-from voxax.detection.boxes import as_floats, check_rows
+from voxax.detection.boxes import as_floats, as_mask
 from voxax.errors import InputError
 
 
@@ -21,7 +22,7 @@ class Detections(NamedTuple):
       boxes: ``[N, 7]`` or ``[N, 9]``.
       scores: ``[N]`` in 0..1; 0 where ``valid`` is false.
       classes: ``int32[N]``; -1 where ``valid`` is false.
-      valid: ``bool[N]``.
+      valid: ``bool[N]``; false for what was not found, and for boxes that are not finite.
     """
 
     boxes: jax.Array
@@ -125,12 +126,14 @@ def decode_cells(
     number = len(logits)
     if cells.shape != (number, 2):
         raise InputError(f"cells of shape {list(cells.shape)}: give int[{number}, 2]")
-    valid = jnp.ones(number, bool) if valid is None else jnp.asarray(valid)
-    check_rows("valid", valid, number, "cells")
+    valid = as_mask("valid", valid, number, "cells")
     if operator.index(max_boxes) < 1:
         raise InputError(f"max_boxes={max_boxes} must be at least 1")
     if not 0 <= min_score <= 1:
         raise InputError(f"min_score={min_score} must lie in 0..1")
+    if not number:  # one row to read, which is no cell
+        logits, codes, cells = (jnp.zeros((1, t.shape[1]), t.dtype) for t in (logits, codes, cells))
+        valid = jnp.zeros(1, bool)
     return _decode(logits, codes, cells, valid, min_score, grid=grid, number=int(max_boxes))
 
 
@@ -151,10 +154,22 @@ def _decode(
         jnp.where(valid[:, None], logits, lowest).reshape(-1), number, min_score
     )
     row = place // num_classes
-    # What stands in the rows of padding reaches no gradient.
-    codes = jnp.where(kept[:, None], codes[row], jnp.zeros((), codes.dtype))
+    codes, kept = finite_codes(codes[row], kept, lambda c: decode_boxes(c, cells[row], grid))
     boxes = decode_boxes(codes, cells[row], grid)
     return Detections.of_rows(boxes, scores, (place % num_classes).astype(jnp.int32), kept)
+
+
+def finite_codes(
+    codes: jax.Array, kept: jax.Array, decode: Callable[[jax.Array], jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Return the codes ``[N, D]`` that count, zero elsewhere, and ``bool[N]``, which of them do.
+
+    Of those that are ``kept``, the ones whose box is finite: a large logarithm of a size is not.
+    What stands in the other rows reaches no gradient.
+    """
+    boxes = decode(jax.lax.stop_gradient(codes))
+    kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)
+    return jnp.where(kept[:, None], codes, jnp.zeros((), codes.dtype)), kept
 
 
 def best_rows(

@@ -96,19 +96,23 @@ def iou_loss(boxes: Any, targets: Any, mask: Any, kind: IouLoss = "3d") -> jax.A
     Regression", AAAI 2020.
     """
     check_known("IoU loss", kind, get_args(IouLoss))
-    boxes, targets = jnp.asarray(boxes), jnp.asarray(targets)
-    boxes = as_boxes(boxes, "boxes", mask)[..., :7]
-    targets = as_boxes(targets, "targets", mask)[..., :7]
+    # Shapes first: the mask tells which values are checked.
+    boxes, targets = (
+        as_boxes(jnp.asarray(table), name, False)[..., :7]
+        for name, table in (("boxes", boxes), ("targets", targets))
+    )
     boxes, targets = as_floats(boxes, targets)
     _check_same("targets", targets, "boxes", boxes)
-    counts = _counts(mask, boxes.shape[:-1])
+    mask = _counts(mask, boxes.shape[:-1])
+    as_boxes(boxes, "boxes", mask)
+    as_boxes(targets, "targets", mask)
     zero, one = jnp.zeros((), boxes.dtype), jnp.ones((), boxes.dtype)
-    a, b = (jnp.where(counts[..., None], x, one) for x in (boxes, targets))
+    a, b = (jnp.where(mask[..., None], x, one) for x in (boxes, targets))
     loss = 1 - (bev_iou if kind == "bev" else iou_3d)(a, b)
     if kind == "distance":
         loss = loss + _distance(a, b)
-    number = jnp.sum(counts, dtype=jnp.int32).astype(boxes.dtype)
-    return jnp.sum(jnp.where(counts, loss, zero)) / jnp.maximum(number, one)
+    number = jnp.sum(mask, dtype=jnp.int32).astype(boxes.dtype)
+    return jnp.sum(jnp.where(mask, loss, zero)) / jnp.maximum(number, one)
 
 
 def _distance(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -19,7 +19,7 @@ class Objects:
     Args:
       boxes: ``[N, 7]`` or ``[N, 9]``.
       classes: ``[N]``, names or numbers.
-      scores: ``[N]``, of what was found; None for the truth.
+      scores: ``[N]``, of what was found; None for the truth, or for no boxes.
 
     Raises:
       InputError: other shapes, bad boxes, or scores that are not finite.
@@ -37,6 +37,8 @@ class Objects:
         self._set("classes", number)
         boxes = as_boxes(boxes, "boxes", self._is_boxed())
         object.__setattr__(self, "boxes", boxes)
+        if self.scores is None and not number:  # of nothing, whether true or found
+            object.__setattr__(self, "scores", np.zeros(0))
         if self.scores is not None:
             self._set("scores", number, np.float64)
             bad = ~np.isfinite(self.scores)
@@ -59,7 +61,7 @@ class Objects:
 
 
 def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type) -> None:
-    """Raise :class:`voxax.InputError` unless the scenes correspond, and the found have scores."""
+    """Raise :class:`voxax.InputError` unless the scenes correspond, and those found have scores."""
     if len(truth) != len(found):
         raise InputError(
             f"{len(found)} scenes were found and {len(truth)} are true: give one of each for every "
@@ -71,6 +73,12 @@ def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type)
                 raise InputError(
                     f"{name}[{place}] is {type(scene).__name__}: give {kind.__name__}(boxes, ...)"
                 )
+    named = {isinstance(one, str) for scene in (*truth, *found) for one in scene.classes.tolist()}
+    if len(named) > 1:
+        raise InputError(
+            "classes are names in some scenes and numbers in others, which are never the same: "
+            "give one of the two"
+        )
     for place, scene in enumerate(found):
         if scene.scores is None:
             raise InputError(f"found[{place}] has no scores: metrics rank what was found by them")

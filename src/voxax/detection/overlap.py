@@ -161,16 +161,12 @@ def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]
     nothing.
     """
     zero, one = xp.zeros((), start.dtype), xp.ones((), start.dtype)
-    flat = _is_flat(xp, start, step, half)
+    flat = xp.abs(step) <= xp.finfo(start.dtype).eps * (half + xp.abs(start))
     slope = one / xp.where(flat, one, step)
     middle, reach = -start * slope, half * xp.abs(slope)
     low, high = _clip(xp, middle - reach, zero, one), _clip(xp, middle + reach, zero, one)
     is_in = xp.where(xp.abs(start) <= half, one, zero)
     return xp.where(flat, zero, low), xp.where(flat, is_in, high)
-
-
-def _is_flat(xp: ModuleType, start: Any, step: Any, half: Any) -> Any:
-    return xp.abs(step) <= xp.finfo(start.dtype).eps * (half + xp.abs(start))
 
 
 def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
@@ -179,13 +175,18 @@ def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
     A side that lies on one of the other box counts by half: the mean of the two derivatives there.
     """
     x, y, dx, dy, half_x, half_y = sides
-    first, last = _inside(jnp, x, dx, half_x)
-    low, high = _inside(jnp, y, dy, half_y)
-    low, high = jnp.maximum(low, first), jnp.minimum(high, last)
-    part = jnp.maximum(high - low, jnp.zeros((), x.dtype))
-    on = False
+    zero = jnp.zeros((), x.dtype)
+    # What turning and moving the corners rounds: sides that are closer lie on each other.
+    size = half_x + half_y + sum(map(jnp.abs, (x, y, dx, dy)))
+    close = 4 * jnp.finfo(x.dtype).eps * size
+    low, high, on = zero, jnp.ones((), x.dtype), False
     for start, step, half in ((x, dx, half_x), (y, dy, half_y)):
-        on |= _is_flat(jnp, start, step, half) & _is_flat(jnp, start, jnp.abs(start) - half, half)
+        flat = jnp.abs(step) <= close
+        here = flat & (jnp.abs(jnp.abs(start) - half) <= close)
+        ends = jnp.where(here, zero, start), jnp.where(flat, zero, step)
+        first, last = _inside(jnp, *ends, half)
+        low, high, on = jnp.maximum(low, first), jnp.minimum(high, last), on | here
+    part = jnp.maximum(high - low, zero)
     return jnp.where(on, 0.5 * part, part), 0.5 * (low + high)
 
 
@@ -255,7 +256,8 @@ def _iou_3d(a: Any, b: Any) -> Any:
     xp = array_module(a)
     (la, wa, ha), (lb, wb, hb) = sizes(a), sizes(b)
     # From the distance of the centers: ends far from 0 would be rounded before they are compared.
-    tall = 0.5 * (ha + hb) - xp.abs(a[..., 2] - b[..., 2])
+    up = a[..., 2] - b[..., 2]
+    tall = 0.5 * (ha + hb) - xp.maximum(up, -up)  # whose derivative is 0 at 0, not one side's
     tall = _clip(xp, tall, xp.zeros((), a.dtype), xp.minimum(ha, hb))
     return _ratio(xp, _area(a, b) * tall, la * wa * ha + lb * wb * hb)
 

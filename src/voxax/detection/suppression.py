@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.detection.boxes import as_boxes, as_floats, check_rows, check_table
+from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
 from voxax.detection.overlap import bev_iou, iou_3d
 from voxax.errors import InputError, check_known
 
@@ -135,11 +135,8 @@ def _optional(number: int, scores: Any, classes: Any, valid: Any) -> _Given:
     (scores,) = as_floats(jnp.asarray(scores))
     if classes is not None:
         check_rows("classes", classes, number, "boxes")
-        classes = jnp.asarray(classes)
-    if valid is None:
-        valid = np.ones(number, bool)
-    check_rows("valid", valid, number, "boxes")
-    valid = jnp.asarray(valid)
+        classes = as_classes(classes)
+    valid = as_mask("valid", valid, number, "boxes")
     if not _compat.is_traced(scores, valid):
         bad = np.isnan(np.asarray(scores)) & np.asarray(valid)
         if bad.any():
@@ -186,7 +183,7 @@ def _greedy(
     scores = jax.lax.stop_gradient(given.scores)
     finite = jnp.isfinite(rows).all(axis=1)
     lowest = jnp.asarray(-jnp.inf, scores.dtype)
-    open_ = given.valid.astype(bool) & finite & (scores > lowest)  # NaN is above nothing
+    open_ = given.valid & finite & (scores > lowest)  # NaN is above nothing
 
     def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         count, open_, _ = state
