@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
 from voxax.coords import PAD, floor_divide, sort_rows
@@ -56,11 +58,11 @@ def cubic_windows(
         or one per axis; half the size in every second layer of a network.
 
     Raises:
-      InputError: a size below 1, or another number of axes.
+      InputError: a size below 1, a shift that is no integer, or another number of axes.
     """
     ndim = voxels.geometry.ndim
     edges = per_axis(size, ndim, "window size")
-    steps = tuple(int(s) for s in _axes(shift, ndim))
+    steps = _axes(shift, ndim)
     geometry = voxels.geometry
 
     def build() -> Windows:
@@ -91,8 +93,13 @@ def cylindrical_windows(
       shifted: move the windows by half of their size in all three.
 
     Raises:
-      InputError: other than three axes, a length or a number of sectors that is not positive.
+      InputError: other than three axes, a length or a number of sectors that is not positive, a
+        size or a center of other than three and two numbers.
     """
+    if np.shape(size) != (3,) or np.shape(center) != (2,):
+        raise InputError(
+            f"size={size} and center={center}: give (radius, sectors, height) and x and y"
+        )
     if voxels.geometry.ndim != 3:
         raise InputError(f"cylindrical windows of {voxels.geometry.ndim}-D voxels: 3-D is needed")
     radius, height = check_voxel_size((size[0], size[2]), 2)
@@ -112,10 +119,10 @@ def cylindrical_windows(
 
 def _axes(value: int | Sequence[int], ndim: int) -> tuple[int, ...]:
     """Return integers of any sign, one per axis."""
-    values = (value,) * ndim if isinstance(value, int) else tuple(value)
-    if len(values) != ndim:
+    values = tuple(value) if isinstance(value, Iterable) else (value,) * ndim
+    if len(values) != ndim or not all(isinstance(step, Integral) for step in values):
         raise InputError(f"shift {value!r}: expected an integer or {ndim} of them, one per axis")
-    return values
+    return tuple(map(int, values))
 
 
 @functools.partial(jax.jit, static_argnames="most_rows")

@@ -22,6 +22,7 @@ from voxax.nn.modules import (
     GroupNorm,
     InstanceNorm,
     LayerNorm,
+    LayerScale,
     Linear,
     RelativeTable,
     RMSNorm,
@@ -40,6 +41,7 @@ _NORMS = (BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm, nnx.BatchNorm)
 _CONV_ROLES: dict[Role, str] = {"weight": "weight", "bias": "bias"}
 _LINEAR_ROLES: dict[Role, str] = {"weight": "kernel", "bias": "bias"}
 _NORM_ROLES: dict[Role, str] = {"weight": "scale", "bias": "bias", "mean": "mean", "var": "var"}
+_SCALE_ROLES: dict[Role, str] = {"weight": "scale"}
 _MEMBERS: dict[Role, str] = {
     "weight": "weight",
     "bias": "bias",
@@ -63,7 +65,9 @@ class LayerWeights:
     """
 
     path: str
-    kind: Literal["conv", "depthwise", "linear", "norm", "table", "dense", "dense_transposed"]
+    kind: Literal[
+        "conv", "depthwise", "linear", "norm", "scale", "table", "dense", "dense_transposed"
+    ]
     arrays: dict[Role, nnx.Variable]
     spec: KernelSpec | None
     is_cross: bool
@@ -99,8 +103,8 @@ class LayerWeights:
 def find_layers(model: nnx.Module) -> list[LayerWeights]:
     """Return the convolutions, linear layers and normalizations of ``model``, as defined.
 
-    Convolutions and batch normalizations of flax on grids are among them, and relative tables. A
-    layer that is shared comes once, at the first path that leads to it.
+    Convolutions and batch normalizations of flax on grids are among them, relative tables and layer
+    scales. A layer that is shared comes once, at the first path that leads to it.
 
     Raises:
       InputError: a parameter or statistic that belongs to none of these.
@@ -141,6 +145,8 @@ def _layer(node: Any, path: str) -> LayerWeights | None:
         holder = node.linear if isinstance(node, Linear) else node
     elif isinstance(node, _NORMS):
         kind, roles, holder = "norm", _NORM_ROLES, node
+    elif isinstance(node, LayerScale):
+        kind, roles, holder = "scale", _SCALE_ROLES, node
     elif isinstance(node, RelativeTable):
         kind, roles, holder = "table", _CONV_ROLES, node
     elif isinstance(node, nnx.Conv | nnx.ConvTranspose):
@@ -234,6 +240,8 @@ class Peer:
             )
         if layer.kind in ("dense", "dense_transposed"):
             found["weight"] = [self._dense_form(layer)]
+        elif layer.kind == "scale":  # PyTorch has none of its own: the name is Sonata's
+            found["weight"] = [reshaped("gamma", layer.shape("weight"), layer.shape("weight"))]
         elif layer.kind == "table":  # the name and the shape are Pointcept's
             axes, offsets, heads = own = layer.shape("weight")
             found["weight"] = [reshaped("rpe_table", (axes * offsets, heads), own)]

@@ -234,6 +234,25 @@ def test_tokens_beyond_the_count_are_inert():
     np.testing.assert_array_equal(*outs)
 
 
+@pytest.mark.parametrize("made", [
+    lambda v: (v, F.Tokens(jnp.ones((2, 0, 2 * v.num_channels)))),
+    lambda v: (F.Tokens(jnp.ones((2, 5, 12))), F.Tokens(jnp.ones((2, 0, 24)))),
+    lambda v: (F.Tokens(jnp.ones((2, 0, 12))), F.Tokens(jnp.ones((2, 5, 24)))),
+])  # fmt: skip
+def test_no_tokens(made):
+    query, keys = made(make(scenes(5, 3), 2, parts=1))
+    out = F.cross_attention(query, keys, HEADS).features
+    assert out.shape == query.features.shape
+    assert not np.asarray(out).any()
+
+
+def test_a_shift_of_numpy_s_integers():
+    voxels = make(scenes(23, 9), 2)
+    want = cubic_windows(voxels, 3, shift=1).number
+    for shift in (np.int64(1), np.array([1, 1, 1]), [np.int32(1), 1, 1]):
+        np.testing.assert_array_equal(cubic_windows(voxels, 3, shift=shift).number, want)
+
+
 @pytest.mark.parametrize("fill", ["overlap", "cycle", "short"])
 @pytest.mark.parametrize("length", [1, 4, 64, 100])
 def test_patches_hold_each_row_once(length, fill):
@@ -302,6 +321,15 @@ BAD = {
         lambda v: F.window_attention(make(scenes(5), 1, capacity=32), HEADS, cubic_windows(v, 2))
     ),
     "window size=.* must be at least 1": lambda v: cubic_windows(v, 0),
+    r"tokens of shape \[4, 18\]: give \[batch_size, T, C\]": (
+        lambda v: F.cross_attention(F.Tokens(jnp.ones((4, 18))), v, HEADS)
+    ),
+    r"count of int32\[1\] for tokens of shape \[2, 4, 18\]: give int\[2\]": (
+        lambda v: F.cross_attention(F.Tokens(jnp.ones((2, 4, 18)), jnp.asarray([1])), v, HEADS)
+    ),
+    "shift 0.5: expected an integer": lambda v: cubic_windows(v, 2, shift=0.5),
+    r"shift \(0.5, 0.5, 0.5\): expected": lambda v: cubic_windows(v, 2, shift=(0.5,) * 3),
+    r"center=\(0.0,\): give": lambda v: cylindrical_windows(v, (1.0, 4, 1.0), center=(0.0,)),
     "0 sectors": lambda v: cylindrical_windows(v, (1.0, 0, 1.0)),
 }
 

@@ -8,6 +8,7 @@ from flax import nnx
 
 import voxax as vx
 from samples import make_voxels
+from voxax import interop
 from voxax.geometry import cubic_windows, cylindrical_windows
 from voxax.nn import functional as F
 from voxax.nn import modules as m
@@ -70,6 +71,26 @@ def test_cross_attention_module():
         layer(x, F.Tokens(jnp.ones((2, 3, 4))))
 
 
+def test_padding_of_tokens_reaches_no_gradient():
+    layer, count = m.CrossAttention(CHANNELS, HEADS), jnp.asarray([3, 0])
+    graph, params = nnx.split(layer)
+    asked, held = jax.random.normal(jax.random.key(0), (2, 2, 5, CHANNELS))
+
+    @jax.jit
+    def step(params, asked, held):
+        def loss(params, asked, held):
+            out = nnx.merge(graph, params)(F.Tokens(asked, count), F.Tokens(held, count[::-1] + 1))
+            return jnp.sum(out.features**2), out.features
+
+        return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(params, asked, held)
+
+    absent = [(np.arange(5) >= np.array(n)[:, None])[..., None] for n in ([3, 0], [1, 4])]
+    poison = [jnp.where(a, jnp.nan, x) for a, x in zip(absent, (asked, held), strict=True)]
+    clean, dirty = step(params, asked, held), step(params, *poison)
+    jax.tree.map(np.testing.assert_array_equal, clean, dirty)
+    assert not np.asarray(dirty[0][1])[np.broadcast_to(absent[0], asked.shape)].any()
+
+
 def test_rotary_products_depend_on_the_difference_alone(rng):
     q, k = rng.normal(size=(2, 5, 2, 12))
     at, other, shift = rng.normal(size=(3, 5, 3)) * 3
@@ -111,6 +132,12 @@ def test_mlp_in_one_part_and_in_many(part, monkeypatch):
 def test_layer_scale_and_drop_path():
     x = voxels()
     np.testing.assert_allclose(m.LayerScale(CHANNELS, 0.5)(x).features, 0.5 * x.features)
+    scale = m.LayerScale(CHANNELS, 0.5)
+    weights = interop.to_spconv(nnx.List([m.Linear(CHANNELS, CHANNELS), scale]))
+    np.testing.assert_array_equal(weights["1.gamma"], np.full(CHANNELS, 0.5))
+    other = nnx.List([m.Linear(CHANNELS, CHANNELS), m.LayerScale(CHANNELS)])
+    interop.from_spconv(weights, other)
+    np.testing.assert_array_equal(other[1].scale[...], scale.scale[...])
     drop = m.DropPath(0.5, rngs=nnx.Rngs(0))
     rows = drop(x).valid_features()
     kept = (rows != 0).all(1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
@@ -46,6 +47,25 @@ class Tokens(NamedTuple):
 
     features: jax.Array
     count: jax.Array | None = None
+
+    @property
+    def valid(self) -> jax.Array:
+        """``bool[batch_size, T]``: which rows exist."""
+        scenes, length, _ = self.features.shape
+        slot = jnp.arange(length, dtype=jnp.int32)[None, :]
+        if self.count is None:
+            return jnp.broadcast_to(slot >= 0, (scenes, length))
+        # Compared as they are: a count of 64 bits would wrap around.
+        return slot < jnp.minimum(self.count, length).astype(jnp.int32)[:, None]
+
+    def map(self, fn: Callable[[jax.Array], jax.Array]) -> Tokens:
+        """Apply ``fn`` to the features ``[batch_size, T, C]``; rows that do not exist are zero."""
+        # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
+        features = fn(self._cleared(self.features))
+        return self._replace(features=self._cleared(features))
+
+    def _cleared(self, features: jax.Array) -> jax.Array:
+        return jnp.where(self.valid[..., None], features, jnp.zeros((), features.dtype))
 
 
 Queries = TypeVar("Queries", Voxels, Tokens)
@@ -144,15 +164,16 @@ def window_attention(
       voxels: ``3 * C`` channels: query, key, value.
       num_heads: H, divides C.
       windows: from :func:`voxax.cubic_windows` or
-        :func:`voxax.cylindrical_windows`, of these voxels.
+        :func:`voxax.cylindrical_windows`, of these voxels. That they are is not checked: those of
+        other voxels with the same capacity give other groups.
       scale, table, precision: as in :func:`serialized_attention`; ``[D, 2 * reach + 1, H]``.
 
     Returns:
       Voxels with C channels in the input's dtype.
 
     Raises:
-      InputError: channels, heads or table that do not fit, windows of other voxels; integers; one
-        shard of a scene.
+      InputError: channels, heads or table that do not fit, windows of another capacity; integers;
+        one shard of a scene.
 
     Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
     ICCV 2021.
@@ -237,11 +258,14 @@ def cross_attention(
       The queries' rows with C channels in the queries' dtype; zero where a scene has no keys.
 
     Raises:
-      InputError: channels, heads or numbers of scenes that do not fit; integers; one shard of a
-        scene.
+      InputError: channels, heads or numbers of scenes that do not fit; integers; tokens or a count
+        of another shape; one shard of a scene.
 
     Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
     """
+    for rows in (query, key_value):
+        if isinstance(rows, Tokens):
+            check_tokens(rows)
     how = _logits(query, num_heads, 1, scale, None, precision)
     channels = query.features.shape[-1]
     if key_value.features.shape[-1] != 2 * channels:
@@ -266,6 +290,25 @@ def cross_attention(
         return query.replace_features(_returned(cut, out))
     length = query.features.shape[1]
     return query._replace(features=out.reshape(scenes[0], -1, channels)[:, :length])
+
+
+def check_tokens(tokens: Tokens) -> None:
+    """Raise :class:`voxax.InputError` for features or a count of another shape.
+
+    Args:
+      tokens: features ``[batch_size, T, C]``, count ``int[batch_size]`` or None.
+    """
+    shape = tuple(tokens.features.shape)
+    if len(shape) != 3:
+        raise InputError(f"tokens of shape {list(shape)}: give [batch_size, T, C]")
+    if tokens.count is None:
+        return
+    count = jnp.asarray(tokens.count)
+    if count.shape != shape[:1] or not jnp.issubdtype(count.dtype, jnp.integer):
+        raise InputError(
+            f"count of {count.dtype}{list(count.shape)} for tokens of shape {list(shape)}: give "
+            f"int[{shape[0]}], how many of each scene exist"
+        )
 
 
 def _logits(
@@ -417,14 +460,10 @@ def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Pa
         scene = jnp.where(cut.rows < 0, -1, rows.coords[jnp.maximum(cut.rows, 0), 0])
         return gather_rows(rows.features, cut.rows), scene, cut
     scenes, length, channels = rows.features.shape
-    padded = -(-length // block) * block
-    slot = jnp.arange(padded, dtype=jnp.int32)[None, :]
-    count = jnp.full((scenes,), length) if rows.count is None else jnp.asarray(rows.count)
-    exists = slot < jnp.minimum(count, length).astype(jnp.int32)[:, None]
-    scene = jnp.arange(scenes, dtype=jnp.int32)[:, None]
-    features = jnp.pad(rows.features, ((0, 0), (0, padded - length), (0, 0)))
-    features = jnp.where(exists[..., None], features, jnp.zeros((), features.dtype))
-    group = jnp.where(exists, scene, -1)
+    added = (0, max(-(-length // block), 1) * block - length)  # one block of none, if there is none
+    group = jnp.where(rows.valid, jnp.arange(scenes, dtype=jnp.int32)[:, None], -1)
+    features = jnp.pad(rows.map(lambda f: f).features, ((0, 0), added, (0, 0)))
+    group = jnp.pad(group, ((0, 0), added), constant_values=-1)
     return features.reshape(-1, block, channels), group.reshape(-1, block), None
 
 

@@ -22,7 +22,7 @@ from voxax.nn.functional import (
     serialized_attention,
     window_attention,
 )
-from voxax.nn.functional.attention import Queries, SerialOrder
+from voxax.nn.functional.attention import Queries, SerialOrder, check_tokens
 from voxax.nn.functional.flash_attention import Implementation
 from voxax.nn.functional.rotary import check_rotary
 from voxax.nn.modules.norm import LayerNorm
@@ -310,7 +310,7 @@ class CrossAttention(nnx.Module):
         """Rows of ``query`` (Voxels, or Tokens ``[batch_size, T, C]``) with what they read.
 
         Raises:
-          InputError: other channels, or another number of scenes.
+          InputError: other channels, another number of scenes, or tokens of another shape.
         """
         attended = cross_attention(
             _mapped(self.query, query),
@@ -326,10 +326,11 @@ class CrossAttention(nnx.Module):
 def _mapped(linear: Linear, rows: Any) -> Any:
     if isinstance(rows, Voxels):
         return linear(rows)
+    check_tokens(rows)
     channels = rows.features.shape[-1]
     if channels != linear.linear.in_features:
         raise InputError(f"tokens of {channels} channels: expected {linear.linear.in_features}")
-    return rows._replace(features=linear.linear(rows.features))
+    return rows.map(linear.linear)
 
 
 class ConditionalPosition(nnx.Module):
