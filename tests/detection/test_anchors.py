@@ -110,6 +110,11 @@ def test_a_region():
     assert (bev.low, bev.shape) == ((0, -40), (176, 200))
     np.testing.assert_allclose(bev.cell, [0.4, 0.4])
     assert vd.Region((0, 0, 0), (1, 1, 1), 0.25).grid == (4, 4, 4)
+    ends = np.array([[0, -40, -3], [70.4 - 1e-6, 0, 0], [70.39, 39.99, 0.99], [-0.01, 0, 0]])
+    assert region.holds(ends).tolist() == [True, False, True, False]
+    # The grid has two of the two and a quarter voxels.
+    part = vd.Region((0, 0, 0), (4.5, 4, 4), 2)
+    assert part.holds([[3.9, 1, 1, 9], [4.2, 1, 1, 9]]).tolist() == [True, False]
     assert hash(region) == hash(vd.Region((0, -40, -3), (70.4, 40, 1), (0.05, 0.05, 0.1)))
     with pytest.raises(InputError, match="a region begins below its end"):
         vd.Region((0, 0, 0), (1, -1, 1), 0.1)

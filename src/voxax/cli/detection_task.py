@@ -78,8 +78,7 @@ class BoxPreparation:
 
     def inside(self, cloud: PointCloud) -> PointCloud:
         """The points between the corners."""
-        points = cloud.positions
-        return cloud.select(((points >= self.low) & (points < self.high)).all(axis=1))
+        return cloud.select(Region(self.low, self.high, self.voxel_size).holds(cloud.positions))
 
     def truth(self, objects: Objects) -> Objects:
         """The objects of these classes with their centers inside, seen from above."""

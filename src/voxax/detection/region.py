@@ -6,6 +6,9 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from voxax.detection.bev_grid import BevGrid
 from voxax.detection.boxes import check_numbers
@@ -63,6 +66,19 @@ class Region:
             for a, b, side in zip(self.low, self.high, size, strict=True)
         )
         return x, y, z
+
+    def holds(self, points: Any) -> np.ndarray:
+        """Return ``bool[N]``: which points lie in the voxels of the grid.
+
+        Those in the last thousandth of the last voxel do not: rounding takes none beyond it.
+
+        Args:
+          points: ``[N, 3]`` or more columns, x, y and z first.
+        """
+        places = np.asarray(points, np.float64)[:, :3] - np.asarray(self.low)
+        cells = places / np.asarray(self.voxel_size)
+        inside = (cells >= 0) & (cells < np.asarray(self.grid) - 1e-3)
+        return np.asarray(inside.all(axis=1))
 
     def bev(self, shape: Sequence[int], stride: int | None = None) -> BevGrid:
         """Return the grid in the plane that a head predicts on.

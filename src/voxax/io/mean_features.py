@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from voxax.detection import Region
 from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.geometry import host as geometry_host
@@ -58,7 +59,7 @@ class MeanFeatures:
         inside = np.ones(len(cloud), bool)
         if self.low is not None and self.high is not None:
             positions = cloud.positions
-            inside = ((positions >= self.low) & (positions < self.high)).all(axis=1)
+            inside = Region(self.low, self.high, self.voxel_size).holds(positions)
             if not inside.any():
                 raise InputError(
                     f"none of the {len(cloud)} points of {cloud.source or 'the cloud'} lies "
