@@ -95,6 +95,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     assert len(said["boxes"]) > 0
     assert len(said["boxes"][0]["box"]) == 7
     assert (tmp_path / "000003_bin_boxes.png").stat().st_size > 1000
+    np.savez(tmp_path / "far.npz", xyz=np.full((9, 3), 99.0), intensity=np.zeros(9))
+    assert main(["detect", str(tmp_path / "far.npz"), *found]) == 2
+    assert "far.npz has no points in the region" in capsys.readouterr().err
     assert main(["segment", scan, "--checkpoint", str(parts / "checkpoint")]) == 2
     assert "was trained for the task 'detect', not 'segment'" in capsys.readouterr().err
 

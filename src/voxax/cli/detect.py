@@ -119,10 +119,18 @@ class _Trained:
 
     def __call__(self, cloud: PointCloud) -> Objects:
         from voxax.detection import Objects
+        from voxax.errors import InputError
         from voxax.geometry import Plan
         from voxax.io.annotated import AnnotatedScan
 
+        positions = cloud.positions
         example = self.task.preparation()(AnnotatedScan(cloud, Objects([], [])))
+        if not int(example.voxels.count):
+            low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
+            raise InputError(
+                f"{cloud.source or 'the scan'} has no points in the region that the network looks "
+                f"at, {self.task.bounds}; they span {low} to {high}, in meters with z up"
+            )
         plan = Plan.record(self.trainer.model(), example.voxels)
         found = self.trainer.detect(plan.attach(example.voxels))
         return self.task.objects(*(values[0] for values in found))
