@@ -12,8 +12,10 @@ from voxax.interop.peer import find_layers
 from voxax.interop.spconv import Spconv
 from voxax.models import (
     SECOND,
+    AnchorHead,
     BEVBackbone,
     CenterPoint,
+    SmallCenterPoint,
     VoxelBackBone8x,
     VoxelNeXt,
     VoxelNeXtBackbone,
@@ -206,6 +208,44 @@ def test_bad_arguments():
         BEVBackbone(4, strides=(1, 2), up_strides=(1, 1))
     with pytest.raises(vx.InputError, match="anchors=0 must be at least 1"):
         SECOND(3, 2, GRID, anchors=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"up_strides": (0, 2)}, r"up_strides has 0: each must be a positive integer, or one over"),
+        ({"up_strides": (1.5, 3)}, "up_strides has 1.5: "),
+        ({"up_strides": (float("nan"), 2)}, "up_strides has nan: "),
+        ({"up_strides": ("1", 2)}, "up_strides has '1': "),
+        ({"strides": (0, 2)}, r"strides=\(0, 2\) must be integers of at least 1"),
+        ({"layers": (-1, 2)}, r"layers=\(-1, 2\) must be integers of at least 0"),
+        ({"channels": (8.5, 8)}, r"channels=\(8.5, 8\) must be integers of at least 1"),
+        ({"stride": (1, 2)}, r"unknown option of BEVBackbone 'stride'; known: .*'strides'\?"),
+    ],
+)
+def test_bad_levels_of_the_ground(options, match):
+    with pytest.raises(vx.InputError, match=match):
+        BEVBackbone(4, **options)
+
+
+def test_options_of_dense_layers_are_known():
+    with pytest.raises(vx.InputError, match="unknown option 'dtyp'; known: dtype, "):
+        AnchorHead(4, 2, 2, dtyp=np.float32)
+
+
+def test_grids_that_the_levels_do_not_divide():
+    match = r"levels of 25x25 and 26x26 cells cannot be joined: .* must be multiples of 16 cells"
+    with pytest.raises(vx.InputError, match=match):
+        CenterPoint(3, 2, (200, 200, 40), bev=BEV, residual=False, **SPARSE)
+    with pytest.raises(vx.InputError, match=match):
+        SECOND(3, 2, (200, 200, 40), bev=BEV)
+    with pytest.raises(vx.InputError, match=r"3x4 and 4x4 cells .* multiples of 8 cells"):
+        SmallCenterPoint(3, 2, (12, 16, 8), width=0.1)
+    down = {"strides": (1, 2), "up_strides": (0.5, 1), "layers": (0, 0)}
+    model = BEVBackbone(2, **down, channels=(2, 3), up_channels=(2, 3))
+    assert model(np.zeros((1, 4, 6, 2), np.float32)).shape == (1, 2, 3, 5)
+    with pytest.raises(vx.InputError, match=r"levels of 2x2 and 3x3 cells .* multiples of 2 cells"):
+        model(np.zeros((1, 5, 5, 2), np.float32))
 
 
 def test_without_a_plan_the_error_names_it(rng):

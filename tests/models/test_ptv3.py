@@ -195,6 +195,14 @@ def test_the_network_by_name():
         ({"norm": "group"}, "unknown norm"),
         ({"patch_size": 0}, "patch_size 0 must be an integer from 1 to 1048576"),
         ({"position": "rotary"}, "a head of 4 channels cannot be turned along 3 axes"),
+        ({"orders": ("foo",)}, "unknown order 'foo'; known: z, "),
+        ({"implementation": "flash"}, "unknown implementation 'flash'; known: tiles, "),
+        ({"fill": "zero"}, "unknown fill 'zero'; known: "),
+        ({"strides": (0,)}, r"strides=\(0, 0, 0\) must be at least 1"),
+        ({"mlp_ratio": 0}, "mlp_ratio=0 leaves 0 of 8 channels"),
+        ({"mlp_ratio": -1.0}, "mlp_ratio=-1.0 leaves -8 of 8 channels"),
+        ({"encoder_depths": (1, -2)}, r"encoder_depths=\(1, -2\) must be integers of at least 0"),
+        ({"encoder_channels": (8, 0)}, r"encoder_channels=\(8, 0\) must be integers of at least 1"),
     ],
 )
 def test_bad_input(options, message):

@@ -166,6 +166,36 @@ def test_pytorch_files_with_wrappers(torch, tmp_path, source):
     assert all(torch.equal(value, state[f"module.backbone.{name}"]) for name, value in back.items())
 
 
+def test_what_training_counts_is_left_out(torch, tmp_path):
+    """A detector as OpenPCDet saves it, and the average of PyTorch's ``AveragedModel``."""
+    sizes = {"in_channels": 4, "num_classes": 3, "grid": (16, 16, 40), "residual": False}
+    sizes |= {"channels": (4,) * 4, "shared": 4, "bev": BEV}
+    first = drawn(vx.models.create("centerpoint", **sizes), 0)
+    state = {name: torch.from_numpy(value) for name, value in weights_of(first).items()}
+    step = {"global_step": torch.zeros(1, dtype=torch.long)}
+    files = {
+        "openpcdet.pth": {"epoch": 80, "it": 9, "model_state": state | step, "version": "0.6"},
+        "averaged.pth": {f"module.{k}": v for k, v in (state | step).items()}
+        | {"n_averaged": torch.tensor(3)},
+    }
+    for name, content in files.items():
+        torch.save(content, tmp_path / name)
+        second = vx.models.load(drawn(vx.models.create("centerpoint", **sizes), 1), tmp_path / name)
+        same(weights_of(first), weights_of(second))
+
+
+def test_a_prefix_is_that_of_all_names(safetensors, tmp_path):
+    arrays = weights_of(network())
+    name = "conv_input.0.weight"
+    wrapped = {f"module.{k}": v for k, v in arrays.items()}
+    path = write_checkpoint(tmp_path / "w.safetensors", {**wrapped, name: arrays[name] + 1})
+    with pytest.raises(vx.InputError, match=rf"dict is not .*\. 1 unexpected: '{name}'"):
+        vx.models.load(network(), path)
+    write_checkpoint(path, {**wrapped, **{f"ema.{k}": v for k, v in arrays.items()}})
+    with pytest.raises(vx.InputError, match=rf"{len(arrays)} unexpected: '(ema|module)\.conv_"):
+        vx.models.load(network(), path)
+
+
 def test_bfloat16(safetensors, torch, tmp_path):
     arrays = {"a": np.ones((2, 3)).astype("bfloat16"), "b": np.float16([1, 2]), "c": np.int64(3)}
     for name in ("w.safetensors", "w.pth"):

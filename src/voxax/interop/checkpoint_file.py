@@ -7,8 +7,8 @@ files, and runs nothing that they hold.
 from __future__ import annotations
 
 import os
-import pickle
 import re
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from voxax._atomic_file import replacing, write_atomically
-from voxax.errors import FileFormatError, InputError, import_extra
+from voxax.errors import FileFormatError, InputError, import_extra, listed
 from voxax.interop.pickled_arrays import numpy_globals
 
 Location = str | os.PathLike[str]
@@ -31,18 +31,31 @@ _HUB = re.compile(r"hf://([^/]+/[^/]+)/(?:resolve/([^/]+)/)?(.+)")
 def as_numpy(name: str, value: Any) -> np.ndarray:
     """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
 
+    That of a tensor in host memory shares it.
+
     Raises:
-      InputError: not numbers; names the tensor.
+      InputError: not numbers, or a tensor that is no plain array; names it.
     """
+    if not isinstance(name, str):
+        raise InputError(f"{name!r} of the state dict is {type(name).__name__}, not a name")
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # PyTorch gives NumPy none; float32 holds each
-            return value.float().numpy().astype(ml_dtypes.bfloat16)
-        value = value.numpy()
+        try:
+            value = _of_tensor(value.detach().cpu())
+        except (RuntimeError, TypeError) as error:
+            raise InputError(
+                f"{name!r} of the state dict, {value.dtype} on {value.device}, is no plain array: "
+                f"{_first_line(error)}. Convert it first"
+            ) from error
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "US":
         raise InputError(f"{name!r} of the state dict is {type(value).__name__}, not a tensor")
     return array
+
+
+def _of_tensor(tensor: Any) -> np.ndarray:
+    if str(tensor.dtype) == "torch.bfloat16":  # PyTorch gives NumPy none
+        return tensor.view(sys.modules["torch"].int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
 
 
 def read_checkpoint(
@@ -69,7 +82,7 @@ def read_checkpoint(
       FileNotFoundError: no such file.
     """
     path = _local(path)
-    if path.suffix == SAFETENSORS:
+    if path.suffix.lower() == SAFETENSORS:
         return _read_safetensors(path)
     return _state_dict(path, _read_torch(path), key)
 
@@ -83,11 +96,13 @@ def write_checkpoint(path: str | os.PathLike[str], state_dict: Mapping[str, Any]
 
     Raises:
       MissingExtraError: the package that the file needs is not installed.
-      InputError: an entry that holds no numbers.
+      InputError: an entry that holds no numbers, or a place in a Hugging Face repository.
     """
+    if _is_hub(path):
+        raise InputError(f"{path} is read only: write a file, and upload it")
     path = Path(path)
     arrays = {name: as_numpy(name, value) for name, value in state_dict.items()}
-    if path.suffix == SAFETENSORS:
+    if path.suffix.lower() == SAFETENSORS:
         packer: Any = import_extra("writing .safetensors", "weights", "safetensors.numpy")
         whole = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
         return write_atomically(path, packer.save(whole))
@@ -104,10 +119,18 @@ def _tensor(torch: Any, array: np.ndarray) -> Any:
     return torch.from_numpy(np.array(array, order="C"))
 
 
+def _is_hub(path: Location) -> bool:
+    return os.fspath(path).startswith("hf:")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def _local(path: Location) -> Path:
     """Return the path of a file on this machine; those of a repository are downloaded."""
     name = os.fspath(path)
-    if not name.startswith("hf:"):
+    if not _is_hub(name):
         return Path(name)
     found = _HUB.fullmatch(name)
     if found is None:
@@ -120,8 +143,8 @@ def _local(path: Location) -> Path:
         return Path(hub.hf_hub_download(repository, file, revision=revision))
     except (OSError, ValueError) as error:
         raise FileFormatError(
-            f"cannot get {name}: {str(error).strip().splitlines()[0]}. Check the name, or download "
-            "the file and pass its path"
+            f"cannot get {name}: {_first_line(error)}. Check the name, or download the file and "
+            "pass its path"
         ) from error
 
 
@@ -156,22 +179,12 @@ def _read_torch(path: Path) -> Any:
                 )
         with torch.serialization.safe_globals(numpy_globals()):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, FileFormatError):
         raise
-    except (
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-        RuntimeError,
-        EOFError,
-        OSError,
-        ValueError,
-    ) as error:
-        if isinstance(error, FileFormatError):
-            raise
-        why = (str(error) or type(error).__name__).splitlines()[0]
+    except Exception as error:  # a broken pickle may raise any
         raise FileFormatError(
-            f"{path} is no PyTorch file of tensors alone ({why}): save model.state_dict(), and "
-            "pass that file"
+            f"{path} is no PyTorch file of tensors alone ({_first_line(error)}): save "
+            "model.state_dict(), and pass that file"
         ) from error
 
 
@@ -179,21 +192,39 @@ def _state_dict(path: Path, content: Any, key: str | Sequence[str] | None) -> di
     """Return the entry of a PyTorch file's content that is a state dict."""
     if isinstance(key, str):
         if not isinstance(content, Mapping) or key not in content:
-            raise FileFormatError(f"{path} has no entry {key!r}; it has {_entries(content)}")
+            has = _kinds(content) if isinstance(content, Mapping) else type(content).__name__
+            raise FileFormatError(f"{path} has no entry {key!r}; it has {has}")
     elif key is not None:
         known = content if isinstance(content, Mapping) else {}
         key = next((name for name in key if isinstance(known.get(name), Mapping)), None)
     if key is not None:
         content = content[key]
-    if not isinstance(content, Mapping) or not all(hasattr(v, "detach") for v in content.values()):
+    others = {}
+    if isinstance(content, Mapping):
+        others = {name: v for name, v in content.items() if not hasattr(v, "detach")}
+    if others or not isinstance(content, Mapping):
         raise FileFormatError(
             f"{path} is no state dict{'' if key is None else f' at {key!r}'}, it has "
-            f"{_entries(content)}: read_checkpoint(path, key=...) takes the entry that is one"
+            f"{_kinds(others) or type(content).__name__}: read_checkpoint(path, key=...) takes the "
+            "entry that is one"
         )
-    return {tensor: as_numpy(tensor, value) for tensor, value in content.items()}
+    return {name: _stored(path, name, tensor) for name, tensor in content.items()}
 
 
-def _entries(content: object) -> str:
-    if not isinstance(content, Mapping):
-        return type(content).__name__
-    return ", ".join(f"{name!r} ({type(value).__name__})" for name, value in content.items())
+def _stored(path: Path, name: str, tensor: Any) -> np.ndarray:
+    """Return the array of a file's tensor, which shares its memory."""
+    try:
+        array = as_numpy(name, tensor)
+    except InputError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    # PyTorch enlarges the storage of a tensor that claims more than the file has.
+    if array.nbytes > (stored := min(tensor.untyped_storage().nbytes(), path.stat().st_size)):
+        raise FileFormatError(
+            f"{path}: {name!r} of shape {list(array.shape)} has {array.nbytes} bytes, and the file "
+            f"{stored} of them: save tensor.contiguous()"
+        )
+    return array
+
+
+def _kinds(entries: Mapping[Any, Any]) -> str:
+    return listed(entries.items(), show=lambda entry: f"{entry[0]!r} ({type(entry[1]).__name__})")

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from flax import nnx
 
-from voxax.errors import InputError, check_known
+from voxax.errors import InputError, check_known, listed
 from voxax.interop.checkpoint_file import Location, read_checkpoint
 from voxax.interop.peer import Peer
 from voxax.interop.state_dict import check_names, dump, load
@@ -96,23 +96,27 @@ def load_weights(
     if source is not None:
         check_known("source", source, tuple(sources))
         sources = {source: sources[source]}
-    fits = {name: _without_prefix(state, model, form) for name, form in sources.items()}
+    fits = {name: _prefix(state, model, form) for name, form in sources.items()}
     best = max(fits, key=lambda name: fits[name][0])
-    number, named = fits[best]
+    number, prefix = fits[best]
     if not number:
-        shown = ", ".join(map(repr, list(state)[:6]))
         raise InputError(
             f"{path} has no name of a {type(model).__name__} of {' or '.join(sources)}, but "
-            f"{len(state)} others: {shown}. Is it another network's? voxax.interop.from_spconv "
-            "and its like take names= of your own"
+            f"{len(state)} others: {listed(state)}. Is it another network's? "
+            "voxax.interop.from_spconv and its like take names= of your own"
         )
     form = sources[best]
-    named = {name: value for name, value in named.items() if name not in form.unused}
+    unused = {prefix + name for name in form.unused}
+    named = {name: value for name, value in state.items() if name not in unused}
+
+    def rename(layer: str) -> str:
+        return prefix + form.rename(layer)
+
     try:
-        check_names(named, model, form.peer, form.rename)
+        check_names(named, model, form.peer, rename)
+        load(named, model, form.peer, rename)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    load(named, model, form.peer, form.rename)
 
 
 def weights_of(model: nnx.Module, source: str | None = None) -> dict[str, np.ndarray]:
@@ -143,10 +147,8 @@ def _sources_of(model: nnx.Module) -> Mapping[str, Source]:
     return model.sources()
 
 
-def _without_prefix(
-    state: Mapping[str, Any], model: nnx.Module, form: Source
-) -> tuple[int, dict[str, Any]]:
-    """Return how many names are the network's, and the state without what precedes all of them.
+def _prefix(state: Mapping[str, Any], model: nnx.Module, form: Source) -> tuple[int, str]:
+    """Return how many names are the network's, and what precedes all of these.
 
     Wrappers put a prefix in front: ``module.`` of data-parallel training, ``backbone.`` of a task.
     """
@@ -158,4 +160,4 @@ def _without_prefix(
         return sum(prefix + name in state for name in expected)
 
     best = max(sorted(prefixes, key=len), key=number)
-    return number(best), {name.removeprefix(best): value for name, value in state.items()}
+    return number(best), best

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from voxax.errors import InputError
+from voxax.errors import InputError, listed
 from voxax.interop.checkpoint_file import as_numpy, read_checkpoint
 from voxax.interop.peer import Form, LayerWeights, Peer, Role, find_layers
 
@@ -21,8 +21,9 @@ StateDict = Mapping[str, Any] | str | os.PathLike[str]
 Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
 """The peer's name by the path of a layer; None where both are the same."""
 
-# Counters, which no layer here has.
-COUNTERS = ("num_batches_tracked", "max_num_voxels_during_training")
+# Counters, which no layer here has: PyTorch's, of batch norms and averaged models; spconv's;
+# OpenPCDet's.
+COUNTERS = ("num_batches_tracked", "n_averaged", "max_num_voxels_during_training", "global_step")
 
 
 def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -57,12 +58,12 @@ def peer_names(
         if unused := sorted(set(names) - used):
             raise InputError(
                 f"names has {unused[0]!r}, which is no layer of the model and contains none; "
-                f"known layers: {_listed([layer.path for layer in layers])}"
+                f"known layers: {listed([layer.path for layer in layers])}"
             )
     if len(set(result)) != len(result):
         twice = next(name for i, name in enumerate(result) if name in result[:i])
         paths = [layer.path for layer, name in zip(layers, result, strict=True) if name == twice]
-        raise InputError(f"layers {_listed(paths)} are all named {twice!r}: each needs its own")
+        raise InputError(f"layers {listed(paths)} are all named {twice!r}: each needs its own")
     return result
 
 
@@ -83,7 +84,7 @@ def bind(
         prefixes = [_prefix(*pair, groups, peer) for pair in zip(layers, wanted, strict=True)]
     if left := [prefix for prefix in groups if prefix not in set(prefixes)]:
         raise InputError(
-            f"no layer of the model takes {_listed(left)} of the {peer.name} state dict: give "
+            f"no layer of the model takes {listed(left)} of the {peer.name} state dict: give "
             "names= for the layers that should, or remove them from the dict"
         )
     return prefixes
@@ -108,7 +109,7 @@ def _prefix(
             return prefix
     raise InputError(
         f"layer {layer} has no tensors {name}.* in the {peer.name} state dict, which has "
-        f'{_listed(groups)}: give names={{"{layer.path}": ...}}, or names="order" where both '
+        f'{listed(groups)}: give names={{"{layer.path}": ...}}, or names="order" where both '
         "define their layers in the same order"
     )
 
@@ -125,16 +126,10 @@ def _in_order(
     if len(layers) != len(groups):
         raise InputError(
             f"the model has {len(layers)} layers, the {peer.name} state dict {len(groups)}: with "
-            f'names="order" they must be as many. Model: {_listed([x.path for x in layers], 60)}. '
-            f"State dict: {_listed(groups, 60)}"
+            f'names="order" they must be as many. Model: {listed([x.path for x in layers], 60)}. '
+            f"State dict: {listed(groups, 60)}"
         )
     return list(groups)
-
-
-def _listed(items: Iterable[str], most: int = 6) -> str:
-    shown = [repr(item) for item in items]
-    more = f", and {len(shown) - most} more" if len(shown) > most else ""
-    return ", ".join(shown[:most]) + more
 
 
 def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
@@ -149,6 +144,11 @@ def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> 
         for role, form in _choose(layer, prefix, groups[prefix], state_dict, peer).items():
             name = groups[prefix][form.member]
             tensor = as_numpy(name, state_dict[name])
+            if not jnp.issubdtype(tensor.dtype, jnp.floating):
+                raise InputError(
+                    f"{name!r} of the {peer.name} state dict is {tensor.dtype}: weights are real "
+                    "floating-point numbers. Convert it first, or take the file that has them"
+                )
             arrays.append((layer.arrays[role], _on_device(name, form.read(tensor))))
     for variable, array in arrays:
         variable.set_value(array)
@@ -204,11 +204,12 @@ def check_names(
             if given[found] not in shapes[found]:
                 known = " or ".join(map(str, map(list, shapes[found][:2])))
                 misshapen.append(f"{found} is {list(given[found])} and not {known}")
-    counters = tuple(f".{counter}" for counter in COUNTERS)
-    unexpected = [name for name in given if name not in taken and not name.endswith(counters)]
+    unexpected = [
+        name for name in given if name not in taken and name.rpartition(".")[2] not in COUNTERS
+    ]
     if missing or unexpected or misshapen:
         parts = [
-            f"{len(found)} {what}: {_listed(found)}"
+            f"{len(found)} {what}: {listed(found)}"
             for what, found in (
                 ("missing", missing),
                 ("unexpected", unexpected),

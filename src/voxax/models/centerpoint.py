@@ -199,7 +199,8 @@ class CenterPoint(CenterDetector):
         ``bwd_algo`` of the sparse ones.
 
     Raises:
-      InputError: a grid that is too small; groups that do not have each class once.
+      InputError: a grid that is too small, or that the strides of ``bev`` do not divide; groups
+        that do not have each class once.
     """
 
     def __init__(
@@ -225,6 +226,7 @@ class CenterPoint(CenterDetector):
         )
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
         self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
+        self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
         self.groups = class_groups(groups, num_classes)
         self.head = CenterHead(
             self.backbone_2d.out_channels,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,11 @@ from flax import nnx
 
 from voxax.errors import InputError, check_known
 from voxax.geometry import CurveOrder, Voxels
+from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.patches import Fill
 from voxax.interop.sources import Source, renaming
 from voxax.interop.spconv import Spconv
+from voxax.models.options import check_integers
 from voxax.nn.arguments import static
 from voxax.nn.functional.attention import SerialOrder
 from voxax.nn.functional.flash_attention import Implementation
@@ -86,7 +88,10 @@ class PTv3Block(nnx.Module):
             channels, num_heads, patch_size, dropout=dropout, **kinds, **(attention or {})
         )
         self.norm2 = LayerNorm(channels, param_dtype=param_dtype)
-        self.mlp = MLP(channels, int(channels * mlp_ratio), dropout=dropout, **kinds)
+        hidden = int(channels * mlp_ratio)
+        if hidden < 1:
+            raise InputError(f"mlp_ratio={mlp_ratio} leaves {hidden} of {channels} channels")
+        self.mlp = MLP(channels, hidden, dropout=dropout, **kinds)
         self.drop_path = DropPath(drop_path, rngs=rngs if drop_path else None)
         self.legacy = legacy
 
@@ -188,7 +193,7 @@ class PTv3(nnx.Module):
       **conv: of every convolution: ``fwd_algo``, ``bwd_algo``, ``precision``.
 
     Raises:
-      InputError: lists of lengths that do not fit, an unknown name.
+      InputError: lists of lengths that do not fit, an unknown name, a size below 1.
     """
 
     def __init__(
@@ -244,6 +249,15 @@ class PTv3(nnx.Module):
             raise InputError(
                 f"{ups} decoder levels for {levels} encoder levels: expected {levels - 1}, or none"
             )
+        check_integers(0, encoder_depths=encoder_depths, decoder_depths=decoder_depths)
+        check_integers(1, encoder_channels=encoder_channels, decoder_channels=decoder_channels)
+        for stride in strides:
+            per_axis(stride, ndim, "strides")
+        for order in orders:
+            check_known("order", order, get_args(SerialOrder))
+        check_known("fill", fill, get_args(Fill))
+        if implementation is not None:
+            check_known("implementation", implementation, get_args(Implementation))
         check_known("position", position, ("none", "relative", "rotary"))
         check_known("stem", stem, ("conv", "linear"))
         check_known("norm", norm, ("batch", "layer"))

@@ -9,13 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flax import nnx
 
-from voxax.errors import InputError
+from voxax.errors import InputError, check_known
 from voxax.interop.checkpoint_file import Location, write_checkpoint
 from voxax.interop.sources import load_weights, weights_of
 from voxax.models.centerpoint import CenterPoint
 from voxax.models.minkunet import MinkUNet
+from voxax.models.options import check_options
 from voxax.models.ptv3 import PTv3
 from voxax.models.second import SECOND
 from voxax.models.spunet import SpUNet
@@ -62,14 +64,20 @@ def create(name: str, *, in_channels: int, num_classes: int, **options: Any) -> 
       **options: other arguments of the network's class, instead of the variant's.
 
     Raises:
-      InputError: an unknown name, or what the class refuses.
+      InputError: an unknown name or option, or what the class refuses.
     """
-    if name not in VARIANTS:
-        raise InputError(f"unknown network {name!r}; known: {', '.join(list())}")
+    check_known("network", name, list())
     for what, number in (("in_channels", in_channels), ("num_classes", num_classes)):
+        if not isinstance(number, int | np.integer):
+            raise InputError(f"{what}={number!r} must be an integer")
         if number < 1:
             raise InputError(f"{what}={number} must be at least 1")
-    return VARIANTS[name](in_channels, num_classes, **options)
+    check_options(name, VARIANTS[name], options)
+    try:
+        return VARIANTS[name](in_channels, num_classes, **options)
+    except TypeError as error:
+        given = ", ".join(f"{option}={value!r:.200}" for option, value in options.items())
+        raise InputError(f"{name} cannot be built with {given}: {error}") from error
 
 
 def load(

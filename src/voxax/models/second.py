@@ -93,7 +93,8 @@ class SECOND(nnx.Module):
         ``bwd_algo`` of the sparse ones.
 
     Raises:
-      InputError: a grid that is too small, or no anchors.
+      InputError: a grid that is too small, or that the strides of ``bev`` do not divide; no
+        anchors.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class SECOND(nnx.Module):
         )
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
         self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
+        self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
         self.head = AnchorHead(
             self.backbone_2d.out_channels,
             num_classes,

@@ -124,6 +124,7 @@ class SmallCenterPoint(CenterDetector):
             norm={"momentum": 0.9},
             **common,
         )
+        self.backbone_2d.check_grid(self.backbone_3d.grid[:2], self.backbone_3d.stride)
         # One stack for all numbers of a box: each of five would cost as much.
         self.head = CenterHead(
             self.backbone_2d.out_channels,
