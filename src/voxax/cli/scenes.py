@@ -148,11 +148,12 @@ def simulated_objects(
 ) -> Scenes:
     """The streets of :func:`simulated`, with the boxes of their objects."""
     streets = simulated(train, validation, sensor, seed)
-    boxed = [
+    boxed = (
         [SimulateObjects(street.seed, sensor) for street in part]
         for part in (streets.train, streets.validation)
-    ]
-    return Scenes(*boxed, class_names, streets.title)
+    )
+    train_boxed, validation_boxed = boxed
+    return Scenes(train_boxed, validation_boxed, class_names, streets.title)
 
 
 def from_file(

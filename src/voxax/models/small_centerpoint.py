@@ -14,6 +14,7 @@ from voxax.geometry import Voxels
 from voxax.models.bev_backbone import BEVBackbone
 from voxax.models.centerpoint import CenterDetector, CenterHead, Groups, class_groups
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
+from voxax.nn.arguments import static
 
 
 class ColumnBackbone(nnx.Module):
@@ -49,7 +50,7 @@ class ColumnBackbone(nnx.Module):
         **options: Any,
     ) -> None:
         common = {"rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
-        self.stride = 2 ** (len(channels) - 1)
+        grid, self.stride = static(grid), 2 ** (len(channels) - 1)
         if len(grid) != 3 or min(grid) < 1 or any(n % self.stride for n in grid):
             raise InputError(
                 f"grid={tuple(grid)} must be three multiples of {self.stride}, as {len(channels)} "

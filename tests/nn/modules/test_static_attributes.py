@@ -68,6 +68,7 @@ MADE = {
     "Unpool": lambda s, n: modules.Unpool(s([2, 2, 1]), n(2)),
     "VoxelFeatureEncoder": lambda s, n: modules.VoxelFeatureEncoder(4, s([8, 8]), s([1, 1, 2])),
     "Voxelize": lambda s, n: modules.Voxelize(s([1, 1, 2]), origin=s([0, 0, 1])),
+    "ColumnBackbone": lambda s, n: models.ColumnBackbone(n(4), s([32, 16, 24])),
     "ConditionalPosition": lambda s, n: modules.ConditionalPosition(4, s([3, 3, 3])),
     "CrossAttention": lambda s, n: modules.CrossAttention(n(4), n(2)),
     "CylinderAttention": lambda s, n: modules.CylinderAttention(4, n(2), s([2, 3, 4])),
@@ -95,6 +96,7 @@ MADE = {
     "PTv3Block": lambda s, n: models.PTv3Block(n(4), n(2), n(16)),
     "PTv3Stage": lambda s, n: models.PTv3Stage(None, [], modules.SerialOrders(shuffle=False)),
     "SECOND": lambda s, n: models.SECOND(4, 2, s([32, 16, 24]), bev=bev(s)),
+    "SmallCenterPoint": lambda s, n: models.SmallCenterPoint(4, 2, s([32, 16, 24]), width=0.125),
     "SpUNet": lambda s, n: models.SpUNet(4, 3, blocks=s([1, 1]), channels=s([4, 5]), stem=n(4)),
     "VoxelBackBone8x": lambda s, n: models.VoxelBackBone8x(
         4, s([32, 16, 24]), channels=s([2, 3, 4, 5])
@@ -153,7 +155,7 @@ def test_every_module_is_here():
         for name, value in vars(package).items()
         if isinstance(value, type) and issubclass(value, nnx.Module)
     }
-    assert public - set(MADE) == {"MinkUNet", "UNet"}
+    assert public - set(MADE) == {"CenterDetector", "MinkUNet", "UNet"}
 
 
 @pytest.mark.parametrize("name", MADE)
