@@ -48,6 +48,7 @@ def segment(scan, weights, out, *more, **changes):
     return main(["segment", str(scan), "--out", str(out), *words, *more])
 
 
+@pytest.mark.slow
 def test_segment(scan, tmp_path, capsys):
     model, weights = spunet(tmp_path)
     assert segment(scan, weights, tmp_path / "out", "--signed-colors") == 0
@@ -92,7 +93,7 @@ def test_weights_that_do_not_fit_are_one_line(scan, tmp_path, capsys):
         (weights, {"attributes": "rgb"}, "1 of another shape: 'conv_input.0.weight"),
         (weights, {"options": ""}, "146 of another shape"),
         (weights, {"options": "stem=["}, "is no TOML"),
-        (weights, {"options": "sterm=8"}, "spunet-14 does not take it"),
+        (weights, {"options": "sterm=8"}, "spunet-14 does not take the options"),
         (weights, {"network": "resnet"}, "unknown network 'resnet'; known: centerpoint"),
         (weights, {"network": "voxelnext", "options": ""}, "finds boxes: `voxax detect` takes it"),
         (weights, {"voxel_size": "0"}, "--voxel-size '0' must be positive"),
