@@ -102,8 +102,6 @@ class SegmentDemo(DemoKind):
 # The street's ground lies between -1 and 1 m here; poles are up to 10 m high.
 BOUNDS = (-28.8, -28.8, -2.0, 28.8, 28.8, 4.4)
 BOXED = ("vehicle", "pole", "person")
-# Offsets, in cells, are small numbers, and decide which boxes are right.
-CODE_WEIGHTS = (4.0, 4.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +129,6 @@ class DetectDemo(DemoKind):
             groups=((0,), (1, 2)),
             is_directed=False,
             box_weight=2.0,
-            code_weights=CODE_WEIGHTS,
             **self._common(names, width),
         )
 

@@ -6,7 +6,7 @@ Tasks are picklable and run in worker processes; nothing here imports flax.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.io import PointCloud, read
 from voxax.io.annotated import AnnotatedScan
-from voxax.io.augment import Transform
 from voxax.io.simulator import CLASS_NAMES, simulate_objects, simulate_sweep
 from voxax.io.split import split_blocks
 
+# Random change of a scene, of any kind, with a generator.
+Change = Callable[[Any, np.random.Generator], Any]
 # Training and validation streets come from disjoint seeds.
 TRAIN_SEEDS, VALIDATION_SEEDS = 10_000, 500
 RADIUS = 40.0  # meters; beyond it a 32-beam sweep is a few scattered rings
@@ -92,7 +93,7 @@ class Prepare:
     scene: Any
     preparation: Any
     seed: int | None = None
-    transform: Transform | None = None
+    transform: Change | None = None
 
     def __call__(self) -> Any:
         scene: Any = self.scene() if callable(self.scene) else self.scene
@@ -241,7 +242,7 @@ class PrepareBatch:
     preparation: Any
     shards: int
     most: int
-    transform: Transform | None = None
+    transform: Change | None = None
 
     def __call__(self) -> Batch:
         from voxax.parallel import pack_scenes, shard_scenes  # needs flax
@@ -314,7 +315,7 @@ class MakeTask:
     preparation: Any
     batch_size: int
     shards: int
-    transform: Transform | None = None
+    transform: Change | None = None
 
     def __call__(self, scenes: Sequence[Any], seeds: Sequence[int | None]) -> Any:
         if self.batch_size == 1:
