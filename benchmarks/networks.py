@@ -117,6 +117,8 @@ def jax_run(network: str, cells: Any) -> Callable[[], Any]:
         )
     else:
         model = VoxelNeXtBackbone(CHANNELS, grid_of(cells))
+        model.eval()
+        model.capacity = model(voxels).capacity  # else the most that its ground can have
     model.eval()
     planned = Plan.record(model, voxels).attach(voxels, maps=False)
     graph, state = nnx.split(model)

@@ -76,11 +76,16 @@ def boxed_cells(
     return BoxedCells(rows, codes, jnp.repeat(classes, len(around)), mask)
 
 
-def _nearer_heading(found: jax.Array, codes: jax.Array) -> jax.Array:
-    """Return the codes turned by half a turn where that is nearer to what was found."""
-    away, turned = (jnp.abs(found[..., 6:8] - way * codes[..., 6:8]).sum(-1) for way in (1, -1))
-    sign = jnp.where(turned < away, -1, 1)[..., None].astype(codes.dtype)
-    return codes.at[..., 6:8].multiply(sign)
+def _doubled_angle(codes: jax.Array) -> jax.Array:
+    """Return the codes with cosine and sine of twice the yaw, equal for both headings."""
+    cos, sin = codes[..., 6], codes[..., 7]
+    return codes.at[..., 6].set(cos * cos - sin * sin).at[..., 7].set(2 * cos * sin)
+
+
+def _halved_angle(codes: jax.Array) -> jax.Array:
+    """Return the codes with cosine and sine of half the angle that they have."""
+    half = 0.5 * jnp.arctan2(codes[..., 7], codes[..., 6])
+    return codes.at[..., 6].set(jnp.cos(half)).at[..., 7].set(jnp.sin(half))
 
 
 class CenterTrainer(StepTrainer):
@@ -97,7 +102,8 @@ class CenterTrainer(StepTrainer):
       num_classes: of all heads.
       box_weight: of the boxes' loss beside that of the heat maps.
       code_weights: of each number of a box's code in that loss; None for 1.
-      is_directed: whether front and rear are told apart; if not, either heading is right.
+      is_directed: whether front and rear are told apart; if not, the heads predict cosine and sine
+        of twice the yaw, which is the same for both headings.
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
       max_candidates, max_boxes, min_score: of each group and scene, see
         :func:`voxax.models.found_boxes`, which has ``max_boxes`` as ``max_selected``.
@@ -144,7 +150,7 @@ class CenterTrainer(StepTrainer):
             codes = codes.reshape(codes.shape[0], -1, codes.shape[-1])
             found = jnp.take_along_axis(codes, boxed.rows[..., None], axis=1)
             mask = boxed.mask & (boxed.classes[..., None] == chosen).any(axis=-1)
-            wanted = boxed.codes if self.is_directed else _nearer_heading(found, boxed.codes)
+            wanted = boxed.codes if self.is_directed else _doubled_angle(boxed.codes)
             box += code_loss(found, wanted, mask, self.code_weights).sum()
         return heat + self.box_weight * box, (heat, box), encoded.num_dropped
 
@@ -164,8 +170,13 @@ class CenterTrainer(StepTrainer):
 
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
         encoded = module.encode(voxels)
+        heads = module.maps(encoded)
+        if not self.is_directed:
+            heads = [
+                {HEATMAP: maps[HEATMAP], "code": _halved_angle(box_codes(maps))} for maps in heads
+            ]
         scenes = found_boxes(
-            module.maps(encoded),
+            heads,
             self.region,
             num_classes=sum(map(len, self.groups)),
             batch_size=voxels.batch_size,
