@@ -93,7 +93,7 @@ def test_weights_that_do_not_fit_are_one_line(scan, tmp_path, capsys):
         (weights, {"attributes": "rgb"}, "1 of another shape: 'conv_input.0.weight"),
         (weights, {"options": ""}, "146 of another shape"),
         (weights, {"options": "stem=["}, "is no TOML"),
-        (weights, {"options": "sterm=8"}, "spunet-14 does not take the options"),
+        (weights, {"options": "sterm=8"}, "unknown option of spunet-14"),
         (weights, {"network": "resnet"}, "unknown network 'resnet'; known: centerpoint"),
         (weights, {"network": "voxelnext", "options": ""}, "finds boxes: `voxax detect` takes it"),
         (weights, {"voxel_size": "0"}, "--voxel-size '0' must be positive"),
