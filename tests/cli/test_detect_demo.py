@@ -169,8 +169,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, capsys, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.lax_promotion  # optax promotes step counts
-@pytest.mark.xfail(reason="centers are not exact enough yet: 0.14 after 500 steps, 1000 unmeasured")
 def test_vehicles_on_streets_never_seen_are_found(tmp_path):
     assert main(["demo", "--task", "detect", "--out", str(tmp_path)]) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics["val_ap"]["vehicle"]["0.5 m"] >= 0.6
+    assert metrics["val_ap"]["vehicle"]["0.5 m"] >= 0.6  # 0.69 when this was written

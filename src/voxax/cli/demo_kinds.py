@@ -100,7 +100,7 @@ class SegmentDemo(DemoKind):
 
 
 # The street's ground lies between -1 and 1 m here; poles are up to 10 m high.
-BOUNDS = (-28.8, -28.8, -2.0, 28.8, 28.8, 4.4)
+BOUNDS = (-19.2, -19.2, -2.0, 19.2, 19.2, 4.4)
 BOXED = ("vehicle", "pole", "person")
 
 
@@ -110,7 +110,7 @@ class DetectDemo(DemoKind):
 
     kind = Detection
 
-    steps: int = 1000
+    steps: int = 1500
     scenes: int = 96
     voxel_size: float = 0.2
     sensor: str = "lidar64"
