@@ -17,19 +17,15 @@ although wrong. spconv, torch-pointcloud and PyTorch are needed:
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from own_process import KEEP_HEAP
+from turns import Contestant, answer, medians, write_results
 
 ROOT = Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
@@ -185,54 +181,7 @@ def worker(by: str, threads: int, path: str) -> None:
     import numpy as np
 
     cells = np.load(path)
-    answers, sys.stdout = sys.stdout, sys.stderr
-    runs = jax_runs(cells) if by == "jax" else torch_runs(cells, by, threads)
-    print(json.dumps(list(runs)), file=answers, flush=True)
-    for line in sys.stdin:
-        run = runs[line.strip()]
-        run()
-        begin = time.perf_counter()
-        run()
-        print(time.perf_counter() - begin, file=answers, flush=True)
-
-
-class Contestant:
-    """A worker's process, stopped when it is not its turn."""
-
-    def __init__(self, by: str, threads: int, path: Path) -> None:
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        environment["OMP_NUM_THREADS"] = str(threads)
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", by, str(threads), str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self.names = json.loads(self._answer())
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.process.args} ended with {self.process.wait()}")
-        return line
-
-    def seconds(self, name: str) -> float:
-        """Return the seconds of a run."""
-        os.kill(self.process.pid, signal.SIGCONT)
-        assert self.process.stdin is not None
-        self.process.stdin.write(name + "\n")
-        self.process.stdin.flush()
-        took = float(self._answer())
-        os.kill(self.process.pid, signal.SIGSTOP)
-        return took
-
-    def end(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
-        self.process.kill()
-        self.process.wait()
+    answer(lambda: jax_runs(cells) if by == "jax" else torch_runs(cells, by, threads))
 
 
 def table(times: dict[str, dict[str, float]]) -> list[str]:
@@ -288,9 +237,7 @@ def main() -> None:
         facts = {"scan": name, "voxel_size": float(size), "voxels": len(cells)}
         results.append({**facts, "rounds": options.rounds, "seconds": times})
         text += [f"## {name}: {len(cells)} voxels of {size}", "", *table(times), ""]
-        # After each scan, so that nothing measured is lost.
-        options.out.with_suffix(".md").write_text("\n".join(text))
-        options.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+        write_results(options.out, text, results)  # after each scan, so that nothing is lost
     print("\n".join(text))
 
 
@@ -302,26 +249,18 @@ def measured(cells: Any, only: list[str], rounds: int) -> dict[str, dict[str, fl
     names = [name for name in names if all(word in name for word in only)]
     if len(cells) > MOST_TRAINED:
         names = [name for name in names if "training" not in name]
-    times: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cells.npy")
         np.save(path, cells)
-        crew = {name: Contestant(*how, path) for name, how in CONTESTANTS.items()}
+        crew = {
+            name: Contestant(__file__, "--worker", by, threads, path, threads=threads)
+            for name, (by, threads) in CONTESTANTS.items()
+        }
         try:
-            for name in names:
-                able = [who for who, one in crew.items() if name in one.names]
-                if len(able) < 2:
-                    continue
-                took: dict[str, list[float]] = {who: [] for who in able}
-                for number in range(rounds):
-                    for who in able[:: 1 if number % 2 else -1]:
-                        took[who].append(crew[who].seconds(name))
-                times[name] = {who: statistics.median(values) for who, values in took.items()}
-                print(name, times[name], flush=True)
+            return medians(crew, names, rounds)
         finally:
             for one in crew.values():
                 one.end()
-    return times
 
 
 if __name__ == "__main__":

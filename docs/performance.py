@@ -29,7 +29,7 @@ SECTIONS = {
     "On several devices": ("halo",),
     "On GPUs": ("gpu",),
     "Predicted for TPUs": (
-        *("tpu_layers", "tpu_maps", "tpu_sort", "tpu_minkunet_step"),
+        *("tpu_layers", "tpu_maps", "tpu_sort", "tpu_minkunet_step", "tpu_ptv3_step"),
         *("tpu_cycles", "tpu_windows", "tpu_ideas"),
     ),
     "The checker of static programs": ("check_public_models",),

@@ -25,6 +25,7 @@ PAGES = (
     "points",
     "normalization",
     "elementwise",
+    "attention",
 )
 
 

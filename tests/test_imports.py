@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src" / "voxax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Packages around the library: they import it, and it never imports them.
-AROUND = ("cli", "plot", "check", "torch", "interop", "io", "predict")
+AROUND = ("cli", "plot", "check", "torch", "io", "predict")
 # Semi-public parts of JAX, which change between releases: only `_compat.py` may use them, and for
 # the checker `_compat_tracing.py`.
 COMPAT = (PACKAGE / "_compat.py", PACKAGE / "_compat_tracing.py")
@@ -34,6 +34,7 @@ OPTIONAL = (
     "cutlass",
     "cuda",
     "grain",
+    "huggingface_hub",
     "jax.experimental.pallas",
     "plotly",
     "platformdirs",

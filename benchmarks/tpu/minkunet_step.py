@@ -31,8 +31,8 @@ CHANNELS, CLASSES, LEVELS = 4, 20, 4
 
 
 @functools.cache
-def planned(capacity: int) -> Any:
-    """Voxels of so many rows, whose levels have fitted capacities; without maps."""
+def planned(capacity: int, kind: str = "lidar") -> Any:
+    """Voxels of so many rows, whose levels have capacities fitted to a record; without maps."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -47,12 +47,12 @@ def planned(capacity: int) -> Any:
         return voxels
 
     def some(number: int, capacity: int) -> Any:
-        rows = recorded("lidar")[:number]
+        rows = recorded(kind)[:number]
         coords = np.column_stack([np.zeros(len(rows), np.int32), rows])
         features = np.ones((len(rows), 1), np.float32)
         return vx.Voxels.from_coords(coords, features, batch_size=1, capacity=capacity)
 
-    whole = len(recorded("lidar"))
+    whole = len(recorded(kind))
     sweep = some(whole, whole)
     plan = vx.Plan.record(levels, sweep).fitted([sweep])
     # Only shapes matter: few rows never make a level grow.
@@ -63,20 +63,37 @@ def step(
     capacity: int, algorithm: str | None = "implicit_gemm", blocks: int = 2, width: float = 1.0
 ) -> tuple[Any, ...]:
     """Return the program to compile; ``blocks`` residual blocks a stage, 2 in MinkUNet18."""
+    import jax.numpy as jnp
+
+    from voxax.models import MinkUNet
+
+    def make() -> Any:
+        return MinkUNet(CHANNELS, CLASSES, blocks=(blocks,) * 8, width=width, dtype=jnp.bfloat16)
+
+    return training_step(make, given(planned(capacity), CHANNELS), algorithm)
+
+
+def given(voxels: Any, channels: int) -> Any:
+    """Return the shapes of such voxels with so many channels in bfloat16."""
     import dataclasses
 
     import jax
     import jax.numpy as jnp
+
+    features = jnp.zeros((voxels.capacity, channels), jnp.bfloat16)
+    return jax.eval_shape(lambda: dataclasses.replace(voxels, features=features))
+
+
+def training_step(make: Any, voxels: Any, algorithm: str | None) -> tuple[Any, ...]:
+    """Return a step of AdamW for a network that ``make`` makes, and the shapes of its arguments."""
+    import jax
     import optax
     from flax import nnx
 
     import voxax as vx
-    from voxax.models import MinkUNet
     from voxax.models.training import masked_cross_entropy
 
-    model = nnx.eval_shape(
-        lambda: MinkUNet(CHANNELS, CLASSES, blocks=(blocks,) * 8, width=width, dtype=jnp.bfloat16)
-    )
+    model = nnx.eval_shape(make)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     optimizer = optax.adamw(1e-3)
 
@@ -92,35 +109,32 @@ def step(
         updates, state = optimizer.update(grads, state, params)
         return optax.apply_updates(params, updates), new, state, loss, dropped
 
-    voxels = planned(capacity)
-    voxels = dataclasses.replace(voxels, features=jnp.zeros((capacity, CHANNELS), jnp.bfloat16))
-    labels = jax.ShapeDtypeStruct((capacity,), "int32")
+    labels = jax.ShapeDtypeStruct((voxels.capacity,), "int32")
     state = jax.eval_shape(optimizer.init, params)
     arguments = (params, rest, state, voxels, labels)
     return train, *jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
 
 
 def measure(chip: str, capacity: int) -> dict[str, Any]:
+    sizes = [rows for _, rows in planned(capacity).geometry.level_capacities]
+    row = {"chip": chip, "capacity": capacity, "levels": sizes, "code": digest("step")}
+    return row | compiled(chip, "benchmarks.tpu.minkunet_step:step", capacity=capacity)
+
+
+def compiled(chip: str, target: str, **arguments: Any) -> dict[str, Any]:
+    """Compile a program in a process of its own, and return what its schedules say."""
     from voxax.cli.bench import passes_of
     from voxax.coords import tile_sort
     from voxax.errors import VoxaxError
     from voxax.predict import outcomes
 
-    arguments = {"capacity": capacity}
-    (found,) = outcomes([(chip, "benchmarks.tpu.minkunet_step:step", arguments)])
-    sizes = [rows for _, rows in planned(capacity).geometry.level_capacities]
-    row: dict[str, Any] = {
-        "chip": chip,
-        "capacity": capacity,
-        "levels": sizes,
-        "code": digest("step"),
-    }
+    (found,) = outcomes([(chip, target, arguments)])
     if isinstance(found, VoxaxError):
-        return row | {"error": str(found)[:1000]}
+        return {"error": str(found)[:1000]}
     passes = {kernel.name: passes_of(kernel) for kernel in found.kernels}
     pallas = [c for c in found.costs(passes) if c.kernel.is_pallas]
     windows = [c for c in pallas if tile_sort.NAME not in c.kernel.name]
-    return row | {
+    return {
         "memory": found.chip.hbm * found.chip.cores,
         "temporary": found.temporary,
         "arguments": found.arguments,
@@ -153,8 +167,25 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _known(kept: Path) -> list[dict[str, Any]]:
+def known(kept: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of results."""
     return json.loads(kept.read_text()) if kept.exists() else []
+
+
+def keep(kept: Path, new: dict[str, Any], by: tuple[str, ...], title: str, table: Any) -> None:
+    """Put a row in the place of that with the same ``by`` in a file, and write its table."""
+    from voxax.predict import TOPOLOGIES
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[name] for name in by)
+
+    # Another run may have written meanwhile.
+    rows = [r for r in known(kept) if (key(r), r["chip"]) != (key(new), new["chip"])]
+    rows.append(new)
+    rows.sort(key=lambda r: (key(r), list(TOPOLOGIES).index(r["chip"])))
+    kept.write_text(json.dumps(rows, indent=1) + "\n")
+    kept.with_suffix(".md").write_text(f"# {title}, predicted\n\n{table(rows)}\n")
+    print(new.get("error", table([new]).splitlines()[-1]), flush=True)
 
 
 def main() -> None:
@@ -169,24 +200,15 @@ def main() -> None:
     arguments = parser.parse_args()
     # Choices of this program, not of what somebody has measured elsewhere.
     os.environ["VOXAX_AUTOTUNE"] = "off"
-    RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / "tpu_minkunet_step.json"
-    rows = _known(kept) if not arguments.anew else []
+    before = [] if arguments.anew else known(kept)
+    done = {(r["chip"], r["capacity"]) for r in before if r.get("code") == digest("step")}
     for capacity in arguments.capacities:
         for chip in arguments.chips:
-            found = [r for r in rows if (r["chip"], r["capacity"]) == (chip, capacity)]
-            if any(r.get("code") == digest("step") for r in found):
-                continue
-            new = measure(chip, capacity)
-            # Another run may have written meanwhile.
-            rows = [r for r in _known(kept) if (r["chip"], r["capacity"]) != (chip, capacity)]
-            rows.append(new)
-            rows.sort(key=lambda r: (r["capacity"], list(TOPOLOGIES).index(r["chip"])))
-            kept.write_text(json.dumps(rows, indent=1) + "\n")
-            text = f"# A training step of MinkUNet18 on TPUs, predicted\n\n{table_of(rows)}\n"
-            kept.with_suffix(".md").write_text(text)
-            print(new.get("error", table_of([new]).splitlines()[-1]), flush=True)
-    print(table_of(rows))
+            if (chip, capacity) not in done:
+                new = measure(chip, capacity)
+                keep(kept, new, ("capacity",), "A training step of MinkUNet18 on TPUs", table_of)
+    print(table_of(known(kept)))
 
 
 if __name__ == "__main__":

@@ -18,15 +18,20 @@ from voxax.geometry import CurveOrder as CurveOrder
 from voxax.geometry import KernelMap as KernelMap
 from voxax.geometry import KernelSpec as KernelSpec
 from voxax.geometry import Neighbors as Neighbors
+from voxax.geometry import Patches as Patches
 from voxax.geometry import Plan as Plan
 from voxax.geometry import Points as Points
 from voxax.geometry import VoxelGeometry as VoxelGeometry
 from voxax.geometry import Voxels as Voxels
+from voxax.geometry import Windows as Windows
 from voxax.geometry import batch as batch
 from voxax.geometry import cat as cat
 from voxax.geometry import coarsen as coarsen
 from voxax.geometry import crop as crop
+from voxax.geometry import cubic_windows as cubic_windows
 from voxax.geometry import curve_order as curve_order
+from voxax.geometry import cut_patches as cut_patches
+from voxax.geometry import cylindrical_windows as cylindrical_windows
 from voxax.geometry import devoxelize as devoxelize
 from voxax.geometry import dilate as dilate
 from voxax.geometry import inject as inject
@@ -52,7 +57,9 @@ _share_names(__name__)
 
 
 def __getattr__(name: str) -> object:
-    """Import the checker and the memory prediction when they are first used."""
+    """Import the checker, the memory prediction and the networks when they are first used."""
+    if name == "models":
+        return importlib.import_module("voxax.models")
     package = {"check_static": "voxax.check", "fits": "voxax.predict"}.get(name)
     if package is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -370,8 +370,10 @@ def _has_explicit_axes(leaf: Any) -> bool:
 
 def _typed_sharding(leaf: Any) -> Any:
     """The sharding that is part of an array's type; None where it is on one device."""
-    # Nearly all eager arrays are, and their type takes time.
-    if isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding):
+    # Nearly all eager arrays are, and their type takes time. A tracer has no such attribute, and
+    # the message that says so searches all of the program traced so far.
+    known = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
+    if isinstance(known, jax.sharding.SingleDeviceSharding):
         return None
     return getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
 

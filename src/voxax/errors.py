@@ -6,9 +6,11 @@ exception a caller would expect (``ValueError``, ``ImportError``, ...), so that
 ``except ValueError`` keeps working.
 """
 
+import difflib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
+from typing import Any
 
 
 class VoxaxError(Exception):
@@ -54,7 +56,16 @@ class RemovedNameError(VoxaxError, ImportError):
 def check_known(name: str, value: object, known: Sequence[str]) -> None:
     """Raise :class:`InputError` unless ``value`` is one of the known names."""
     if value not in known:
-        raise InputError(f"unknown {name} {value!r}; known: {', '.join(known)}")
+        close = difflib.get_close_matches(str(value), known, 1)
+        hint = f". Did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"unknown {name} {value!r}; known: {', '.join(known)}{hint}")
+
+
+def listed(items: Iterable[Any], most: int = 6, show: Callable[[Any], str] = repr) -> str:
+    """Return the first items for a message, each of at most 200 characters, and how many follow."""
+    shown = [f"{show(item):.200}" for item in items]
+    more = f", and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more
 
 
 def import_extra(action: str, extra: str, *modules: str) -> ModuleType:

@@ -22,18 +22,18 @@ class Small(nnx.Module):
         return self.head(cat([self.up(self.down(fine), fine), fine]))
 
 
-def small(config):
-    """In place of ``NetworkConfig.model``."""
-    return Small(config.preparation().num_channels, len(config.class_names))
+def small(task):
+    """In place of ``Segmentation.model``."""
+    return Small(task.preparation().num_channels, len(task.class_names))
 
 
 def run(*commands):
     """Each command line, one after the other, with the small network; for another process."""
     from voxax.cli import main
     from voxax.cli.demo import _Run
-    from voxax.cli.learning import NetworkConfig
+    from voxax.cli.segmentation_task import Segmentation
 
-    NetworkConfig.model = small
+    Segmentation.model = small
     _Run._pictures = lambda self: None
     for arguments in commands:
         assert main(arguments) == 0, arguments

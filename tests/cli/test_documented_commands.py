@@ -13,7 +13,18 @@ from voxax.cli import main
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = (
-    *("bench", "cache", "check", "demo", "explain", "export", "hardware", "segment", "train"),
+    *(
+        "bench",
+        "cache",
+        "check",
+        "demo",
+        "detect",
+        "explain",
+        "export",
+        "hardware",
+        "segment",
+        "train",
+    ),
     *("tune", "view"),
 )
 

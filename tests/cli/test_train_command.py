@@ -1,7 +1,6 @@
 """``voxax train`` end to end, on small folders."""
 
 import csv
-import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -14,8 +13,8 @@ import folders
 from cli.small_network import small
 from parallel.own_devices import on_devices
 from voxax.cli import main
-from voxax.cli.learning import NetworkConfig
 from voxax.cli.scenes import PrepareBatch
+from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.train_config import read_config
 from voxax.errors import FileFormatError
 from voxax.io import read, write_ply
@@ -65,7 +64,7 @@ def test_a_batch_in_shards_has_every_point_at_its_voxel(shards, tmp_path, rng):
     batch = PrepareBatch(scans, (None,) * 3, preparation, shards, 3)()
     assert batch.voxels.features.ndim == (2 if shards == 1 else 3)
     features = batch.voxels.features.reshape(-1, preparation.num_channels)
-    for scan, rows, labels in zip(scans, batch.rows, batch.point_labels, strict=True):
+    for scan, rows, labels in zip(scans, batch.rows, batch.truths, strict=True):
         alone = preparation(scan())
         np.testing.assert_array_equal(features[rows], alone.voxels.features[alone.inverse])
         own = batch.labels.reshape(-1)[rows]
@@ -86,15 +85,17 @@ def test_workers_can_have_the_tasks(tmp_path, rng):
 
 
 def test_networks_by_name(tmp_path):
-    config = NetworkConfig(("a", "b"), 0.1, 0.25, 1e-3, 4, None, "MinkUNet18", ("rgb",))
-    model = nnx.eval_shape(config.model)
+    settings = {"class_names": ("a", "b"), "voxel_size": 0.1, "width": 0.25}
+    settings |= {"learning_rate": 1e-3, "steps": 4, "network": "MinkUNet18"}
+    task = Segmentation(**settings, attributes=("rgb",))
+    model = nnx.eval_shape(task.model)
     assert [len(blocks) for blocks in model.down_blocks] == [2] * 4
     assert model.stem.conv.in_channels == 8
-    assert NetworkConfig.from_json(json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert Segmentation.from_json(json.loads(json.dumps(task.to_json()))) == task
     old = {"class_names": ["a"], "voxel_size": 1, "width": 1, "learning_rate": 1, "steps": 2}
-    assert NetworkConfig.from_json(old).network == "small"
+    assert Segmentation.from_json(old).network == "small"
     with pytest.raises(FileFormatError, match="'resnet' is none of small"):
-        NetworkConfig.from_json({**old, "network": "resnet"})
+        Segmentation.from_json({**old, "network": "resnet"})
 
 
 def test_more_devices_than_scenes_or_than_there_are(tmp_path, rng, capsys):
@@ -116,7 +117,7 @@ def test_more_devices_than_scenes_or_than_there_are(tmp_path, rng, capsys):
 def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, monkeypatch):
     from voxax.models.training import Trainer
 
-    monkeypatch.setattr(NetworkConfig, "model", small)
+    monkeypatch.setattr(Segmentation, "model", small)
     path = kitti(tmp_path, rng)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(["train", str(path), "--out", str(whole)]) == 0
@@ -192,7 +193,7 @@ def test_two_devices_learn_as_one_does(tmp_path, rng):
 @pytest.mark.slow
 @pytest.mark.lax_promotion  # optax promotes step counts
 def test_rooms_and_segment(tmp_path, rng, capsys, monkeypatch):
-    monkeypatch.setattr(NetworkConfig, "model", small)
+    monkeypatch.setattr(Segmentation, "model", small)
     names = [f"scene{i:04d}_00" for i in range(3)]
     folders.scannet(tmp_path / "scannet", rng, names)
     (tmp_path / "train.txt").write_text("\n".join(names[:2]) + "\n")

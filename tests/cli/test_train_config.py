@@ -49,9 +49,9 @@ def test_the_documented_file_has_every_key_with_its_default(tmp_path):
     config = read_config(written(tmp_path, documented()))
     for name, kind in {"": TrainConfig, **TABLES}.items():
         shown = set(values.get(name, {}) if name else values) - set(TABLES)
-        assert shown == {field.name for field in keys_of(kind)} - {"classes"}
+        assert shown == {field.name for field in keys_of(kind)} - {"classes", "options"}
         for field in keys_of(kind):
-            if field.name not in ("classes", "train", "validation"):
+            if field.name not in ("classes", "options", "train", "validation"):
                 (line,) = re.findall(rf"^{field.name} = .*", documented(), re.MULTILINE)
                 must = field.default is dataclasses.MISSING
                 assert ("must be given" in line) == must
@@ -76,7 +76,7 @@ def test_columns_are_names_or_a_number(tmp_path):
 
 def test_the_documented_classes(tmp_path):
     blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     rest = "[model]\nvoxel_size = 1\n[training]\nsteps = 1\n"
     config = read_config(written(tmp_path, blocks[1] + rest))
     assert config.classes() == {2: "ground", 6: "building", 9: "water"}
@@ -107,11 +107,27 @@ def test_a_split_in_a_text_file(tmp_path):
         ("steps = 4", "steps = ", "is no valid TOML"),
         ("voxel_size = 0.5", "voxel_size = 0", "model.voxel_size = 0: it must be a number, above"),
         ("voxel_size = 0.5", "voxel_size = nan", "model.voxel_size = nan: it must be a number"),
-        ('"semantic_kitti"', '"kitti"', "data.format = 'kitti': it must be one of semantic_kitti"),
+        ('"semantic_kitti"', '"waymo"', "data.format = 'waymo': it must be one of semantic_kitti"),
+        (
+            '"semantic_kitti"',
+            '"modelnet"',
+            "'modelnet' is for task = 'classify', the task is",
+        ),
+        ("voxel_size = 0.5", 'voxel_size = 1\nname = "second"', "model.name = 'second': it must"),
+        (
+            "voxel_size = 0.5",
+            "voxel_size = 1\noptions = 3",
+            "model.options = 3: it must be a",
+        ),
+        (
+            "voxel_size = 0.5",
+            'voxel_size = 1\nname = "spunet-14"\nwidth = 2',
+            "model.width = 2.0 is for small",
+        ),
         ('"kitti"', '"kitti"\ntrain = [1]', "data.train = [1]: it must be a list of strings, or a"),
         ('"kitti"', '"kitti"\nclasses = []', "data.classes = []: it must be a table of strings"),
         ('"kitti"', '"kitti"\n[data.classes]\na = "b"', "has the key 'a': ids are whole numbers"),
-        ("[model]", "[modle]", "no key modle: did you mean model? Known are out, seed, devices"),
+        ("[model]", "[modle]", "no key modle: did you mean model? Known are task, out, seed"),
         ("[model]", "[augment]\nscale = [1]\n[model]", "[1]: it must be a list of two numbers"),
         (
             "[model]",

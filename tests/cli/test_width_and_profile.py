@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from voxax.cli import main
-from voxax.cli.learning import Trace, width_for
+from voxax.cli.trace import Trace
+from voxax.cli.width import width_for
 from voxax.hardware import describe
 
 GIB = 1 << 30

@@ -1,5 +1,6 @@
 """Reading PyTorch's files."""
 
+import io
 import os
 import pickle
 import sys
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from voxax.interop import from_spconv, read_checkpoint, to_spconv
+from voxax.interop import from_spconv, read_checkpoint, to_spconv, write_checkpoint
 from voxax.nn.modules import SubMConv3d
 
 
@@ -66,3 +67,80 @@ def test_files_that_would_run_code_are_refused(torch, tmp_path, monkeypatch):
         with pytest.raises(vx.FileFormatError, match=r"no PyTorch file of tensors alone"):
             read_checkpoint(tmp_path / name)
     assert not (tmp_path / "made-by-the-file").exists()
+
+
+ODD = {
+    "meta": lambda torch: torch.empty(3, device="meta"),
+    "sparse": lambda torch: torch.eye(3).to_sparse(),
+    "float8": lambda torch: torch.zeros(3).to(torch.float8_e4m3fn),
+    "nested": lambda torch: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "conjugate": lambda torch: torch.zeros(3, dtype=torch.complex64).conj(),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_are_no_arrays(torch, tmp_path, kind):
+    torch.save({"fine": torch.ones(2), "odd.weight": ODD[kind](torch)}, tmp_path / "model.pt")
+    with pytest.raises(
+        vx.FileFormatError, match=r"model\.pt: 'odd\.weight' of the state dict, .*on"
+    ):
+        read_checkpoint(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensors_of_more_bytes_than_their_storage(torch, tmp_path, dtype):
+    one = torch.zeros(1, dtype=getattr(torch, dtype))
+    torch.save({"a": one, "b": one.expand(10**12)}, tmp_path / "model.pt")
+    with pytest.raises(
+        vx.FileFormatError, match=r"'b' of shape \[1000000000000\] has \d+ bytes, and"
+    ):
+        read_checkpoint(tmp_path / "model.pt")
+
+
+def test_what_is_no_tensor_is_named(torch, tmp_path):
+    tensors = {f"a{i}": torch.ones(1) for i in range(300)}
+    torch.save({**tensors, **{f"note{i}": "" for i in range(8)}}, tmp_path / "model.pt")
+    with pytest.raises(vx.FileFormatError, match=r"has 'note0' \(str\).*, and 2 more: ") as error:
+        read_checkpoint(tmp_path / "model.pt")
+    assert "a0" not in str(error.value)
+    torch.save({**tensors, "x" * 5000: 1}, tmp_path / "model.pt")
+    for key in (None, "state_dict"):
+        with pytest.raises(vx.FileFormatError) as error:
+            read_checkpoint(tmp_path / "model.pt", key)
+        assert len(str(error.value)) < 1000
+    torch.save({0: torch.ones(1)}, tmp_path / "model.pt")
+    with pytest.raises(vx.FileFormatError, match="0 of the state dict is int, not a name"):
+        read_checkpoint(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_corrupted_files(torch, tmp_path, archive):
+    file, path = io.BytesIO(), tmp_path / "model.pt"
+    content = {"a.weight": torch.ones(4), "b.bias": torch.ones(2), "n": np.ones(3)}
+    torch.save(content, file, _use_new_zipfile_serialization=archive)
+    whole = file.getvalue()
+    for place in range(0, min(len(whole), 900), 3):
+        path.write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
+        with pytest.raises(vx.FileFormatError, match=r"model\.pt"):  # at least for the array
+            read_checkpoint(path)
+
+
+def test_safetensors_by_any_case_of_the_extension(tmp_path):
+    pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    path = write_checkpoint(tmp_path / "A.SAFETENSORS", {"a": np.ones(3)})
+    assert b'{"a":' in path.read_bytes()[:20]
+    np.testing.assert_array_equal(read_checkpoint(path)["a"], np.ones(3))
+
+
+def test_a_hub_is_not_written_to():
+    with pytest.raises(vx.InputError, match=r"hf://owner/name/w\.pth is read only"):
+        write_checkpoint("hf://owner/name/w.pth", {"a": np.ones(3)})
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "bool", "int8"])
+def test_weights_are_real_numbers(dtype):
+    layer = SubMConv3d(1, 1)
+    state = {name: value.astype(dtype) for name, value in to_spconv(layer).items()}
+    with pytest.raises(vx.InputError, match=rf"'weight' of the spconv state dict is {dtype}: "):
+        from_spconv(state, layer)

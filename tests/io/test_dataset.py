@@ -123,8 +123,8 @@ def test_labeled_files_say_what_is_missing(tmp_path, rng):
             dataset("files", tmp_path, [pattern], ["a*"], {1: "one"})
     with pytest.raises(InputError, match="classes is for format 'files'"):
         dataset("scannet", tmp_path, ["a"], ["b"], {1: "one"})
-    with pytest.raises(InputError, match="format 'kitti' is unknown"):
-        dataset("kitti", tmp_path, None, None)
+    with pytest.raises(InputError, match="format 'waymo' is unknown"):
+        dataset("waymo", tmp_path, None, None)
 
 
 def test_fold_is_a_table(rng):

@@ -66,6 +66,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     from voxax.cli.cache_command import cache
     from voxax.cli.check import check
     from voxax.cli.demo import demo
+    from voxax.cli.detect import detect
     from voxax.cli.export import export
     from voxax.cli.hardware import hardware
     from voxax.cli.segment import segment
@@ -73,7 +74,20 @@ def _run(arguments: Sequence[str] | None) -> int:
     from voxax.cli.tune import explain, tune
     from voxax.cli.view import view
 
-    commands = (demo, train, segment, view, hardware, tune, explain, bench, cache, check, export)
+    commands = (
+        demo,
+        train,
+        segment,
+        detect,
+        view,
+        hardware,
+        tune,
+        explain,
+        bench,
+        cache,
+        check,
+        export,
+    )
     return (
         tyro.extras.subcommand_cli_from_dict(
             {command.__name__: command for command in commands},

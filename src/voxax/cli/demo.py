@@ -1,4 +1,4 @@
-"""``voxax demo`` trains a small MinkUNet and draws what it learned."""
+"""``voxax demo`` trains a small network and draws what it learned."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import dataclasses
 import functools
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from voxax.errors import InputError
+
+if TYPE_CHECKING:
+    from voxax.cli.demo_kinds import DemoKind
 
 SAVE_EVERY = 100  # steps
 
 
 def demo(
+    task: Literal["segment", "detect"] = "segment",
     out: Path = Path("voxax-out"),
-    steps: int = 160,
+    steps: int | None = None,
     input: Path | None = None,
     labels: Path | None = None,
     label_field: str | None = None,
     columns: str | None = None,
     item: int | None = None,
-    voxel_size: float = 0.3,
+    voxel_size: float | None = None,
     width: float | None = None,
     learning_rate: float = 6e-3,
-    sensor: Literal["lidar32", "lidar64", "lidar128"] = "lidar32",
-    scenes: int = 48,
+    sensor: Literal["lidar32", "lidar64", "lidar128"] | None = None,
+    scenes: int | None = None,
     workers: int = 1,
     seed: int = 0,
     resume: bool = False,
@@ -33,27 +37,30 @@ def demo(
     devices: int = 1,
     batch_size: int | None = None,
 ) -> int:
-    """Train a small MinkUNet on simulated LiDAR sweeps, or on a labelled scan.
+    """Train a small network on simulated LiDAR sweeps, or on a labelled scan.
 
     Writes a checkpoint, metrics.json, a picture and an interactive page. Ctrl-C stops early
     and leaves a usable checkpoint.
 
     Args:
+        task: `segment` labels points; `detect` finds boxes of vehicles, poles and persons, with a
+            small CenterPoint on one device.
         out: Folder for the results.
-        steps: Training steps, of --batch-size scenes each.
-        input: A labelled scan to learn from instead; half of its 10 m blocks are for validation.
+        steps: Training steps, of --batch-size scenes each. By default 160, to detect 1000.
+        input: To segment, a labelled scan to learn from instead; half of its 10 m blocks are for
+            validation.
         labels: Labels of --input where the file itself has none (.label, .npy, .npz).
         label_field: Column or array with the labels, where it has another name than usual.
         columns: Columns of --input where it names none (.bin): their number, or names such as
             x,y,z,red,green,blue.
         item: The number of one scan of --input, in a file of several (.h5, .npy, .e57).
-        voxel_size: Edge of a voxel in meters.
+        voxel_size: Edge of a voxel in meters. By default 0.3, to detect 0.2.
         width: Factor on all channels of the network. By default what the machine carries: the
             square root of half its cores, 1 on two cores and 2 on eight, and at most 1 for each
             2 GiB of free memory; on an accelerator 2.
         learning_rate: Peak of the one-cycle schedule.
-        sensor: Beam pattern of the simulated sweeps.
-        scenes: Simulated training streets.
+        sensor: Beam pattern of the simulated sweeps. By default lidar32, to detect lidar64.
+        scenes: Simulated training streets. By default 48, to detect 96.
         workers: Processes that simulate, voxelize and build kernel maps.
         seed: Of streets and augmentation.
         resume: Continue from the checkpoint in --out.
@@ -67,8 +74,16 @@ def demo(
     from voxax.cli.process import keep_heap, use_devices
 
     keep_heap()
-    if steps < 1 or scenes < 1:
-        raise InputError(f"--steps {steps} and --scenes {scenes} must be at least 1")
+    for name, value in (("steps", steps), ("scenes", scenes)):
+        if value is not None and value < 1:
+            raise InputError(f"--{name} {value} must be at least 1")
+    if task == "detect" and input is not None:
+        raise InputError(
+            "--task detect learns from simulated streets, --input has no boxes: leave it out, or "
+            'give folders with boxes to `voxax train` with task = "detect"'
+        )
+    if task == "detect" and devices > 1:
+        raise InputError(f"--devices {devices}: --task detect trains on one device; leave it out")
     use_devices(devices, "--devices")  # before anything starts JAX
     batch_size = devices if batch_size is None else batch_size
     if batch_size < devices:
@@ -76,26 +91,35 @@ def demo(
             f"--batch-size {batch_size} is less than --devices {devices}, and some would have no "
             f"scene: give --batch-size {devices} or more, or fewer devices"
         )
-    from voxax.cli.scenes import from_file, simulated
+    from voxax.cli.demo_kinds import KINDS
+    from voxax.cli.scenes import from_file
 
+    given = {
+        "steps": steps,
+        "scenes": scenes,
+        "voxel_size": voxel_size,
+        "learning_rate": learning_rate,
+        "sensor": sensor,
+    }
+    kind = KINDS[task](**{name: value for name, value in given.items() if value is not None})
     if input is None:
-        chosen = simulated(scenes, 8, sensor, seed)
+        chosen = kind.streets(seed)
     else:
         chosen = from_file(input, labels, label_field, columns, item)
     if width is None:
-        from voxax.cli.learning import width_for
+        from voxax.cli.width import width_for
         from voxax.hardware import describe
 
         width = width_for(describe())
-    run = _Run(out, chosen, steps, seed, workers, resume, profile, devices, batch_size)
-    return run(voxel_size, width, learning_rate)
+    return _Run(kind, out, chosen, width, seed, workers, resume, profile, devices, batch_size)()
 
 
 @dataclasses.dataclass
 class _Run:
+    kind: DemoKind
     out: Path
     scenes: Any
-    steps: int
+    width: float
     seed: int
     workers: int
     resume: bool
@@ -106,10 +130,11 @@ class _Run:
     def __post_init__(self) -> None:
         from voxax.cli.progress import phase
 
+        self.steps = self.kind.steps
         self.seconds: dict[str, float] = {}
         self._phase = functools.partial(phase, seconds=self.seconds)
 
-    def __call__(self, voxel_size: float, width: float, learning_rate: float) -> int:
+    def __call__(self) -> int:
         from voxax.cli.scenes import run as run_task
         from voxax.io.pipeline import Pipeline
 
@@ -123,7 +148,7 @@ class _Run:
                 train = [next(clouds) for _ in self.scenes.train[:4]]
             with self._phase("plan"):
                 samples = [*self.validation, *train]
-                self._prepare(samples, voxel_size, width, learning_rate)
+                self._prepare(samples)
             with self._phase("compile"):
                 self.learning.compile(samples)
             with self._phase("simulate"):
@@ -138,36 +163,35 @@ class _Run:
                 same = f" --seed {self.seed}" if self.seed else ""
                 if self.batch_size > 1:
                     same += f" --batch-size {self.batch_size} --devices {self.devices}"
-                command = f"voxax demo --resume --out {self.out}{same}"
+                task = "" if self.task.task == "segment" else f" --task {self.task.task}"
+                command = f"voxax demo{task} --resume --out {self.out}{same}"
                 return self.learning.say_interrupted(command)
             with self._phase("validate"):
-                self.matrix, self.prediction = self.learning.validate(pipeline, self.validation)
+                self.score, self.prediction = self.learning.validate(pipeline, self.validation)
         with self._phase("pictures"):
             self._pictures()
         self.seconds["total"] = time.perf_counter() - begin
-        self.learning.report(self.matrix, self.seconds, width=self.config.width)
+        self.learning.report(self.score, self.seconds, width=self.task.width)
         return 0
 
-    def _prepare(
-        self, samples: list[Any], voxel_size: float, width: float, learning_rate: float
-    ) -> None:
-        from voxax.cli.learning import Learning, NetworkConfig, class_weights, config_of
+    def _prepare(self, samples: list[Any]) -> None:
+        from voxax.cli.learning import Learning
+        from voxax.cli.tasks import task_as
 
         names = self.scenes.class_names
         if self.resume:
             checkpoint = self.out / "checkpoint"
-            config = dataclasses.replace(config_of(checkpoint), steps=self.steps)
-            if config.class_names != names:
+            task = dataclasses.replace(task_as(checkpoint, self.kind.kind), steps=self.steps)
+            if task.class_names != names:
                 raise InputError(
-                    f"the checkpoint in {checkpoint} knows the classes {config.class_names}, "
+                    f"the checkpoint in {checkpoint} knows the classes {task.class_names}, "
                     f"these scenes have {names}"
                 )
         else:
-            weights = class_weights(samples, len(names))
-            config = NetworkConfig(names, voxel_size, width, learning_rate, self.steps, weights)
-        self.config = config
+            task = self.kind.task(samples, names, self.width)
+        self.task = task
         self.learning = Learning(
-            config,
+            task,
             self.out,
             seed=self.seed,
             devices=self.devices,
@@ -177,28 +201,5 @@ class _Run:
         self.learning.fit(samples)
 
     def _pictures(self) -> None:
-        from voxax.cli.scenes import near_origin
-        from voxax.models.metrics import iou_table, mean_iou
-        from voxax.plot import segmentation_html, segmentation_png
-
-        cloud, prediction = self.validation[0], self.prediction
-        names = self.config.class_names
-        iou = iou_table(self.matrix, names)
-        title = f"voxax demo: {self.scenes.title}"
-        miou = mean_iou(self.matrix)
-        drawn = near_origin(cloud.positions), prediction, cloud.labels, names
-        segmentation_png(
-            self.out / "demo.png",
-            *drawn,
-            title=title,
-            subtitle=f"MinkUNet, {self.learning.trainer.steps} steps, validation mIoU {miou:.2f}",
-            iou=iou,
-        )
-        summary = {
-            "validation mIoU": f"{miou:.3f}",
-            "training steps": self.learning.trainer.steps,
-            "voxel size": f"{self.config.voxel_size} m",
-            "validation scenes": len(self.validation),
-        }
-        page = self.out / "demo.html"
-        segmentation_html(page, *drawn, title=title, summary=summary, iou=iou)
+        scene, title = self.validation[0], f"voxax demo: {self.scenes.title}"
+        self.kind.pictures(self.out, self.task, scene, self.prediction, self.score, title)

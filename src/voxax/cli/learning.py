@@ -1,173 +1,31 @@
-"""The network of the command line, and the training loop of ``voxax demo`` and ``voxax train``."""
+"""The training loop of ``voxax demo`` and ``voxax train``, for any task."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-import optax
-from flax import nnx
 
-from voxax import models
 from voxax._atomic_file import write_atomically
 from voxax._version import __version__
 from voxax.cli.progress import result_table, training_bar
-from voxax.cli.scenes import Batch, MakeTask, Prepare
-from voxax.errors import FileFormatError, InputError
+from voxax.cli.scenes import MakeTask, Prepare
+from voxax.cli.task import Score, Task
+from voxax.cli.tasks import restore
+from voxax.cli.trace import Trace
+from voxax.errors import InputError
 from voxax.geometry import Plan
-from voxax.hardware import HardwareInfo, describe, peak_memory
-from voxax.io import PointCloud
-from voxax.io.augment import Transform
-from voxax.io.examples import Preparation
+from voxax.hardware import describe, peak_memory
 from voxax.io.pipeline import GrainPipeline, Pipeline
 from voxax.io.steps import Steps
-from voxax.models.checkpoint import load_arrays, load_description, save_checkpoint
-from voxax.models.metrics import confusion, iou_table, mean_iou
-from voxax.models.training import Trainer
-from voxax.parallel import DataParallelTrainer, pack_scenes
-
-# Narrow: a step over 10k voxels takes a third of a second on two CPU cores.
-PLANES, STEM = (24, 32, 48, 64, 48, 48, 32, 32), 16
-# ``small`` is MinkUNet14 with these channels, the others have those of the paper.
-NETWORKS = ("small", "MinkUNet14", "MinkUNet18", "MinkUNet34")
-
-# The width is chosen between these, in quarters.
-NARROWEST, WIDEST = 0.5, 4.0
-# On two cores the network of width 1 is trained in about two minutes.
-CORES_AT_WIDTH_1 = 2
-# At width 1 the demo peaks at 1.4 GB (AMD EPYC, JAX 0.10.2); the rest is left to others.
-BYTES_PER_WIDTH = 2 << 30
-
-
-def width_for(info: HardwareInfo) -> float:
-    """The network's width for a machine: as wide as its cores and memory carry.
-
-    | machine | width |
-    |---|---|
-    | CPU | ``sqrt(cores / 2)``: a step's arithmetic grows with the square of the width |
-    | accelerator | 2 |
-    | any | at most 1 for each 2 GiB of free memory; from 0.5 to 4, in steps of 0.25 |
-    """
-    width = math.sqrt(info.cpu_cores / CORES_AT_WIDTH_1) if info.platform == "cpu" else 2.0
-    if info.memory_free is not None:
-        width = min(width, info.memory_free / BYTES_PER_WIDTH)
-    return min(max(math.floor(4 * width) / 4, NARROWEST), WIDEST)
-
-
-@dataclasses.dataclass(frozen=True)
-class NetworkConfig:
-    """Settings that rebuild the network; JSON in the checkpoint.
-
-    Attributes:
-      network: one of ``NETWORKS``.
-      attributes: attributes of points that it reads beside their positions.
-    """
-
-    class_names: tuple[str, ...]
-    voxel_size: float
-    width: float
-    learning_rate: float
-    steps: int
-    class_weights: tuple[float, ...] | None = None
-    network: str = "small"
-    attributes: tuple[str, ...] = ()
-    weight_decay: float = 0.01
-
-    def preparation(self) -> Preparation:
-        """The preparation of clouds as this network's input."""
-        return Preparation(self.voxel_size, self.attributes)
-
-    def model(self) -> nnx.Module:
-        """Build a network with fresh weights."""
-        small = self.network == "small"
-        channels = {"planes": PLANES, "stem": STEM} if small else {}
-        build = models.MinkUNet14 if small else getattr(models, self.network)
-        inputs, classes = self.preparation().num_channels, len(self.class_names)
-        return build(inputs, classes, width=self.width, **channels)
-
-    def trainer(self, devices: int = 1) -> Trainer:
-        """Build a network with fresh weights and its optimizer, on the first ``devices``."""
-        schedule = optax.cosine_onecycle_schedule(
-            max(self.steps, 2), self.learning_rate, pct_start=0.2
-        )
-        # Flattened, the update is a few kernels instead of several per parameter: less to compile.
-        optimizer = optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.flatten(optax.adamw(schedule, weight_decay=self.weight_decay)),
-        )
-        weights = None if self.class_weights is None else np.asarray(self.class_weights)
-        if devices == 1:
-            return Trainer(self.model(), optimizer, weights)
-        mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
-        return DataParallelTrainer(self.model(), optimizer, mesh, class_weights=weights)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> NetworkConfig:
-        """Read the settings of a checkpoint's description.
-
-        Raises:
-          FileFormatError: a field is missing or has a wrong value.
-        """
-        try:
-            weights = values.get("class_weights")
-            network = values.get("network", "small")
-            if network not in NETWORKS:
-                raise ValueError(f"network {network!r} is none of {', '.join(NETWORKS)}")
-            return cls(
-                tuple(values["class_names"]),
-                float(values["voxel_size"]),
-                float(values["width"]),
-                float(values["learning_rate"]),
-                int(values["steps"]),
-                None if weights is None else tuple(weights),
-                network,
-                tuple(values.get("attributes", ())),
-                float(values.get("weight_decay", 0.01)),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(
-                f"the checkpoint's description lacks a field: {error!r}"
-            ) from error
-
-
-def restore(folder: Path, trainer: Trainer) -> Trainer:
-    """Load the newest step of ``folder`` into ``trainer``."""
-    trainer.load_tree(load_arrays(folder, trainer.tree()))
-    return trainer
-
-
-def config_of(folder: Path) -> NetworkConfig:
-    """The configuration stored in a checkpoint."""
-    return NetworkConfig.from_json(load_description(folder)["network"])
-
-
-class Trace(contextlib.ExitStack):
-    """Profile of the second to sixth step: the first compiles, and a trace of all is too large."""
-
-    FIRST, LAST = 2, 6
-
-    def __init__(self, folder: Path | None) -> None:
-        super().__init__()
-        self.folder, self.steps = folder, 0
-
-    def step(self) -> None:
-        """Note that a step begins."""
-        self.steps += 1
-        if self.folder is not None and self.steps == self.FIRST:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            jax.profiler.start_trace(str(self.folder))
-            self.callback(jax.profiler.stop_trace)
-        elif self.steps > self.LAST:
-            self.close()
-
+from voxax.models.checkpoint import load_description, save_checkpoint
+from voxax.parallel import pack_scenes
 
 AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
 
@@ -182,40 +40,47 @@ class Learning:
     number, so an interrupted run, or one on more devices, takes the same scenes in each step.
 
     Args:
-      config: settings of the network.
+      task: what is trained, with its settings.
       folder: the checkpoint is ``folder/checkpoint``, the loss of each step in ``losses.csv``.
       seed: for order and augmentation.
       devices: number of devices that share a step.
       batch_size: scenes of a step.
       resume: continue from the checkpoint.
-      transform: see :class:`voxax.cli.scenes.Prepare`.
+      transform: augments a scene; None is the task's own.
 
     Raises:
-      InputError: fewer scenes in a step than devices, or not below the checkpoint's options.
+      InputError: fewer scenes in a step than devices, several devices for a task that takes one,
+        or not below the checkpoint's options.
       FileFormatError: there is no checkpoint to resume from.
     """
 
     def __init__(
         self,
-        config: NetworkConfig,
+        task: Task,
         folder: Path,
         *,
         seed: int,
         devices: int = 1,
         batch_size: int = 1,
         resume: bool = False,
-        transform: Transform | None = None,
+        transform: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         if batch_size < devices:
             raise InputError(
                 f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "
                 f"without a scene: give at least {devices}, or fewer devices"
             )
-        self.config, self.folder, self.seed = config, folder, seed
-        self.devices, self.batch_size, self.transform = devices, batch_size, transform
+        if devices > 1 and not task.has_shards:
+            raise InputError(
+                f"the task {task.task!r} trains on one device, {devices} were asked for: its dense "
+                "layers share no statistics. Leave devices out"
+            )
+        self.task, self.folder, self.seed = task, folder, seed
+        self.devices, self.batch_size = devices, batch_size
+        self.transform = transform or task.augmentation()
         self.checkpoint = folder / "checkpoint"
-        self.preparation = config.preparation()
-        self.trainer = config.trainer(devices)
+        self.preparation = task.preparation()
+        self.trainer = task.trainer(devices)
         if resume:
             before = load_description(self.checkpoint).get("order", {})
             for name, value in self._order().items():
@@ -234,18 +99,18 @@ class Learning:
     def _order(self) -> dict[str, int]:
         return {"seed": self.seed, "batch_size": self.batch_size}
 
-    def fit(self, clouds: Sequence[PointCloud]) -> None:
+    def fit(self, scenes: Sequence[Any]) -> None:
         """Fit the capacities of all levels to samples, packed as steps will be.
 
         Augmentation turns and scales the scenes, so that is what levels are fitted to. The margin
         is generous: a scene that outgrows its bucket costs another compilation.
         """
         drafts = [
-            Prepare(cloud, self.preparation, seed, self.transform)()
+            Prepare(scene, self.preparation, seed, self.transform)()
             for seed in range(4)
-            for cloud in clouds
+            for scene in scenes
         ]
-        plan = Plan.record(self.config.model(), drafts[0].voxels)
+        plan = Plan.record(self.task.model(), drafts[0].voxels)
         rows = [np.asarray(d.voxels.coords)[: int(d.voxels.count)] for d in drafts]
         loads = [[len(level) for level in plan.level_rows(own)] for own in rows]
         if self.batch_size > 1:
@@ -257,12 +122,12 @@ class Learning:
             min_capacity=int(1.05 * largest),
         )
 
-    def compile(self, clouds: Sequence[PointCloud]) -> None:
+    def compile(self, scenes: Sequence[Any]) -> None:
         """Compile the training step for scenes like these, without making a step."""
-        if self.trainer.steps >= self.config.steps:
+        if self.trainer.steps >= self.task.steps:
             return
-        chosen = list(itertools.islice(itertools.cycle(clouds), self.batch_size))
-        example = self._task(chosen, (None,) * self.batch_size)()
+        chosen = list(itertools.islice(itertools.cycle(scenes), self.batch_size))
+        example = self._make(chosen, (None,) * self.batch_size)()
         self.trainer.compile(example.voxels, example.labels)
 
     def train(
@@ -279,7 +144,7 @@ class Learning:
 
         Args:
           pipeline: runs :func:`voxax.cli.scenes.run`.
-          scenes: clouds, or tasks that make them.
+          scenes: those of the task, or tasks that make them.
           steps: number of steps in all, including those before an interruption.
           save_every: steps between checkpoints.
           profile: a folder for a trace of a few steps.
@@ -288,9 +153,8 @@ class Learning:
         Raises:
           InputError: the loss is no longer a number.
         """
-        classes = len(self.config.class_names)
-        matrix = np.zeros((classes, classes))
-        taken = Steps(scenes, self._task, self.batch_size, steps, self.seed, self.begin)
+        tell = self.task.tracker()
+        taken = Steps(scenes, self._make, self.batch_size, steps, self.seed, self.begin)
         bar = training_bar(steps, self.trainer.steps, self.batch_size)
         try:
             with bar, Trace(profile) as trace:
@@ -300,9 +164,8 @@ class Learning:
                     loss, prediction, dropped = self.trainer.step(example.voxels, labels)
                     self._note(float(loss))
                     self.dropped += int(dropped)
-                    matrix = 0.95 * matrix + confusion(labels, np.asarray(prediction), classes)
                     mean = float(np.mean(self.losses[-20:]))
-                    bar.update(mean, mean_iou(matrix), self.trainer.programs)
+                    bar.update(mean, tell(labels, prediction), self.trainer.programs)
                     if self.trainer.steps % save_every == 0 and self.trainer.steps < steps:
                         self.save()
                         if after_save is not None:
@@ -316,13 +179,13 @@ class Learning:
         if not np.isfinite(loss):
             raise InputError(
                 f"the loss of step {self.trainer.steps} is {loss}, so nothing of it is kept: give "
-                f"a lower learning rate than {self.config.learning_rate}, or look for broken "
+                f"a lower learning rate than {self.task.learning_rate}, or look for broken "
                 "values in the scans' attributes"
             )
         self.losses.append(loss)
 
     @property
-    def _task(self) -> MakeTask:
+    def _make(self) -> MakeTask:
         preparation, transform = self.preparation, self.transform
         return MakeTask(preparation, self.batch_size, self.devices, transform)
 
@@ -338,8 +201,9 @@ class Learning:
             lines += [line for line in before if int(line.split(",")[0]) < self.begin]
         lines += [f"{step},{loss!r}" for step, loss in enumerate(self.losses, self.begin)]
         write_atomically(path, "\n".join(lines) + "\n")
-        network, step = dataclasses.asdict(self.config), self.trainer.steps
-        description = {"network": network, "step": step, "order": self._order()}
+        step = self.trainer.steps
+        description = {"task": self.task.task, "network": self.task.to_json(), "step": step}
+        description["order"] = self._order()
         save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
         self._saved = step
 
@@ -349,18 +213,17 @@ class Learning:
         print(f"continue with: {command}")
         return 130
 
-    def report(self, matrix: np.ndarray, seconds: dict[str, float], **more: Any) -> None:
+    def report(self, score: Score, seconds: dict[str, float], **more: Any) -> None:
         """Write metrics.json, and print its main figures.
 
         Args:
-          matrix: confusion of all points of the validation scenes.
+          score: of the validation scenes.
           seconds: by phase.
           more: further entries of the file.
         """
         metrics = {
-            "val_miou": mean_iou(matrix),
-            "val_iou": iou_table(matrix, self.config.class_names),
-            "val_points": int(matrix.sum()),
+            "task": self.task.task,
+            **score.metrics(),
             **more,
             "train_loss": float(np.mean(self.losses[-20:])) if self.losses else None,
             "steps": self.trainer.steps,
@@ -374,58 +237,20 @@ class Learning:
             "versions": {"voxax": __version__, "jax": jax.__version__},
         }
         write_atomically(self.folder / "metrics.json", json.dumps(metrics, indent=2))
-        result_table(metrics, self.folder)
+        title = f"validation {score.figure} {score.value():.3f}"
+        result_table(title, *score.table(), metrics, self.folder)
 
-    def validate(
-        self, pipeline: AnyPipeline, scenes: Sequence[Any]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """``(confusion int64[classes, classes] over all points, the first scene's prediction)``."""
-        classes, size = len(self.config.class_names), self.batch_size
+    def validate(self, pipeline: AnyPipeline, scenes: Sequence[Any]) -> tuple[Score, Any]:
+        """``(score of all scenes, prediction for the first)``; None where there is no scene."""
+        size = self.batch_size
         groups = [scenes[i : i + size] for i in range(0, len(scenes), size)]
-        tasks = (self._task(group, (None,) * len(group)) for group in groups)
-        matrix = np.zeros((classes, classes), np.int64)
-        first = None
+        tasks = (self._make(group, (None,) * len(group)) for group in groups)
+        score, predictions = self.task.score(), []
         for example in pipeline(tasks, prefetch=4):
-            rows = self.trainer.logits(example.voxels).argmax(-1).reshape(-1)
-            batched = isinstance(example, Batch)
-            points = example.rows if batched else (example.inverse,)
-            truths = example.point_labels if batched else (example.point_labels,)
-            for own, truth in zip(points, truths, strict=True):
-                prediction = rows[own]
-                matrix += confusion(truth, prediction, classes)
-                first = prediction if first is None else first
-        return matrix, np.zeros(0, np.int64) if first is None else first
-
-
-def resumed(folder: Path, config: NetworkConfig) -> NetworkConfig:
-    """``config`` with the class weights of the checkpoint in ``folder``.
-
-    Raises:
-      InputError: the checkpoint's network, or what it learned from, is another one.
-      FileFormatError: there is none.
-    """
-    before = config_of(folder / "checkpoint")
-    for field in dataclasses.fields(config):
-        # A run may be made longer, which stretches the schedule.
-        if field.name in ("class_weights", "steps"):
-            continue
-        old, new = getattr(before, field.name), getattr(config, field.name)
-        if old != new:
-            raise InputError(
-                f"the checkpoint in {folder / 'checkpoint'} has {field.name} = {old}, the "
-                f"configuration {new}: to change it begin anew, in another folder"
-            )
-    return dataclasses.replace(config, class_weights=before.class_weights)
-
-
-def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ...]:
-    """Inverse square root of each class's share, mean 1: rare classes count, none dominates."""
-    counts = np.zeros(classes)
-    for cloud in clouds:
-        if cloud.labels is not None:
-            counts += np.bincount(cloud.labels[cloud.labels >= 0], minlength=classes)[:classes]
-    weights = 1 / np.sqrt(np.maximum(counts / max(counts.sum(), 1), 1e-3))
-    return tuple((weights / weights.mean()).round(4).tolist())
+            for truth, prediction in self.task.scenes(self.trainer, example):
+                score.add(truth, prediction)
+                predictions = predictions or [prediction]
+        return score, predictions[0] if predictions else None
 
 
 def _packed(loads: list[list[int]], batch_size: int, shards: int, seed: int) -> list[list[int]]:

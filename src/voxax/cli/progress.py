@@ -33,7 +33,7 @@ def working(message: str) -> AbstractContextManager[Any]:
 
 
 class training_bar:
-    """A progress bar with loss, mIoU, scans per second and compiled programs.
+    """A progress bar with loss, the task's figures, scans per second and compiled programs.
 
     Args:
       steps: number of all steps.
@@ -61,11 +61,11 @@ class training_bar:
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
-    def update(self, loss: float, miou: float, programs: int) -> None:
+    def update(self, loss: float, told: str, programs: int) -> None:
         """Count one more step."""
         self._done += 1
         rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
-        status = f"loss {loss:.3f}  mIoU {miou:.2f}  {rate:.1f} scans/s  {programs} programs"
+        status = f"loss {loss:.3f}  {told}  {rate:.1f} scans/s  {programs} programs"
         self._progress.update(self._task, advance=1, status=status)
 
     def tell(self, line: str) -> None:
@@ -97,11 +97,17 @@ def print_table(
     console.print(table)
 
 
-def result_table(metrics: dict[str, Any], out: Path) -> None:
-    """Print the IoU by class, then the paths of the files."""
-    table = Table("class", "IoU", title=f"validation mIoU {metrics['val_miou']:.3f}")
-    for name, value in metrics["val_iou"].items():
-        table.add_row(name, "absent" if value is None else f"{value:.3f}")
+def result_table(
+    title: str,
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    metrics: dict[str, Any],
+    out: Path,
+) -> None:
+    """Print the results of a validation, then the paths of the files."""
+    table = Table(*names, title=title)
+    for row in rows:
+        table.add_row(*row)
     console = Console(highlight=False)
     console.print(table)
     seconds = metrics["seconds"]
@@ -112,6 +118,8 @@ def result_table(metrics: dict[str, Any], out: Path) -> None:
     for label, name in (
         ("picture", "demo.png"),
         ("page", "demo.html"),
+        ("scan", "demo.ply"),
+        ("boxes", "found.json"),
         ("metrics", "metrics.json"),
         ("losses", "losses.csv"),
         ("checkpoint", "checkpoint"),
@@ -120,7 +128,8 @@ def result_table(metrics: dict[str, Any], out: Path) -> None:
             continue
         # soft_wrap keeps long paths in one piece, so that they can be copied.
         console.print(f"{label:>10}  {out / name}", soft_wrap=True)
-    console.print(f"next: voxax segment FILE --checkpoint {out / 'checkpoint'}", soft_wrap=True)
+    command = f"voxax {metrics['task']} FILE --checkpoint {out / 'checkpoint'}"
+    console.print(f"next: {command}", soft_wrap=True)
 
 
 _MESSAGES = {

@@ -6,8 +6,7 @@ Tasks are picklable and run in worker processes; nothing here imports flax.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,15 @@ from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.io import PointCloud, read
-from voxax.io.augment import Transform, compose, flip, rotate_z, scale
-from voxax.io.examples import Example, Preparation
-from voxax.io.simulator import CLASS_NAMES, simulate_sweep
+from voxax.io.annotated import AnnotatedScan
+from voxax.io.simulator import CLASS_NAMES, simulate_objects, simulate_sweep
 from voxax.io.split import split_blocks
 
+# Random change of a scene, of any kind, with a generator.
+Change = Callable[[Any, np.random.Generator], Any]
 # Training and validation streets come from disjoint seeds.
 TRAIN_SEEDS, VALIDATION_SEEDS = 10_000, 500
 RADIUS = 40.0  # meters; beyond it a 32-beam sweep is a few scattered rings
-
-_augment = compose([rotate_z, functools.partial(scale, low=0.95, high=1.05), flip])
 
 
 def run(task: Any) -> Any:
@@ -47,6 +45,22 @@ class Simulate:
         return cloud.select(np.hypot(*cloud.positions[:, :2].T) < RADIUS)
 
 
+# Fewer points leave open where a vehicle's center is.
+MIN_POINTS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulateObjects:
+    """Task: one simulated sweep with its boxes, cropped to ``RADIUS``."""
+
+    seed: int
+    sensor: str
+
+    def __call__(self) -> AnnotatedScan:
+        scan = simulate_objects(self.seed, sensor=self.sensor, min_points=MIN_POINTS)
+        return dataclasses.replace(scan, cloud=_near(scan.cloud, RADIUS))
+
+
 @dataclasses.dataclass(frozen=True)
 class Near:
     """Task: the scan of another task, without points farther from the origin than ``radius``."""
@@ -54,30 +68,54 @@ class Near:
     scan: Any
     radius: float
 
-    def __call__(self) -> PointCloud:
-        cloud = self.scan()
-        return cloud.select(np.hypot(*cloud.positions[:, :2].T) < self.radius)
+    def __call__(self) -> PointCloud | AnnotatedScan:
+        scan = self.scan()
+        if isinstance(scan, AnnotatedScan):
+            return dataclasses.replace(scan, cloud=_near(scan.cloud, self.radius))
+        return _near(scan, self.radius)
+
+
+def _near(cloud: PointCloud, radius: float) -> PointCloud:
+    return cloud.select(np.hypot(*cloud.positions[:, :2].T) < radius)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Task: a cloud, augmented unless ``seed`` is None, as an example with its maps.
+    """Task: a scene, augmented unless ``seed`` is None, as an example with its maps.
 
-    The cloud may be a task that makes it. ``transform`` augments; None turns around the vertical,
-    scales and mirrors.
+    Attributes:
+      scene: a cloud or another scene, or a task that makes it.
+      preparation: see :meth:`voxax.cli.task.Task.preparation`.
+      seed: of the generator that ``transform`` is given.
+      transform: augments; None changes nothing.
     """
 
-    cloud: Any
-    preparation: Preparation
+    scene: Any
+    preparation: Any
     seed: int | None = None
-    transform: Transform | None = None
+    transform: Change | None = None
 
-    def __call__(self) -> Example:
-        cloud: Any = self.cloud() if callable(self.cloud) else self.cloud
-        if self.seed is not None:
-            transform = self.transform or _augment
-            cloud = transform(cloud, np.random.default_rng(self.seed))
-        return self.preparation(cloud)
+    def __call__(self) -> Any:
+        scene: Any = self.scene() if callable(self.scene) else self.scene
+        if self.seed is not None and self.transform is not None:
+            scene = self.transform(scene, np.random.default_rng(self.seed))
+        return self.preparation(scene)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SceneExample:
+    """One scene ready for a network that tells something of the whole of it, in NumPy.
+
+    Attributes:
+      voxels: planned voxels.
+      labels: arrays ``[1, ...]`` in any containers, of the same shapes for all scenes. In batches
+        with fewer scenes than places, integers are -1 and other numbers 0 for those that lack.
+      truth: what a validation compares with.
+    """
+
+    voxels: Voxels
+    labels: Any
+    truth: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,6 +142,19 @@ def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
         CLASS_NAMES,
         "simulated street, a scene the network never saw",
     )
+
+
+def simulated_objects(
+    train: int, validation: int, sensor: str, seed: int, class_names: tuple[str, ...]
+) -> Scenes:
+    """The streets of :func:`simulated`, with the boxes of their objects."""
+    streets = simulated(train, validation, sensor, seed)
+    boxed = (
+        [SimulateObjects(street.seed, sensor) for street in part]
+        for part in (streets.train, streets.validation)
+    )
+    train_boxed, validation_boxed = boxed
+    return Scenes(train_boxed, validation_boxed, class_names, streets.title)
 
 
 def from_file(
@@ -152,20 +203,24 @@ _GROWTHS = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """One training step's input, with the rows of each scene's points.
+    """One training step's input, with what is known of each scene.
 
     Attributes:
       voxels: planned voxels with arrays ``[shards, ...]``; without that axis where there is one
         shard only.
-      labels: ``int32[shards, capacity]`` or ``int32[capacity]``, -1 where padding or unlabelled.
-      rows: for each scene ``int[N]``, each point's row among all rows of all shards.
-      point_labels: for each scene ``int32[N]`` or None.
+      labels: of voxels ``int32[shards, capacity]`` or ``int32[capacity]``, -1 where padding or
+        unlabelled; of scenes ``[shards, scenes, ...]`` or ``[scenes, ...]``.
+      rows: for each scene ``int[N]``, each point's row among all rows of all shards; empty for
+        labels of scenes.
+      truths: for each scene ``int32[N]`` labels of points or None; for labels of scenes theirs.
+      places: for each scene its shard, and its place in the shard.
     """
 
     voxels: Voxels
-    labels: np.ndarray
+    labels: Any
     rows: tuple[np.ndarray, ...]
-    point_labels: tuple[np.ndarray | None, ...]
+    truths: tuple[Any, ...]
+    places: tuple[tuple[int, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,7 +228,7 @@ class PrepareBatch:
     """Task: scenes, packed by their voxels into shards of one capacity, with the plan's maps.
 
     Attributes:
-      scenes: clouds, or the tasks that make them.
+      scenes: clouds or other scenes, or the tasks that make them.
       seeds: seed of each scene's augmentation; None leaves the scene unchanged.
       preparation: its plan and ``min_capacity`` are those of a shard.
       shards: number of devices.
@@ -184,10 +239,10 @@ class PrepareBatch:
 
     scenes: tuple[Any, ...]
     seeds: tuple[int | None, ...]
-    preparation: Preparation
+    preparation: Any
     shards: int
     most: int
-    transform: Transform | None = None
+    transform: Change | None = None
 
     def __call__(self) -> Batch:
         from voxax.parallel import pack_scenes, shard_scenes  # needs flax
@@ -199,6 +254,7 @@ class PrepareBatch:
         ]
         counts = [int(e.voxels.count) for e in examples]
         packing = pack_scenes(counts, self.shards)
+        by_scene = isinstance(examples[0], SceneExample)
         capacity = bucket_capacity(max(packing.capacity, self.preparation.min_capacity))
         for growth in range(_GROWTHS + 1):
             packing = dataclasses.replace(packing, capacity=capacity, scenes_per_shard=self.most)
@@ -206,7 +262,7 @@ class PrepareBatch:
                 voxels, labels = shard_scenes(
                     [e.voxels for e in examples],
                     packing,
-                    labels=[e.labels for e in examples],
+                    labels=None if by_scene else [e.labels for e in examples],
                     plan=self.preparation.plan,
                 )
                 break
@@ -214,30 +270,52 @@ class PrepareBatch:
                 if growth == _GROWTHS:
                     raise
                 capacity = bucket_capacity(capacity + 1)
-        starts = np.zeros(len(examples), np.int64)
+        if by_scene:
+            labels = _labels_of_scenes(examples, packing.scenes, self.most)
+        starts, places = np.zeros(len(examples), np.int64), [(0, 0)] * len(examples)
         for shard, indices in enumerate(packing.scenes):
             row = shard * capacity
-            for index in indices:
-                starts[index] = row
+            for place, index in enumerate(indices):
+                starts[index], places[index] = row, (shard, place)
                 row += counts[index]
         if self.shards == 1:
             voxels, labels = jax.tree.map(lambda x: x[0], (voxels, labels))
+        if by_scene:
+            return Batch(voxels, labels, (), tuple(e.truth for e in examples), tuple(places))
         return Batch(
             voxels,
             labels,
             tuple(start + e.inverse for start, e in zip(starts, examples, strict=True)),
             tuple(e.point_labels for e in examples),
+            tuple(places),
         )
+
+
+def _labels_of_scenes(
+    examples: Sequence[SceneExample], shards: Sequence[Sequence[int]], most: int
+) -> Any:
+    """Labels of all scenes, ``[shards, most, ...]``, in the order of the shards' scenes."""
+
+    def stacked(*arrays: np.ndarray) -> np.ndarray:
+        first = arrays[0]
+        empty = -1 if np.issubdtype(first.dtype, np.signedinteger) else 0
+        whole = np.full((len(shards), most, *first.shape[1:]), empty, first.dtype)
+        for shard, indices in enumerate(shards):
+            for place, index in enumerate(indices):
+                whole[shard, place] = arrays[index][0]
+        return whole
+
+    return jax.tree.map(stacked, *(e.labels for e in examples))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MakeTask:
     """Function from a step's scenes and seeds to the task that prepares them; picklable."""
 
-    preparation: Preparation
+    preparation: Any
     batch_size: int
     shards: int
-    transform: Transform | None = None
+    transform: Change | None = None
 
     def __call__(self, scenes: Sequence[Any], seeds: Sequence[int | None]) -> Any:
         if self.batch_size == 1:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
+
+if TYPE_CHECKING:
+    from voxax.io import PointCloud
 
 Up = Literal["z", "y", "-y"]
 _SPAN = 40  # voxels that a small object is scaled to span
@@ -15,7 +18,14 @@ _SPAN = 40  # voxels that a small object is scaled to span
 
 def segment(
     file: Annotated[Path, tyro.conf.Positional],
-    checkpoint: Path,
+    checkpoint: Path | None = None,
+    network: str | None = None,
+    weights: str | None = None,
+    classes: str | None = None,
+    voxel_size: str | None = None,
+    attributes: str | None = None,
+    signed_colors: bool = False,
+    options: str = "",
     out: Path = Path("voxax-out"),
     scale: float | None = None,
     up: Up = "z",
@@ -24,13 +34,23 @@ def segment(
 ) -> int:
     """Label every point of a scan; write a labelled PLY and a picture.
 
+    The network is of a checkpoint, or one of `voxax.models` by name with a file of weights.
+
     Args:
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
             .h5, .pth, .feather, .parquet, .e57 or a mesh; also with .gz.
         checkpoint: Folder that `voxax demo` or `voxax train` wrote.
+        network: Name of a network instead, such as spunet-34c; it needs the four below.
+        weights: Its file: .safetensors, PyTorch's, or hf://owner/name/file.
+        classes: Its classes: their number, names with commas between, semantic_kitti or scannet.
+        voxel_size: Edge of its voxels in the scan's units, one for all axes or three: 0.05.
+        attributes: What it reads of each point, in its channels' order: xyz, and attributes such as
+            intensity, rgb or normals.
+        signed_colors: Colors from -1 to 1, as Pointcept's networks read them, instead of 0 to 1.
+        options: Arguments of the network's class, where its sizes are others: stem=16, width=0.5.
         out: Folder for the results.
         scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
-            small for the network's voxels are enlarged.
+            small for the voxels of a checkpoint's network are enlarged.
         up: Which axis points up; -y for camera frames.
         columns: Columns of a file that does not name them (.bin, text): their number, or names
             such as x,y,z,red,green,blue.
@@ -39,33 +59,37 @@ def segment(
     from voxax.cli.process import keep_heap
 
     keep_heap()
-    from voxax.cli.learning import config_of, restore
+    from voxax.cli.published import check_choice
     from voxax.cli.scenes import near_origin
     from voxax.errors import InputError
-    from voxax.geometry import Plan
     from voxax.io import read, write_ply
     from voxax.plot import class_colors, rgb, segmentation_png
 
     if scale is not None and not (np.isfinite(scale) and scale > 0):
         raise InputError(f"--scale {scale} must be positive and finite")
-    config = config_of(checkpoint)
+    needed = {
+        "weights": weights,
+        "classes": classes,
+        "voxel_size": voxel_size,
+        "attributes": attributes,
+    }
+    check_choice(checkpoint, network, **needed)
+    segmenter: _Trained | _Published
+    if checkpoint is not None:
+        segmenter = _Trained(checkpoint)
+    else:
+        segmenter = _Published(network, signed_colors, options, **needed)  # type: ignore[arg-type]
     cloud = read(file, columns=columns, item=item)
-    trainer = restore(checkpoint, config.trainer())
-
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))
-    factor, note = _scale(upright.positions, config.voxel_size, scale)
+    factor, note = _scale(upright.positions, segmenter.voxel_size, scale, checkpoint is not None)
     metric = dataclasses.replace(upright, positions=upright.positions * factor)
-    preparation = config.preparation()
-    example = preparation(metric)
-    plan = Plan.record(trainer.model(), example.voxels)
-    voxels = plan.attach(example.voxels)
-    logits = trainer.logits(voxels)
-    prediction = logits[example.inverse].argmax(-1).astype(np.int32)
+    prediction, count = segmenter(metric)
+    names = segmenter.class_names
 
     out.mkdir(parents=True, exist_ok=True)
     # Two files of one name but different kinds must not overwrite each other's results.
     name = file.name.replace(".", "_")
-    colors = np.stack([rgb(color) for color in class_colors(config.class_names)])
+    colors = np.stack([rgb(color) for color in class_colors(names)])
     ply = out / f"{name}_labelled.ply"
     write_ply(ply, cloud.positions, labels=prediction, colors=colors[prediction])
     picture = segmentation_png(
@@ -73,16 +97,71 @@ def segment(
         near_origin(upright.positions) * (scale or 1.0),
         prediction,
         None,
-        config.class_names,
+        names,
         title=f"voxax segment: {file.name}",
         subtitle=note,
     )
-    count = int(example.voxels.count)
-    print(f"{len(cloud)} points in {count} voxels of {config.voxel_size} m. {note}".strip())
-    shares = np.bincount(prediction, minlength=len(config.class_names)) / max(len(cloud), 1)
-    print(", ".join(f"{n} {s:.0%}" for n, s in zip(config.class_names, shares, strict=True)))
+    print(f"{len(cloud)} points in {count} voxels of {segmenter.voxel_size} m. {note}".strip())
+    shares = np.bincount(prediction, minlength=len(names)) / max(len(cloud), 1)
+    print(", ".join(f"{n} {s:.0%}" for n, s in zip(names, shares, strict=True)))
     print(f"{'labelled':>10}  {ply}\n{'picture':>10}  {picture}")
     return 0
+
+
+class _Trained:
+    """Network of a checkpoint."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        from voxax.cli.segmentation_task import Segmentation
+        from voxax.cli.tasks import restore, task_as
+
+        task = task_as(checkpoint, Segmentation)
+        self.class_names, self.voxel_size = task.class_names, task.voxel_size
+        self.preparation, self.trainer = task.preparation(), restore(checkpoint, task.trainer())
+
+    def __call__(self, cloud: PointCloud) -> tuple[np.ndarray, int]:
+        """Return the class of each point, ``int32[N]``, and the number of voxels."""
+        from voxax.geometry import Plan
+
+        example = self.preparation(cloud)
+        plan = Plan.record(self.trainer.model(), example.voxels)
+        logits = self.trainer.logits(plan.attach(example.voxels))
+        return logits[example.inverse].argmax(-1).astype(np.int32), int(example.voxels.count)
+
+
+class _Published:
+    """Network by name, with a file of weights."""
+
+    def __init__(
+        self,
+        network: str,
+        signed_colors: bool,
+        options: str,
+        *,
+        weights: str,
+        classes: str,
+        voxel_size: str,
+        attributes: str,
+    ) -> None:
+        from voxax.cli.published import class_names, loaded, voxel_sides
+        from voxax.io.mean_features import MeanFeatures
+
+        sides = voxel_sides(voxel_size)
+        features = tuple(name for name in attributes.replace(",", " ").split() if name)
+        self.class_names, self.voxel_size = class_names(classes), max(sides)
+        self.preparation = MeanFeatures(sides, features, signed_colors=signed_colors)
+        channels = self.preparation.num_channels
+        self.model = loaded(network, weights, channels, len(self.class_names), options)
+
+    def __call__(self, cloud: PointCloud) -> tuple[np.ndarray, int]:
+        """Return the class of each point, ``int32[N]``, and the number of voxels."""
+        from voxax.cli.published import outputs
+
+        example = self.preparation(cloud)
+        found = outputs(self.model, example.voxels)
+        found.raise_if_overflowed()
+        logits = np.asarray(found.features, np.float32)
+        return logits[example.inverse].argmax(-1).astype(np.int32), int(example.voxels.count)
 
 
 def _upright(positions: np.ndarray, up: Up) -> np.ndarray:
@@ -95,9 +174,11 @@ def _upright(positions: np.ndarray, up: Up) -> np.ndarray:
     return positions
 
 
-def _scale(positions: np.ndarray, voxel_size: float, scale: float | None) -> tuple[float, str]:
-    """``(meters per unit, remark)``; small objects are enlarged to ``_SPAN`` voxels."""
-    if scale is not None or len(positions) < 2:
+def _scale(
+    positions: np.ndarray, voxel_size: float, scale: float | None, enlarge: bool
+) -> tuple[float, str]:
+    """``(meters per unit, remark)``; small objects may be enlarged to ``_SPAN`` voxels."""
+    if scale is not None or not enlarge or len(positions) < 2:
         return scale or 1.0, ""
     low, high = np.percentile(positions, [2, 98], axis=0)
     extent = float(np.max(high - low))

@@ -1,4 +1,4 @@
-"""``voxax train`` trains a MinkUNet on folders of labelled scans."""
+"""``voxax train`` trains a network on folders of labelled scans."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import tyro
 from voxax.errors import InputError
 
 if TYPE_CHECKING:
+    from voxax.cli.task import Task
     from voxax.cli.train_config import TrainConfig
-    from voxax.io import PointCloud
 
 
 def train(
@@ -24,10 +24,11 @@ def train(
     out: Path | None = None,
     devices: int | None = None,
 ) -> int:
-    """Train a MinkUNet that segments scans, on folders of them, as a file configures it.
+    """Train a network on folders of labelled scans, as a file configures it.
 
-    Writes a checkpoint that `voxax segment` takes, the loss of every step and, with the mIoU of
-    the validation scans, metrics.json. Ctrl-C stops early and leaves a usable checkpoint.
+    It learns a class for each point, boxes of objects, or a class for each cloud. Writes a
+    checkpoint that `voxax segment` or `voxax detect` takes, the loss of every step and, with the
+    score of the validation scans, metrics.json. Ctrl-C stops early and leaves a usable checkpoint.
 
     Args:
         config: The configuration, a TOML file.
@@ -56,7 +57,7 @@ class _Run:
         self.seconds: dict[str, float] = {}
         self._phase = functools.partial(phase, seconds=self.seconds)
         self.validations: list[tuple[int, float]] = []
-        self.transform = config.augment.transform()
+        self.transform = config.transform()
         self.scans = config.dataset()
         if resume:
             load_description(out / "checkpoint")  # raises where there is none
@@ -103,9 +104,9 @@ class _Run:
                     f"voxax train {self.config.path} --resume --out {self.out}"
                 )
             with self._phase("validate"):
-                matrix, _ = self.learning.validate(pipeline, self.scans.validation)
+                score, _ = self.learning.validate(pipeline, self.scans.validation)
         self.seconds["total"] = time.perf_counter() - begin
-        self.learning.report(matrix, self.seconds, validations=self.validations)
+        self.learning.report(score, self.seconds, validations=self.validations)
         return 0
 
     def _sample(self) -> list[Any]:
@@ -114,26 +115,47 @@ class _Run:
         chosen = np.linspace(0, len(scans) - 1, min(number, len(scans))).round().astype(int)
         return [scans[i] for i in chosen]
 
-    def _prepare(self, samples: list[PointCloud], held_out: PointCloud) -> None:
-        from voxax.cli.learning import Learning, NetworkConfig, class_weights, resumed
+    def _task(self, samples: list[Any]) -> Task:
+        from voxax.cli.classification_task import Classification, cloud_weights
+        from voxax.cli.folder_detection import REGIONS, FolderDetection
+        from voxax.cli.segmentation_task import Segmentation, class_weights
+        from voxax.models.registry import NUSCENES
 
         config, training = self.config, self.config.training
         names = self.scans.class_names
-        network = NetworkConfig(
-            names,
-            config.model.voxel_size,
-            config.model.width,
-            training.learning_rate,
-            training.steps,
-            class_weights(samples, len(names)) if training.class_weights else None,
-            config.model.name,
-            config.data.attributes,
-            training.weight_decay,
-        )
+        common: dict[str, Any] = {
+            "class_names": names,
+            "voxel_size": config.model.voxel_size,
+            "width": config.model.width,
+            "learning_rate": training.learning_rate,
+            "steps": training.steps,
+            "network": config.model.name,
+            "options": dict(config.model.options or {}),
+            "attributes": config.data.attributes,
+            "weight_decay": training.weight_decay,
+        }
+        if config.task == "classify":
+            labels = [scan.label for scan in self.scans.train]
+            weights = cloud_weights(labels, len(names)) if training.class_weights else None
+            return Classification(class_weights=weights, **common)
+        if config.task == "detect":
+            layout = config.data.format
+            bounds = config.model.region or REGIONS[layout]
+            groups = NUSCENES if config.model.name.endswith("-nuscenes") else None
+            return FolderDetection(bounds=bounds, metric=layout, groups=groups, **common)
+        weights = class_weights(samples, len(names)) if training.class_weights else None
+        return Segmentation(class_weights=weights, **common)
+
+    def _prepare(self, samples: list[Any], held_out: Any) -> None:
+        from voxax.cli.learning import Learning
+        from voxax.cli.tasks import resumed
+
+        config, training = self.config, self.config.training
+        task = self._task(samples)
         if self.resume:
-            network = resumed(self.out, network)
+            task = resumed(self.out, task)
         self.learning = Learning(
-            network,
+            task,
             self.out,
             seed=config.seed,
             devices=config.devices,
@@ -145,12 +167,10 @@ class _Run:
 
     def _after_save(self, pipeline: Any) -> str:
         """Validate if the step is one to validate at; return a remark for the progress bar."""
-        from voxax.models.metrics import mean_iou
-
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every
         if not every or step // training.checkpoint_every % every:
             return ""
-        matrix, _ = self.learning.validate(pipeline, self.scans.validation)
-        self.validations.append((step, mean_iou(matrix)))
-        return f", validation mIoU {mean_iou(matrix):.3f}"
+        score, _ = self.learning.validate(pipeline, self.scans.validation)
+        self.validations.append((step, score.value()))
+        return f", validation {score.figure} {score.value():.3f}"

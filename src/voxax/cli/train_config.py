@@ -8,14 +8,17 @@ import functools
 import math
 import operator
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from voxax.cli.learning import NETWORKS
+from voxax import models
+from voxax.cli.folder_detection import box_transform
 from voxax.cli.scenes import Near
+from voxax.cli.tasks import TASKS
 from voxax.errors import InputError, VoxaxError
 from voxax.io import augment
+from voxax.io.annotated import AnnotatedScan
 from voxax.io.augment import Transform
 from voxax.io.dataset import FORMATS, Dataset, dataset
 
@@ -28,9 +31,11 @@ _KINDS = {
     str: "a string",
     tuple[str, ...]: "a list of strings",
     tuple[float, float]: "a list of two numbers",
+    tuple[float, ...]: "a list of six numbers, or none",
     tuple[str, ...] | str: "a list of strings, or a string",
     tuple[str, ...] | int: "a list of strings, or a whole number",
     Mapping[str, str] | None: "a table of strings",
+    Mapping[str, Any] | None: "a table",
 }
 # Words and test of each limit of a number.
 _LIMITS = {
@@ -49,7 +54,7 @@ def _key(meaning: str, default: Any = dataclasses.MISSING, **limits: Any) -> Any
 class Data:
     """Table ``[data]``."""
 
-    format: str = _key("the folder's layout", of=FORMATS)
+    format: str = _key("the folder's layout", of=tuple(FORMATS))
     folder: str = _key("where the scans are; relative to the configuration file")
     train: tuple[str, ...] | str = _key(
         "sequences, scenes or patterns of files; or a text file that names one on each line", ()
@@ -87,9 +92,7 @@ class Augment:
         Raises:
           InputError: scales in the wrong order.
         """
-        low, high = self.scale
-        if low > high:
-            raise InputError(f"augment.scale = [{low}, {high}]: the smallest factor comes first")
+        low, high = self._scales()
         steps: list[Transform] = []
         if self.crop:
             # Whole columns: what is above and below a place belongs to it.
@@ -102,20 +105,58 @@ class Augment:
         steps.append(functools.partial(augment.scale, low=low, high=high))
         if self.flip:
             steps.append(augment.flip)
-        if self.jitter:
-            # Noise of a normal distribution is within four standard deviations.
-            limit = 4 * self.jitter
-            steps.append(functools.partial(augment.jitter, sigma=self.jitter, limit=limit))
+        steps += self._noise()
         return augment.compose(steps)
+
+    def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
+        """The augmentations of scans with boxes.
+
+        Args:
+          layout: of the data set, see :func:`voxax.cli.folder_detection.box_transform`.
+
+        Raises:
+          InputError: scales in the wrong order, or a crop, which would cut boxes.
+        """
+        if self.crop:
+            raise InputError(f"augment.crop = {self.crop} would cut boxes: leave it out")
+        steps: list[Transform] = []
+        if self.drop:
+            steps.append(functools.partial(augment.drop, probability=self.drop))
+        steps += self._noise()
+        points = augment.compose(steps) if steps else None
+        return box_transform(
+            layout, rotate=self.rotate, flip=self.flip, scales=self._scales(), points=points
+        )
+
+    def _scales(self) -> tuple[float, float]:
+        low, high = self.scale
+        if low > high:
+            raise InputError(f"augment.scale = [{low}, {high}]: the smallest factor comes first")
+        return low, high
+
+    def _noise(self) -> list[Transform]:
+        if not self.jitter:
+            return []
+        # Noise of a normal distribution is within four standard deviations.
+        limit = 4 * self.jitter
+        return [functools.partial(augment.jitter, sigma=self.jitter, limit=limit)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
     """Table ``[model]``."""
 
-    name: str = _key("the network; `small` is MinkUNet14 with few channels", "small", of=NETWORKS)
+    name: str = _key(
+        "the network; `small` is MinkUNet14 with few channels",
+        "small",
+        of=tuple(dict.fromkeys(name for task in TASKS.values() for name in task.networks())),
+    )
     width: float = _key("factor on all its channels", 1, above=0)
     voxel_size: float = _key("edge of a voxel, in the positions' unit", above=0)
+    region: tuple[float, ...] = _key(
+        "of `detect`: lower x, y, z and upper x, y, z of what is looked at; empty: the layout's", ()
+    )
+    options: Mapping[str, Any] | None = _key("arguments of the network's class", None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,6 +178,7 @@ class TrainConfig:
     """All tables and keys of the file at ``path``."""
 
     path: Path
+    task: str = _key("what the network learns", "segment", of=tuple(TASKS))
     out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
     seed: int = _key("of order and augmentation", 0, low=0)
     devices: int = _key("that a step's scenes are distributed over", 1, low=1)
@@ -185,6 +227,15 @@ class TrainConfig:
                 )
         return {int(key): name for key, name in self.data.classes.items()}
 
+    def transform(self) -> Callable[[Any, Any], Any]:
+        """The augmentations of the file, for the task's scenes.
+
+        Raises:
+          InputError: see :class:`Augment`.
+        """
+        own = self.augment
+        return own.box_transform(self.data.format) if self.task == "detect" else own.transform()
+
     def dataset(self) -> Dataset:
         """The scans that the file names.
 
@@ -214,6 +265,32 @@ class TrainConfig:
         return dataclasses.replace(found, train=train, validation=validation)
 
 
+def _check_task(config: TrainConfig) -> None:
+    """Raise :class:`voxax.InputError` for a layout or a network of another task."""
+    task, form, name = config.task, config.data.format, config.model.name
+    if FORMATS[form] != task:
+        raise InputError(
+            f"{config.path}: data.format = {form!r} is for task = {FORMATS[form]!r}, the task is "
+            f"{task!r}: its formats are {', '.join(f for f, t in FORMATS.items() if t == task)}"
+        )
+    known = TASKS[task].networks()
+    if name not in known:
+        raise InputError(
+            f"{config.path}: model.name = {name!r} is not for task = {task!r}: its networks are "
+            f"{', '.join(known)}"
+        )
+    if config.model.width != 1 and name in models.list():
+        raise InputError(
+            f"{config.path}: model.width = {config.model.width} is for small and MinkUNet14 to "
+            f"MinkUNet34: give the sizes of {name} in [model.options]"
+        )
+    if task == "classify" and config.data.radius:
+        raise InputError(
+            f"{config.path}: data.radius = {config.data.radius} is for scans: clouds that are "
+            "classified are taken whole"
+        )
+
+
 TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training}
 
 
@@ -237,7 +314,9 @@ def read_config(path: Path) -> TrainConfig:
         if not isinstance(table, dict):
             raise InputError(f"{path}: {name} = {table!r} must be a table: write [{name}]")
         tables[name] = TABLES[name](**_checked(path, name, TABLES[name], table))
-    return TrainConfig(path=path, **whole, **tables)
+    config = TrainConfig(path=path, **whole, **tables)
+    _check_task(config)
+    return config
 
 
 def keys_of(kind: type) -> list[dataclasses.Field[Any]]:
@@ -283,8 +362,11 @@ def _converted(kind: Any, value: Any) -> Any:
     if kind == Mapping[str, str] | None:
         fine = isinstance(value, dict) and value and all(isinstance(v, str) for v in value.values())
         return value if fine else None
-    if kind == tuple[float, float]:
-        fine = isinstance(value, list) and len(value) == 2
+    if kind == Mapping[str, Any] | None:
+        return value if isinstance(value, dict) and value else None
+    if kind in (tuple[float, float], tuple[float, ...]):
+        lengths = (2,) if kind == tuple[float, float] else (0, 6)
+        fine = isinstance(value, list) and len(value) in lengths
         numbers = [_converted(float, v) for v in value] if fine else [None]
         return None if None in numbers else tuple(numbers)
     if isinstance(value, list):

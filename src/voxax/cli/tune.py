@@ -214,17 +214,19 @@ def explain(
 
 def _roofline(width: float, voxel_size: float, sensor: Sensor, seed: int) -> int:
     import voxax as vx
-    from voxax.cli.learning import NetworkConfig
     from voxax.cli.progress import print_table
     from voxax.cli.scenes import Simulate
+    from voxax.cli.segmentation_task import Segmentation
     from voxax.hardware import describe, shown
     from voxax.io.simulator import CLASS_NAMES
     from voxax.predict.roofline import roofline as measure
     from voxax.predict.roofline import rows
 
-    config = NetworkConfig(CLASS_NAMES, voxel_size, width, 1e-3, 1)
-    model = config.trainer().model()
-    example = config.preparation()(Simulate(seed, sensor)())
+    task = Segmentation(
+        class_names=CLASS_NAMES, voxel_size=voxel_size, width=width, learning_rate=1e-3, steps=1
+    )
+    model = task.trainer().model()
+    example = task.preparation()(Simulate(seed, sensor)())
     voxels = vx.plan(model, example.voxels)
     info = describe(probe=True)
     result = measure(model, voxels, info)

@@ -12,13 +12,16 @@ import numpy as np
 import tyro
 
 from voxax.cli.segment import Up
-from voxax.errors import InputError
+from voxax.errors import FileFormatError, InputError
 
 if TYPE_CHECKING:
     from voxax.io import PointCloud
+    from voxax.plot.boxed import BoxKind
     from voxax.plot.coloring import Coloring
     from voxax.plot.viewer import Stepped
 
+# Files of a folder with boxes.
+FOUND, TRUE = "found.json", "true.json"
 # Wider attributes are descriptors rather than something to look at.
 _WIDEST = 4
 
@@ -31,6 +34,7 @@ def view(
     columns: str | None = None,
     item: int | None = None,
     checkpoint: Path | None = None,
+    boxes: Path | None = None,
     color: str | None = None,
     voxel_size: float | None = None,
     up: Up = "z",
@@ -42,6 +46,8 @@ def view(
     Points are colored by label, prediction, error (where both are known), height, or anything the
     file says of each point, such as intensity, rgb or kernel_size; with --voxel-size also by the
     tile of voxels that a TPU works on at a time, and by the window of voxels that it reads for one.
+    Boxes are drawn around objects with --boxes: found ones in the colors of their classes with
+    their scores, true ones with dashes.
 
     Args:
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
@@ -54,6 +60,8 @@ def view(
             such as x,y,z,red,green,blue.
         item: The number of one scan, in a file of several (.h5, .npy, .e57).
         checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
+        boxes: Boxes, as JSON with those found (which have scores) or the true ones; or a folder
+            with both, found.json and true.json, as `voxax demo --task detect` writes it.
         color: What to show first: label, prediction, error, height, tile, window, or the name of
             an attribute. By default the first of error, prediction, label, rgb and height that
             there is.
@@ -69,9 +77,9 @@ def view(
         raise InputError(f"--voxel-size {voxel_size} must be positive and finite")
     names = None
     if checkpoint is not None:
-        from voxax.cli.learning import config_of
+        from voxax.cli.tasks import task_of
 
-        names = config_of(checkpoint).class_names
+        names = task_of(checkpoint).class_names
     scan = partial(read, file, columns=columns, item=item)
     cloud = scan(labels, label_field=label_field)
     predicted = None if predictions is None else _predicted(scan, file, cloud, predictions)
@@ -81,7 +89,17 @@ def view(
         color = next(name for name in favorites if name in colorings)
     if color in ("tile", "window") and voxel_size is None:
         raise InputError(f"--color {color} needs --voxel-size, the edge of a voxel")
-    viewer = Viewer(cloud.positions, colorings, color, title=file.name, up=up, host=host, port=port)
+    kinds = [] if boxes is None else boxes_of(boxes)
+    viewer = Viewer(
+        cloud.positions,
+        colorings,
+        color,
+        title=file.name,
+        up=up,
+        host=host,
+        port=port,
+        boxes=kinds,
+    )
     try:
         print(f"{file}: {len(cloud):,} points at {viewer.url} (Ctrl-C ends)", flush=True)
         threading.Event().wait()
@@ -90,6 +108,28 @@ def view(
     finally:
         viewer.stop()
     return 0
+
+
+def boxes_of(path: Path) -> list[BoxKind]:
+    """Boxes of a file, or of the files of a folder, by kind.
+
+    Raises:
+      FileFormatError: no boxes there.
+    """
+    from voxax.io.box_file import read_boxes
+    from voxax.plot.boxed import box_kinds
+
+    names = (FOUND, TRUE) if path.is_dir() else ("",)
+    files = [place for name in names if (place := path / name).is_file()]
+    if not files:
+        raise FileFormatError(f"{path} has no boxes: give a JSON file, or a folder with {FOUND}")
+    given = [read_boxes(file) for file in files]
+    classes = sorted({str(name) for objects in given for name in objects.classes.tolist()})
+    kinds = []
+    for objects in given:
+        is_true = objects.scores is None
+        kinds += box_kinds(None if is_true else objects, objects if is_true else None, classes)
+    return kinds
 
 
 def colorings_of(

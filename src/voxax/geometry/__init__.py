@@ -21,6 +21,8 @@ from voxax.geometry.neighbors import knn_search as knn_search
 from voxax.geometry.neighbors import radius_search as radius_search
 from voxax.geometry.order import CurveOrder as CurveOrder
 from voxax.geometry.order import curve_order as curve_order
+from voxax.geometry.patches import Patches as Patches
+from voxax.geometry.patches import cut_patches as cut_patches
 from voxax.geometry.plan import Plan as Plan
 from voxax.geometry.plan import plan as plan
 from voxax.geometry.points import Points as Points
@@ -42,5 +44,8 @@ from voxax.geometry.voxels import scene as scene
 from voxax.geometry.voxels import to_dense as to_dense
 from voxax.geometry.voxels import unbatch as unbatch
 from voxax.geometry.voxels import voxelize as voxelize
+from voxax.geometry.windows import Windows as Windows
+from voxax.geometry.windows import cubic_windows as cubic_windows
+from voxax.geometry.windows import cylindrical_windows as cylindrical_windows
 
 _share_names(__name__)

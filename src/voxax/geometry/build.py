@@ -243,7 +243,8 @@ def _build(
             # A transposed map onto the voxels that the forward map came from: read that
             # one backwards instead of searching again.
             wanted = spec.adjoint().relation
-            known = (m for m in out_geometry.memo.values() if m.spec.relation == wanted)
+            maps = (m for m in out_geometry.memo.values() if isinstance(m, KernelMap))
+            known = (m for m in maps if m.spec.relation == wanted)
             here = _compat.origin(geometry.coords)
             forward = next((m for m in known if m.out_geometry.coords is here), None)
         if forward is not None:
@@ -312,13 +313,16 @@ def output_geometry(
     else:
         sites = coarsen(geometry.coords, spec.stride)
     if capacity is None and spec.generative:
-        if _compat.is_traced(geometry.coords):
+        if _recorder.get() is not None:  # a plan counts each level by itself
+            capacity = geometry.capacity
+        elif _compat.is_traced(geometry.coords):
             raise InputError(
                 f"a generative map ({spec}) under jax.jit needs capacity=: its number of output "
-                "voxels depends on the data"
+                "voxels depends on the data. vx.plan(model, voxels) counts them ahead"
             )
-        full = unique_rows(sites, sites.shape[0])
-        capacity = bucket_capacity(int(full.count))
+        else:
+            full = unique_rows(sites, sites.shape[0])
+            capacity = bucket_capacity(int(full.count))
     unique = unique_rows(sites, geometry.capacity if capacity is None else capacity)
     check_overflow(unique.count, unique.num_dropped, stride)
     lost = unique.num_dropped if outside is None else unique.num_dropped + outside

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from voxax import _compat
-from voxax.coords import CURVES, Curve, sort_by_curve
-from voxax.errors import check_known
+from voxax.coords import COORD_LIMIT, CURVES, PAD, Curve, sort_by_curve
+from voxax.errors import InputError, check_known
 from voxax.geometry.voxels import Voxels
 
 
@@ -28,26 +29,66 @@ class CurveOrder(NamedTuple):
 
 
 @_compat.on_whole_arrays
-def curve_order(voxels: Voxels, curve: Curve = "morton") -> CurveOrder:
+def curve_order(
+    voxels: Voxels, curve: Curve = "morton", *, transposed: bool = False, fitted: bool = False
+) -> CurveOrder:
     """Order the rows of ``voxels`` along a curve: scene by scene, padding last.
 
     Args:
       voxels: the voxels; only their coordinates matter.
       curve: ``"lexicographic"`` (the order they are in), ``"morton"`` (Z-order: bits of all axes
         interleaved) or ``"hilbert"`` (consecutive cells are neighbors; Skilling 2004).
+      transposed: follow the curve with the first two axes exchanged.
+      fitted: let the curve of each scene begin in the scene's lowest corner and fill the smallest
+        cube of ``2**n`` cells that holds the scene, as Point Transformer V3 does. False takes one
+        curve over the whole coordinate range, on which the order of two voxels does not depend on
+        the others.
 
     Raises:
-      InputError: an unknown curve.
+      InputError: an unknown curve, or one axis to transpose.
     """
     check_known("curve", curve, CURVES)
-    if curve == "lexicographic":
+    if transposed and voxels.geometry.ndim < 2:
+        raise InputError("transposed=True exchanges the first two axes; the voxels are 1-D")
+    if curve == "lexicographic" and not transposed:
         rows = jnp.arange(voxels.capacity, dtype=jnp.int32)
         return CurveOrder(rows, rows)
-    order = sort_by_curve(voxels.coords, curve)
-    return CurveOrder(order, _inverse(order))
+    geometry = voxels.geometry
+
+    def build() -> CurveOrder:
+        coords = geometry.coords
+        if transposed:
+            axes = (0, 2, 1, *range(3, coords.shape[1]))
+            coords = coords[:, jnp.asarray(axes)]
+        if fitted:
+            coords = _fitted(coords, batch_size=geometry.batch_size)
+        order = sort_by_curve(coords, curve)
+        return CurveOrder(order, inverse_of(order))
+
+    key = ("curve_order", curve, transposed, fitted)
+    return geometry.memo.get_or_build(key, geometry.arrays, build)
+
+
+@functools.partial(jax.jit, static_argnames="batch_size")
+def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
+    """Move each scene to the lowest corner of the coordinate range, and stretch it there.
+
+    By a power of two, until it reaches the upper half of the range.
+    """
+    valid = (coords[:, 0] != PAD)[:, None]
+    scene = jnp.where(valid[:, 0], coords[:, 0], batch_size)
+    shape = (batch_size, coords.shape[1] - 1)
+    low = jnp.full(shape, PAD, jnp.int32).at[scene].min(coords[:, 1:], mode="drop")
+    extent = jnp.where(valid, coords[:, 1:] - low.at[scene].get(mode="clip"), 0)
+    largest = jnp.zeros(shape[:1], jnp.int32).at[scene].max(jnp.max(extent, 1), mode="drop")
+    # Leading zeros but for the sign's: what a curve of as many bits as the scene needs leaves out.
+    unused = jnp.minimum(jax.lax.clz(largest) - 1, 30)
+    moved = jnp.left_shift(extent, unused.at[scene].get(mode="clip")[:, None]) - COORD_LIMIT
+    return jnp.where(valid, jnp.concatenate([coords[:, :1], moved], axis=1), PAD)
 
 
 @jax.jit
-def _inverse(order: jax.Array) -> jax.Array:
+def inverse_of(order: jax.Array) -> jax.Array:
+    """Return the permutation that undoes ``order int32[N]``."""
     rows = jnp.arange(order.shape[0], dtype=jnp.int32)
     return jnp.zeros_like(order).at[order].set(rows, unique_indices=True)

@@ -27,7 +27,7 @@ def from_minkowski(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a MinkowskiEngine model.
 
@@ -35,14 +35,14 @@ def from_minkowski(
     error too. The peer's name of a batch norm or linear layer may leave out the inner ``bn`` or
     ``linear``.
     """
-    return load(state_dict, model, _Minkowski(axes), names)
+    return load(state_dict, model, Minkowski(axes), names)
 
 
 def to_minkowski(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return a MinkowskiEngine state dict with the arrays of ``model``, in NumPy.
@@ -51,7 +51,7 @@ def to_minkowski(
     for ``MinkowskiLinear``; with it also for the convolution of kernel size 1 that networks often
     have in its place.
     """
-    return dump(model, _Minkowski(axes), names, like)
+    return dump(model, Minkowski(axes), names, like)
 
 
 def minkowski_offsets(
@@ -88,18 +88,21 @@ def minkowski_offsets(
     return tuple(taps)
 
 
-class _Minkowski(peer.Peer):
+class Minkowski(peer.Peer):
+    """State dicts of MinkowskiEngine."""
+
     name = "MinkowskiEngine"
     wrappers: ClassVar = {"norm": "bn", "linear": "linear"}
 
     def wrapper_of(self, layer: peer.LayerWeights) -> str:
-        if layer.kind == "norm" and "mean" not in layer.arrays:
+        if (layer.kind == "norm" and "mean" not in layer.arrays) or self.is_pointwise(layer):
             return ""
         return super().wrapper_of(layer)
 
     def forms(self, layer: peer.LayerWeights) -> dict[peer.Role, list[peer.Form]]:
         found = super().forms(layer)
-        if layer.kind in ("conv", "depthwise") and "bias" in found:
+        convolves = layer.kind in ("conv", "depthwise") or self.is_pointwise(layer)
+        if convolves and "bias" in found:
             found["bias"].reverse()  # convolutions store it as a row
         return found
 

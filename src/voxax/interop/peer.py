@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +22,9 @@ from voxax.nn.modules import (
     GroupNorm,
     InstanceNorm,
     LayerNorm,
+    LayerScale,
     Linear,
+    RelativeTable,
     RMSNorm,
     SpatiallySparseConv,
     SpatiallySparseDepthwiseConv,
@@ -30,12 +33,15 @@ from voxax.nn.modules import (
 Role = Literal["weight", "bias", "mean", "var"]
 Offsets = tuple[tuple[int, ...], ...]
 """Taps of a kernel in a library's order."""
+Axes = Sequence[int] | Literal["reversed"] | None
+"""The peer's spatial axis for each axis of the model."""
 
-_NORMS = (BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm)
+_NORMS = (BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm, nnx.BatchNorm)
 # Roles by the attributes that hold them, in the order of PyTorch's state dicts.
 _CONV_ROLES: dict[Role, str] = {"weight": "weight", "bias": "bias"}
 _LINEAR_ROLES: dict[Role, str] = {"weight": "kernel", "bias": "bias"}
 _NORM_ROLES: dict[Role, str] = {"weight": "scale", "bias": "bias", "mean": "mean", "var": "var"}
+_SCALE_ROLES: dict[Role, str] = {"weight": "scale"}
 _MEMBERS: dict[Role, str] = {
     "weight": "weight",
     "bias": "bias",
@@ -50,7 +56,7 @@ class LayerWeights:
 
     Attributes:
       path: its attribute path in the model, ``down_blocks.0.1.first.conv``.
-      kind: what it computes.
+      kind: what it computes; ``dense`` convolutions are those of flax, on grids.
       arrays: its variables by role, those that it has.
       spec: the relation of a convolution; None for others.
       is_cross: a convolution with ``kernel_shape="cross"``.
@@ -59,7 +65,9 @@ class LayerWeights:
     """
 
     path: str
-    kind: Literal["conv", "depthwise", "linear", "norm"]
+    kind: Literal[
+        "conv", "depthwise", "linear", "norm", "scale", "table", "dense", "dense_transposed"
+    ]
     arrays: dict[Role, nnx.Variable]
     spec: KernelSpec | None
     is_cross: bool
@@ -95,7 +103,8 @@ class LayerWeights:
 def find_layers(model: nnx.Module) -> list[LayerWeights]:
     """Return the convolutions, linear layers and normalizations of ``model``, as defined.
 
-    A layer that is shared comes once, at the first path that leads to it.
+    Convolutions and batch normalizations of flax on grids are among them, relative tables and layer
+    scales. A layer that is shared comes once, at the first path that leads to it.
 
     Raises:
       InputError: a parameter or statistic that belongs to none of these.
@@ -136,6 +145,13 @@ def _layer(node: Any, path: str) -> LayerWeights | None:
         holder = node.linear if isinstance(node, Linear) else node
     elif isinstance(node, _NORMS):
         kind, roles, holder = "norm", _NORM_ROLES, node
+    elif isinstance(node, LayerScale):
+        kind, roles, holder = "scale", _SCALE_ROLES, node
+    elif isinstance(node, RelativeTable):
+        kind, roles, holder = "table", _CONV_ROLES, node
+    elif isinstance(node, nnx.Conv | nnx.ConvTranspose):
+        kind = "dense" if isinstance(node, nnx.Conv) else "dense_transposed"
+        roles, holder = _LINEAR_ROLES, node
     else:
         return None
     arrays: dict[Role, nnx.Variable] = {}
@@ -181,10 +197,14 @@ class Peer:
     """State dicts of another library; a subclass describes each one.
 
     Attributes:
-      axes: the peer's spatial axis for each axis of the model; None is the same order.
+      axes: the peer's spatial axis for each axis of the model; None is the same order,
+        ``"reversed"`` the opposite one for layers of any number of axes.
+      pointwise: regular expression of the paths of linear layers that are written as convolutions
+        of kernel size 1; None is none. Both are read in any case.
     """
 
-    axes: Sequence[int] | None = None
+    axes: Axes = None
+    pointwise: str | None = None
 
     name: ClassVar[str]
     wrappers: ClassVar[Mapping[str, str]] = {}
@@ -193,6 +213,11 @@ class Peer:
     """The library has grouped convolutions."""
     depthwise: ClassVar[bool] = True
     """The library has depthwise convolutions."""
+
+    def is_pointwise(self, layer: LayerWeights) -> bool:
+        """Return whether a linear layer is a convolution of kernel size 1 there."""
+        paths = self.pointwise
+        return paths is not None and layer.kind == "linear" and bool(re.search(paths, layer.path))
 
     def wrapper_of(self, layer: LayerWeights) -> str:
         """Return the inner module that holds this layer's tensors, or the empty string."""
@@ -213,12 +238,25 @@ class Peer:
                 f"{layer}: {self.name} has no depthwise convolution; use SpatiallySparseConv, or "
                 "leave the layer out"
             )
-        if layer.kind != "norm":
+        if layer.kind in ("dense", "dense_transposed"):
+            found["weight"] = [self._dense_form(layer)]
+        elif layer.kind == "scale":  # PyTorch has none of its own: the name is Sonata's
+            found["weight"] = [reshaped("gamma", layer.shape("weight"), layer.shape("weight"))]
+        elif layer.kind == "table":  # the name and the shape are Pointcept's
+            axes, offsets, heads = own = layer.shape("weight")
+            found["weight"] = [reshaped("rpe_table", (axes * offsets, heads), own)]
+        elif layer.kind != "norm":
             found["weight"] = self.weight_forms(layer)
+        if self.is_pointwise(layer):
+            matrix, *kernels = found["weight"]
+            found["weight"] = [*kernels, matrix]
         return found
 
     def weight_forms(self, layer: LayerWeights) -> list[Form]:
-        """Return the ways to store the weight of a convolution or linear layer."""
+        """Return the ways to store the weight of a convolution or linear layer.
+
+        Of a linear layer PyTorch's matrix is the first.
+        """
         raise NotImplementedError
 
     def peer_offsets(self, layer: LayerWeights) -> np.ndarray:
@@ -228,14 +266,41 @@ class Peer:
           InputError: ``axes`` is not a permutation of ``0`` to ``ndim - 1``.
         """
         spec = layer.convolution
-        given = tuple(range(spec.ndim)) if self.axes is None else tuple(self.axes)
-        if sorted(given) != list(range(spec.ndim)):
+        return np.asarray(spec.offsets)[:, np.argsort(self._peer_axes(spec.ndim))]
+
+    def _peer_axes(self, ndim: int) -> tuple[int, ...]:
+        """Return the peer's axis for each of the ``ndim`` axes of the model."""
+        if self.axes == "reversed":
+            return tuple(reversed(range(ndim)))
+        given = tuple(range(ndim)) if self.axes is None else tuple(self.axes)
+        if sorted(given) != list(range(ndim)):
             raise InputError(
-                f"axes={given} must name each of the {spec.ndim} spatial axes once: the peer's "
-                f"axis for each axis of the model, {tuple(reversed(range(spec.ndim)))} where one "
+                f"axes={given} must name each of the {ndim} spatial axes once: the peer's "
+                f"axis for each axis of the model, {tuple(reversed(range(ndim)))} where one "
                 "has x, y, z and the other z, y, x"
             )
-        return np.asarray(spec.offsets)[:, np.argsort(given)]
+        return given
+
+    def _dense_form(self, layer: LayerWeights) -> Form:
+        """Return PyTorch's form of a convolution on a grid, ``[out, in, *k]``; flax's is reversed.
+
+        A transposed one is ``[in, out, *k]``, and flax counts its taps from the other end.
+        """
+        own = layer.shape("weight")
+        ndim = len(own) - 2
+        taps = [int(axis) for axis in np.argsort(self._peer_axes(ndim))]  # ours, in their order
+        mirrored = layer.kind == "dense_transposed"
+        order = [ndim, ndim + 1, *taps] if mirrored else [ndim + 1, ndim, *taps]
+
+        def flipped(x: np.ndarray) -> np.ndarray:
+            return np.flip(x, tuple(range(ndim))) if mirrored else x
+
+        return Form(
+            "weight",
+            tuple(own[axis] for axis in order),
+            lambda x: flipped(x.transpose(np.argsort(order))),
+            lambda x: flipped(x).transpose(order),
+        )
 
     def other_reach(
         self,

@@ -30,7 +30,7 @@ def from_spconv(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
     layout: Layout = "KRSC",
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of an spconv model.
@@ -48,7 +48,8 @@ def from_spconv(
         names, or a function from one to the other. ``"order"``: the layers in their order of
         definition, for a model as its constructor left it.
       axes: the peer's spatial axis for each axis of the model: ``(2, 1, 0)`` where voxels here
-        are x, y, z and the peer was given z, y, x. None is the same order.
+        are x, y, z and the peer was given z, y, x, or ``"reversed"`` for layers of any number of
+        axes. None is the same order.
       layout: of convolution weights: ``"KRSC"`` in spconv 2.2 and later and in 2.0 and 2.1 with
         implicit gemm; ``"RSKC"`` there with the native algorithm; ``"RSCK"`` in 1.x.
 
@@ -59,14 +60,14 @@ def from_spconv(
       InputError: a layer without tensors, tensors without a layer, another shape, a layer that
         spconv does not have.
     """
-    return load(state_dict, model, _Spconv(axes, layout), names)
+    return load(state_dict, model, Spconv(axes, layout=layout), names)
 
 
 def to_spconv(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
     layout: Layout = "KRSC",
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
@@ -83,7 +84,7 @@ def to_spconv(
     Raises:
       InputError: as :func:`from_spconv`.
     """
-    return dump(model, _Spconv(axes, layout), names, like)
+    return dump(model, Spconv(axes, layout=layout), names, like)
 
 
 def spconv_offsets(
@@ -113,7 +114,13 @@ def spconv_offsets(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Spconv(peer.Peer):
+class Spconv(peer.Peer):
+    """State dicts of spconv.
+
+    Attributes:
+      layout: as in :func:`from_spconv`.
+    """
+
     layout: Layout = "KRSC"
 
     name = "spconv"

@@ -1,23 +1,19 @@
-"""State dicts of any peer into a model and out of it.
-
-Tensors become NumPy arrays without importing their library; PyTorch is needed only to read a
-checkpoint file, and runs nothing that the file holds.
-"""
+"""State dicts of any peer into a model and out of it."""
 
 from __future__ import annotations
 
+import itertools
 import os
-import pickle
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from flax import nnx
 
-from voxax.errors import FileFormatError, InputError, import_extra
+from voxax.errors import InputError, listed
+from voxax.interop.checkpoint_file import as_numpy, read_checkpoint
 from voxax.interop.peer import Form, LayerWeights, Peer, Role, find_layers
 
 StateDict = Mapping[str, Any] | str | os.PathLike[str]
@@ -25,68 +21,9 @@ StateDict = Mapping[str, Any] | str | os.PathLike[str]
 Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
 """The peer's name by the path of a layer; None where both are the same."""
 
-# Counters, which no layer here has.
-_IGNORED = ("num_batches_tracked", "max_num_voxels_during_training")
-
-
-def as_numpy(name: str, value: Any) -> np.ndarray:
-    """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
-
-    Raises:
-      InputError: not numbers; names the tensor.
-    """
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # PyTorch gives NumPy none; float32 holds each
-            return value.float().numpy().astype(ml_dtypes.bfloat16)
-        value = value.numpy()
-    array = np.asarray(value)
-    if array.dtype == object or array.dtype.kind in "US":
-        raise InputError(f"{name!r} of the state dict is {type(value).__name__}, not a tensor")
-    return array
-
-
-def read_checkpoint(path: str | os.PathLike[str], key: str | None = None) -> dict[str, np.ndarray]:
-    """Return the state dict in a file that ``torch.save`` wrote, as NumPy arrays.
-
-    Loaded with ``weights_only=True``: a file that would run code is refused.
-
-    Args:
-      path: the file.
-      key: where the file holds more than a state dict, the entry that is one, such as
-        ``"state_dict"`` or ``"model_state"``.
-
-    Raises:
-      MissingExtraError: PyTorch is not installed.
-      FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
-    """
-    torch: Any = import_extra("reading PyTorch checkpoints", "torch", "torch")
-    name = os.fspath(path)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise FileFormatError(
-            f"{name} is no PyTorch file of tensors alone ({str(error).splitlines()[0]}): save "
-            "model.state_dict(), and pass that file"
-        ) from error
-    if key is not None:
-        if not isinstance(content, Mapping) or key not in content:
-            raise FileFormatError(f"{name} has no entry {key!r}; it has {_entries(content)}")
-        content = content[key]
-    if not isinstance(content, Mapping) or not all(map(torch.is_tensor, content.values())):
-        raise FileFormatError(
-            f"{name} is no state dict{'' if key is None else f' at {key!r}'}, it has "
-            f"{_entries(content)}: read_checkpoint(path, key=...) takes the entry that is one"
-        )
-    return {tensor: as_numpy(tensor, value) for tensor, value in content.items()}
-
-
-def _entries(content: object) -> str:
-    if not isinstance(content, Mapping):
-        return type(content).__name__
-    return ", ".join(f"{name!r} ({type(value).__name__})" for name, value in content.items())
+# Counters, which no layer here has: PyTorch's, of batch norms and averaged models; spconv's;
+# OpenPCDet's.
+COUNTERS = ("num_batches_tracked", "n_averaged", "max_num_voxels_during_training", "global_step")
 
 
 def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -98,7 +35,7 @@ def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
     groups: dict[str, dict[str, str]] = {}
     for tensor in tensors:
         prefix, _, member = tensor.rpartition(".")
-        if member not in _IGNORED:
+        if member not in COUNTERS:
             groups.setdefault(prefix, {})[member] = tensor
     return groups
 
@@ -121,12 +58,12 @@ def peer_names(
         if unused := sorted(set(names) - used):
             raise InputError(
                 f"names has {unused[0]!r}, which is no layer of the model and contains none; "
-                f"known layers: {_listed([layer.path for layer in layers])}"
+                f"known layers: {listed([layer.path for layer in layers])}"
             )
     if len(set(result)) != len(result):
         twice = next(name for i, name in enumerate(result) if name in result[:i])
         paths = [layer.path for layer, name in zip(layers, result, strict=True) if name == twice]
-        raise InputError(f"layers {_listed(paths)} are all named {twice!r}: each needs its own")
+        raise InputError(f"layers {listed(paths)} are all named {twice!r}: each needs its own")
     return result
 
 
@@ -147,7 +84,7 @@ def bind(
         prefixes = [_prefix(*pair, groups, peer) for pair in zip(layers, wanted, strict=True)]
     if left := [prefix for prefix in groups if prefix not in set(prefixes)]:
         raise InputError(
-            f"no layer of the model takes {_listed(left)} of the {peer.name} state dict: give "
+            f"no layer of the model takes {listed(left)} of the {peer.name} state dict: give "
             "names= for the layers that should, or remove them from the dict"
         )
     return prefixes
@@ -172,7 +109,7 @@ def _prefix(
             return prefix
     raise InputError(
         f"layer {layer} has no tensors {name}.* in the {peer.name} state dict, which has "
-        f'{_listed(groups)}: give names={{"{layer.path}": ...}}, or names="order" where both '
+        f'{listed(groups)}: give names={{"{layer.path}": ...}}, or names="order" where both '
         "define their layers in the same order"
     )
 
@@ -189,16 +126,10 @@ def _in_order(
     if len(layers) != len(groups):
         raise InputError(
             f"the model has {len(layers)} layers, the {peer.name} state dict {len(groups)}: with "
-            f'names="order" they must be as many. Model: {_listed([x.path for x in layers], 60)}. '
-            f"State dict: {_listed(groups, 60)}"
+            f'names="order" they must be as many. Model: {listed([x.path for x in layers], 60)}. '
+            f"State dict: {listed(groups, 60)}"
         )
     return list(groups)
-
-
-def _listed(items: Iterable[str], most: int = 6) -> str:
-    shown = [repr(item) for item in items]
-    more = f", and {len(shown) - most} more" if len(shown) > most else ""
-    return ", ".join(shown[:most]) + more
 
 
 def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
@@ -213,6 +144,11 @@ def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> 
         for role, form in _choose(layer, prefix, groups[prefix], state_dict, peer).items():
             name = groups[prefix][form.member]
             tensor = as_numpy(name, state_dict[name])
+            if not jnp.issubdtype(tensor.dtype, jnp.floating):
+                raise InputError(
+                    f"{name!r} of the {peer.name} state dict is {tensor.dtype}: weights are real "
+                    "floating-point numbers. Convert it first, or take the file that has them"
+                )
             arrays.append((layer.arrays[role], _on_device(name, form.read(tensor))))
     for variable, array in arrays:
         variable.set_value(array)
@@ -239,6 +175,53 @@ def dump(
         for role, form in _choose(layer, prefix, groups[prefix], like, peer).items():
             written[groups[prefix][form.member]] = _on_host(layer, role, form)
     return {name: written[name] for name in like if name in written}
+
+
+def check_names(
+    state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
+) -> None:
+    """Compare all names and shapes of a state dict with those that ``model`` takes.
+
+    Raises:
+      InputError: lists the tensors that are missing, those that no layer takes, and those of
+        another shape.
+    """
+    layers = _layers_of(model, peer)
+    given = {name: np.shape(value) for name, value in state_dict.items()}
+    taken: set[str] = set()
+    missing, misshapen = [], []
+    for layer, name in zip(layers, peer_names(layers, names), strict=True):
+        prefixes = [name, *(f"{name}.{wrapper}" for wrapper in peer.wrappers.values())]
+        for forms in peer.forms(layer).values():
+            shapes: dict[str, list[tuple[int, ...]]] = {}
+            for prefix, form in itertools.product(prefixes, forms):
+                shapes.setdefault(f"{prefix}.{form.member}", []).append(form.shape)
+            found = next((tensor for tensor in shapes if tensor in given), None)
+            if found is None:
+                missing.append(next(iter(shapes)))
+                continue
+            taken.add(found)
+            if given[found] not in shapes[found]:
+                known = " or ".join(map(str, map(list, shapes[found][:2])))
+                misshapen.append(f"{found} is {list(given[found])} and not {known}")
+    unexpected = [
+        name for name in given if name not in taken and name.rpartition(".")[2] not in COUNTERS
+    ]
+    if missing or unexpected or misshapen:
+        parts = [
+            f"{len(found)} {what}: {listed(found)}"
+            for what, found in (
+                ("missing", missing),
+                ("unexpected", unexpected),
+                ("of another shape", misshapen),
+            )
+            if found
+        ]
+        raise InputError(
+            f"the {peer.name} state dict is not that of this {type(model).__name__}. "
+            f"{'. '.join(parts)}. Build the model with the sizes of the file (in_channels=, "
+            "num_classes=, ...), or take the network that it belongs to"
+        )
 
 
 def _layers_of(model: nnx.Module, peer: Peer) -> list[LayerWeights]:

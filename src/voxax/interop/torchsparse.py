@@ -29,28 +29,28 @@ def from_torchsparse(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a TorchSparse model.
 
     Arguments, result and errors are those of :func:`from_spconv`; a kernel with another reach is an
     error too.
     """
-    return load(state_dict, model, _TorchSparse(axes), names)
+    return load(state_dict, model, TorchSparse(axes), names)
 
 
 def to_torchsparse(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return a TorchSparse state dict with the arrays of ``model``, in NumPy.
 
     Arguments and errors are those of :func:`to_spconv`.
     """
-    return dump(model, _TorchSparse(axes), names, like)
+    return dump(model, TorchSparse(axes), names, like)
 
 
 def torchsparse_offsets(
@@ -85,7 +85,9 @@ def _counted(ranges: Sequence[Sequence[int]]) -> peer.Offsets:
     return peer.first_axis_fastest(ranges)
 
 
-class _TorchSparse(peer.Peer):
+class TorchSparse(peer.Peer):
+    """State dicts of TorchSparse."""
+
     name = "TorchSparse"
     depthwise = False
 

@@ -27,7 +27,7 @@ def from_warpconvnet(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a WarpConvNet model.
 
@@ -42,7 +42,7 @@ def to_warpconvnet(
     model: nnx.Module,
     *,
     names: Names = None,
-    axes: Sequence[int] | None = None,
+    axes: peer.Axes = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return a WarpConvNet state dict with the arrays of ``model``, in NumPy.

@@ -11,6 +11,8 @@ Tasks hold paths only, so that worker processes take them, and scans are in memo
   ``SCENE_vh_clean_2.labels.ply`` the same mesh with an id of NYU's 40 classes for each vertex.
   Source: the data set's documentation (Dai et al., "ScanNet: Richly-annotated 3D Reconstructions
   of Indoor Scenes", CVPR 2017).
+- KITTI and nuScenes with boxes: :mod:`voxax.io.kitti_objects` and :mod:`voxax.io.nuscenes`.
+- Clouds with a class each: :mod:`voxax.io.modelnet`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +30,23 @@ from voxax.io.compressed import GZIP
 from voxax.io.decoding import existing_file
 from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensions
 from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES, to_common_classes
+from voxax.io.kitti_objects import KITTI_CLASSES, image_sets, kitti_frames
+from voxax.io.modelnet import class_names, cloud_split
+from voxax.io.nuscenes import NUSCENES_CLASSES, NuscenesTables
 from voxax.io.ply import read_ply_vertices
 from voxax.io.point_cloud import PointCloud
 
-Task = Callable[[], PointCloud]
+Task = Callable[[], Any]
 
-FORMATS = ("semantic_kitti", "scannet", "files")
+FORMATS = {
+    "semantic_kitti": "segment",
+    "scannet": "segment",
+    "files": "segment",
+    "kitti": "detect",
+    "nuscenes": "detect",
+    "modelnet": "classify",
+}
+"""What a network learns from each layout."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +54,10 @@ class Dataset:
     """Scans to train on and to validate with.
 
     Attributes:
-        train, validation: tasks; what they return has labels 0, 1, ..., and -1 where unknown.
-        class_names: of these labels.
+        train, validation: tasks. They return a :class:`voxax.io.PointCloud` with labels 0, 1, ...,
+            and -1 where unknown; of layouts with boxes a
+            :class:`voxax.io.annotated.AnnotatedScan`.
+        class_names: of these labels, or of the boxes that are learned.
     """
 
     train: tuple[Task, ...]
@@ -59,13 +75,15 @@ def dataset(
     columns: int | tuple[str, ...] | None = None,
     label_field: str | None = None,
 ) -> Dataset:
-    """Find the scans of a folder; only names are read.
+    """Find the scans of a folder; of most layouts only names are read.
 
     Args:
         kind: of ``FORMATS``.
-        folder: that holds ``sequences`` (SemanticKITTI) or ``scans`` (ScanNet), or the files.
-        train, validation: names of sequences, names of scenes, or patterns of files relative to
-            `folder`, such as ``train/*.npz``. None takes SemanticKITTI's own split.
+        folder: that holds ``sequences`` (SemanticKITTI), ``scans`` (ScanNet), ``training`` (KITTI),
+            ``v1.0-*`` (nuScenes), the classes (ModelNet), or the files.
+        train, validation: names of sequences, scenes, frames or clouds; or patterns of files
+            relative to `folder`, such as ``train/*.npz``. None takes the split that comes with
+            SemanticKITTI, KITTI (``ImageSets/train.txt``, ``val.txt``) and ModelNet.
         classes: for ``files``, the names of the ids that count, in the network's order; other
             ids are unknown.
         columns, label_field: for ``files``; see :func:`voxax.io.read`.
@@ -73,15 +91,18 @@ def dataset(
     Raises:
         InputError: an unknown kind, a split or classes that are missing or not the layout's, or
             a scan in both splits.
-        FileFormatError: the folder, or something in it, is missing.
+        FileFormatError: the folder, or something in it, is missing or broken.
     """
     if kind not in FORMATS:
         raise InputError(f"format {kind!r} is unknown: give {', '.join(FORMATS)}")
     if not folder.is_dir():
         raise FileFormatError(f"no folder {folder}: it should hold the scans")
-    if kind == "semantic_kitti":
-        train = TRAIN if train is None else train
-        validation = VALIDATION if validation is None else validation
+    if kind != "files" and (columns is not None or label_field is not None):
+        raise InputError(f"columns and label_field are for format 'files': {kind} fixes them")
+    if kind != "files" and classes is not None:
+        raise InputError(f"classes is for format 'files': those of {kind} are fixed")
+    train = _own_split(kind, folder, 0) if train is None else train
+    validation = _own_split(kind, folder, 1) if validation is None else validation
     if not train or not validation:
         which = "train" if not train else "validation"
         raise InputError(f"{which} is empty: name the scans of {folder} that are for it")
@@ -94,14 +115,18 @@ def dataset(
             )
         given = {"ids": tuple(classes), "columns": columns, "label_field": label_field}
         find, names = partial(labeled_files, **given), tuple(classes.values())
-    elif columns is not None or label_field is not None:
-        raise InputError(f"columns and label_field are for format 'files': {kind} fixes them")
-    elif classes is not None:
-        raise InputError(f"classes is for format 'files': those of {kind} are fixed")
     elif kind == "semantic_kitti":
         find, names = semantic_kitti_scans, SEMANTIC_KITTI_CLASS_NAMES
-    else:
+    elif kind == "scannet":
         find, names = scannet_scenes, SCANNET_CLASS_NAMES
+    elif kind == "kitti":
+        find, names = kitti_frames, KITTI_CLASSES
+    elif kind == "nuscenes":
+        tables, names = NuscenesTables(folder), NUSCENES_CLASSES  # read once for both splits
+        find = lambda _, scenes: tables.samples(scenes)  # noqa: E731
+    else:
+        names = class_names(folder)
+        find = partial(cloud_split, classes=names)
     parts = tuple(find(folder, train)), tuple(find(folder, validation))
     both = set(parts[0]) & set(parts[1])
     if both:
@@ -110,6 +135,20 @@ def dataset(
             "can be in one of them only"
         )
     return Dataset(*parts, names)
+
+
+def _own_split(kind: str, folder: Path, part: int) -> Sequence[str]:
+    """Return the split that comes with a data set, empty where none does.
+
+    Args:
+        kind, folder: as of :func:`dataset`.
+        part: 0 to train on, 1 to validate with.
+    """
+    if kind == "semantic_kitti":
+        return (TRAIN, VALIDATION)[part]
+    if kind == "kitti":
+        return image_sets(folder, ("train", "val")[part])
+    return (("train", "test")[part],) if kind == "modelnet" else ()
 
 
 # Lists, tables, arrays and checkpoints: scans only where a pattern ends in it.

@@ -59,7 +59,7 @@ class Preparation:
     @property
     def num_channels(self) -> int:
         """Number of channels of an example's features."""
-        return len(GEOMETRIC_FEATURES) + sum(map(_width, self.attributes))
+        return len(GEOMETRIC_FEATURES) + sum(map(attribute_width, self.attributes))
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> Example:
         """Voxelize ``cloud``; ``height`` above ground may be given where it is known."""
@@ -71,7 +71,7 @@ class Preparation:
         # Where a point lies inside its voxel, from -1 to 1: detail below the voxel size.
         offset = 2 * np.mod(positions / self.voxel_size, 1.0) - 1
         columns = [np.ones(len(positions)), np.clip(height, -2.0, 20.0) / 4.0, *offset.T]
-        columns += [column for name in self.attributes for column in _columns(cloud, name)]
+        columns += [column for name in self.attributes for column in attribute_columns(cloud, name)]
         features = np.stack(columns, axis=1).astype(np.float32)
         # float32 is exact enough only near zero, and national grids are far from it. Whole
         # voxels are subtracted, so the lattice stays where it was.
@@ -91,12 +91,17 @@ class Preparation:
         return Example(voxels, labels, inverse, cloud.labels)
 
 
-def _width(name: str) -> int:
+def attribute_width(name: str) -> int:
+    """Return how many numbers of a point an attribute has."""
     return WIDE_ATTRIBUTES.get(name, 1)
 
 
-def _columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
-    """Return an attribute as ``float32[N]`` columns."""
+def attribute_columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
+    """Return an attribute as ``float32[N]`` columns; unsigned integers are scaled to 0..1.
+
+    Raises:
+      InputError: the cloud lacks it, or it has another number of columns.
+    """
     where = cloud.source or "the cloud"
     if name not in cloud.attributes:
         raise InputError(
@@ -105,10 +110,10 @@ def _columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
         )
     values = cloud.attributes[name]
     found = values.shape[1] if values.ndim == 2 else 1
-    if found != _width(name):
+    if found != attribute_width(name):
         raise InputError(
             f"attribute {name!r} of {where} has {found} numbers for each point; the network reads "
-            f"{_width(name)}"
+            f"{attribute_width(name)}"
         )
     scale = np.iinfo(values.dtype).max if values.dtype.kind == "u" else 1
     columns = (values.astype(np.float32) / np.float32(scale)).reshape(len(values), found)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
+from voxax.interop.pickled_arrays import PickledArray, numpy_globals
 from voxax.io.compressed import check_unpacked
 from voxax.io.decoding import reading
 from voxax.io.items import POINTS, cloud_from_items
@@ -39,7 +40,7 @@ def read_torch(path: Path, options: ReadOptions) -> PointCloud:
             with zipfile.ZipFile(path) as archive:
                 check_unpacked(path, sum(member.file_size for member in archive.infolist()))
         try:
-            with torch.serialization.safe_globals(_numpy_globals()):
+            with torch.serialization.safe_globals(numpy_globals()):
                 content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             other = re.search(r"GLOBAL (\S+)", str(error))
@@ -59,53 +60,6 @@ def read_torch(path: Path, options: ReadOptions) -> PointCloud:
             if (array := _array(torch, value, path)) is not None
         }
         return cloud_from_items(arrays, str(path), options)
-
-
-class _Dtype:
-    """Stands for ``numpy.dtype`` in a pickle; the real one could be changed for the process."""
-
-    def __init__(self, kind: str, *_: Any) -> None:
-        self.dtype = np.dtype(kind)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        if state[1] in (">", "<"):
-            self.dtype = self.dtype.newbyteorder(state[1])
-
-
-class _Array:
-    """Stands for ``numpy.ndarray`` in a pickle: its state is checked before memory is taken."""
-
-    values: np.ndarray | None = None
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, fortran, data = state
-        if kind.dtype.kind in "biuf":
-            flat = np.frombuffer(data, kind.dtype)
-            self.values = flat.reshape(shape, order="F" if fortran else "C")
-
-
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
-def _scalar(kind: _Dtype, data: bytes) -> Any:
-    return np.frombuffer(data, kind.dtype)[0]
-
-
-def _numpy_globals() -> list[Any]:
-    """Return what takes the place of the names in a pickle of arrays, of NumPy 1 and 2."""
-    functions = {"_reconstruct": _reconstruct, "scalar": _scalar}
-    return [
-        _Array,
-        _Dtype,
-        (_Array, "numpy.ndarray"),
-        (_Dtype, "numpy.dtype"),
-        *(
-            (function, f"numpy.{core}.multiarray.{name}")
-            for core in ("core", "_core")
-            for name, function in functions.items()
-        ),
-    ]
 
 
 def _named(content: Any, options: ReadOptions) -> tuple[dict[str, Any], ReadOptions]:
@@ -132,7 +86,7 @@ def _array(torch: ModuleType, value: Any, path: Path) -> np.ndarray | None:
         check_unpacked(path, value.numel() * value.element_size())
         value = value.detach().resolve_neg()
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-    if isinstance(value, _Array):
+    if isinstance(value, PickledArray):
         return value.values
     if isinstance(value, (list, tuple)):
         value = np.array(value)

@@ -6,28 +6,44 @@ Neural Networks", CVPR 2019.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import jax
 from flax import nnx
+from flax.core import FrozenDict
 
+from voxax.errors import InputError
 from voxax.geometry import Voxels, cat
+from voxax.interop.minkowski import Minkowski
+from voxax.interop.sources import Source, renaming
+from voxax.interop.torchsparse import TorchSparse
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 
 
 class ConvNormAct(nnx.Module):
-    """Convolution without bias, batch normalization, ReLU."""
+    """Convolution, batch normalization, ReLU.
+
+    Args:
+      in_channels, out_channels, kernel_size, stride, transposed: of the convolution.
+      use_bias: of the convolution; batch normalization takes it away again.
+      norm: arguments of :class:`voxax.nn.modules.BatchNorm`, as ``{"epsilon": 1e-3}``.
+      rngs: streams for the initial weights.
+      **options: of the convolution.
+    """
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int = 3,
-        stride: int = 1,
+        kernel_size: int | Sequence[int] = 3,
+        stride: int | Sequence[int] = 1,
         *,
         transposed: bool = False,
+        use_bias: bool = False,
+        norm: Mapping[str, Any] = FrozenDict(),
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
@@ -37,11 +53,11 @@ class ConvNormAct(nnx.Module):
             kernel_size,
             stride,
             transposed=transposed,
-            use_bias=False,
+            use_bias=use_bias,
             rngs=rngs,
             **options,
         )
-        self.norm = BatchNorm(out_channels)
+        self.norm = BatchNorm(out_channels, **norm)
         self.act = ReLU()
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
@@ -49,22 +65,32 @@ class ConvNormAct(nnx.Module):
 
 
 class ResidualBlock(nnx.Module):
-    """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016)."""
+    """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016).
+
+    Arguments as for :class:`ConvNormAct`. Where the channels differ the shortcut is a linear layer
+    and a batch normalization.
+    """
 
     def __init__(
-        self, in_channels: int, out_channels: int, *, rngs: nnx.Rngs, **options: Any
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        use_bias: bool = False,
+        norm: Mapping[str, Any] = FrozenDict(),
+        rngs: nnx.Rngs,
+        **options: Any,
     ) -> None:
-        self.first = ConvNormAct(in_channels, out_channels, rngs=rngs, **options)
-        self.second = SpatiallySparseConv(
-            out_channels, out_channels, 3, use_bias=False, rngs=rngs, **options
-        )
-        self.norm = BatchNorm(out_channels)
+        common = {"use_bias": use_bias, "rngs": rngs, **options}
+        self.first = ConvNormAct(in_channels, out_channels, norm=norm, **common)
+        self.second = SpatiallySparseConv(out_channels, out_channels, 3, **common)
+        self.norm = BatchNorm(out_channels, **norm)
         self.act = ReLU()
         shortcut: list[nnx.Module] = []
         if in_channels != out_channels:
             dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
             linear = Linear(in_channels, out_channels, use_bias=False, rngs=rngs, **dtypes)
-            shortcut = [linear, BatchNorm(out_channels)]
+            shortcut = [linear, BatchNorm(out_channels, **norm)]
         self.shortcut = Sequential(*shortcut)
 
     def __call__(self, voxels: Voxels) -> Voxels:
@@ -72,7 +98,61 @@ class ResidualBlock(nnx.Module):
         return self.act(residual + self.shortcut(voxels))
 
 
-class MinkUNet(nnx.Module):
+class UNet(nnx.Module):
+    """Stem, levels down by stride 2, levels up onto the skips' voxels, head.
+
+    A subclass makes the layers.
+
+    Attributes:
+      stem: a module on the input's voxels.
+      down, down_blocks: a strided convolution to each level, and the blocks that follow it.
+      up, up_blocks: the same on the way back, deepest level first.
+      head: a module on the input's voxels.
+    """
+
+    stem: Callable[[Voxels], Voxels]
+    down: nnx.List
+    down_blocks: nnx.List
+    up: nnx.List
+    up_blocks: nnx.List
+    head: Callable[[Voxels], Voxels]
+
+    def _make_levels(
+        self, down: Iterable[Stage], up: Iterable[Stage], common: dict[str, Any]
+    ) -> None:
+        def level(stage: Stage, **direction: bool) -> tuple[ConvNormAct, nnx.List]:
+            convolution = ConvNormAct(*stage.convolution, 2, 2, **direction, **common)
+            return convolution, nnx.List([ResidualBlock(*c, **common) for c in stage.blocks])
+
+        self.down, self.down_blocks = map(nnx.List, zip(*map(level, down), strict=True))
+        levels = [level(stage, transposed=True) for stage in up]
+        self.up, self.up_blocks = map(nnx.List, zip(*levels, strict=True))
+
+    def _stem(self, voxels: Voxels) -> Voxels:
+        return self.stem(voxels)
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """Return logits ``[capacity, out_channels]`` on the input's voxels."""
+        with jax.named_scope("stem"):
+            voxels = self._stem(voxels)
+        skips = []
+        for level, (down, residual) in enumerate(zip(self.down, self.down_blocks, strict=True)):
+            with jax.named_scope(f"down{level + 1}"):
+                skips.append(voxels)
+                voxels = down(voxels)
+                for block in residual:
+                    voxels = block(voxels)
+        for up, residual in zip(self.up, self.up_blocks, strict=True):
+            with jax.named_scope(f"up{len(skips)}"):
+                skip = skips.pop()
+                voxels = cat([up(voxels, skip), skip])
+                for block in residual:
+                    voxels = block(voxels)
+        with jax.named_scope("head"):
+            return self.head(voxels)
+
+
+class MinkUNet(UNet):
     """Stem, four levels down by stride 2, four levels up onto the skips' voxels, head.
 
     Args:
@@ -82,9 +162,13 @@ class MinkUNet(nnx.Module):
       stem: channels of the stem at width 1.
       width: factor on all channels, rounded to a multiple of 4.
       stem_kernel_size: kernel of the first convolution.
+      stem_depth: convolutions of the stem: 2 as in SPVNAS, 1 as in MinkowskiEngine.
       rngs: None means ``nnx.Rngs(0)``.
       **options: of every convolution: ``ndim``, ``dtype``, ``param_dtype``, ``fwd_algo``,
         ``bwd_algo``, ``precision``.
+
+    Raises:
+      InputError: another number of stages, or another depth of the stem.
     """
 
     def __init__(
@@ -97,6 +181,7 @@ class MinkUNet(nnx.Module):
         stem: int = 32,
         width: float = 1.0,
         stem_kernel_size: int = 3,
+        stem_depth: Literal[1, 2] = 2,
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
@@ -104,38 +189,71 @@ class MinkUNet(nnx.Module):
         common = {"rngs": rngs, **options}
         stages = minkunet_stages(blocks, planes, stem, width)
         self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **common)
-        self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **common)
-
-        def level(stage: Stage, **direction: bool) -> tuple[ConvNormAct, nnx.List]:
-            convolution = ConvNormAct(*stage.convolution, 2, 2, **direction, **common)
-            return convolution, nnx.List([ResidualBlock(*c, **common) for c in stage.blocks])
-
-        down, down_blocks = zip(*map(level, stages.down), strict=True)
-        up, up_blocks = zip(*[level(s, transposed=True) for s in stages.up], strict=True)
-        self.down, self.down_blocks = nnx.List(down), nnx.List(down_blocks)
-        self.up, self.up_blocks = nnx.List(up), nnx.List(up_blocks)
+        if stem_depth not in (1, 2):
+            raise InputError(f"stem_depth={stem_depth} must be 1 or 2")
+        self.stem_second: Callable[[Voxels], Voxels] = Sequential()
+        if stem_depth == 2:
+            self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **common)
+        self._make_levels(stages.down, stages.up, common)
         dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
         self.head = Linear(stages.head, out_channels, rngs=rngs, **dtypes)
 
-    def __call__(self, voxels: Voxels) -> Voxels:
-        """Return logits ``[capacity, out_channels]`` on the input's voxels."""
-        with jax.named_scope("stem"):
-            voxels = self.stem_second(self.stem(voxels))
-        skips = []
-        for level, (down, residual) in enumerate(zip(self.down, self.down_blocks, strict=True)):
-            with jax.named_scope(f"down{level + 1}"):
-                skips.append(voxels)
-                voxels = down(voxels)
-                for block in residual:
-                    voxels = block(voxels)
-        for level, (up, residual) in enumerate(zip(self.up, self.up_blocks, strict=True)):
-            with jax.named_scope(f"up{4 - level}"):
-                skip = skips.pop()
-                voxels = cat([up(voxels, skip), skip])
-                for block in residual:
-                    voxels = block(voxels)
-        with jax.named_scope("head"):
-            return self.head(voxels)
+    def _stem(self, voxels: Voxels) -> Voxels:
+        return self.stem_second(self.stem(voxels))
+
+    def sources(self) -> dict[str, Source]:
+        """Return how SPVNAS, in TorchSparse, or MinkowskiEngine stores it."""
+        if isinstance(self.stem_second, Sequential):
+            return {"minkowski": Source(Minkowski(pointwise="."), _minkowski_names())}
+        return {"spvnas": Source(TorchSparse(pointwise="shortcut"), _spvnas_names())}
+
+
+def _spvnas_names() -> Callable[[str], str]:
+    def block(found: re.Match[str]) -> str:
+        return f"stage{int(found[1]) + 1}.{int(found[2]) + 1}."
+
+    return renaming(
+        (r"^stem_second\.conv$", "stem.3"),
+        (r"^stem_second\.norm$", "stem.4"),
+        (r"^stem\.conv$", "stem.0"),
+        (r"^stem\.norm$", "stem.1"),
+        (r"^down_blocks\.(\d+)\.(\d+)\.", block),
+        (r"^up_blocks\.(\d+)\.", lambda found: f"up{int(found[1]) + 1}.1."),
+        (r"^down\.(\d+)\.", lambda found: f"stage{int(found[1]) + 1}.0."),
+        (r"^up\.(\d+)\.", lambda found: f"up{int(found[1]) + 1}.0."),
+        (r"^(stage\d+\.[1-9]\d*|up\d+\.1\.\d+)\.norm$", r"\1.net.4"),
+        (r"\.first\.", "."),
+        (r"\.second$", ".net.3"),
+        (r"\.conv$", ".net.0"),
+        (r"\.norm$", ".net.1"),
+        (r"\.shortcut\.layers\.", ".downsample."),
+        (r"^head$", "classifier.0"),
+    )
+
+
+def _minkowski_names() -> Callable[[str], str]:
+    def down(found: re.Match[str]) -> str:
+        level = int(found[1])
+        return {"conv": f"conv{level + 1}p{2**level}s2", "norm": f"bn{level + 1}"}[found[2]]
+
+    def up(found: re.Match[str]) -> str:
+        level = int(found[1])
+        return {"conv": f"convtr{level + 4}p{16 >> level}s2", "norm": f"bntr{level + 4}"}[found[2]]
+
+    return renaming(
+        (r"^stem\.conv$", "conv0p1s1"),
+        (r"^stem\.norm$", "bn0"),
+        (r"^down\.(\d+)\.(conv|norm)$", down),
+        (r"^up\.(\d+)\.(conv|norm)$", up),
+        (r"\.first\.conv$", ".conv1"),
+        (r"\.first\.norm$", ".norm1"),
+        (r"\.second$", ".conv2"),
+        (r"^(down|up)_blocks\.(\d+)\.(\d+)\.norm$", r"\1_blocks.\2.\3.norm2"),
+        (r"\.shortcut\.layers\.", ".downsample."),
+        (r"^down_blocks\.(\d+)\.", lambda found: f"block{int(found[1]) + 1}."),
+        (r"^up_blocks\.(\d+)\.", lambda found: f"block{int(found[1]) + 5}."),
+        (r"^head$", "final"),
+    )
 
 
 def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:

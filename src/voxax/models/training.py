@@ -1,7 +1,8 @@
-"""Training a voxel classifier: one jitted step over static shapes."""
+"""Training: one jitted step over static shapes, for any objective, and for classes of voxels."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -121,33 +122,18 @@ def _narrow(ignore_label: int | None) -> int:
     return -1 if ignore_label is None else max(min(ignore_label, 2**31 - 1), -1)
 
 
-class Trainer:
-    """A module, its optimizer state, and the jitted steps on them.
+class StepTrainer(abc.ABC):
+    """A module, its optimizer state, and the jitted steps on them, for any objective.
 
     The module is kept split (parameters, other state): ``nnx.split`` and ``merge`` inside
     one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
 
     Args:
-      model: a module from Voxels to Voxels of logits.
+      model: a module of Voxels.
       optimizer: an optax transformation.
-      class_weights: ``float[classes]`` or None.
-      axis_name: the mapped axis over which loss and lost rows are added up, for programs that
-        run on several devices; see :class:`voxax.parallel.DataParallelTrainer`.
-      ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
-
-    Attributes:
-      outside: ``int32[]``, rows of the last step whose label no class has. They did not count.
     """
 
-    def __init__(
-        self,
-        model: nnx.Module,
-        optimizer: optax.GradientTransformation,
-        class_weights: np.ndarray | None = None,
-        *,
-        axis_name: str | tuple[str, ...] | None = None,
-        ignore_label: int | None = None,
-    ) -> None:
+    def __init__(self, model: nnx.Module, optimizer: optax.GradientTransformation) -> None:
         model.train()
         self._train_graph, self.params, self.state = nnx.split(model, nnx.Param, ...)
         model.eval()
@@ -156,27 +142,14 @@ class Trainer:
         self.optimizer_state = optimizer.init(self.params)
         self.steps = 0
         self.programs = 0
-        self.ignore_label, self.outside = ignore_label, jnp.zeros((), jnp.int32)
-        self._classes = 0  # known once a step was traced
-        weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
 
-        def everywhere(numbers: Any) -> Any:
-            return numbers if axis_name is None else jax.lax.psum(numbers, axis_name)
-
-        def train(params: Any, state: Any, opt: Any, voxels: Voxels, labels: jax.Array) -> Any:
+        def train(params: Any, state: Any, opt: Any, voxels: Voxels, labels: Any) -> Any:
             self.programs += 1  # runs while tracing: once per compiled program
 
-            def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, jax.Array, Any]]:
+            def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, Any, Any]]:
                 module = nnx.merge(self._train_graph, params, state, copy=True)
-                out = module(voxels)
-                self._classes = out.num_channels
+                loss, prediction, counts = self._objective(module, voxels, labels)
                 new_state = nnx.split(module, nnx.Param, ...)[2]
-                loss = masked_cross_entropy(
-                    out.features, labels, weights, axis_name, ignore_label=ignore_label
-                )
-                outside = count_outside(labels, out.num_channels, ignore_label)
-                counts = everywhere(out.num_dropped), everywhere(outside)
-                prediction = jnp.argmax(out.features, axis=-1).astype(jnp.int32)
                 return loss, (new_state, prediction, counts)
 
             (loss, (new_state, prediction, counts)), grads = jax.value_and_grad(
@@ -190,12 +163,32 @@ class Trainer:
 
         def evaluate(params: Any, state: Any, voxels: Voxels) -> Any:
             self.programs += 1
-            out = nnx.merge(self._eval_graph, params, state, copy=True)(voxels)
-            drops = out.geometry.drops
-            return out.features, drops if axis_name is None else drops.summed_over(axis_name)
+            return self._evaluation(nnx.merge(self._eval_graph, params, state, copy=True), voxels)
 
         self._train = self._jit(train, 3, (False, False, False, False, True, False))
         self._evaluate = self._jit(evaluate, 2, (True, False))
+
+    @abc.abstractmethod
+    def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
+        """Return ``(loss, prediction, counts)``, traced; ``counts`` are of all shards.
+
+        Args:
+          module: in training mode; its other state may change.
+          voxels: the input.
+          labels: what :meth:`step` was given.
+        """
+
+    @abc.abstractmethod
+    def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
+        """Return ``(output, rows lost by level)`` of a module in evaluation mode, traced."""
+
+    @abc.abstractmethod
+    def _counted(self, counts: Any) -> jax.Array:
+        """Keep what :meth:`_objective` counted, and return how many rows were dropped."""
+
+    def _check(self, labels: Any) -> None:
+        """Raise :class:`voxax.InputError` for labels that a step must not take."""
+        del labels
 
     def _jit(self, program: Callable[..., Any], kept: int, by_shard: tuple[bool, ...]) -> Any:
         """Compile ``program``; its first ``kept`` arguments are the state of the trainer.
@@ -205,40 +198,37 @@ class Trainer:
         del kept, by_shard
         return jax.jit(program)
 
-    def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Make one update; return ``(loss, predicted classes [capacity], rows dropped)``.
+    def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
+        """Make one update; return ``(loss, prediction, rows dropped)``.
 
         Raises:
-          InputError: labels on the host that no class has, before anything changes. Those on a
-            device are left out, and counted in ``outside``.
+          InputError: labels that a step must not take, before anything changes.
         """
         kept = self.params, self.state, self.optimizer_state
         results = self._train(*kept, *self._placed((voxels, labels)))
-        if isinstance(labels, np.ndarray):
-            check_labels(labels, self._classes, self.ignore_label)
+        self._check(labels)
         self.params, self.state, self.optimizer_state, loss, prediction, counts = results
         self.steps += 1
-        dropped, self.outside = counts
-        return loss, prediction, dropped
+        return loss, prediction, self._counted(counts)
 
     def _placed(self, arguments: Any) -> Any:
         """Return the arguments of a program where its devices read them."""
         return arguments
 
-    def logits(self, voxels: Voxels) -> np.ndarray:
-        """Return ``float32[capacity, classes]`` in evaluation mode, on the host.
+    def evaluate(self, voxels: Voxels) -> Any:
+        """Return the module's output in evaluation mode.
 
         Raises:
           CapacityError: rows were lost at some level.
         """
-        features, drops = self._evaluate(self.params, self.state, self._placed(voxels))
+        output, drops = self._evaluate(self.params, self.state, self._placed(voxels))
         if lost := {level: n for level, n in drops.items() if n}:
             levels = "; ".join(f"level of stride {k}: {n} rows lost" for k, n in lost.items())
             raise CapacityError(
-                f"capacity overflow on the way to the logits: {levels}. Give a larger capacity=, "
+                f"capacity overflow on the way to the output: {levels}. Give a larger capacity=, "
                 "or a plan that is fitted to samples as large as this one"
             )
-        return np.asarray(features)
+        return output
 
     def compile(self, voxels: Voxels, labels: Any) -> None:
         """Compile the training step for the shapes of ``voxels``, without making a step."""
@@ -266,3 +256,75 @@ class Trainer:
         leaves = [jnp.asarray(leaf) for leaf in tree["optimizer"]]
         self.optimizer_state = jax.tree.unflatten(structure, leaves)
         self.steps = int(tree["steps"])
+
+
+class Trainer(StepTrainer):
+    """Training of a network that gives each voxel a class.
+
+    Args:
+      model: a module from Voxels to Voxels of logits.
+      optimizer: an optax transformation.
+      class_weights: ``float[classes]`` or None.
+      axis_name: the mapped axis over which loss and lost rows are added up, for programs that
+        run on several devices; see :class:`voxax.parallel.DataParallelTrainer`.
+      ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
+
+    Attributes:
+      outside: ``int32[]``, rows of the last step whose label no class has. They did not count.
+    """
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: optax.GradientTransformation,
+        class_weights: np.ndarray | None = None,
+        *,
+        axis_name: str | tuple[str, ...] | None = None,
+        ignore_label: int | None = None,
+    ) -> None:
+        self.ignore_label, self.outside = ignore_label, jnp.zeros((), jnp.int32)
+        self._axis_name = axis_name
+        self._classes = 0  # known once a step was traced
+        weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
+        self._class_weights = weights
+        super().__init__(model, optimizer)
+
+    def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
+        out, axis_name, ignored = module(voxels), self._axis_name, self.ignore_label
+        self._classes = out.num_channels
+        weights = self._class_weights
+        loss = masked_cross_entropy(out.features, labels, weights, axis_name, ignore_label=ignored)
+        counts = out.num_dropped, count_outside(labels, out.num_channels, ignored)
+        if axis_name is not None:
+            counts = jax.lax.psum(counts, axis_name)
+        return loss, jnp.argmax(out.features, axis=-1).astype(jnp.int32), counts
+
+    def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
+        out, axis_name = module(voxels), self._axis_name
+        drops = out.geometry.drops
+        return out.features, drops if axis_name is None else drops.summed_over(axis_name)
+
+    def _counted(self, counts: Any) -> jax.Array:
+        dropped, self.outside = counts
+        return dropped
+
+    def _check(self, labels: Any) -> None:
+        if isinstance(labels, np.ndarray):
+            check_labels(labels, self._classes, self.ignore_label)
+
+    def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
+        """Make one update; return ``(loss, predicted classes [capacity], rows dropped)``.
+
+        Raises:
+          InputError: labels on the host that no class has, before anything changes. Those on a
+            device are left out, and counted in ``outside``.
+        """
+        return super().step(voxels, labels)
+
+    def logits(self, voxels: Voxels) -> np.ndarray:
+        """Return ``float32[capacity, classes]`` in evaluation mode, on the host.
+
+        Raises:
+          CapacityError: rows were lost at some level.
+        """
+        return np.asarray(self.evaluate(voxels))

@@ -5,8 +5,10 @@ the functions that draw; both come with ``pip install "voxax[plot]"``, and viser
 ``Viewer``, with ``pip install "voxax[view]"``.
 """
 
+from voxax.plot.box_figure import detection_png as detection_png
 from voxax.plot.coloring import Coloring as Coloring
 from voxax.plot.figure import segmentation_png as segmentation_png
+from voxax.plot.page import detection_html as detection_html
 from voxax.plot.page import segmentation_html as segmentation_html
 from voxax.plot.palette import CORRECT as CORRECT
 from voxax.plot.palette import IGNORED as IGNORED

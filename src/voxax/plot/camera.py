@@ -41,6 +41,7 @@ class Scene:
         clipped: points of the cloud outside the drawn box.
         to_cloud: [3, 3] float64, rows are the scene's axes in the cloud's.
         base: height of the box's lower face, meters, in the cloud's up axis.
+        center: [3] float64, the middle of the drawn box in the scene's axes, before centering.
     """
 
     points: np.ndarray
@@ -53,6 +54,11 @@ class Scene:
     clipped: int
     to_cloud: np.ndarray
     base: float
+    center: np.ndarray
+
+    def place(self, positions: np.ndarray) -> np.ndarray:
+        """[..., 3] float64 positions of the cloud in the axes of `points`."""
+        return positions @ self.to_cloud.T - self.center
 
 
 def compose(
@@ -96,6 +102,7 @@ def compose(
         clipped=clipped,
         to_cloud=axes,
         base=float(low[2]),
+        center=(low + high) / 2,
     )
 
 

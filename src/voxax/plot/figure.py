@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -85,8 +86,8 @@ def segmentation_png(
     columns = _columns(cloud, scene, colors)
     column_width = (WIDTH - 2 * MARGIN - (len(columns) - 1) * GAP) // len(columns)
     tallest = 0.95 if len(columns) == 3 else 0.66
-    views = [_fit(*from_above(scene), column_width, tallest, False)]
-    views.append(_fit(*in_perspective(scene), column_width, tallest, True))
+    views = [fit_view(*from_above(scene), column_width, tallest, False)]
+    views.append(fit_view(*in_perspective(scene), column_width, tallest, True))
 
     entries = _class_entries(cloud, colors, iou)
     header = [line for line in (subtitle, _facts(cloud, scene, roof)) if line]
@@ -125,19 +126,27 @@ def segmentation_png(
 
 
 @dataclass(frozen=True)
-class _View:
+class View:
     """A rastered view: its pixels per meter and its size on the sheet."""
 
     raster: Raster | None
     scale: float
     height: int
+    width: int
+    center: np.ndarray
+
+    def pixels(self, plane: np.ndarray) -> np.ndarray:
+        """[..., 2] pixels from the panel's upper left corner, of [..., 2] places in the plane."""
+        away = (plane - self.center) * self.scale
+        return np.stack([self.width / 2 + away[..., 0], self.height / 2 - away[..., 1]], axis=-1)
 
 
-def _fit(
+def fit_view(
     plane: np.ndarray, depth: np.ndarray, width: int, tallest: float, perspective: bool
-) -> _View:
+) -> View:
+    """Choose center, scale and height of a panel `width` pixels wide, and raster the points."""
     if len(plane) == 0:
-        return _View(None, 1.0, int(0.5 * width))
+        return View(None, 1.0, int(0.5 * width), width, np.zeros(2))
     low, high = plane.min(axis=0), plane.max(axis=0)
     if perspective and len(plane) > 1000:
         # Strays may leave the perspective picture if that brings the others clearly nearer.
@@ -154,7 +163,7 @@ def _fit(
         scale = width / 2.0  # a single place: two meters across
     center = (low + high) / 2 + np.array([0.0, (above - below) / 2 / scale])
     raster = rasterize(plane, depth, width, height, center, scale, perspective=perspective)
-    return _View(raster, scale, height)
+    return View(raster, scale, height, width, center)
 
 
 def _columns(
@@ -225,13 +234,21 @@ def _facts(cloud: lab.Labelled, scene: Scene, roof: np.ndarray) -> str:
     return " · ".join(facts)
 
 
+Place = tuple[float, float]
+Panel = tuple[float, float, float, float]  # left, top, width, height, in pixels
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A legend entry: ``"#rrggbb"``, a name, and a number or another short note."""
+    """A legend entry: ``"#rrggbb"``, a name, and a number or another short note.
+
+    ``line`` is matplotlib's style of a line; without it the entry has a dot.
+    """
 
     color: str
     name: str
     note: str
+    line: str = ""
 
 
 class Sheet:
@@ -317,6 +334,37 @@ class Sheet:
         self._text(x + 30, y + 5, right, size=12.5, color=FADED, halo=True)
         self._text(x - 6, y - 20, away, size=12.5, color=FADED, ha="right", halo=True)
 
+    def lines(self, lines: np.ndarray, color: str, style: str, width: float, panel: Panel) -> None:
+        """Draw [M, 2, 2] lines on a panel; what leaves it is cut off."""
+        collection = require("matplotlib.collections").LineCollection(
+            lines, colors=color, linestyles=style, linewidths=width * 72 / DPI, zorder=2
+        )
+        self._axes.add_collection(collection, autolim=False)
+        collection.set_clip_path(self._clip(panel))
+
+    def labels(self, texts: Sequence[tuple[float, Place, str, str]], panel: Panel) -> None:
+        """Write (rank, place, text, color) on a panel, without those that cover one of lower rank.
+
+        A place is the left end of a line of text, in pixels.
+        """
+        x, y, width, height = panel
+        taken = np.zeros((0, 4))
+        for _, (left, line), text, color in sorted(texts):
+            wide = self._text_width(text, size=13, weight="bold")
+            own = np.array([left - 2, line - 13, left + wide + 2, line + 3])
+            free = (own[0] > taken[:, 2]) | (own[2] < taken[:, 0])
+            free |= (own[1] > taken[:, 3]) | (own[3] < taken[:, 1])
+            inside = x < own[0] and own[2] < x + width and y < own[1] and own[3] < y + height
+            if inside and free.all():
+                taken = np.concatenate([taken, own[None]])
+                self._text(left, line, text, size=13, color=color, weight="bold", halo=True)
+
+    def _clip(self, panel: Panel) -> Any:
+        x, y, width, height = panel
+        patch = require("matplotlib.patches").Rectangle((x, y), width, height)
+        patch.set_transform(self._axes.transData)
+        return patch
+
     def legend_height(self, entries: list[Entry]) -> int:
         """Pixels that :meth:`legend` takes."""
         return LEGEND_LINE * -(-len(entries) // self._legend_columns(entries)[0])
@@ -327,8 +375,11 @@ class Sheet:
         for i, entry in enumerate(entries):
             x = self._margin + (i % count) * pitch
             line = y + (i // count) * LEGEND_LINE + 20
-            self._axes.scatter([x + 11], [line - 6], s=(20 * 72 / DPI) ** 2, color=entry.color,
-                               edgecolors="#00000030", linewidths=0.6)  # fmt: skip
+            if entry.line:
+                self._axes.plot([x, x + 22], [line - 6] * 2, entry.line, color=entry.color, lw=2.2)
+            else:
+                self._axes.scatter([x + 11], [line - 6], s=(20 * 72 / DPI) ** 2, color=entry.color,
+                                   edgecolors="#00000030", linewidths=0.6)  # fmt: skip
             self._text(x + 30, line, entry.name, size=15.5, color=INK)
             after = x + 30 + self._text_width(entry.name, size=15.5) + 9
             self._text(after, line, entry.note, size=14, color=FADED)

@@ -77,6 +77,16 @@ class Labelled:
         return f"{percent(wrong, judged)} of {judged:,} labelled points wrong"
 
 
+def checked_positions(positions: np.ndarray) -> np.ndarray:
+    """Return positions as an array, or raise :class:`voxax.InputError`: real numbers [N, 3]."""
+    positions = np.asarray(positions)
+    if positions.ndim != 2 or positions.shape[1] != 3:
+        raise InputError(f"positions must have shape [N, 3], not {list(positions.shape)}.")
+    if positions.dtype.kind not in "fiu":
+        raise InputError(f"positions must be real numbers, not {positions.dtype}.")
+    return positions
+
+
 def labelled(
     positions: np.ndarray,
     prediction: np.ndarray,
@@ -94,11 +104,7 @@ def labelled(
     Raises:
         InputError: a shape or dtype is wrong, lengths differ, or a class has no name.
     """
-    positions = np.asarray(positions)
-    if positions.ndim != 2 or positions.shape[1] != 3:
-        raise InputError(f"positions must have shape [N, 3], not {list(positions.shape)}.")
-    if positions.dtype.kind not in "fiu":
-        raise InputError(f"positions must be real numbers, not {positions.dtype}.")
+    positions = checked_positions(positions)
     if isinstance(class_names, str):
         raise InputError(f"class_names must be a sequence of names, not the one {class_names!r}.")
     names = tuple(str(name) for name in class_names)

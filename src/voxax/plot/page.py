@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from voxax._atomic_file import write_atomically
+from voxax.detection import Objects
 from voxax.errors import import_extra
 from voxax.plot import labels as lab
+from voxax.plot.boxed import EDGES, BoxKind, box_kinds
 from voxax.plot.camera import OVER_WALLS, Scene, compose, direction, sample_rows
 from voxax.plot.palette import IGNORED, class_colors
 
@@ -64,29 +66,79 @@ def segmentation_html(
         MissingExtraError: plotly is not installed.
         OSError: the file cannot be written.
     """
-    plotly = import_extra("drawing", "plot", "plotly.offline")
     cloud = lab.labelled(positions, prediction, truth, class_names)
+    return _write(path, cloud, title or "Segmentation", summary, iou, up, ())
+
+
+def _write(
+    path: str | os.PathLike,
+    cloud: lab.Labelled,
+    title: str,
+    summary: Mapping[str, object] | None,
+    iou: Mapping[str, float | None] | None,
+    up: str,
+    kinds: Sequence[BoxKind],
+) -> Path:
+    plotly = import_extra("drawing", "plot", "plotly.offline")
     scene = compose(cloud.positions, up)
     if cloud.ceiling().any() and up != "-y":
         scene = replace(scene, elevation=OVER_WALLS)
     shown = scene.index[sample_rows(len(scene.index), MOST_POINTS)]
 
-    data = json.dumps(_data(cloud, scene, shown, iou), allow_nan=False, separators=(",", ":"))
+    data = _data(cloud, scene, shown, iou, kinds)
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     parts = {
-        "title": html.escape(title or "Segmentation"),
+        "title": html.escape(title),
         "facts": html.escape(_facts(cloud, scene, len(shown))),
         "summary": _table(summary or {}),
         # "<" could end the script element; JSON may spell it as an escape everywhere.
-        "data": data.replace("<", "\\u003c"),
+        "data": text.replace("<", "\\u003c"),
         "plotly": plotly.get_plotlyjs(),
     }
     # One pass, so that braces in a title or in plotly.js are never taken for a part.
-    text = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], PAGE)
-    return write_atomically(path, text.encode())
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], PAGE)
+    return write_atomically(path, page.encode())
+
+
+def detection_html(
+    path: str | os.PathLike,
+    positions: np.ndarray,
+    found: Objects | None,
+    truth: Objects | None,
+    class_names: Sequence[str],
+    *,
+    title: str = "",
+    summary: Mapping[str, object] | None = None,
+    up: str = "z",
+) -> Path:
+    """Write a page that shows boxes in a scan in 3-D, and return its path.
+
+    Found boxes have a full line in the color of their class, and their score; true ones a dashed
+    black line. Kinds can be hidden, and found boxes of low scores.
+
+    Args:
+        path, positions, title, summary, up: as of :func:`segmentation_html`.
+        found: boxes with names of classes and scores; None for none.
+        truth: boxes with names of classes; None where it is not known.
+        class_names: names of all classes.
+
+    Raises:
+        InputError: positions of another shape, or boxes of a class without a name.
+        MissingExtraError: plotly is not installed.
+        OSError: the file cannot be written.
+    """
+    nothing = np.full(len(lab.checked_positions(positions)), -1)
+    kinds = box_kinds(found, truth, class_names)
+    cloud = lab.labelled(positions, nothing, None, ())
+    return _write(path, cloud, title or "Detection", summary, None, up, kinds)
 
 
 def _data(
-    cloud: lab.Labelled, scene: Scene, shown: np.ndarray, iou: Mapping[str, float | None] | None
+    cloud: lab.Labelled,
+    scene: Scene,
+    shown: np.ndarray,
+    iou: Mapping[str, float | None] | None,
+    kinds: Sequence[BoxKind],
 ) -> dict:
     """Data of the page's script; arrays are base64 of little-endian int16."""
     size = np.abs(scene.to_cloud.T @ scene.size)
@@ -134,6 +186,20 @@ def _data(
         "ignored": IGNORED,
         "hidden": [i for i, name in enumerate(cloud.class_names) if lab.is_ceiling(name)],
         "errorSentence": cloud.error_sentence(),
+        "boxes": [_boxes(kind, origin) for kind in kinds],
+        "edges": EDGES.tolist(),
+    }
+
+
+def _boxes(kind: BoxKind, origin: np.ndarray) -> dict:
+    scores = [round(s, 4) if np.isfinite(s) else None for s in kind.scores.tolist()]
+    return {
+        "name": kind.name,
+        "color": kind.color,
+        "dash": "dash" if kind.is_true else "solid",
+        "corners": (kind.corners - origin).round(3).tolist(),
+        "scores": scores,
+        "labels": list(kind.labels),
     }
 
 
@@ -215,6 +281,8 @@ button[aria-pressed="true"] { color: #fff; background: var(--accent);
 .key input { margin: 0; }
 .key i { width: 13px; height: 13px; border-radius: 50%; border: 1px solid #0003; }
 .key span { overflow-wrap: anywhere; }
+.key i.line { width: 18px; height: 0; border: 0; border-top: 3px solid; border-radius: 0; }
+.key i.dash { border-top-style: dashed; }
 .key small, #note { color: var(--faded); font-variant-numeric: tabular-nums; }
 .both { display: flex; gap: 6px; margin-top: 6px; }
 .both button { padding: 2px 10px; font-size: 12px; }
@@ -237,8 +305,12 @@ input[type="range"] { width: 100%; accent-color: var(--accent); }
 <div class="modes" id="modes"></div>
 <h2 id="legend-title">Classes</h2>
 <div id="legend"></div>
-<div class="both"><button id="all">all</button><button id="none">none</button></div>
+<div class="both" id="both"><button id="all">all</button><button id="none">none</button></div>
 <p id="note"></p>
+<section id="boxes" hidden><h2>Boxes</h2><div id="kinds"></div>
+<h2>Lowest score: <output id="lowest"></output></h2>
+<input id="score" type="range" min="0" max="1" step="0.05" value="0.3" aria-label="Lowest score">
+</section>
 <h2>Size of points</h2>
 <input id="size" type="range" min="1" max="8" step="0.5" aria-label="Size of points">
 <section id="metrics"><h2>Summary</h2>{{summary}}</section>
@@ -285,6 +357,7 @@ for (const name of Object.keys(modes)) {
   mode.keys = mode.keys.filter(key => key.label >= 0 || rows.get(key.label).length);
   mode.rows = rows;
 }
+if (!D.classes.length) delete modes.prediction;  // boxes in a scan without classes
 const hidden = {class: new Set(D.hidden), verdict: new Set()};
 let current = "prediction";
 at("size").value = D.count > 20000 ? 2 : D.count > 2000 ? 3 : 6;
@@ -305,6 +378,56 @@ function traces() {
       hovertemplate: "%{text}<br>%{x:.5~g}, %{y:.5~g}, %{z:.5~g} m<extra></extra>"};
   });
 }
+const hiddenKinds = new Set();
+function boxTraces() {
+  const lowest = +at("score").value;
+  return D.boxes.flatMap((kind, number) => {
+    const rows = kind.scores.flatMap((score, i) => score === null || score >= lowest ? [i] : []);
+    const visible = !hiddenKinds.has(number), line = [[], [], []], text = [];
+    for (const i of rows) for (const [a, b] of D.edges) for (const axis of [0, 1, 2]) {
+      const from = kind.corners[i][a][axis], to = kind.corners[i][b][axis];
+      line[axis].push(from, to, null);
+    }
+    for (const i of rows) text.push(kind.scores[i] === null ? "" : kind.scores[i].toFixed(2));
+    const top = axis => rows.map(i => kind.corners[i].slice(4).reduce(
+      (sum, corner) => sum + corner[axis] / 4, 0) + (axis === 2 ? 0.3 : 0));
+    const told = rows.map(i => plain(kind.name + (kind.scores[i] === null
+      ? " " + kind.labels[i] : ", score " + kind.scores[i].toFixed(2))));
+    const own = {type: "scatter3d", name: plain(kind.name), visible};
+    return [
+      {...own, mode: "lines", x: line[0], y: line[1], z: line[2], hoverinfo: "skip",
+        line: {color: kind.color, width: kind.dash === "dash" ? 3 : 5, dash: kind.dash}},
+      {...own, mode: "markers+text", x: top(0), y: top(1), z: top(2), text,
+        textfont: {color: kind.color, size: 12}, textposition: "top center",
+        marker: {size: 2, color: kind.color}, customdata: told,
+        hovertemplate: "%{customdata}<br>%{x:.5~g}, %{y:.5~g} m<extra></extra>"},
+    ];
+  });
+}
+function boxLegend() {
+  at("boxes").hidden = !D.boxes.length;
+  at("lowest").textContent = (+at("score").value).toFixed(2);
+  const lowest = +at("score").value;
+  at("kinds").replaceChildren(...D.boxes.map((kind, number) => {
+    const row = document.createElement("label");
+    row.className = "key";
+    const box = document.createElement("input");
+    box.type = "checkbox";
+    box.checked = !hiddenKinds.has(number);
+    box.addEventListener("change", () => {
+      hiddenKinds[box.checked ? "delete" : "add"](number);
+      draw();
+    });
+    const line = document.createElement("i");
+    line.className = "line " + kind.dash;
+    line.style.borderTopColor = kind.color;
+    const name = document.createElement("span"), note = document.createElement("small");
+    name.textContent = kind.name;
+    note.textContent = kind.scores.filter(s => s === null || s >= lowest).length;
+    row.append(box, line, name, note);
+    return row;
+  }));
+}
 function axis(name, i) {
   const from = D.origin[i] ? " from " + D.origin[i].toLocaleString("en") : "";
   return {title: {text: name + from + " (m)"}, range: D.range[i], showspikes: false,
@@ -323,7 +446,7 @@ const config = {responsive: true, displaylogo: false, showSendToCloud: false,
   modeBarButtonsToRemove: ["tableRotation"], scrollZoom: true};
 
 function draw() {
-  if (D.count) Plotly.react(at("view"), traces(), layout, config);
+  if (D.count) Plotly.react(at("view"), traces().concat(boxTraces()), layout, config);
 }
 function noteOf(key) {
   if (current !== "error" && typeof key.iou === "number") return "IoU " + key.iou.toFixed(3);
@@ -358,7 +481,7 @@ function legend() {
   for (const button of at("modes").children)
     button.setAttribute("aria-pressed", String(button.dataset.mode === current));
 }
-function show(mode) { current = mode; legend(); draw(); }
+function show(mode) { current = mode; legend(); boxLegend(); draw(); }
 
 for (const [name, mode] of Object.entries(modes)) {
   const button = document.createElement("button");
@@ -373,10 +496,12 @@ for (const [id, change] of [["all", "delete"], ["none", "add"]])
     show(current);
   });
 at("size").addEventListener("input", draw);
+at("score").addEventListener("input", () => { boxLegend(); draw(); });
 at("metrics").hidden = !at("metrics").querySelector("table");
 if (!D.count) { at("message").hidden = false; at("message").textContent = "no points"; }
 // A link may name the coloring: page.html#error
-show(Object.hasOwn(modes, location.hash.slice(1)) ? location.hash.slice(1) : "prediction");
+show(Object.hasOwn(modes, location.hash.slice(1)) ? location.hash.slice(1)
+  : D.classes.length ? "prediction" : "height");
 </script>
 </body>
 </html>

@@ -6,15 +6,17 @@ import contextlib
 import html
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from voxax.errors import InputError, import_extra
+from voxax.plot.boxed import EDGES, BoxKind, dashed
 from voxax.plot.camera import compose, direction, sample_rows
 from voxax.plot.coloring import Coloring
+from voxax.plot.palette import rgb
 
 MOST_POINTS = 1_000_000
 _FIELD_OF_VIEW = 0.8  # radians
@@ -51,6 +53,8 @@ class Viewer:
         up: the cloud's axis that points up: "z", "y" or "-y".
         host: address to listen on; the default is reached from this machine only.
         port: the first one from here on that is free is taken; 0 leaves the choice to the system.
+        boxes: to draw around objects, by kind; true ones with dashes. Each kind can be hidden, and
+            so can found boxes of low scores.
 
     Raises:
         InputError: no points, no finite position, an unknown name or axis.
@@ -67,6 +71,7 @@ class Viewer:
         up: str = "z",
         host: str = "127.0.0.1",
         port: int = 8080,
+        boxes: Sequence[BoxKind] = (),
     ) -> None:
         viser = import_extra("drawing", "view", "viser")
         if chosen not in colorings:
@@ -113,6 +118,17 @@ class Viewer:
             point_shading="flat",
             precision="float32",
         )
+        self._boxes = [_Boxes(server, kind, center, number) for number, kind in enumerate(boxes)]
+        if self._boxes:
+            score = server.gui.add_slider("Lowest score", 0.0, 1.0, 0.05, 0.3)
+
+            def keep(event: Any = None) -> None:
+                del event
+                for own in self._boxes:
+                    own.draw(score.value)
+
+            score.on_update(keep)
+            keep()
         self._choice.on_update(self._chosen)
         self._number.on_update(self._paint)
 
@@ -163,6 +179,46 @@ class Viewer:
             painted = coloring()
         self._cloud.colors = painted.colors[self._shown]
         self._legend.content = _legend(painted)
+
+
+class _Boxes:
+    """One kind of boxes in the scene, with its switch."""
+
+    def __init__(self, server: Any, kind: BoxKind, center: np.ndarray, number: int) -> None:
+        self._server, self._kind, self._center = server, kind, center
+        self._name, self._lowest = f"/boxes/{number}", 0.0
+        words = f"{kind.name}: {len(kind.labels)}"
+        self._switch = server.gui.add_checkbox(words, initial_value=True)
+        self._switch.on_update(lambda event: self.draw(self._lowest))
+        self._handles: list[Any] = []
+
+    def draw(self, lowest: float) -> None:
+        """Draw again, without found boxes of a lower score."""
+        kind, self._lowest = self._kind, lowest
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        shown = np.flatnonzero(~(kind.scores < lowest))
+        if not self._switch.value or not len(shown):
+            return
+        scene, places = self._server.scene, kind.corners[shown] - self._center
+        lines = places[:, EDGES].reshape(-1, 2, 3)
+        lines = dashed(lines) if kind.is_true else lines
+        color = rgb(kind.color)
+        self._handles.append(
+            scene.add_line_segments(
+                f"{self._name}/lines",
+                lines.astype(np.float32),
+                np.broadcast_to(color, lines.shape).copy(),
+                thickness=0.04 if kind.is_true else 0.08,
+            )
+        )
+        for row, corners in zip(shown, places, strict=True):
+            if np.isfinite(kind.scores[row]):
+                top = corners[4:].mean(axis=0)
+                name = f"{self._name}/score{row}"
+                label = scene.add_label(name, f"{kind.scores[row]:.2f}", position=tuple(top))
+                self._handles.append(label)
 
 
 def _silence() -> contextlib.AbstractContextManager:

@@ -184,6 +184,12 @@ def around(dtype):
     return cloud, vx.knn_search(cloud, k=3)
 
 
+def packed(dtype):
+    """Voxels with three channels."""
+    coords = np.array([[0, 0, 0], [0, 1, 2]])
+    return vx.Voxels.from_coords(coords, jnp.ones((2, 3), dtype), reduction="first")
+
+
 def refuse_kernel_points(dtype):
     cloud, near = around(dtype)
     places = F.kernel_point_positions(4, 2).astype(np.float32)
@@ -208,13 +214,25 @@ REFUSED = {
         around(dtype)[0], np.ones((3, 3, 4, 2), np.float32), around(dtype)[1], radius=1.0
     ),
     "kernel_point_conv": refuse_kernel_points,
+    "serialized_attention": lambda dtype: F.serialized_attention(packed(dtype), 1),
+    "window_attention": lambda dtype: F.window_attention(
+        packed(dtype), 1, vx.cubic_windows(packed(dtype), 2)
+    ),
+    "scene_attention": lambda dtype: F.scene_attention(packed(dtype), 1),
+    "cross_attention": lambda dtype: F.cross_attention(
+        packed(dtype), F.Tokens(jnp.ones((1, 3, 6), jnp.float32)), 1
+    ),
+    "rotary_embedding": lambda dtype: F.rotary_embedding(
+        jnp.ones((2, 1, 4), dtype), jnp.ones((2, 2), jnp.float32)
+    ),
 }
 
 # These read no features.
 WITHOUT = {
-    "algorithms", "bucket_capacity", "choose_size", "curve_order", "explain", "kernel_map",
-    "kernel_point_penalty", "kernel_point_positions", "knn_search", "plan", "poly6",
-    "radius_search", "reload_environment", "tune",
+    "algorithms", "bucket_capacity", "choose_size", "cubic_windows", "curve_order", "cut_patches",
+    "cylindrical_windows", "explain", "kernel_map", "kernel_point_penalty",
+    "kernel_point_positions", "knn_search", "plan", "poly6", "radius_search",
+    "reload_environment", "serial_order", "tune",
 }  # fmt: skip
 
 

@@ -40,6 +40,11 @@ def kernel_points(**options):
     return F.kernel_point_conv(cloud, weight, near, places, extent=1.0, **options)
 
 
+def three():
+    """Voxels with three channels."""
+    return make().map(lambda f: jnp.repeat(f[:, :1], 3, axis=1))
+
+
 def deformed(**options):
     offsets = jnp.zeros((1, 3, 3, 9, 2), jnp.float32)
     mask = jnp.ones((1, 3, 3, 9), jnp.float32)
@@ -58,6 +63,13 @@ OPTIONS = {
     "cat join": lambda name: vx.cat([make(), make()], join=name),
     "curve_order curve": lambda name: vx.curve_order(make(), name),
     "sort_by_curve curve": lambda name: sort_by_curve(jnp.asarray(ROWS), name),
+    "cut_patches fill": lambda name: vx.cut_patches(make(), 4, fill=name),
+    "serial_order order": lambda name: F.serial_order(make(), name),
+    "scene_attention precision": lambda name: F.scene_attention(three(), 1, precision=name),
+    "scene_attention implementation": lambda name: F.scene_attention(
+        three(), 1, implementation=name
+    ),
+    "GridPool reduction": lambda name: M.GridPool(2, 2, reduction=name),
     "devoxelize interpolation": lambda name: vx.devoxelize(make(), POINTS, interpolation=name),
     "splat interpolation": lambda name: vx.splat(
         POINTS, np.ones((2, 1), np.float32), make(), interpolation=name

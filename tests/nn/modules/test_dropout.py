@@ -11,7 +11,7 @@ from voxax.nn.functional import dropout
 from voxax.nn.modules.pointwise import Dropout, Sequential
 
 ROWS, CHANNELS, CAPACITY = 400, 8, 512
-MODES = ("feature", "voxel", "channel")
+MODES = ("feature", "voxel", "channel", "scene")
 
 
 def make_voxels(capacity=CAPACITY, dtype=jnp.float32):
@@ -36,10 +36,11 @@ def test_what_falls_out_together(mode):
     scenes = np.split(rows, [ROWS // 4])
     by_voxel = (rows == rows[:, :1]).all()
     by_channel = all((scene == scene[:1]).all() for scene in scenes)
-    assert (by_voxel, by_channel) == (mode == "voxel", mode == "channel")
+    assert by_voxel == (mode in ("voxel", "scene"))
+    assert by_channel == (mode in ("channel", "scene"))
     if mode == "channel":
         assert (scenes[0][0] != scenes[1][0]).any()
-    else:
+    elif mode != "scene":
         assert rows.mean() == pytest.approx(1, abs=0.15)
     assert out.geometry is voxels.geometry
 

@@ -62,4 +62,5 @@ from voxax.io.simulator.street import Terrain as Terrain
 from voxax.io.simulator.street import street_scene as street_scene
 from voxax.io.simulator.sweep import SENSORS as SENSORS
 from voxax.io.simulator.sweep import Sensor as Sensor
+from voxax.io.simulator.sweep import simulate_objects as simulate_objects
 from voxax.io.simulator.sweep import simulate_sweep as simulate_sweep

@@ -71,6 +71,9 @@ class SolidBuilder:
     def __init__(self) -> None:
         self._rows: list[tuple] = []
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def add(
         self,
         shape: int,

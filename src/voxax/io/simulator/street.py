@@ -21,7 +21,8 @@ from voxax.io.simulator.objects import (
     add_wall,
     vehicle_size,
 )
-from voxax.io.simulator.solids import Pose, SolidBuilder, Solids
+from voxax.io.simulator.placed import PlacedObjects
+from voxax.io.simulator.solids import PERSON, POLE, VEHICLE, Pose, SolidBuilder, Solids
 
 # Samples along the part of a ray where it can meet the ground, then halvings of the
 # first gap that has a crossing. A ray that skims 40 m out has such a part of about 13 m,
@@ -180,6 +181,8 @@ class Terrain:
         return cosine / np.sqrt(1.0 + gx * gx + gy * gy)
 
 
+# Objects that stand alone and have boxes; vehicles have them too.
+NOTED = {add_pole: POLE, add_person: PERSON}
 # Half length of the built-up part of each street, meters.
 REACH = 92.0
 # Small objects keep this far from the sensor, and "near" ones come no farther than this.
@@ -217,6 +220,15 @@ class Layout:
         self.terrain = terrain
         self.solids = SolidBuilder()
         self.taken = Occupied()
+        self._objects: list[tuple[int, Pose, int, int]] = []
+
+    def placed(self) -> PlacedObjects:
+        """Return the vehicles, poles and persons so far."""
+        return PlacedObjects.of(self._objects)
+
+    def _note(self, label: int, pose: Pose, first: int) -> None:
+        """Remember an object, whose primitives are those from ``first`` on."""
+        self._objects.append((label, pose, first, len(self.solids)))
 
     def _pose(self, x: float, y: float, yaw: float) -> Pose:
         return Pose(x, y, float(self.terrain.height(x, y)), yaw)
@@ -290,7 +302,10 @@ class Layout:
         """Place an object if its disc is free; return True if it did."""
         if np.hypot(x, y) < CLEAR or not self.taken.is_free(x, y, radius):
             return False
-        add(self.solids, self.rng, self._pose(x, y, yaw))
+        pose, first = self._pose(x, y, yaw), len(self.solids)
+        add(self.solids, self.rng, pose)
+        if add in NOTED:
+            self._note(NOTED[add], pose, first)
         self.taken.add(x, y, radius, radius, yaw)
         return True
 
@@ -310,7 +325,9 @@ class Layout:
         # The sensor's own vehicle needs space too.
         free = all(self.taken.is_free(*d, 0.5 * width) and np.hypot(*d) > 4.5 for d in discs)
         if free and not self._in_crossing(index, x, y, 0.5 * length):
-            add_vehicle(self.solids, rng, self._pose(x, y, yaw), size)
+            pose, first = self._pose(x, y, yaw), len(self.solids)
+            add_vehicle(self.solids, rng, pose, size)
+            self._note(VEHICLE, pose, first)
             self.taken.add(x, y, 0.5 * length, 0.5 * width, yaw)
         return length
 
@@ -402,10 +419,12 @@ class StreetScene:
     Attributes:
       solids: labeled primitives.
       terrain: the ground, or None for none.
+      placed: which primitives are an object of which detectors find boxes; None for no objects.
     """
 
     solids: Solids
     terrain: Terrain | None
+    placed: PlacedObjects | None = None
 
 
 def check_seed(seed: int) -> int:
@@ -482,4 +501,4 @@ def street_scene(seed: int) -> StreetScene:
         layout.drive(i)
     layout.furnish()
     layout.populate()
-    return StreetScene(layout.solids.build(), layout.terrain)
+    return StreetScene(layout.solids.build(), layout.terrain, layout.placed())

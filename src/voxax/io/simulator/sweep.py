@@ -14,9 +14,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from voxax.detection.objects import Objects
 from voxax.errors import InputError
+from voxax.io.annotated import AnnotatedScan
 from voxax.io.point_cloud import PointCloud
-from voxax.io.simulator.solids import GROUND, UNIT_SHAPES, Solids, entry, facing, to_local
+from voxax.io.simulator.placed import PlacedObjects
+from voxax.io.simulator.solids import (
+    CLASS_NAMES,
+    GROUND,
+    UNIT_SHAPES,
+    Solids,
+    entry,
+    facing,
+    to_local,
+)
 from voxax.io.simulator.street import StreetScene, check_seed, street_scene
 
 
@@ -141,6 +152,8 @@ SENSORS: dict[str, Sensor] = {
 }
 
 
+# Fewer points say nothing of where an object ends.
+MIN_POINTS = 5
 # Pairs tested at once: temporaries of this length stay in the processor's cache.
 PAIRS = 1 << 15
 CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
@@ -322,13 +335,22 @@ def simulate_sweep(
     Raises:
       InputError: for an unknown sensor name, or a seed that is not an integer of at least 0.
     """
-    if not isinstance(sensor, Sensor):
-        if sensor not in SENSORS:
-            known = ", ".join(SENSORS)
-            raise InputError(f"unknown sensor {sensor!r}; known sensors: {known}; or pass a Sensor")
-        sensor = SENSORS[sensor]
     seed = check_seed(seed)
-    scene = street_scene(seed) if scene is None else scene
+    sensor = _known_sensor(sensor)
+    return _measure(seed, sensor, street_scene(seed) if scene is None else scene)[0]
+
+
+def _known_sensor(sensor: str | Sensor) -> Sensor:
+    if isinstance(sensor, Sensor):
+        return sensor
+    if sensor not in SENSORS:
+        known = ", ".join(SENSORS)
+        raise InputError(f"unknown sensor {sensor!r}; known sensors: {known}; or pass a Sensor")
+    return SENSORS[sensor]
+
+
+def _measure(seed: int, sensor: Sensor, scene: StreetScene) -> tuple[PointCloud, np.ndarray]:
+    """Return the sweep, and ``int64[N]``: the primitive of each point, -1 for the ground."""
     rng = np.random.default_rng([seed, 1])
     grid = sensor.rays(rng)
     origin = np.array([0.0, 0.0, sensor.height])
@@ -349,7 +371,7 @@ def simulate_sweep(
     # Calibrated sensors undo most, not all, of the effect of the angle.
     intensity = shade * (0.75 + 0.25 * cosine) + rng.normal(0.0, 0.05, len(rays))
     kept = np.flatnonzero(~lost & (measured > 0.0) & (measured <= sensor.max_range))
-    return PointCloud(
+    cloud = PointCloud(
         positions=(origin[:, None] + measured[kept] * direction[:, kept]).T.copy(),
         attributes={
             "intensity": np.clip(intensity[kept], 0.0, 1.0).astype(np.float32),
@@ -358,3 +380,44 @@ def simulate_sweep(
         labels=label[kept],
         source=f"simulated {sensor.name}, seed {seed}",
     )
+    return cloud, solid[rays][kept]
+
+
+def simulate_objects(
+    seed: int,
+    *,
+    sensor: str | Sensor = "lidar32",
+    scene: StreetScene | None = None,
+    min_points: int = MIN_POINTS,
+) -> AnnotatedScan:
+    """Simulate a sweep with the boxes of its vehicles, poles and persons.
+
+    The points are those of :func:`simulate_sweep`. An object is there if at least ``min_points``
+    of them were measured on it: others are hidden by what stands before them, too far away, or
+    between two beams.
+
+    Args:
+      seed: see :func:`simulate_sweep`.
+      sensor: see :func:`simulate_sweep`.
+      scene: see :func:`simulate_sweep`.
+      min_points: points that make an object visible.
+
+    Returns:
+      The scan, whose objects have float64 boxes ``[M, 7]`` and names of ``CLASS_NAMES`` as classes.
+      A box is the smallest in the object's direction that holds it, its ``z`` counts from the
+      ground below the sensor. ``about`` is ``int64[M]``, the points measured on each object.
+
+    Raises:
+      InputError: see :func:`simulate_sweep`; a negative ``min_points``.
+    """
+    if min_points < 0:
+        raise InputError(f"min_points={min_points} must be at least 0")
+    seed, sensor = check_seed(seed), _known_sensor(sensor)
+    scene = street_scene(seed) if scene is None else scene
+    cloud, solid = _measure(seed, sensor, scene)
+    placed = scene.placed or PlacedObjects.of([])
+    owner = placed.owner(scene.solids)[solid[solid >= 0]]
+    counts = np.bincount(owner[owner >= 0], minlength=len(placed))
+    seen = np.flatnonzero(counts >= min_points)
+    names = np.asarray(CLASS_NAMES)[placed.label[seen]]
+    return AnnotatedScan(cloud, Objects(placed.boxes(scene.solids)[seen], names), counts[seen])

@@ -19,6 +19,12 @@ from voxax.nn.dynamic.neighbor_conv import poly6 as poly6
 from voxax.nn.dynamic.selected_stride_conv import choose_size as choose_size
 from voxax.nn.dynamic.selected_stride_conv import selected_stride_conv as selected_stride_conv
 from voxax.nn.dynamic.sparse_dynamic_conv import sparse_dynamic_conv as sparse_dynamic_conv
+from voxax.nn.functional.attention import Tokens as Tokens
+from voxax.nn.functional.attention import cross_attention as cross_attention
+from voxax.nn.functional.attention import scene_attention as scene_attention
+from voxax.nn.functional.attention import serial_order as serial_order
+from voxax.nn.functional.attention import serialized_attention as serialized_attention
+from voxax.nn.functional.attention import window_attention as window_attention
 from voxax.nn.functional.dropout import dropout as dropout
 from voxax.nn.functional.normalization import group_norm as group_norm
 from voxax.nn.functional.normalization import instance_norm as instance_norm
@@ -32,6 +38,7 @@ from voxax.nn.functional.pooling import mean_pool as mean_pool
 from voxax.nn.functional.pooling import min_pool as min_pool
 from voxax.nn.functional.pooling import sum_pool as sum_pool
 from voxax.nn.functional.pooling import unpool as unpool
+from voxax.nn.functional.rotary import rotary_embedding as rotary_embedding
 from voxax.nn.functional.space_to_channel import channel_to_space as channel_to_space
 from voxax.nn.functional.space_to_channel import space_to_channel as space_to_channel
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv as spatially_sparse_conv

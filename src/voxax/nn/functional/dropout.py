@@ -16,7 +16,7 @@ from voxax.geometry.dtypes import fraction_dtype
 from voxax.geometry.halo import split_axis
 from voxax.nn.functional.normalization import clear_padding, scene_index
 
-DropoutMode = Literal["feature", "voxel", "channel"]
+DropoutMode = Literal["feature", "voxel", "channel", "scene"]
 
 Scenes = TypeVar("Scenes", Voxels, Points)
 
@@ -27,14 +27,15 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
 
     The expected value of every feature stays as it is (inverted dropout). The voxels stay too:
     to take voxels away use :func:`voxax.prune`. On shards of a scene each draws numbers of its own,
-    but for ``channel``, which is one draw for the scene.
+    but for ``channel`` and ``scene``, which are one draw for the scene.
 
     Args:
       voxels: Voxels or Points.
       rate: in [0, 1], static.
       key: a ``jax.random`` key.
       mode: what is dropped together: ``feature`` single features, ``voxel`` all channels of a
-        voxel, ``channel`` a channel in all voxels of a scene (Tompson et al. 2015).
+        voxel, ``channel`` a channel in all voxels of a scene (Tompson et al. 2015), ``scene`` all
+        features of a scene (Huang et al. 2016).
 
     Returns:
       The same voxels in the features' dtype, float32 for integers.
@@ -52,7 +53,7 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
     if rate == 1:
         return voxels.replace_features(jnp.zeros(voxels.features.shape, dtype))
     axis = split_axis(voxels)
-    if axis is not None and mode != "channel":
+    if axis is not None and mode not in ("channel", "scene"):
         key = jax.random.fold_in(key, jax.lax.axis_index(axis))
     features = _dropout(
         voxels.features,
@@ -87,8 +88,9 @@ def _dropout(
     rows, channels = features.shape
     # A float32 probability, so that the draws do not depend on whether 64 bits are enabled.
     probability = np.float32(1 - rate)
-    if mode == "channel":
-        by_scene = jax.random.bernoulli(key, probability, (batch_size, channels))
+    if mode in ("channel", "scene"):
+        drawn = (batch_size, channels if mode == "channel" else 1)
+        by_scene = jax.random.bernoulli(key, probability, drawn)
         kept = by_scene.at[scene].get(mode="fill", fill_value=False)
     else:
         shape = (rows, channels) if mode == "feature" else (rows, 1)

@@ -145,7 +145,7 @@ def layer_norm(
     """
     check_affine(voxels.features.shape[1], scale, bias)
     given = voxels.features, voxels.valid, scale, bias
-    features = _row_norm(*given, epsilon=epsilon, centered=True)
+    features = _row_norm(*given, epsilon, True)
     return voxels.replace_features(features)
 
 
@@ -159,7 +159,7 @@ def rms_norm(voxels: Rows, scale: jax.Array | None = None, epsilon: float = 1e-5
     """
     check_affine(voxels.features.shape[1], scale)
     given = voxels.features, voxels.valid, scale, None
-    features = _row_norm(*given, epsilon=epsilon, centered=False)
+    features = _row_norm(*given, epsilon, False)
     return voxels.replace_features(features)
 
 
@@ -173,13 +173,14 @@ def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None 
             )
 
 
+# The backward pass computes the few operations again, and so keeps the features alone.
 @functools.partial(jax.jit, static_argnames=("epsilon", "centered"))
+@functools.partial(jax.checkpoint, static_argnums=(4, 5))
 def _row_norm(
     features: jax.Array,
     valid: jax.Array,
     scale: jax.Array | None,
     bias: jax.Array | None,
-    *,
     epsilon: float,
     centered: bool,
 ) -> jax.Array:

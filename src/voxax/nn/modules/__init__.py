@@ -10,6 +10,16 @@ except ImportError as _error:
     raise MissingExtraError('voxax.nn.modules needs flax: pip install "voxax[nn]"') from _error
 
 from voxax.nn import removed as _removed
+from voxax.nn.modules.attention import MLP as MLP
+from voxax.nn.modules.attention import ConditionalPosition as ConditionalPosition
+from voxax.nn.modules.attention import CrossAttention as CrossAttention
+from voxax.nn.modules.attention import CylinderAttention as CylinderAttention
+from voxax.nn.modules.attention import RelativeTable as RelativeTable
+from voxax.nn.modules.attention import SceneAttention as SceneAttention
+from voxax.nn.modules.attention import SerializedAttention as SerializedAttention
+from voxax.nn.modules.attention import SerialOrders as SerialOrders
+from voxax.nn.modules.attention import WindowAttention as WindowAttention
+from voxax.nn.modules.attention import relative_reach as relative_reach
 from voxax.nn.modules.coordinates import Batch as Batch
 from voxax.nn.modules.coordinates import Cat as Cat
 from voxax.nn.modules.coordinates import Coarsen as Coarsen
@@ -30,6 +40,8 @@ from voxax.nn.modules.dynamic_convs import SparseDynamicConv2d as SparseDynamicC
 from voxax.nn.modules.dynamic_convs import SparseDynamicConv3d as SparseDynamicConv3d
 from voxax.nn.modules.encoder import PillarEncoder as PillarEncoder
 from voxax.nn.modules.encoder import VoxelFeatureEncoder as VoxelFeatureEncoder
+from voxax.nn.modules.grid_pools import GridPool as GridPool
+from voxax.nn.modules.grid_pools import GridUnpool as GridUnpool
 from voxax.nn.modules.norm import BatchNorm as BatchNorm
 from voxax.nn.modules.norm import GroupNorm as GroupNorm
 from voxax.nn.modules.norm import InstanceNorm as InstanceNorm
@@ -40,6 +52,8 @@ from voxax.nn.modules.point_convs import KernelPointConv as KernelPointConv
 from voxax.nn.modules.pointwise import GELU as GELU
 from voxax.nn.modules.pointwise import Activation as Activation
 from voxax.nn.modules.pointwise import Dropout as Dropout
+from voxax.nn.modules.pointwise import DropPath as DropPath
+from voxax.nn.modules.pointwise import LayerScale as LayerScale
 from voxax.nn.modules.pointwise import LeakyReLU as LeakyReLU
 from voxax.nn.modules.pointwise import Linear as Linear
 from voxax.nn.modules.pointwise import ReLU as ReLU

@@ -78,7 +78,8 @@ class BatchNorm(nnx.Module):
         kept = jnp.where(number > 0, self.momentum, 1.0)
         for average, value in ((self.mean, mean), (self.var, var)):
             old = average[...]
-            new = kept * old + (1 - kept) * jax.lax.stop_gradient(value)
+            # A checkpoint in half precision brings averages in it.
+            new = kept * old.astype(value.dtype) + (1 - kept) * jax.lax.stop_gradient(value)
             average[...] = new.astype(old.dtype)
 
 

@@ -25,9 +25,10 @@ class _Named:
     """A function of ``jax.nn`` by name: itself it would be copied and pickled as another object."""
 
     name: str
+    options: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return getattr(jax.nn, self.name)(x)
+        return getattr(jax.nn, self.name)(x, **dict(self.options))
 
 
 class Activation(nnx.Module):
@@ -56,10 +57,14 @@ class ReLU(Activation):
 
 
 class GELU(_Smooth):
-    """Gaussian error linear unit (tanh form)."""
+    """Gaussian error linear unit.
 
-    def __init__(self) -> None:
-        super().__init__(jax.nn.gelu)
+    Args:
+      approximate: the tanh form; False is the one with the error function, PyTorch's default.
+    """
+
+    def __init__(self, *, approximate: bool = True) -> None:
+        super().__init__(_Named("gelu", (("approximate", approximate),)))
 
 
 class SiLU(_Smooth):
@@ -164,6 +169,50 @@ class Dropout(nnx.Module):
             source = source[self.rng_collection]
         key = source() if isinstance(source, nnx.RngStream) else source
         return dropout(voxels, self.rate, key, self.mode)
+
+
+class DropPath(Dropout):
+    """Drop a residual branch at random (stochastic depth): arguments as for :class:`Dropout`.
+
+    Args:
+      rate: fraction that is dropped, in [0, 1].
+      mode: ``voxel`` drops the branch of single voxels, as Point Transformer V3 does; ``scene``
+        that of whole scenes.
+      options: ``deterministic``, ``rng_collection``, ``rngs``.
+
+    Source: Huang et al., "Deep Networks with Stochastic Depth", ECCV 2016.
+    """
+
+    def __init__(self, rate: float = 0.1, *, mode: DropoutMode = "voxel", **options: Any) -> None:
+        super().__init__(rate, mode=mode, **options)
+
+
+class LayerScale(nnx.Module):
+    """Multiply each channel by a learned factor that begins near zero.
+
+    Args:
+      num_features: channels.
+      initial: the factor at the start.
+      param_dtype: dtype the factors are kept in.
+
+    Source: Touvron et al., "Going Deeper with Image Transformers", ICCV 2021.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        initial: float = 1e-5,
+        *,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        del rngs  # nothing random; accepted so that all modules are built alike
+        self.scale = nnx.Param(jnp.full((num_features,), initial, param_dtype))
+        self.num_features = num_features
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        check_channels(self, self.num_features, voxels)
+        return voxels.map(lambda f: f * self.scale[...].astype(f.dtype)[None, :])
 
 
 class Sequential(nnx.Module):

@@ -1,0 +1,159 @@
+"""What ``voxax demo`` does for each task: its defaults, its streets, its settings and pictures."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from voxax.cli.detection_task import Detection, DetectionScore
+from voxax.cli.scenes import Scenes, near_origin, simulated, simulated_objects
+from voxax.cli.segmentation_task import Segmentation, SegmentationScore, class_weights
+from voxax.cli.task import Score, Task
+from voxax.cli.view import FOUND, TRUE
+from voxax.detection import Objects
+from voxax.io import PointCloud, write_ply
+from voxax.io.annotated import AnnotatedScan
+from voxax.io.box_file import write_boxes
+from voxax.plot import detection_html, detection_png, segmentation_html, segmentation_png
+
+TaskName = Literal["segment", "detect"]
+VALIDATION = 8  # streets
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoKind(abc.ABC):
+    """Options of the command line, and what follows from them."""
+
+    kind: ClassVar[type[Task]]
+
+    steps: int = 160
+    scenes: int = 48
+    voxel_size: float = 0.3
+    learning_rate: float = 6e-3
+    sensor: str = "lidar32"
+
+    @abc.abstractmethod
+    def streets(self, seed: int) -> Scenes:
+        """Streets to train on and to validate with."""
+
+    @abc.abstractmethod
+    def task(self, samples: Sequence[Any], names: tuple[str, ...], width: float) -> Task:
+        """Settings of the network."""
+
+    @abc.abstractmethod
+    def pictures(
+        self, out: Path, task: Any, scene: Any, prediction: Any, score: Score, title: str
+    ) -> None:
+        """Draw one street into ``demo.png`` and ``demo.html``."""
+
+    def _common(self, names: tuple[str, ...], width: float) -> dict[str, Any]:
+        return {
+            "class_names": names,
+            "voxel_size": self.voxel_size,
+            "width": width,
+            "learning_rate": self.learning_rate,
+            "steps": self.steps,
+        }
+
+    def _summary(self, task: Task, score: Score) -> dict[str, object]:
+        return {
+            f"validation {score.figure}": f"{score.value():.3f}",
+            "training steps": self.steps,
+            "voxel size": f"{task.voxel_size} m",
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentDemo(DemoKind):
+    """Classes of points."""
+
+    kind = Segmentation
+
+    def streets(self, seed: int) -> Scenes:
+        return simulated(self.scenes, VALIDATION, self.sensor, seed)
+
+    def task(
+        self, samples: Sequence[PointCloud], names: tuple[str, ...], width: float
+    ) -> Segmentation:
+        weights = class_weights(samples, len(names))
+        return Segmentation(class_weights=weights, **self._common(names, width))
+
+    def pictures(
+        self,
+        out: Path,
+        task: Segmentation,
+        scene: PointCloud,
+        prediction: Any,
+        score: Score,
+        title: str,
+    ) -> None:
+        assert isinstance(score, SegmentationScore)
+        iou, names = score.iou(), task.class_names
+        drawn = near_origin(scene.positions), prediction, scene.labels, names
+        told = f"{task.title}, {self.steps} steps, validation mIoU {score.value():.2f}"
+        segmentation_png(out / "demo.png", *drawn, title=title, subtitle=told, iou=iou)
+        summary = self._summary(task, score) | {"validation scenes": VALIDATION}
+        segmentation_html(out / "demo.html", *drawn, title=title, summary=summary, iou=iou)
+
+
+# The street's ground lies between -1 and 1 m here; poles are up to 10 m high.
+BOUNDS = (-19.2, -19.2, -2.0, 19.2, 19.2, 4.4)
+BOXED = ("vehicle", "pole", "person")
+
+
+@dataclasses.dataclass(frozen=True)
+class DetectDemo(DemoKind):
+    """Boxes of objects."""
+
+    kind = Detection
+
+    steps: int = 1500
+    scenes: int = 96
+    voxel_size: float = 0.2
+    sensor: str = "lidar64"
+
+    def streets(self, seed: int) -> Scenes:
+        return simulated_objects(self.scenes, VALIDATION, self.sensor, seed, BOXED)
+
+    def task(
+        self, samples: Sequence[AnnotatedScan], names: tuple[str, ...], width: float
+    ) -> Detection:
+        del samples
+        # A head for the wide objects: of the others there are many more. Front and rear of a
+        # vehicle look alike, and poles have neither.
+        return Detection(
+            bounds=BOUNDS,
+            groups=((0,), (1, 2)),
+            is_directed=False,
+            box_weight=2.0,
+            **self._common(names, width),
+        )
+
+    def pictures(
+        self,
+        out: Path,
+        task: Detection,
+        scene: AnnotatedScan,
+        prediction: Objects,
+        score: Score,
+        title: str,
+    ) -> None:
+        assert isinstance(score, DetectionScore)
+        preparation = task.preparation()
+        truth, cloud = preparation.truth(scene.objects), preparation.inside(scene.cloud)
+        ap = {name: f"AP {values[0.5]:.2f}" for name, values in score.ap().items()}
+        write_boxes(out / FOUND, prediction)
+        write_boxes(out / TRUE, truth)
+        write_ply(out / "demo.ply", cloud.positions, labels=cloud.labels)
+        drawn = cloud.positions, prediction, truth, task.class_names
+        told = f"{task.title}, {self.steps} steps, validation mAP {score.value():.2f}"
+        detection_png(out / "demo.png", *drawn, title=title, subtitle=f"{told}; AP at 0.5 m", ap=ap)
+        summary = self._summary(task, score) | {"validation scenes": VALIDATION}
+        summary |= {f"AP of {name} at 0.5 m": f"{own[0.5]:.3f}" for name, own in score.ap().items()}
+        detection_html(out / "demo.html", *drawn, title=title, summary=summary)
+
+
+KINDS: dict[str, type[DemoKind]] = {"segment": SegmentDemo, "detect": DetectDemo}

@@ -1,0 +1,185 @@
+"""``voxax detect`` finds the boxes of objects in a scan with a trained network."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import tyro
+
+if TYPE_CHECKING:
+    from voxax.detection import Objects
+    from voxax.io import PointCloud
+
+
+def detect(
+    file: Annotated[Path, tyro.conf.Positional],
+    checkpoint: Path | None = None,
+    network: str | None = None,
+    weights: str | None = None,
+    classes: str | None = None,
+    voxel_size: str | None = None,
+    region: str | None = None,
+    attributes: str | None = None,
+    options: str = "",
+    min_score: float = 0.3,
+    out: Path = Path("voxax-out"),
+    columns: str | None = None,
+    item: int | None = None,
+) -> int:
+    """Find the boxes of objects in a scan; write them as JSON, and a picture.
+
+    The network is of a checkpoint, or one of `voxax.models` by name with a file of weights. The
+    scan is in the sensor's frame, in meters, with z up.
+
+    Args:
+        file: The scan, of a kind that `voxax segment` reads.
+        checkpoint: Folder that `voxax train` wrote with task = "detect", or `voxax demo`.
+        network: Name of a detector instead, such as centerpoint; it needs the five below.
+        weights: Its file: .safetensors, PyTorch's, or hf://owner/name/file.
+        classes: Its classes: kitti, nuscenes, their number, or names with commas between.
+        voxel_size: Edge of its voxels in meters, one for all axes or three: 0.05,0.05,0.1.
+        region: Lower x, y, z and upper x, y, z of what it looks at: --region=0,-40,-3,70.4,40,1.
+        attributes: What it reads of each point, in its channels' order: xyz, attributes such as
+            intensity, and zero for a channel of zeros, such as the time of a single sweep.
+        options: Arguments of the network's class, where they are others: groups=[[0], [1, 2]].
+        min_score: Boxes with a lower score are left out.
+        out: Folder for the results.
+        columns: Columns of a file that does not name them (.bin, text): their number, or names
+            such as x,y,z,intensity.
+        item: The number of one scan, in a file of several (.h5, .npy, .e57).
+    """
+    from voxax.cli.process import keep_heap
+
+    keep_heap()
+    from voxax.cli.published import check_choice
+    from voxax.errors import InputError
+    from voxax.io import read
+    from voxax.io.box_file import write_boxes
+    from voxax.plot import detection_png
+
+    if not 0 <= min_score <= 1:
+        raise InputError(f"--min-score {min_score} must lie in 0..1")
+    needed = {
+        "weights": weights,
+        "classes": classes,
+        "voxel_size": voxel_size,
+        "region": region,
+        "attributes": attributes,
+    }
+    check_choice(checkpoint, network, **needed)
+    detector: _Trained | _Published
+    if checkpoint is not None:
+        detector = _Trained(checkpoint)
+    else:
+        detector = _Published(network, options, min_score, **needed)  # type: ignore[arg-type]
+    cloud = read(file, columns=columns, item=item)
+    objects = _above(detector(cloud), min_score)
+
+    out.mkdir(parents=True, exist_ok=True)
+    name = file.name.replace(".", "_")
+    path = write_boxes(out / f"{name}_boxes.json", objects)
+    picture = detection_png(
+        out / f"{name}_boxes.png",
+        cloud.positions,
+        objects,
+        None,
+        detector.class_names,
+        title=f"voxax detect: {file.name}",
+        min_score=min_score,
+    )
+    found = [(n, int(np.sum(objects.classes == n))) for n in detector.class_names]
+    print(", ".join(f"{count} {n}" for n, count in found if count) or "no boxes")
+    print(f"{'boxes':>10}  {path}\n{'picture':>10}  {picture}")
+    return 0
+
+
+def _above(objects: Objects, min_score: float) -> Objects:
+    kept = objects.scores >= min_score
+    return dataclasses.replace(
+        objects,
+        boxes=objects.boxes[kept],
+        classes=objects.classes[kept],
+        scores=objects.scores[kept],
+    )
+
+
+class _Trained:
+    """Detector of a checkpoint."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        from voxax.cli.detection_task import Detection
+        from voxax.cli.tasks import restore, task_as
+
+        self.task = task_as(checkpoint, Detection)
+        self.class_names = self.task.class_names
+        self.trainer = restore(checkpoint, self.task.trainer())
+
+    def __call__(self, cloud: PointCloud) -> Objects:
+        from voxax.detection import Objects
+        from voxax.errors import InputError
+        from voxax.geometry import Plan
+        from voxax.io.annotated import AnnotatedScan
+
+        positions = cloud.positions
+        example = self.task.preparation()(AnnotatedScan(cloud, Objects([], [])))
+        if not int(example.voxels.count):
+            low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
+            raise InputError(
+                f"{cloud.source or 'the scan'} has no points in the region that the network looks "
+                f"at, {self.task.bounds}; they span {low} to {high}, in meters with z up"
+            )
+        plan = Plan.record(self.trainer.model(), example.voxels)
+        found = self.trainer.detect(plan.attach(example.voxels))
+        return self.task.objects(*(values[0] for values in found))
+
+
+class _Published:
+    """Detector by name, with a file of weights."""
+
+    def __init__(
+        self,
+        network: str,
+        options: str,
+        min_score: float,
+        *,
+        weights: str,
+        classes: str,
+        voxel_size: str,
+        region: str,
+        attributes: str,
+    ) -> None:
+        from voxax.cli.published import class_names, loaded, numbers, voxel_sides
+        from voxax.detection import Region
+        from voxax.io.mean_features import MeanFeatures
+
+        corners = numbers("--region", region, 6)
+        self.region = Region(corners[:3], corners[3:], voxel_sides(voxel_size))
+        features = tuple(name for name in attributes.replace(",", " ").split() if name)
+        self.preparation = MeanFeatures(
+            self.region.voxel_size, features, self.region.low, self.region.high
+        )
+        self.class_names, self.min_score = class_names(classes), min_score
+        channels, number = self.preparation.num_channels, len(self.class_names)
+        self.model = loaded(
+            network, weights, channels, number, options, detectors=True, grid=self.region.grid
+        )
+
+    def __call__(self, cloud: PointCloud) -> Objects:
+        from voxax.cli.published import outputs
+        from voxax.detection import Objects
+        from voxax.models import found_boxes
+
+        output = outputs(self.model, self.preparation(cloud).voxels)
+        (found,) = found_boxes(
+            output,
+            self.region,
+            num_classes=len(self.class_names),
+            groups=getattr(self.model, "groups", None),
+            min_score=self.min_score,
+        )
+        kept = np.asarray(found.valid)
+        names = np.asarray(self.class_names)[np.asarray(found.classes)[kept]]
+        return Objects(np.asarray(found.boxes)[kept], names, np.asarray(found.scores)[kept])

@@ -1,0 +1,247 @@
+"""The task ``detect``: boxes of objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from voxax import models
+from voxax.cli.published import made
+from voxax.cli.scenes import Batch, SceneExample
+from voxax.cli.task import Score, Task
+from voxax.detection import Objects, Region, augment, center_distance_ap
+from voxax.errors import InputError
+from voxax.geometry import Plan
+from voxax.io import PointCloud
+from voxax.io.annotated import AnnotatedScan
+from voxax.io.examples import Preparation
+from voxax.models.center_training import CenterTrainer
+
+NETWORKS = ("small", "centerpoint")
+# Without the velocity, which one scan does not show.
+BRANCHES = {"center": 2, "center_z": 1, "dim": 3, "rot": 2}
+# Meters between the centers of a true box and of one found for it.
+DISTANCES = (0.5, 1.0, 2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxPreparation:
+    """Turn scans with boxes into examples; picklable, for worker processes.
+
+    Attributes:
+      class_names: names of the classes; objects of others do not count.
+      voxel_size: edge length in meters.
+      low, high: corners of the box that points are taken from, and centers of objects.
+      max_boxes: static number of boxes; of more, the nearest to the origin are learned.
+      columns: of a box, 7, or 9 with the velocity.
+      attributes, plan, min_capacity: see :class:`voxax.io.examples.Preparation`.
+    """
+
+    class_names: tuple[str, ...]
+    voxel_size: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    max_boxes: int = 128
+    attributes: tuple[str, ...] = ()
+    plan: Plan | None = None
+    min_capacity: int = 0
+    columns: int = 7
+
+    @property
+    def num_channels(self) -> int:
+        """Number of channels of an example's features."""
+        return Preparation(self.voxel_size, self.attributes).num_channels
+
+    def __call__(self, scan: AnnotatedScan) -> SceneExample:
+        cloud = self.inside(scan.cloud)
+        # The lattice begins at the lower corner.
+        positions = cloud.positions - np.asarray(self.low)
+        cloud = dataclasses.replace(cloud, positions=positions, labels=None)
+        preparation = Preparation(
+            self.voxel_size, self.attributes, plan=self.plan, min_capacity=self.min_capacity
+        )
+        voxels = preparation(cloud).voxels
+        truth = self.truth(scan.objects)
+        boxes = np.zeros((1, self.max_boxes, self.columns), np.float32)
+        classes = np.full((1, self.max_boxes), -1, np.int32)
+        near = np.argsort(np.hypot(*truth.boxes[:, :2].T), kind="stable")[: self.max_boxes]
+        known = truth.boxes[near, : self.columns]
+        boxes[0, : len(near), : known.shape[1]] = known
+        names = {name: number for number, name in enumerate(self.class_names)}
+        classes[0, : len(near)] = [names[name] for name in truth.classes[near].tolist()]
+        return SceneExample(voxels, (boxes, classes), truth)
+
+    def inside(self, cloud: PointCloud) -> PointCloud:
+        """The points between the corners."""
+        return cloud.select(Region(self.low, self.high, self.voxel_size).holds(cloud.positions))
+
+    def truth(self, objects: Objects) -> Objects:
+        """The objects of these classes with their centers inside, seen from above."""
+        boxes = objects.boxes
+        center = boxes[:, :2]
+        kept = np.isin(objects.classes, self.class_names) & np.isfinite(boxes[:, :7]).all(axis=1)
+        kept &= (center >= self.low[:2]).all(axis=1) & (center < self.high[:2]).all(axis=1)
+        return Objects(boxes[kept], objects.classes[kept])
+
+
+def augmented(scan: AnnotatedScan, rng: np.random.Generator) -> AnnotatedScan:
+    """The scan turned by any angle, mirrored and scaled, with its boxes."""
+    boxes = np.nan_to_num(scan.objects.boxes)
+    positions, boxes = augment(scan.cloud.positions, boxes, rng, max_angle=math.pi)
+    cloud = dataclasses.replace(scan.cloud, positions=positions)
+    return AnnotatedScan(cloud, Objects(boxes, scan.objects.classes), scan.about)
+
+
+class DetectionScore(Score):
+    """Average precision by class at distances of centers."""
+
+    figure = "mAP"
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self.class_names = class_names
+        self.truth: list[Objects] = []
+        self.found: list[Objects] = []
+
+    def add(self, truth: Objects, prediction: Objects) -> None:
+        self.truth.append(truth)
+        self.found.append(prediction)
+
+    def ap(self) -> dict[str, dict[float, float]]:
+        """Average precision at each distance by class name."""
+        return {
+            name: {
+                distance: center_distance_ap(self.truth, self.found, name, distance)
+                for distance in DISTANCES
+            }
+            for name in self.class_names
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Number of true objects by class name."""
+        every = np.concatenate([np.zeros(0, str), *(scene.classes for scene in self.truth)])
+        return {name: int((every == name).sum()) for name in self.class_names}
+
+    def value(self) -> float:
+        counts = self.counts()
+        values = [list(ap.values()) for name, ap in self.ap().items() if counts[name]]
+        return float(np.mean(values)) if values else 0.0
+
+    def metrics(self) -> dict[str, Any]:
+        ap = self.ap()
+        return {
+            "val_map": self.value(),
+            "val_ap": {n: {f"{d} m": v for d, v in own.items()} for n, own in ap.items()},
+            "val_objects": self.counts(),
+        }
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        counts = self.counts()
+        rows = []
+        for name, own in self.ap().items():
+            values = [f"{v:.3f}" if counts[name] else "absent" for v in own.values()]
+            rows.append((name, *values, str(counts[name])))
+        return ("class", *(f"AP at {d} m" for d in DISTANCES), "objects"), rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Detection(Task):
+    """Settings of a network that detects; scenes are scans with boxes.
+
+    Attributes:
+      bounds: the box that is looked at: lower x, y, z, then upper, in meters.
+      groups: classes that share a head; None puts all in one.
+      is_directed, box_weight, code_weights, min_radius: see
+        :class:`voxax.models.center_training.CenterTrainer`.
+      max_boxes: true boxes of a scene that are learned from, at most.
+      options: arguments of the network's class.
+    """
+
+    task = "detect"
+    title = "CenterPoint"
+    has_shards = False
+
+    bounds: tuple[float, ...]
+    groups: tuple[tuple[int, ...], ...] | None = None
+    is_directed: bool = True
+    box_weight: float = 1.0
+    code_weights: tuple[float, ...] | None = None
+    min_radius: int = 1
+    max_boxes: int = 128
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.bounds) != 6:
+            raise InputError(
+                f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"
+            )
+        _ = self.region  # raises where they are not below each other
+
+    @classmethod
+    def networks(cls) -> Sequence[str]:
+        return NETWORKS
+
+    @property
+    def region(self) -> Region:
+        """The box that is looked at, cut into voxels."""
+        return Region(self.bounds[:3], self.bounds[3:], self.voxel_size)
+
+    def preparation(self) -> BoxPreparation:
+        low, high, names = self.bounds[:3], self.bounds[3:], self.class_names
+        return BoxPreparation(names, self.voxel_size, low, high, self.max_boxes, self.attributes)
+
+    def augmentation(self) -> Callable[[AnnotatedScan, np.random.Generator], AnnotatedScan]:
+        return augmented
+
+    def model(self) -> models.CenterDetector:
+        channels, classes = self.preparation().num_channels, len(self.class_names)
+        options = {"grid": self.region.grid, "groups": self.groups, **self.options}
+        if self.network == "small":
+            build = functools.partial(models.SmallCenterPoint, width=self.width)
+        else:
+            build = functools.partial(models.CenterPoint, branches=BRANCHES)
+        model = made(self.network, channels, classes, options, build)
+        assert isinstance(model, models.CenterDetector)
+        return model
+
+    def trainer(self, devices: int = 1) -> CenterTrainer:
+        del devices
+        return CenterTrainer(
+            self.model(),
+            self.optimizer(),
+            self.region,
+            self.groups,
+            len(self.class_names),
+            box_weight=self.box_weight,
+            code_weights=self.code_weights,
+            is_directed=self.is_directed,
+            min_radius=self.min_radius,
+        )
+
+    def tracker(self) -> Callable[[Any, Any], str]:
+        def told(labels: Any, prediction: Any) -> str:
+            del labels
+            heat, box = map(float, prediction)
+            return f"centers {heat:.2f}  boxes {box:.2f}"
+
+        return told
+
+    def scenes(self, trainer: CenterTrainer, example: Any) -> Iterable[tuple[Any, Any]]:
+        found = trainer.detect(example.voxels)
+        batched = isinstance(example, Batch)
+        places = [place for _, place in example.places] if batched else [0]
+        truths = example.truths if batched else (example.truth,)
+        for place, truth in zip(places, truths, strict=True):
+            yield truth, self.objects(*(values[place] for values in found))
+
+    def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
+        """What was found in one scene, with the names of the classes."""
+        names = np.asarray(self.class_names)[classes[valid]]
+        return Objects(boxes[valid], names, scores[valid])
+
+    def score(self) -> DetectionScore:
+        return DetectionScore(self.class_names)

@@ -1,0 +1,198 @@
+"""Networks of ``voxax.models`` by name, with a file of weights, on the command line."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from voxax import models
+from voxax.errors import FileFormatError, InputError, check_known
+from voxax.geometry import Plan, Voxels
+from voxax.io.dataset import SCANNET_CLASS_NAMES
+from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES
+from voxax.io.kitti_objects import KITTI_CLASSES
+from voxax.io.nuscenes import NUSCENES_CLASSES
+from voxax.models.registry import VARIANTS
+
+CLASSES = {
+    "kitti": KITTI_CLASSES,
+    "nuscenes": NUSCENES_CLASSES,
+    "scannet": SCANNET_CLASS_NAMES,
+    "semantic_kitti": SEMANTIC_KITTI_CLASS_NAMES,
+}
+"""Names of classes by data set."""
+
+
+def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
+    """Raise :class:`voxax.InputError` unless a checkpoint is given, or a network with all it needs.
+
+    Args:
+      checkpoint: folder or None.
+      network: name or None.
+      needed: options by name, which are None unless given; only a network takes them.
+    """
+    options = {f"--{name.replace('_', '-')}": value for name, value in needed.items()}
+    if (checkpoint is None) == (network is None):
+        raise InputError(
+            "give either --checkpoint, a folder that voxax trained into, or --network with "
+            f"{' and '.join(options)}"
+        )
+    if network is None:
+        given = [name for name, value in options.items() if value is not None]
+        if given:
+            raise InputError(f"{', '.join(given)}: the checkpoint says it; leave it out")
+    else:
+        missing = [name for name, value in options.items() if value is None]
+        if missing:
+            raise InputError(f"--network {network} needs {' and '.join(missing)} too")
+
+
+def class_names(given: str) -> tuple[str, ...]:
+    """Return names of classes from a data set's name, their number, or the names with commas.
+
+    Raises:
+      InputError: no class, or a name that is there twice.
+    """
+    if given in CLASSES:
+        return CLASSES[given]
+    if given.isdecimal():
+        names = tuple(f"class {number}" for number in range(min(int(given), 100_000)))
+    else:
+        names = tuple(name.strip() for name in given.split(",") if name.strip())
+    if not names or len(set(names)) < len(names):
+        raise InputError(
+            f"--classes {given!r} must be {', '.join(CLASSES)}, a number of classes, or different "
+            "names with commas between"
+        )
+    return names
+
+
+def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
+    """Return that many numbers from text with commas between.
+
+    Raises:
+      InputError: another number of them, or no numbers.
+    """
+    try:
+        values = tuple(float(word) for word in given.split(","))
+    except ValueError:
+        values = ()
+    if len(values) != count or not np.isfinite(values).all():
+        raise InputError(f"{option} {given!r} must be {count} numbers with commas between")
+    return values
+
+
+def voxel_sides(given: str) -> tuple[float, ...]:
+    """Return the sides of a voxel from text: one for all axes, or three.
+
+    Raises:
+      InputError: no numbers, or not positive.
+    """
+    sides = numbers("--voxel-size", given, 3 if "," in given else 1)
+    if min(sides) <= 0:
+        raise InputError(f"--voxel-size {given!r} must be positive, in meters")
+    return sides * 3 if len(sides) == 1 else sides
+
+
+def _is_detector(name: str) -> bool:
+    build = VARIANTS[name]
+    kind = build.func if isinstance(build, functools.partial) else build
+    return isinstance(kind, type) and issubclass(kind, models.DETECTORS)
+
+
+def detector_networks() -> tuple[str, ...]:
+    """Return the names of registered networks that find boxes."""
+    return tuple(filter(_is_detector, models.list()))
+
+
+def voxel_networks() -> tuple[str, ...]:
+    """Return the names of registered networks that give logits at voxels."""
+    return tuple(name for name in models.list() if not _is_detector(name))
+
+
+def made(
+    network: str,
+    in_channels: int,
+    num_classes: int,
+    options: Mapping[str, Any],
+    build: Callable[..., nnx.Module] | None = None,
+) -> nnx.Module:
+    """Return a network with random weights.
+
+    Args:
+      network: its name; of ``voxax.models.list()`` unless ``build`` is given.
+      in_channels, num_classes: of the network.
+      options: further arguments.
+      build: makes it, given the input's channels, the classes and the options.
+
+    Raises:
+      InputError: an unknown name, or options that the network's class does not take.
+    """
+    try:
+        if build is not None:
+            return build(in_channels, num_classes, **options)
+        return models.create(network, in_channels=in_channels, num_classes=num_classes, **options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{network} does not take the options {dict(options)}: {error}") from error
+
+
+def loaded(
+    network: str,
+    weights: str,
+    in_channels: int,
+    num_classes: int,
+    options: str,
+    detectors: bool = False,
+    **more: Any,
+) -> nnx.Module:
+    """Return a network with its weights, in evaluation mode.
+
+    Args:
+      network: name of ``voxax.models.list()``.
+      weights: as of :func:`voxax.models.load`.
+      in_channels, num_classes: of the network.
+      options: arguments of its class in TOML, with commas between: ``stem=16, width=0.5``.
+      detectors: whether it should find boxes.
+      more: further arguments.
+
+    Raises:
+      VoxaxError: as of :func:`voxax.models.load`; also for a missing file and for arguments that
+        the class does not take.
+    """
+    try:
+        arguments = tomllib.loads(f"all = {{ {options} }}")["all"] | more
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(
+            f"--options {options!r} is no TOML: write it as stem=16, channels=[8, 8] ({error})"
+        ) from error
+    check_known("network", network, models.list())
+    if _is_detector(network) != detectors:
+        finds, other = ("no boxes", "segment") if detectors else ("boxes", "detect")
+        raise InputError(f"{network} finds {finds}: `voxax {other}` takes it")
+    model = made(network, in_channels, num_classes, arguments)
+    try:
+        models.load(model, weights)
+    except FileNotFoundError as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(
+            f"no file {weights}: give the path of .safetensors or PyTorch weights, or "
+            "hf://owner/name/file"
+        ) from error
+    model.eval()
+    return model
+
+
+def outputs(model: nnx.Module, voxels: Voxels) -> Any:
+    """Return what a network in evaluation mode makes of voxels, planned and compiled once."""
+    graph, state = nnx.split(model)
+    planned = Plan.record(model, voxels).attach(voxels)
+    return jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))(state, planned)

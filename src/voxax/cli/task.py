@@ -1,0 +1,160 @@
+"""What a network is trained for: the base of each task, with its settings."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import optax
+from flax import nnx
+
+from voxax.errors import FileFormatError
+from voxax.models.training import StepTrainer
+
+Own = TypeVar("Own", bound="Task")
+
+# Values of a checkpoint's description by the type of their field.
+_CONVERT: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "str": str}
+
+
+class Score(abc.ABC):
+    """Result of a validation, added up scene by scene.
+
+    Attributes:
+      figure: name of its main figure.
+    """
+
+    figure: ClassVar[str]
+
+    @abc.abstractmethod
+    def add(self, truth: Any, prediction: Any) -> None:
+        """Count one scene: both as of :meth:`Task.scenes`."""
+
+    @abc.abstractmethod
+    def value(self) -> float:
+        """The main figure."""
+
+    @abc.abstractmethod
+    def metrics(self) -> dict[str, Any]:
+        """Entries of metrics.json, for JSON."""
+
+    @abc.abstractmethod
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Names of the columns, and rows of text: what is printed in the end."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """Settings of one training, and what differs between tasks; JSON in the checkpoint.
+
+    An example, which :meth:`preparation` makes of a scene, has ``voxels``, and ``labels`` that a
+    training step takes: an array with a value for each voxel, or a :class:`SceneExample`'s.
+
+    Attributes:
+      task: name of the task, in files and options.
+      title: name of the network for titles.
+      has_shards: whether several devices can share a step.
+      network: name of the network; those of the task are ``networks()``.
+      attributes: attributes of points that it reads beside their positions.
+    """
+
+    task: ClassVar[str]
+    title: ClassVar[str]
+    has_shards: ClassVar[bool] = True
+
+    class_names: tuple[str, ...]
+    voxel_size: float
+    width: float
+    learning_rate: float
+    steps: int
+    network: str = "small"
+    attributes: tuple[str, ...] = ()
+    weight_decay: float = 0.01
+
+    @classmethod
+    @abc.abstractmethod
+    def networks(cls) -> Sequence[str]:
+        """Names of the networks that there are for the task."""
+
+    @abc.abstractmethod
+    def preparation(self) -> Any:
+        """A picklable function from scenes to examples, a dataclass.
+
+        Its fields ``plan`` and ``min_capacity`` are replaced once they are known, see
+        :class:`voxax.io.examples.Preparation`.
+        """
+
+    @abc.abstractmethod
+    def augmentation(self) -> Callable[[Any, Any], Any]:
+        """The usual random changes of a scene: a picklable function of it and a generator."""
+
+    @abc.abstractmethod
+    def model(self) -> nnx.Module:
+        """Build a network with fresh weights."""
+
+    @abc.abstractmethod
+    def trainer(self, devices: int = 1) -> StepTrainer:
+        """Build a network with fresh weights and its optimizer, on the first ``devices``."""
+
+    @abc.abstractmethod
+    def tracker(self) -> Callable[[Any, Any], str]:
+        """A function of a step's ``(labels, prediction)`` that tells how training goes."""
+
+    @abc.abstractmethod
+    def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
+        """Truth and prediction of each scene in an example or batch."""
+
+    @abc.abstractmethod
+    def score(self) -> Score:
+        """A score without scenes."""
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """AdamW on a one-cycle schedule."""
+        schedule = optax.cosine_onecycle_schedule(
+            max(self.steps, 2), self.learning_rate, pct_start=0.2
+        )
+        # Flattened, the update is a few kernels instead of several per parameter: less to compile.
+        return optax.chain(
+            optax.clip_by_global_norm(1.0),
+            optax.flatten(optax.adamw(schedule, weight_decay=self.weight_decay)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings, for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls: type[Own], values: dict[str, Any]) -> Own:
+        """Read the settings of a checkpoint's description.
+
+        Raises:
+          FileFormatError: a field is missing or has a wrong value.
+        """
+        found = {}
+        try:
+            for field in dataclasses.fields(cls):
+                if field.name not in values and not _is_required(field):
+                    continue
+                value, kind = values[field.name], str(field.type)
+                if value is not None and kind.startswith("tuple"):
+                    value = _as_tuple(value)
+                found[field.name] = _CONVERT[kind](value) if kind in _CONVERT else value
+            if found.get("network", cls.network) not in cls.networks():
+                known = ", ".join(cls.networks())
+                raise ValueError(f"network {found['network']!r} is none of {known}")
+            return cls(**found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(
+                f"the checkpoint's description lacks a field: {error!r}"
+            ) from error
+
+
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    return tuple(_as_tuple(v) if isinstance(v, list) else v for v in values)
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing

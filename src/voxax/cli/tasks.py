@@ -1,0 +1,81 @@
+"""All tasks by name, and their checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, TypeVar
+
+from voxax.cli.classification_task import Classification
+from voxax.cli.folder_detection import FolderDetection
+from voxax.cli.segmentation_task import Segmentation
+from voxax.cli.task import Task
+from voxax.errors import FileFormatError, InputError
+from voxax.models.checkpoint import load_arrays, load_description
+from voxax.models.training import StepTrainer
+
+_ALL: tuple[type[Task], ...] = (Segmentation, FolderDetection, Classification)
+TASKS = {task.task: task for task in _ALL}
+
+Kind = TypeVar("Kind", bound=Task)
+AnyTrainer = TypeVar("AnyTrainer", bound=StepTrainer)
+
+
+def task_of(folder: Path) -> Task:
+    """The task stored in a checkpoint; older ones that name none segment.
+
+    Raises:
+      FileFormatError: no checkpoint, an unknown task, or a broken description.
+    """
+    description = load_description(folder)
+    name = description.get("task", Segmentation.task)
+    if name not in TASKS:
+        raise FileFormatError(
+            f"the checkpoint in {folder} is for the task {name!r}; known are {', '.join(TASKS)}: "
+            "a newer voxax may read it"
+        )
+    return TASKS[name].from_json(description["network"])
+
+
+def task_as(folder: Path, kind: type[Kind]) -> Kind:
+    """The task stored in a checkpoint, which must be of a kind.
+
+    Raises:
+      FileFormatError: as of :func:`task_of`.
+      InputError: it is another task.
+    """
+    found = task_of(folder)
+    if not isinstance(found, kind):
+        raise InputError(
+            f"the checkpoint in {folder} was trained for the task {found.task!r}, not "
+            f"{kind.task!r}: `voxax {found.task}` takes it"
+        )
+    return found
+
+
+def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
+    """Load the newest step of ``folder`` into ``trainer``."""
+    trainer.load_tree(load_arrays(folder, trainer.tree()))
+    return trainer
+
+
+def resumed(folder: Path, task: Kind) -> Kind:
+    """``task`` with the class weights of the checkpoint in ``folder``, if it has some.
+
+    Raises:
+      InputError: the checkpoint's network, or what it learned from, is another one.
+      FileFormatError: there is none.
+    """
+    before, checkpoint = task_as(folder / "checkpoint", type(task)), folder / "checkpoint"
+    kept: dict[str, Any] = {}
+    for field in dataclasses.fields(task):
+        old, new = getattr(before, field.name), getattr(task, field.name)
+        if field.name == "class_weights":
+            kept[field.name] = old
+        # A run may be made longer, which stretches the schedule.
+        elif field.name != "steps" and old != new:
+            raise InputError(
+                f"the checkpoint in {checkpoint} has {field.name} = {old}, the "
+                f"configuration {new}: to change it begin anew, in another folder"
+            )
+    return dataclasses.replace(task, **kept)

@@ -1,0 +1,215 @@
+"""Anchors: boxes of usual sizes at every cell, to which a detector predicts differences.
+
+Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018, and the
+conventions of OpenPCDet, whose weights predict in them.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
+from voxax.detection.decoding import Detections, best_rows, finite_codes
+from voxax.errors import InputError
+
+CODES = 7
+"""Numbers that code a box: center, sizes and yaw."""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A box that stands at every cell. Static and hashable.
+
+    Args:
+      size: length, width and height in meters.
+      bottom: height of its lower side.
+      yaws: angles, each an anchor of its own.
+
+    Raises:
+      InputError: sizes that are not positive, or no yaw.
+    """
+
+    size: Sequence[float]
+    bottom: float
+    yaws: Sequence[float] = (0.0, 1.57)
+
+    def __post_init__(self) -> None:
+        size = check_numbers("size", self.size, 3)
+        yaws = check_numbers("yaws", self.yaws, len(self.yaws))
+        (bottom,) = check_numbers("bottom", [self.bottom], 1)
+        if min(size) <= 0 or not yaws:
+            raise InputError(
+                f"an anchor of size {size} with yaws {yaws}: sizes are positive, in meters, and "
+                "there is at least one yaw"
+            )
+        for name, value in (("size", size), ("yaws", yaws), ("bottom", bottom)):
+            object.__setattr__(self, name, value)
+
+
+KITTI_ANCHORS = (
+    Anchor((3.9, 1.6, 1.56), -1.78),
+    Anchor((0.8, 0.6, 1.73), -0.6),
+    Anchor((1.76, 0.6, 1.73), -0.6),
+)
+"""Anchors for cars, pedestrians and cyclists of OpenPCDet's SECOND for KITTI."""
+
+
+def anchor_boxes(
+    anchors: Sequence[Anchor],
+    low: Sequence[float],
+    high: Sequence[float],
+    shape: Sequence[int],
+) -> np.ndarray:
+    """Return the anchors of all cells, ``float64[X, Y, A, 7]``; A counts the yaws of each.
+
+    As in OpenPCDet, the first and the last cell have theirs on the border of the region.
+
+    Args:
+      anchors: in the order of the head's channels.
+      low: x and y of the lower corner of the region, in meters.
+      high: of the upper corner.
+      shape: numbers of cells, ``(X, Y)``.
+
+    Raises:
+      InputError: no anchors, or a number of cells that is not positive.
+    """
+    shape = check_integers("shape", shape, 2)
+    if min(shape) < 1 or not anchors:
+        raise InputError(
+            f"{len(anchors)} anchors on a grid of {shape} cells: give at least one of each"
+        )
+    rows = [
+        (anchor.bottom + anchor.size[2] / 2, *anchor.size, yaw)
+        for anchor in anchors
+        for yaw in anchor.yaws
+    ]
+    boxes = np.zeros((*shape, len(rows), CODES))
+    places = [np.linspace(low[axis], high[axis], shape[axis]) for axis in (0, 1)]
+    boxes[..., 0], boxes[..., 1] = places[0][:, None, None], places[1][None, :, None]
+    boxes[..., 2:] = rows
+    return boxes
+
+
+def encode_residuals(boxes: Any, anchors: Any) -> Any:
+    """Return what a network predicts for boxes at anchors, ``[..., 7]``.
+
+    Columns: the offset of the center along x and y over the anchor's diagonal in the plane, along z
+    over its height; the logarithms of the ratios of the sizes; the difference of the yaws.
+
+    Args:
+      boxes: ``[..., 7]``, sizes above 0; NumPy in, NumPy out.
+      anchors: ``[..., 7]``, sizes above 0.
+
+    Raises:
+      InputError: other shapes, or bad boxes that are known.
+    """
+    boxes, anchors = as_floats(as_boxes(boxes), as_boxes(anchors, "anchors"))
+    xp = array_module(boxes, anchors)
+    offset = (boxes[..., :3] - anchors[..., :3]) / _scales(xp, anchors)
+    ratio = xp.log(boxes[..., 3:6] / anchors[..., 3:6])
+    return xp.concatenate([offset, ratio, boxes[..., 6:7] - anchors[..., 6:7]], axis=-1)
+
+
+def decode_residuals(codes: Any, anchors: Any) -> Any:
+    """Return the boxes ``[..., 7]`` of codes at anchors: what :func:`encode_residuals` undoes.
+
+    Args:
+      codes: ``[..., 7]``; NumPy in, NumPy out.
+      anchors: ``[..., 7]``.
+
+    Raises:
+      InputError: other shapes, or bad anchors that are known.
+    """
+    codes, anchors = as_floats(codes, as_boxes(anchors, "anchors"))
+    if codes.shape[-1] != CODES:
+        raise InputError(f"codes of shape {list(codes.shape)}: give [..., {CODES}]")
+    xp = array_module(codes, anchors)
+    center = codes[..., :3] * _scales(xp, anchors) + anchors[..., :3]
+    sizes = xp.exp(codes[..., 3:6]) * anchors[..., 3:6]
+    return xp.concatenate([center, sizes, codes[..., 6:7] + anchors[..., 6:7]], axis=-1)
+
+
+def _scales(xp: Any, anchors: Any) -> Any:
+    diagonal = xp.sqrt(anchors[..., 3:4] ** 2 + anchors[..., 4:5] ** 2)
+    return xp.concatenate([diagonal, diagonal, anchors[..., 5:6]], axis=-1)
+
+
+def decode_anchors(
+    logits: Any,
+    codes: Any,
+    directions: Any,
+    anchors: Any,
+    *,
+    max_boxes: int,
+    min_score: float = 0.0,
+    direction_offset: float = 0.78539,
+) -> Detections:
+    """Return the best boxes of one scene's anchors; ``jax.vmap`` maps it over scenes.
+
+    A candidate is an anchor with its most likely class. A code tells the yaw up to half a turn,
+    and the direction's bin tells which half.
+
+    Args:
+      logits: ``[X, Y, A * classes]``, before the sigmoid; the anchors of a cell side by side.
+      codes: ``[X, Y, A * 7]``, see :func:`encode_residuals`.
+      directions: logits of the bins of the yaw, ``[X, Y, A * bins]``; None leaves the yaw.
+      anchors: ``[X, Y, A, 7]``, see :func:`anchor_boxes`.
+      max_boxes: static number of rows.
+      min_score: rows with a lower score are not valid.
+      direction_offset: where the first bin begins, in radians.
+
+    Raises:
+      InputError: other shapes, or a number out of range.
+    """
+    logits, codes, anchors = as_floats(*map(jnp.asarray, (logits, codes, anchors)))
+    if anchors.ndim != 4 or anchors.shape[-1] != CODES:
+        raise InputError(f"anchors of shape {list(anchors.shape)}: give [X, Y, A, {CODES}]")
+    cells, number = tuple(anchors.shape[:2]), anchors.shape[2]
+    tables = {"logits": logits, "codes": codes}
+    if directions is not None:
+        tables["directions"] = jnp.asarray(directions, logits.dtype)
+    for name, table in tables.items():
+        if table.ndim != 3 or tuple(table.shape[:2]) != cells or table.shape[2] % number:
+            raise InputError(
+                f"{name} of shape {list(table.shape)}: give {list(cells)} and channels of "
+                f"{number} anchors"
+            )
+    if codes.shape[2] != number * CODES:
+        raise InputError(
+            f"codes of {codes.shape[2]} channels for {number} anchors: give {number * CODES}"
+        )
+    if operator.index(max_boxes) < 1 or not 0 <= min_score <= 1:
+        raise InputError(f"max_boxes={max_boxes} is at least 1, min_score={min_score} in 0..1")
+    rows = {name: table.reshape(anchors[..., 0].size, -1) for name, table in tables.items()}
+    flat = anchors.reshape(-1, CODES)
+    return _decode(rows, flat, min_score, direction_offset, number=int(max_boxes))
+
+
+@functools.partial(jax.jit, static_argnames=("number",))
+def _decode(
+    rows: dict[str, jax.Array], anchors: jax.Array, min_score: Any, offset: Any, *, number: int
+) -> Detections:
+    logits = rows["logits"]
+    classes = jnp.argmax(logits, axis=1).astype(jnp.int32)
+    best = jnp.max(logits, axis=1)
+    place, scores, kept = best_rows(best, number, min_score)
+    codes, kept = finite_codes(
+        rows["codes"][place], kept, lambda c: decode_residuals(c, anchors[place])
+    )
+    boxes = decode_residuals(codes, anchors[place])
+    if "directions" in rows:
+        bins = rows["directions"][place]
+        period = jnp.asarray(2 * np.pi / bins.shape[1], boxes.dtype)
+        begin = jnp.asarray(offset, boxes.dtype)
+        within = jnp.mod(boxes[:, 6] - begin, period)
+        chosen = jnp.argmax(bins, axis=1).astype(boxes.dtype)
+        boxes = boxes.at[:, 6].set(within + begin + period * chosen)
+    return Detections.of_rows(boxes, scores, classes[place], kept)

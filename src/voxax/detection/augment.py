@@ -1,0 +1,162 @@
+"""Changes of a scene for training that move boxes with their points, on the host.
+
+Points are ``[N, 3]`` or more columns, of which the first three move; boxes are ``[M, 7]``, or
+``[M, 9]`` with a velocity that turns and grows with them. Both keep their dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from voxax.detection.boxes import as_boxes, check_numbers, check_table, wrap_angle
+from voxax.errors import InputError
+
+Scene = tuple[np.ndarray, np.ndarray]
+
+
+def flip(points: Any, boxes: Any, axis: int) -> Scene:
+    """Return points and boxes mirrored along an axis through the origin.
+
+    Args:
+      points: ``[N, 3]`` or more columns.
+      boxes: ``[M, 7]`` or ``[M, 9]``.
+      axis: 0 mirrors x, 1 mirrors y.
+
+    Raises:
+      InputError: other shapes, bad boxes, another axis.
+    """
+    _check_axis(axis)
+    points, boxes = _copies(points, boxes)
+    points[:, axis] *= -1
+    boxes[:, axis] *= -1
+    boxes[:, 7 + axis : 8 + axis] *= -1
+    boxes[:, 6] = wrap_angle(-boxes[:, 6] + (np.pi if axis == 0 else 0.0))
+    return points, boxes
+
+
+def rotate(points: Any, boxes: Any, angle: float) -> Scene:
+    """Return points and boxes turned around the z axis.
+
+    Args:
+      points: ``[N, 3]`` or more columns.
+      boxes: ``[M, 7]`` or ``[M, 9]``.
+      angle: in radians, from x to y.
+
+    Raises:
+      InputError: other shapes, bad boxes, an angle that is not finite.
+    """
+    (angle,) = check_numbers("angle", [angle], 1)
+    points, boxes = _copies(points, boxes)
+    cos, sin = math.cos(angle), math.sin(angle)
+    matrix = np.array([[cos, sin], [-sin, cos]])
+    points[:, :2] = points[:, :2] @ matrix
+    boxes[:, :2] = boxes[:, :2] @ matrix
+    if boxes.shape[1] == 9:
+        boxes[:, 7:] = boxes[:, 7:] @ matrix
+    boxes[:, 6] = wrap_angle(boxes[:, 6] + angle)
+    return points, boxes
+
+
+def scale(points: Any, boxes: Any, factor: float) -> Scene:
+    """Return points and boxes grown from the origin by a factor; velocities grow too.
+
+    Args:
+      points: ``[N, 3]`` or more columns.
+      boxes: ``[M, 7]`` or ``[M, 9]``.
+      factor: above 0.
+
+    Raises:
+      InputError: other shapes, bad boxes, a factor that is not positive.
+    """
+    if not 0 < factor < math.inf:
+        raise InputError(f"factor={factor} must be positive and finite")
+    points, boxes = _copies(points, boxes)
+    points[:, :3] *= factor
+    boxes[:, :6] *= factor
+    boxes[:, 7:] *= factor
+    return points, boxes
+
+
+def translate(points: Any, boxes: Any, offset: Sequence[float]) -> Scene:
+    """Return points and boxes moved by an offset.
+
+    Args:
+      points: ``[N, 3]`` or more columns.
+      boxes: ``[M, 7]`` or ``[M, 9]``.
+      offset: x, y and z in meters.
+
+    Raises:
+      InputError: other shapes, bad boxes, an offset that is not three finite numbers.
+    """
+    step = np.array(check_numbers("offset", offset, 3))
+    points, boxes = _copies(points, boxes)
+    points[:, :3] += step.astype(points.dtype)
+    boxes[:, :3] += step.astype(boxes.dtype)
+    return points, boxes
+
+
+def augment(
+    points: Any,
+    boxes: Any,
+    rng: np.random.Generator,
+    *,
+    flips: Sequence[int] = (0, 1),
+    max_angle: float = math.pi / 4,
+    scales: tuple[float, float] = (0.95, 1.05),
+    offset_sigma: float | Sequence[float] = 0.0,
+) -> Scene:
+    """Return points and boxes after random flips, a turn, a scale and an offset, in this order.
+
+    Args:
+      points: ``[N, 3]`` or more columns.
+      boxes: ``[M, 7]`` or ``[M, 9]``.
+      rng: draws the changes.
+      flips: axes to mirror, each with probability 1/2.
+      max_angle: the turn is uniform from ``-max_angle`` to ``max_angle``.
+      scales: smallest and largest factor, drawn uniformly.
+      offset_sigma: standard deviation of the offset in meters, of all axes or ``[3]``.
+
+    Raises:
+      InputError: other shapes, bad boxes, numbers out of range.
+    """
+    low, high = scales
+    if not 0 < low <= high < math.inf:
+        raise InputError(f"scales={scales} must satisfy 0 < low <= high")
+    if not 0 <= max_angle < math.inf:
+        raise InputError(f"max_angle={max_angle} must be at least 0 and finite")
+    sigma = np.broadcast_to(np.asarray(offset_sigma, np.float64), (3,))
+    if not ((sigma >= 0) & np.isfinite(sigma)).all():
+        raise InputError(f"offset_sigma={offset_sigma} must be at least 0 and finite")
+    for axis in flips:
+        _check_axis(axis)
+    points, boxes = _copies(points, boxes)
+    for axis in flips:
+        if rng.random() < 0.5:
+            points, boxes = flip(points, boxes, axis)
+    points, boxes = rotate(points, boxes, rng.uniform(-max_angle, max_angle))
+    points, boxes = scale(points, boxes, rng.uniform(low, high))
+    return translate(points, boxes, rng.normal(0.0, sigma).tolist())
+
+
+def _check_axis(axis: int) -> None:
+    if axis not in (0, 1):
+        raise InputError(f"axis={axis}: give 0 to mirror x, or 1 to mirror y")
+
+
+def _copies(points: Any, boxes: Any) -> Scene:
+    """Return checked copies in their floating-point dtypes."""
+    points, boxes = check_points(points), np.array(as_boxes(np.asarray(boxes)))
+    check_table(boxes)
+    return np.array(points), boxes
+
+
+def check_points(points: Any) -> np.ndarray:
+    """Return points as floats, or raise :class:`voxax.InputError` for another shape."""
+    points = np.asarray(points)
+    if points.ndim != 2 or points.shape[1] < 3:
+        raise InputError(f"points of shape {list(points.shape)}: give [N, 3], or more columns")
+    return points if points.dtype.kind == "f" else points.astype(np.float64)

@@ -1,0 +1,249 @@
+"""The format of boxes, its checks, corners, and the points inside.
+
+A box is a row ``[x, y, z, length, width, height, yaw]``: the center of the box (not of its bottom)
+and the sizes in meters, and the angle in radians. ``length`` lies along the heading, and ``yaw``
+turns from the x axis to the y axis around z. Rows may go on with the velocity ``[vx, vy]`` in
+meters per second. Tables hold float32 or float64.
+
+Functions of this package that say so compute NumPy arrays by NumPy, on the host and in their dtype,
+and arrays of JAX by JAX, eagerly or under ``jax.jit``. Values are checked where they are known.
+Inside ``jit`` they are not: a negative size there counts as zero, and a NaN stays a NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.errors import InputError
+
+COLUMNS = ("x", "y", "z", "length", "width", "height", "yaw")
+VELOCITY = ("vx", "vy")
+
+
+def array_module(*arrays: Any) -> ModuleType:
+    """Return ``jax.numpy`` if one of the arrays is JAX's, else ``numpy``."""
+    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+
+
+def as_floats(*arrays: Any) -> list[Any]:
+    """Return arrays of one module in their common floating-point dtype, float32 at least.
+
+    Args:
+      arrays: numbers of any shape.
+
+    Raises:
+      InputError: they are no real numbers.
+    """
+    xp = array_module(*arrays)
+    tables = [xp.asarray(array) for array in arrays]
+    for table in tables:
+        if table.dtype.kind in "cOSU":
+            raise InputError(f"boxes and points are real numbers, got an array of {table.dtype}")
+    # Integers of NumPy have 64 bits and become float64; those of JAX float32.
+    wide = any(t.dtype == np.float64 or (xp is np and t.dtype.kind in "iub") for t in tables)
+    return [table.astype(np.float64 if wide else np.float32) for table in tables]
+
+
+def as_boxes(boxes: Any, name: str = "boxes", valid: Any = None) -> Any:
+    """Return checked boxes as floats, of NumPy or JAX as they came.
+
+    Args:
+      boxes: ``[..., 7]``, or ``[..., 9]`` with the velocity.
+      name: of the argument, for messages.
+      valid: ``bool[...]``, the boxes whose values are checked; None for all.
+
+    Raises:
+      InputError: another shape or dtype; values that are known, and not finite or negative as a
+        size. An unknown velocity may be NaN.
+    """
+    (table,) = as_floats(boxes)
+    if table.ndim < 1 or table.shape[-1] not in (7, 9):
+        raise InputError(
+            f"{name} of shape {list(table.shape)}: give [..., 7] rows {list(COLUMNS)}, or [..., 9] "
+            "that go on with [vx, vy]"
+        )
+    if not _compat.is_traced(table, valid):
+        counts = np.broadcast_to(True if valid is None else np.asarray(valid), table.shape[:-1])
+        _check_values(np.asarray(table), counts, name)
+    return table
+
+
+def _check_values(boxes: np.ndarray, counts: np.ndarray, name: str) -> None:
+    core = boxes[..., :7]
+    bad = ~np.isfinite(core)
+    bad[..., 3:6] |= core[..., 3:6] < 0
+    bad &= counts[..., None]
+    if not bad.any():
+        return
+    *row, column = np.argwhere(bad)[0].tolist()
+    value = core[(*row, column)]
+    fix = (
+        "leave such boxes out, or mark them in valid= where a function has it"
+        if not np.isfinite(value)
+        else "sizes are at least 0: exchange the ends of a box that is given by two corners"
+    )
+    raise InputError(
+        f"{name}{row if row else ''} has {COLUMNS[column]}={value}, columns are "
+        f"{list(COLUMNS)}; {fix}"
+    )
+
+
+def check_rows(name: str, array: Any, number: int, what: str) -> None:
+    """Raise :class:`voxax.InputError` unless ``array`` has the shape ``[number]``."""
+    if tuple(np.shape(array)) != (number,):
+        raise InputError(
+            f"{name} of shape {list(np.shape(array))} for {number} {what}: give [{number}]"
+        )
+
+
+def as_classes(classes: Any) -> jax.Array:
+    """Return classes ``int[N]`` as an array of JAX.
+
+    Raises:
+      InputError: names, or numbers that are no integers.
+    """
+    array = classes if isinstance(classes, jax.Array) else np.asarray(classes)
+    if not array.size:
+        return jnp.zeros(array.shape, jnp.int32)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"classes of {array.dtype}: give integers, negative for no box")
+    return jnp.asarray(array)
+
+
+def as_mask(name: str, array: Any, number: int, what: str) -> jax.Array:
+    """Return ``bool[number]``, all true for None.
+
+    Raises:
+      InputError: another shape, or values that are not true or false.
+    """
+    if array is None:
+        return jnp.ones(number, bool)
+    check_rows(name, array, number, what)
+    mask = jnp.asarray(array)
+    if mask.dtype != bool and mask.size:
+        raise InputError(f"{name} of {mask.dtype}: give bool[{number}], true for {what} that count")
+    return mask.astype(bool)
+
+
+def check_table(boxes: Any, name: str = "boxes") -> None:
+    """Raise :class:`voxax.InputError` unless boxes are one table ``[N, 7]`` or ``[N, 9]``."""
+    if boxes.ndim != 2:
+        raise InputError(
+            f"{name} of shape {list(boxes.shape)}: give one scene's [N, 7] or [N, 9]; map batches "
+            "with jax.vmap"
+        )
+
+
+def sizes(boxes: Any) -> tuple[Any, Any, Any]:
+    """Return length, width and height, each ``[...]``; what is negative inside ``jit`` is 0."""
+    xp = array_module(boxes)
+    zero = xp.zeros((), boxes.dtype)
+    length, width, height = (xp.maximum(boxes[..., column], zero) for column in (3, 4, 5))
+    return length, width, height
+
+
+def bev_corners(boxes: Any) -> Any:
+    """Return the corners seen from above, ``[..., 4, 2]``, counterclockwise from the front left.
+
+    Args:
+      boxes: ``[..., 7]`` or ``[..., 9]``; NumPy in, NumPy out.
+
+    Raises:
+      InputError: another shape, or bad values that are known.
+    """
+    boxes = as_boxes(boxes)
+    xp = array_module(boxes)
+    length, width, _ = sizes(boxes)
+    cos, sin = xp.cos(boxes[..., 6]), xp.sin(boxes[..., 6])
+    corners = []
+    for along, across in ((0.5, 0.5), (-0.5, 0.5), (-0.5, -0.5), (0.5, -0.5)):
+        x = boxes[..., 0] + along * length * cos - across * width * sin
+        y = boxes[..., 1] + along * length * sin + across * width * cos
+        corners.append(xp.stack([x, y], axis=-1))
+    return xp.stack(corners, axis=-2)
+
+
+def corners(boxes: Any) -> Any:
+    """Return the corners, ``[..., 8, 3]``: the four of the bottom, then those of the top.
+
+    The order of each four, arguments and errors are as in :func:`bev_corners`.
+    """
+    boxes = as_boxes(boxes)
+    xp = array_module(boxes)
+    flat = bev_corners(boxes)
+    height = sizes(boxes)[2]
+    levels = []
+    for end in (-0.5, 0.5):
+        z = (boxes[..., 2] + end * height)[..., None, None]
+        levels.append(xp.concatenate([flat, xp.broadcast_to(z, (*flat.shape[:-1], 1))], axis=-1))
+    return xp.concatenate(levels, axis=-2)
+
+
+def points_in_boxes(points: Any, boxes: Any) -> Any:
+    """Return ``bool[N, M]``: which points lie in which boxes, faces included.
+
+    Args:
+      points: ``[N, 3]`` or more columns, of which the first three are x, y and z.
+      boxes: ``[M, 7]`` or ``[M, 9]``; NumPy in, NumPy out.
+
+    Raises:
+      InputError: another shape, or bad boxes that are known.
+    """
+    boxes = as_boxes(boxes)
+    check_table(boxes)
+    points, boxes = as_floats(points, boxes)
+    if points.ndim != 2 or points.shape[1] < 3:
+        raise InputError(f"points of shape {list(points.shape)}: give [N, 3], or more columns")
+    xp = array_module(points)
+    cos, sin = xp.cos(boxes[:, 6])[None], xp.sin(boxes[:, 6])[None]
+    x, y, z = (points[:, axis, None] - boxes[None, :, axis] for axis in range(3))
+    half = [0.5 * size[None] for size in sizes(boxes)]
+    inside = xp.abs(x * cos + y * sin) <= half[0]
+    inside &= xp.abs(y * cos - x * sin) <= half[1]
+    return inside & (xp.abs(z) <= half[2])
+
+
+def wrap_angle(angle: Any) -> Any:
+    """Return angles in ``[-pi, pi)``.
+
+    Args:
+      angle: ``[...]`` in radians; NumPy in, NumPy out.
+
+    Raises:
+      InputError: they are no real numbers.
+    """
+    (angle,) = as_floats(angle)
+    turn = 2 * np.pi
+    return (angle + np.pi) % turn - np.pi
+
+
+def check_integers(name: str, values: Sequence[int], number: int) -> tuple[int, ...]:
+    """Return that many integers.
+
+    Raises:
+      InputError: another number of them, or one that is no integer.
+    """
+    found = tuple(values)
+    if len(found) != number or not all(isinstance(value, Integral) for value in found):
+        raise InputError(f"{name}={values}: give {number} integers")
+    return tuple(map(int, found))
+
+
+def check_numbers(name: str, values: Sequence[float], number: int) -> tuple[float, ...]:
+    """Return that many finite numbers.
+
+    Raises:
+      InputError: another number of them, or one that is not finite.
+    """
+    array = np.asarray(values, np.float64)
+    if array.shape != (number,) or not np.isfinite(array).all():
+        raise InputError(f"{name}={values}: give {number} finite numbers")
+    return tuple(array.tolist())

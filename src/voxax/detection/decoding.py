@@ -1,0 +1,188 @@
+"""From the maps of a center-based detector to a static number of boxes."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from voxax.detection.bev_grid import BevGrid, decode_boxes
+from voxax.detection.boxes import as_floats, as_mask
+from voxax.errors import InputError
+
+
+class Detections(NamedTuple):
+    """Boxes of one scene by falling score, with a static number of rows.
+
+    Attributes:
+      boxes: ``[N, 7]`` or ``[N, 9]``.
+      scores: ``[N]`` in 0..1; 0 where ``valid`` is false.
+      classes: ``int32[N]``; -1 where ``valid`` is false.
+      valid: ``bool[N]``; false for what was not found, and for boxes that are not finite.
+    """
+
+    boxes: jax.Array
+    scores: jax.Array
+    classes: jax.Array
+    valid: jax.Array
+
+    def take(self, indices: jax.Array) -> Detections:
+        """Return these rows; -1, as from :func:`voxax.detection.nms`, gives an empty one.
+
+        Args:
+          indices: ``int[K]``.
+        """
+        kept = (indices >= 0) & self.valid[indices]
+        return Detections.of_rows(
+            self.boxes[indices], self.scores[indices], self.classes[indices], kept
+        )
+
+    @classmethod
+    def of_rows(
+        cls, boxes: jax.Array, scores: jax.Array, classes: jax.Array, kept: jax.Array
+    ) -> Detections:
+        """Return the rows, emptied where ``kept`` is false.
+
+        Args:
+          boxes, scores, classes: as of the class.
+          kept: ``bool[N]``.
+        """
+        return cls(
+            jnp.where(kept[:, None], boxes, jnp.zeros((), boxes.dtype)),
+            jnp.where(kept, scores, jnp.zeros((), scores.dtype)),
+            jnp.where(kept, classes, -1),
+            kept,
+        )
+
+
+def decode_centers(
+    logits: Any, codes: Any, grid: BevGrid, *, max_boxes: int, min_score: float = 0.0
+) -> Detections:
+    """Return the best boxes of one scene's dense maps; ``jax.vmap`` maps it over scenes.
+
+    Candidates are pairs of a cell and a class. Suppress doubles afterwards::
+
+        found = decode_centers(logits, codes, grid, max_boxes=500)
+        kept = nms(found.boxes, found.scores, iou_threshold=0.2, max_selected=83,
+                   classes=found.classes, valid=found.valid)
+        found = found.take(kept.indices)
+
+    Args:
+      logits: ``[X, Y, classes]``, before the sigmoid.
+      codes: ``[X, Y, 8]`` or ``[X, Y, 10]``, see :func:`voxax.detection.encode_boxes`.
+      grid: of both.
+      max_boxes: static number of rows.
+      min_score: rows with a lower score are not valid.
+
+    Raises:
+      InputError: other shapes, or a number out of range.
+    """
+    logits, codes = jnp.asarray(logits), jnp.asarray(codes)
+    for name, table in (("logits", logits), ("codes", codes)):
+        if table.ndim != 3 or table.shape[:2] != grid.shape:
+            raise InputError(
+                f"{name} of shape {list(table.shape)}: give {list(grid.shape)} and channels, one "
+                "scene on the grid"
+            )
+    logits, codes = (table.reshape(-1, table.shape[-1]) for table in (logits, codes))
+    cells = grid.cells()
+    return decode_cells(logits, codes, cells, grid, max_boxes=max_boxes, min_score=min_score)
+
+
+def decode_cells(
+    logits: Any,
+    codes: Any,
+    cells: Any,
+    grid: BevGrid,
+    *,
+    max_boxes: int,
+    min_score: float = 0.0,
+    valid: Any = None,
+) -> Detections:
+    """Return the best boxes of one scene's sparse cells.
+
+    Args:
+      logits: ``[P, classes]``, before the sigmoid.
+      codes: ``[P, 8]`` or ``[P, 10]``.
+      cells: ``int[P, 2]``, coordinates in the grid.
+      grid: of the cells.
+      max_boxes, min_score: as of :func:`decode_centers`.
+      valid: ``bool[P]``, the rows that are cells; None for all. Others may hold anything.
+
+    Raises:
+      InputError: other shapes, or a number out of range.
+    """
+    logits, codes = as_floats(jnp.asarray(logits), jnp.asarray(codes))
+    cells = jnp.asarray(cells)
+    if logits.ndim != 2 or codes.shape[:1] != logits.shape[:1]:
+        raise InputError(
+            f"logits of shape {list(logits.shape)} and codes of shape {list(codes.shape)}: give "
+            "[P, classes] and [P, 8] or [P, 10]"
+        )
+    number = len(logits)
+    if cells.shape != (number, 2):
+        raise InputError(f"cells of shape {list(cells.shape)}: give int[{number}, 2]")
+    valid = as_mask("valid", valid, number, "cells")
+    if operator.index(max_boxes) < 1:
+        raise InputError(f"max_boxes={max_boxes} must be at least 1")
+    if not 0 <= min_score <= 1:
+        raise InputError(f"min_score={min_score} must lie in 0..1")
+    if not number:  # one row to read, which is no cell
+        logits, codes, cells = (jnp.zeros((1, t.shape[1]), t.dtype) for t in (logits, codes, cells))
+        valid = jnp.zeros(1, bool)
+    return _decode(logits, codes, cells, valid, min_score, grid=grid, number=int(max_boxes))
+
+
+@functools.partial(jax.jit, static_argnames=("grid", "number"))
+def _decode(
+    logits: jax.Array,
+    codes: jax.Array,
+    cells: jax.Array,
+    valid: jax.Array,
+    min_score: Any,
+    *,
+    grid: BevGrid,
+    number: int,
+) -> Detections:
+    num_classes = logits.shape[1]
+    lowest = jnp.asarray(-jnp.inf, logits.dtype)
+    place, scores, kept = best_rows(
+        jnp.where(valid[:, None], logits, lowest).reshape(-1), number, min_score
+    )
+    row = place // num_classes
+    codes, kept = finite_codes(codes[row], kept, lambda c: decode_boxes(c, cells[row], grid))
+    boxes = decode_boxes(codes, cells[row], grid)
+    return Detections.of_rows(boxes, scores, (place % num_classes).astype(jnp.int32), kept)
+
+
+def finite_codes(
+    codes: jax.Array, kept: jax.Array, decode: Callable[[jax.Array], jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Return the codes ``[N, D]`` that count, zero elsewhere, and ``bool[N]``, which of them do.
+
+    Of those that are ``kept``, the ones whose box is finite: a large logarithm of a size is not.
+    What stands in the other rows reaches no gradient.
+    """
+    boxes = decode(jax.lax.stop_gradient(codes))
+    kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)
+    return jnp.where(kept[:, None], codes, jnp.zeros((), codes.dtype)), kept
+
+
+def best_rows(
+    logits: jax.Array, number: int, min_score: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the places of the highest logits ``[N]``, their scores, and which of them count.
+
+    NaN and -inf do not count, nor do scores below ``min_score``.
+    """
+    lowest = jnp.asarray(-jnp.inf, logits.dtype)
+    flat = jnp.where(jnp.isnan(logits), lowest, logits)
+    flat = jnp.pad(flat, (0, max(0, number - len(flat))), constant_values=-jnp.inf)
+    best, place = jax.lax.top_k(flat, number)
+    scores = jax.nn.sigmoid(best)
+    kept = (best > lowest) & (scores >= jnp.asarray(min_score, scores.dtype))
+    return jnp.minimum(place, len(logits) - 1), scores, kept

@@ -1,0 +1,84 @@
+"""Boxes of a scene with their classes, true or found: what the metrics compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from voxax.detection.boxes import as_boxes, check_rows, check_table
+from voxax.errors import InputError
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Boxes of one scene on the host, in float64.
+
+    Args:
+      boxes: ``[N, 7]`` or ``[N, 9]``.
+      classes: ``[N]``, names or numbers.
+      scores: ``[N]``, of what was found; None for the truth, or for no boxes.
+
+    Raises:
+      InputError: other shapes, bad boxes, or scores that are not finite.
+    """
+
+    boxes: Any
+    classes: Any
+    scores: Any = None
+
+    def __post_init__(self) -> None:
+        boxes = np.asarray(self.boxes, np.float64)
+        boxes = boxes if boxes.size else np.zeros((0, 7))
+        check_table(boxes)
+        number = len(boxes)
+        self._set("classes", number)
+        boxes = as_boxes(boxes, "boxes", self._is_boxed())
+        object.__setattr__(self, "boxes", boxes)
+        if self.scores is None and not number:  # of nothing, whether true or found
+            object.__setattr__(self, "scores", np.zeros(0))
+        if self.scores is not None:
+            self._set("scores", number, np.float64)
+            bad = ~np.isfinite(self.scores)
+            if bad.any():
+                row = int(np.argmax(bad))
+                raise InputError(f"scores[{row}]={self.scores[row]}: leave such rows out")
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def _is_boxed(self) -> np.ndarray:
+        """Return ``bool[N]``: the rows whose box has a meaning."""
+        return np.ones(len(self.classes), bool)
+
+    def _set(self, name: str, number: int, dtype: Any = None) -> None:
+        values = np.asarray(getattr(self, name), dtype)
+        values = values if values.size or number else values.reshape(0)
+        check_rows(name, values, number, "boxes")
+        object.__setattr__(self, name, values)
+
+
+def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type) -> None:
+    """Raise :class:`voxax.InputError` unless the scenes correspond, and those found have scores."""
+    if len(truth) != len(found):
+        raise InputError(
+            f"{len(found)} scenes were found and {len(truth)} are true: give one of each for every "
+            "scene, with no rows where there is nothing"
+        )
+    for name, scenes in (("truth", truth), ("found", found)):
+        for place, scene in enumerate(scenes):
+            if not isinstance(scene, kind):
+                raise InputError(
+                    f"{name}[{place}] is {type(scene).__name__}: give {kind.__name__}(boxes, ...)"
+                )
+    named = {isinstance(one, str) for scene in (*truth, *found) for one in scene.classes.tolist()}
+    if len(named) > 1:
+        raise InputError(
+            "classes are names in some scenes and numbers in others, which are never the same: "
+            "give one of the two"
+        )
+    for place, scene in enumerate(found):
+        if scene.scores is None:
+            raise InputError(f"found[{place}] has no scores: metrics rank what was found by them")

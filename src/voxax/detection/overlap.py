@@ -1,0 +1,265 @@
+"""Overlap of turned boxes: exact areas and volumes, without vertex lists.
+
+Seen in the frame of the first box, which is the rectangle ``|x| <= a, |y| <= b``, the area that it
+shares with the second is a sum over the second one's four edges (Green's theorem):
+
+    area = sum over edges of the integral of clip(x, -a, a) dy over the part with |y| <= b
+
+Each integral is that of a piecewise linear function. Nothing is sorted, no vertex is made, and no
+edge is compared with another, so equal, touching and nested boxes are no special cases: the sum is
+a continuous function of the boxes, and its rounding error is about the machine epsilon times their
+sizes and distance.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.detection.boxes import array_module, as_boxes, as_floats, sizes
+from voxax.errors import InputError
+
+
+def bev_overlap(a: Any, b: Any) -> Any:
+    """Return the area that boxes share seen from above, ``[...]`` in square meters.
+
+    Args:
+      a: ``[..., 7]`` or ``[..., 9]``.
+      b: the same; leading axes broadcast, so ``bev_overlap(a[:, None], b[None])`` compares all
+        pairs. On a CPU each pair takes about 130 bytes meanwhile; for very many, map over the rows
+        of ``a`` with ``jax.lax.map``. NumPy in, NumPy out.
+
+    Raises:
+      InputError: another shape, or bad values that are known.
+
+    Derivatives are exact where the area has them, and finite everywhere: where sides lie on each
+    other the first is the mean of the derivatives on both sides of the bend.
+    """
+    return _evaluate(_area, a, b)
+
+
+def bev_iou(a: Any, b: Any) -> Any:
+    """Return intersection over union seen from above, ``[...]`` in 0..1; 0 for two empty boxes.
+
+    Arguments, derivatives and errors as in :func:`bev_overlap`.
+    """
+    return _evaluate(_bev_iou, a, b)
+
+
+def iou_3d(a: Any, b: Any) -> Any:
+    """Return intersection over union of volumes, ``[...]`` in 0..1; 0 for two empty boxes.
+
+    Arguments, derivatives and errors as in :func:`bev_overlap`. Boxes that are not turned give the
+    IoU of axis-aligned boxes.
+    """
+    return _evaluate(_iou_3d, a, b)
+
+
+def _evaluate(function: Any, a: Any, b: Any) -> Any:
+    a, b = as_floats(as_boxes(a, "a"), as_boxes(b, "b"))
+    a, b = a[..., :7], b[..., :7]
+    xp = array_module(a)
+    try:
+        xp.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    except ValueError as error:
+        raise InputError(
+            f"a of shape {list(a.shape)} and b of shape {list(b.shape)} do not broadcast: give "
+            "a[:, None] and b[None] to compare all pairs"
+        ) from error
+    ndim = max(a.ndim, b.ndim)
+    a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
+    if xp is jnp and not _compat.is_traced(a, b):
+        return _compiled[function](a, b)  # each operation by itself has its own cost
+    return function(a, b)
+
+
+# The corners of a box in units of its half sides, counterclockwise. A side leads from each to the
+# next: to the left, to the back, to the right and to the front of the box.
+_ALONG = np.array([1.0, -1.0, -1.0, 1.0])
+_ACROSS = np.array([1.0, 1.0, -1.0, -1.0])
+
+
+class _Sides(NamedTuple):
+    """The four sides of a box in the frame of another, ``[..., 4]``, and that one's half sides.
+
+    A point of a side is ``x + t * dx, y + t * dy`` with t in 0..1.
+    """
+
+    x: Any
+    y: Any
+    dx: Any
+    dy: Any
+    half_x: Any
+    half_y: Any
+
+
+def _seen_from(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the center of ``b`` in the frame of ``a``, and cosine and sine of its angle there."""
+    xp = array_module(a)
+    (cos_a, sin_a), (cos_b, sin_b) = ((xp.cos(t[..., 6]), xp.sin(t[..., 6])) for t in (a, b))
+    x, y = b[..., 0] - a[..., 0], b[..., 1] - a[..., 1]
+    # Not of the difference of the angles, which is rounded: they may be many turns.
+    cos, sin = cos_a * cos_b + sin_a * sin_b, cos_a * sin_b - sin_a * cos_b
+    return x * cos_a + y * sin_a, y * cos_a - x * sin_a, cos, sin
+
+
+def _sides(a: Any, b: Any) -> _Sides:
+    """Return the sides of ``b`` in the frame of ``a``."""
+    xp = array_module(a)
+    x, y, cos, sin = (t[..., None] for t in _seen_from(a, b))
+    (la, wa, _), (lb, wb, _) = ([t[..., None] for t in sizes(boxes)] for boxes in (a, b))
+
+    def corners(turn: int) -> tuple[Any, Any]:
+        shape = (1,) * (a.ndim - 1) + (4,)
+        s, t = (xp.asarray(np.roll(v, turn), a.dtype).reshape(shape) for v in (_ALONG, _ACROSS))
+        along, across = 0.5 * lb * s, 0.5 * wb * t
+        return x + along * cos - across * sin, y + along * sin + across * cos
+
+    (x0, y0), (x1, y1) = corners(0), corners(-1)
+    return _Sides(x0, y0, x1 - x0, y1 - y0, 0.5 * la, 0.5 * wa)
+
+
+def _area_of(a: Any, b: Any) -> Any:
+    xp = array_module(a)
+    x, y, dx, dy, half_x, half_y = _sides(a, b)
+    first, last = _inside(xp, y, dy, half_y)
+    low, high = (_clip(xp, t, first, last) for t in _inside(xp, x, dx, half_x))
+
+    def value(t: Any) -> Any:
+        return _clip(xp, x + t * dx, -half_x, half_x)
+
+    # The integrand is constant before low and after high, and linear between them.
+    ends = (low - first) * value(first) + (last - high) * value(last)
+    parts = dy * (ends + 0.5 * (high - low) * (value(low) + value(high)))
+    # A sum of rounded terms: it leaves 0..area by an epsilon.
+    (la, wa, _), (lb, wb, _) = sizes(a), sizes(b)
+    area = _clip(xp, xp.sum(parts, axis=-1), xp.zeros((), a.dtype), xp.minimum(la * wa, lb * wb))
+    return xp.where(_apart(a, b), xp.zeros((), a.dtype), area)
+
+
+def _apart(a: Any, b: Any) -> Any:
+    """Return whether a side of one of the boxes lies between them."""
+    xp = array_module(a)
+    (la, wa, _), (lb, wb, _) = sizes(a), sizes(b)
+    x, y, cos, sin = _seen_from(a, b)
+    c, s = xp.abs(cos), xp.abs(sin)
+    apart = 2 * xp.abs(x) >= la + lb * c + wb * s
+    apart |= 2 * xp.abs(y) >= wa + lb * s + wb * c
+    apart |= 2 * xp.abs(x * cos + y * sin) >= lb + la * c + wa * s
+    return apart | (2 * xp.abs(y * cos - x * sin) >= wb + la * s + wa * c)
+
+
+def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]:
+    """Return the t in 0..1 with ``|start + t * step| <= half``: two ends, equal if there is none.
+
+    Where rounding hides the step, the coordinate is as good as constant, and the range all or
+    nothing.
+    """
+    zero, one = xp.zeros((), start.dtype), xp.ones((), start.dtype)
+    flat = xp.abs(step) <= xp.finfo(start.dtype).eps * (half + xp.abs(start))
+    slope = one / xp.where(flat, one, step)
+    middle, reach = -start * slope, half * xp.abs(slope)
+    low, high = _clip(xp, middle - reach, zero, one), _clip(xp, middle + reach, zero, one)
+    is_in = xp.where(xp.abs(start) <= half, one, zero)
+    return xp.where(flat, zero, low), xp.where(flat, is_in, high)
+
+
+def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
+    """Return the part of each side in the other box, 0..1, and the t of its middle.
+
+    A side that lies on one of the other box counts by half: the mean of the two derivatives there.
+    """
+    x, y, dx, dy, half_x, half_y = sides
+    zero = jnp.zeros((), x.dtype)
+    # What turning and moving the corners rounds: sides that are closer lie on each other.
+    size = half_x + half_y + sum(map(jnp.abs, (x, y, dx, dy)))
+    close = 4 * jnp.finfo(x.dtype).eps * size
+    low, high, on = zero, jnp.ones((), x.dtype), False
+    for start, step, half in ((x, dx, half_x), (y, dy, half_y)):
+        flat = jnp.abs(step) <= close
+        here = flat & (jnp.abs(jnp.abs(start) - half) <= close)
+        ends = jnp.where(here, zero, start), jnp.where(flat, zero, step)
+        first, last = _inside(jnp, *ends, half)
+        low, high, on = jnp.maximum(low, first), jnp.minimum(high, last), on | here
+    part = jnp.maximum(high - low, zero)
+    return jnp.where(on, 0.5 * part, part), 0.5 * (low + high)
+
+
+_area_with_derivative = jax.custom_jvp(_area_of)
+
+
+@_area_with_derivative.defjvp
+def _area_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Differentiate by how the sides move: each adds its part in the other box times its speed.
+
+    Automatic differentiation of the sum over edges gives the same numbers from a program that takes
+    XLA minutes to compile for a CPU.
+    """
+    a, b = primals
+    sides = _sides(a, b)
+    x, y, _, _ = _seen_from(a, b)
+    part, t = _portion(sides)
+    normal_x, normal_y = part * sides.dy, -part * sides.dx  # times the length of the part
+    arm_x, arm_y = (sides.x + t * sides.dx) - x[..., None], (sides.y + t * sides.dy) - y[..., None]
+    to_x, to_y = jnp.sum(normal_x, axis=-1), jnp.sum(normal_y, axis=-1)
+    turn_b = jnp.sum(arm_x * normal_y - arm_y * normal_x, axis=-1)
+    # Turning a around its center is turning b around it the other way.
+    turn_a = -(turn_b + x * to_y - y * to_x)
+    cos_a, sin_a = jnp.cos(a[..., 6]), jnp.sin(a[..., 6])
+    move_x, move_y = to_x * cos_a - to_y * sin_a, to_x * sin_a + to_y * cos_a
+
+    def rows(move_x: Any, move_y: Any, part: Any, boxes: Any, turn: Any) -> jax.Array:
+        length, width, _ = sizes(boxes)
+        grow_x = 0.5 * width * (part[..., 1] + part[..., 3])
+        grow_y = 0.5 * length * (part[..., 0] + part[..., 2])
+        zero = jnp.zeros(turn.shape, turn.dtype)
+        return jnp.stack([move_x, move_y, zero, grow_x, grow_y, zero, turn], axis=-1)
+
+    zero = jnp.zeros((), a.dtype)
+    slope_a = rows(-move_x, -move_y, _portion(_sides(b, a))[0], a, turn_a)
+    slope_b = rows(move_x, move_y, part, b, turn_b)
+    tangent = jnp.sum(slope_a * tangents[0] + slope_b * tangents[1], axis=-1)
+    return _area_of(a, b), jnp.where(_apart(a, b), zero, tangent)
+
+
+def _area(a: Any, b: Any) -> Any:
+    if array_module(a) is np:
+        return _area_of(a, b)
+    shape = jnp.broadcast_shapes(a.shape, b.shape)
+    return _area_with_derivative(jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape))
+
+
+def _clip(xp: ModuleType, value: Any, low: Any, high: Any) -> Any:
+    return xp.minimum(xp.maximum(value, low), high)
+
+
+def _ratio(xp: ModuleType, shared: Any, together: Any) -> Any:
+    zero, one = xp.zeros((), shared.dtype), xp.ones((), shared.dtype)
+    union = together - shared
+    empty = union <= 0
+    return xp.where(empty, zero, shared / xp.where(empty, one, union))
+
+
+def _bev_iou(a: Any, b: Any) -> Any:
+    (la, wa, _), (lb, wb, _) = sizes(a), sizes(b)
+    return _ratio(array_module(a), _area(a, b), la * wa + lb * wb)
+
+
+def _iou_3d(a: Any, b: Any) -> Any:
+    xp = array_module(a)
+    (la, wa, ha), (lb, wb, hb) = sizes(a), sizes(b)
+    # From the distance of the centers: ends far from 0 would be rounded before they are compared.
+    up = a[..., 2] - b[..., 2]
+    tall = 0.5 * (ha + hb) - xp.maximum(up, -up)  # whose derivative is 0 at 0, not one side's
+    tall = _clip(xp, tall, xp.zeros((), a.dtype), xp.minimum(ha, hb))
+    return _ratio(xp, _area(a, b) * tall, la * wa * ha + lb * wb * hb)
+
+
+_compiled = {function: jax.jit(function) for function in (_area, _bev_iou, _iou_3d)}

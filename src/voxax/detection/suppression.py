@@ -1,0 +1,207 @@
+"""Non-maximum suppression inside ``jit``: greedy, with a static number of results.
+
+Each round takes the candidate with the highest score and compares it with all others, so memory
+grows with the number of candidates N, not with N squared, and time with N times the number
+selected.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
+from voxax.detection.overlap import bev_iou, iou_3d
+from voxax.errors import InputError, check_known
+
+NmsOverlap = Literal["bev", "3d"]
+
+
+class Selected(NamedTuple):
+    """What a suppression keeps.
+
+    Attributes:
+      indices: ``int32[max_selected]``, rows of the input by falling score; -1 behind
+        ``num_selected``.
+      num_selected: ``int32[]``, how many were selected.
+      num_remaining: ``int32[]``, candidates that were neither selected nor suppressed because
+        ``max_selected`` was reached: 0 unless it was too small.
+    """
+
+    indices: jax.Array
+    num_selected: jax.Array
+    num_remaining: jax.Array
+
+
+def nms(
+    boxes: Any,
+    scores: Any,
+    *,
+    iou_threshold: float,
+    max_selected: int,
+    classes: Any = None,
+    valid: Any = None,
+    overlap: NmsOverlap = "bev",
+) -> Selected:
+    """Select boxes by falling score, without those that overlap a selected one.
+
+    Args:
+      boxes: ``[N, 7]`` or ``[N, 9]``; ``jax.vmap`` maps it over scenes.
+      scores: ``float[N]``. Of equal scores the lower row comes first.
+      iou_threshold: in 0..1. A box goes if its IoU with a selected box is above it.
+      max_selected: static, at least 1.
+      classes: ``int[N]``: only boxes of the same class suppress each other. None compares all.
+      valid: ``bool[N]``, the rows that take part; what stands in others changes nothing. None for
+        all. Scores of -inf and, inside ``jit``, rows with NaN take no part either.
+      overlap: IoU of turned boxes from above (``"bev"``) or of volumes (``"3d"``).
+
+    Returns:
+      The rows that were selected; no gradient goes through them.
+
+    Raises:
+      InputError: other shapes, a threshold or number out of range, an unknown overlap, bad values
+        that are known.
+    """
+    check_known("overlap", overlap, get_args(NmsOverlap))
+    if not 0 <= iou_threshold <= 1:
+        raise InputError(f"iou_threshold={iou_threshold} must lie in 0..1")
+    rows = jnp.asarray(boxes)
+    check_table(rows, "boxes")
+    given = _optional(rows.shape[0], scores, classes, valid)
+    rows = as_boxes(rows, "boxes", given.valid)
+    return _nms(rows, given, iou_threshold, number=_number(max_selected), overlap=overlap)
+
+
+def circle_nms(
+    centers: Any,
+    scores: Any,
+    *,
+    radius: float,
+    max_selected: int,
+    classes: Any = None,
+    valid: Any = None,
+) -> Selected:
+    """Select boxes by falling score, without those centered near a selected one.
+
+    Args:
+      centers: ``[N, 2]`` or more columns, also whole boxes; the first two are x and y in meters.
+      scores, max_selected, classes, valid: as in :func:`nms`.
+      radius: in meters, above 0. A box at exactly this distance goes.
+
+    Returns:
+      The rows that were selected; no gradient goes through them.
+
+    Raises:
+      InputError: other shapes, a radius or number out of range, bad values that are known.
+
+    Source: Yin, Zhou and Krähenbühl, "Center-based 3D Object Detection and Tracking", CVPR 2021.
+    """
+    if not 0 < radius < np.inf:
+        raise InputError(f"radius={radius} must be positive and finite, in meters")
+    (rows,) = as_floats(jnp.asarray(centers))
+    if rows.ndim != 2 or rows.shape[1] < 2:
+        raise InputError(
+            f"centers of shape {list(rows.shape)}: give [N, 2] or more columns, x and y first"
+        )
+    given = _optional(rows.shape[0], scores, classes, valid)
+    rows = rows[:, :2]
+    if not _compat.is_traced(rows, given.valid):
+        bad = ~np.isfinite(np.asarray(rows)).all(axis=1) & np.asarray(given.valid)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise InputError(
+                f"centers[{row}] is {np.asarray(rows)[row].tolist()}: leave such rows out with "
+                "valid="
+            )
+    return _circle_nms(rows, given, radius, number=_number(max_selected))
+
+
+class _Given(NamedTuple):
+    scores: jax.Array
+    classes: jax.Array | None
+    valid: jax.Array
+
+
+def _optional(number: int, scores: Any, classes: Any, valid: Any) -> _Given:
+    """Return the checked columns beside the boxes; NaN in a score is an error where it is known."""
+    check_rows("scores", scores, number, "boxes")
+    (scores,) = as_floats(jnp.asarray(scores))
+    if classes is not None:
+        check_rows("classes", classes, number, "boxes")
+        classes = as_classes(classes)
+    valid = as_mask("valid", valid, number, "boxes")
+    if not _compat.is_traced(scores, valid):
+        bad = np.isnan(np.asarray(scores)) & np.asarray(valid)
+        if bad.any():
+            raise InputError(
+                f"scores[{int(np.argmax(bad))}] is NaN: leave such rows out with valid="
+            )
+    return _Given(scores, classes, valid)
+
+
+def _number(max_selected: int) -> int:
+    number = operator.index(max_selected)
+    if number < 1:
+        raise InputError(f"max_selected={number} must be at least 1, the static number of results")
+    return number
+
+
+@functools.partial(jax.jit, static_argnames=("number", "overlap"))
+def _nms(
+    boxes: jax.Array, given: _Given, threshold: Any, *, number: int, overlap: NmsOverlap
+) -> Selected:
+    iou = bev_iou if overlap == "bev" else iou_3d
+    boxes = jax.lax.stop_gradient(boxes[:, :7])
+
+    def suppressed(best: jax.Array) -> jax.Array:
+        return iou(boxes[best][None], boxes) > jnp.asarray(threshold, boxes.dtype)
+
+    return _greedy(boxes, given, suppressed, number)
+
+
+@functools.partial(jax.jit, static_argnames=("number",))
+def _circle_nms(centers: jax.Array, given: _Given, radius: Any, *, number: int) -> Selected:
+    centers = jax.lax.stop_gradient(centers)
+
+    def suppressed(best: jax.Array) -> jax.Array:
+        squared = jnp.sum((centers - centers[best][None]) ** 2, axis=1)
+        return squared <= jnp.asarray(radius, centers.dtype) ** 2
+
+    return _greedy(centers, given, suppressed, number)
+
+
+def _greedy(
+    rows: jax.Array, given: _Given, suppressed: Callable[[jax.Array], jax.Array], number: int
+) -> Selected:
+    scores = jax.lax.stop_gradient(given.scores)
+    finite = jnp.isfinite(rows).all(axis=1)
+    lowest = jnp.asarray(-jnp.inf, scores.dtype)
+    open_ = given.valid & finite & (scores > lowest)  # NaN is above nothing
+
+    def unfinished(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        count, open_, _ = state
+        return (count < number) & jnp.any(open_)
+
+    def select(
+        state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        count, open_, indices = state
+        best = jnp.argmax(jnp.where(open_, scores, lowest)).astype(jnp.int32)
+        gone = suppressed(best)
+        if given.classes is not None:
+            gone &= given.classes == given.classes[best]
+        indices = indices.at[count].set(best)
+        return count + 1, (open_ & ~gone).at[best].set(False), indices
+
+    start = (jnp.zeros((), jnp.int32), open_, jnp.full(number, -1, jnp.int32))
+    if not len(scores):
+        return Selected(start[2], start[0], start[0])
+    count, open_, indices = jax.lax.while_loop(unfinished, select, start)
+    return Selected(indices, count, jnp.sum(open_, dtype=jnp.int32))

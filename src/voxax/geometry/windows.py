@@ -1,0 +1,137 @@
+"""Windows: the rows of voxels grouped by where they lie, for attention inside of each group.
+
+Sources: Liu et al., "Swin Transformer", ICCV 2021 (shifted windows); Fan et al., "Embracing Single
+Stride 3D Object Detector with Sparse Transformer", CVPR 2022 (on voxels); Zhu et al., "Cylindrical
+and Asymmetrical 3D Convolution Networks for LiDAR Segmentation", CVPR 2021 (around the sensor).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import PAD, floor_divide, sort_rows
+from voxax.errors import InputError
+from voxax.geometry.input_checks import check_voxel_size
+from voxax.geometry.kernel_spec import per_axis
+from voxax.geometry.order import CurveOrder, inverse_of
+from voxax.geometry.voxels import Voxels
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("order", "number"), meta_fields=("most_rows",)
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Windows:
+    """A partition of the voxels of each scene.
+
+    Attributes:
+      order: of the rows: scene by scene, window by window, padding last.
+      number: ``int32[capacity]``, the window of each row (not of each place of the order), counted
+        from 0 through all scenes; -1 for padding.
+      most_rows: rows that a window holds at most, or None where there is no such bound; static.
+    """
+
+    order: CurveOrder
+    number: jax.Array
+    most_rows: int | None
+
+
+@_compat.on_whole_arrays
+def cubic_windows(
+    voxels: Voxels, size: int | Sequence[int], *, shift: int | Sequence[int] = 0
+) -> Windows:
+    """Group voxels by boxes of ``size`` cells of their lattice.
+
+    Args:
+      voxels: the voxels; only their coordinates matter.
+      size: edge of a window in cells, an integer or one per axis.
+      shift: the windows begin at ``-shift`` (and all multiples of ``size`` from there), an integer
+        or one per axis; half the size in every second layer of a network.
+
+    Raises:
+      InputError: a size below 1, a shift that is no integer, or another number of axes.
+    """
+    ndim = voxels.geometry.ndim
+    edges = per_axis(size, ndim, "window size")
+    steps = _axes(shift, ndim)
+    geometry = voxels.geometry
+
+    def build() -> Windows:
+        moved = geometry.coords[:, 1:] + jnp.asarray(steps, jnp.int32)[None, :]
+        cells = floor_divide(moved, edges)
+        return _grouped(geometry.coords, cells, most_rows=math.prod(edges))
+
+    return geometry.memo.get_or_build(("windows", edges, steps), geometry.arrays, build)
+
+
+@_compat.on_whole_arrays
+def cylindrical_windows(
+    voxels: Voxels,
+    size: tuple[float, int, float],
+    *,
+    center: Sequence[float] = (0.0, 0.0),
+    shifted: bool = False,
+) -> Windows:
+    """Group voxels by distance from an upright axis, direction around it, and height.
+
+    Far from a LiDAR sensor, where points are sparse, such windows are larger than near it.
+
+    Args:
+      voxels: the voxels, 3-D, the last axis upright; only their positions matter.
+      size: ``(radius, sectors, height)``: radial length of a window, number of windows around the
+        axis, and height; lengths in the unit of the positions.
+      center: where the axis stands, in the frame of :meth:`voxax.Voxels.positions`.
+      shifted: move the windows by half of their size in all three.
+
+    Raises:
+      InputError: other than three axes, a length or a number of sectors that is not positive, a
+        size or a center of other than three and two numbers.
+    """
+    if np.shape(size) != (3,) or np.shape(center) != (2,):
+        raise InputError(
+            f"size={size} and center={center}: give (radius, sectors, height) and x and y"
+        )
+    if voxels.geometry.ndim != 3:
+        raise InputError(f"cylindrical windows of {voxels.geometry.ndim}-D voxels: 3-D is needed")
+    radius, height = check_voxel_size((size[0], size[2]), 2)
+    sectors = int(size[1])
+    if sectors < 1 or sectors != size[1]:
+        raise InputError(f"{size[1]!r} sectors: give a whole number of at least 1")
+    half = 0.5 if shifted else 0.0
+    positions = voxels.positions()  # of float64, far from zero
+    places = (positions[:, axis] - corner for axis, corner in enumerate((*center, 0.0)))
+    x, y, z = (jnp.asarray(place, jnp.float32) for place in places)
+    turn = jnp.arctan2(y, x) / (2 * math.pi)
+    parts = (jnp.sqrt(x * x + y * y) / radius, turn * sectors, z / height)
+    ring, sector, layer = (jnp.floor(p + half).astype(jnp.int32) for p in parts)
+    cells = jnp.stack([ring, sector % sectors, layer], axis=1)
+    return _grouped(voxels.coords, cells, most_rows=None)
+
+
+def _axes(value: int | Sequence[int], ndim: int) -> tuple[int, ...]:
+    """Return integers of any sign, one per axis."""
+    values = tuple(value) if isinstance(value, Iterable) else (value,) * ndim
+    if len(values) != ndim or not all(isinstance(step, Integral) for step in values):
+        raise InputError(f"shift {value!r}: expected an integer or {ndim} of them, one per axis")
+    return tuple(map(int, values))
+
+
+@functools.partial(jax.jit, static_argnames="most_rows")
+def _grouped(coords: jax.Array, cells: jax.Array, most_rows: int | None) -> Windows:
+    valid = coords[:, :1] != PAD
+    keys = jnp.where(valid, jnp.concatenate([coords[:, :1], cells], axis=1), PAD)
+    ordered, order = sort_rows(keys)
+    begins = jnp.any(ordered[1:] != ordered[:-1], axis=1).astype(jnp.int32)
+    along = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(begins, dtype=jnp.int32)])
+    inverse = inverse_of(order)
+    number = jnp.where(valid[:, 0], along[inverse], -1)
+    return Windows(CurveOrder(order, inverse), number, most_rows)

@@ -1,0 +1,230 @@
+"""Files of state dicts: PyTorch's, safetensors', and those of a Hugging Face repository.
+
+Tensors become NumPy arrays without importing their library; PyTorch is needed only for its own
+files, and runs nothing that they hold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from voxax._atomic_file import replacing, write_atomically
+from voxax.errors import FileFormatError, InputError, import_extra, listed
+from voxax.interop.pickled_arrays import numpy_globals
+
+Location = str | os.PathLike[str]
+"""A path, or ``hf://owner/name/file``."""
+
+SAFETENSORS = ".safetensors"
+_HUB = re.compile(r"hf://([^/]+/[^/]+)/(?:resolve/([^/]+)/)?(.+)")
+
+
+def as_numpy(name: str, value: Any) -> np.ndarray:
+    """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
+
+    That of a tensor in host memory shares it.
+
+    Raises:
+      InputError: not numbers, or a tensor that is no plain array; names it.
+    """
+    if not isinstance(name, str):
+        raise InputError(f"{name!r} of the state dict is {type(name).__name__}, not a name")
+    if hasattr(value, "detach"):
+        try:
+            value = _of_tensor(value.detach().cpu())
+        except (RuntimeError, TypeError) as error:
+            raise InputError(
+                f"{name!r} of the state dict, {value.dtype} on {value.device}, is no plain array: "
+                f"{_first_line(error)}. Convert it first"
+            ) from error
+    array = np.asarray(value)
+    if array.dtype == object or array.dtype.kind in "US":
+        raise InputError(f"{name!r} of the state dict is {type(value).__name__}, not a tensor")
+    return array
+
+
+def _of_tensor(tensor: Any) -> np.ndarray:
+    if str(tensor.dtype) == "torch.bfloat16":  # PyTorch gives NumPy none
+        return tensor.view(sys.modules["torch"].int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def read_checkpoint(
+    path: Location, key: str | Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the state dict in a file of PyTorch or safetensors, as NumPy arrays.
+
+    PyTorch's files are loaded with ``weights_only=True``: one that would run code is refused.
+
+    Args:
+      path: the file; ``.safetensors`` by its extension, else one that ``torch.save`` wrote. Or
+        ``hf://owner/name/file`` of a Hugging Face repository, and
+        ``hf://owner/name/resolve/revision/file``.
+      key: where the file holds more than a state dict, the entry that is one, such as
+        ``"state_dict"`` or ``"model_state"``; of several the first that it has, and the whole
+        file where it has none of them.
+
+    Returns:
+      Arrays of the tensors' shapes and dtypes, by name.
+
+    Raises:
+      MissingExtraError: the package that the file needs is not installed.
+      FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
+      FileNotFoundError: no such file.
+    """
+    path = _local(path)
+    if path.suffix.lower() == SAFETENSORS:
+        return _read_safetensors(path)
+    return _state_dict(path, _read_torch(path), key)
+
+
+def write_checkpoint(path: str | os.PathLike[str], state_dict: Mapping[str, Any]) -> Path:
+    """Write arrays by name to a file, in one step, and return its path.
+
+    Args:
+      path: in an existing folder; ``.safetensors`` by its extension, else as ``torch.save`` does.
+      state_dict: arrays or PyTorch tensors of any shape.
+
+    Raises:
+      MissingExtraError: the package that the file needs is not installed.
+      InputError: an entry that holds no numbers, or a place in a Hugging Face repository.
+    """
+    if _is_hub(path):
+        raise InputError(f"{path} is read only: write a file, and upload it")
+    path = Path(path)
+    arrays = {name: as_numpy(name, value) for name, value in state_dict.items()}
+    if path.suffix.lower() == SAFETENSORS:
+        packer: Any = import_extra("writing .safetensors", "weights", "safetensors.numpy")
+        whole = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
+        return write_atomically(path, packer.save(whole))
+    torch: Any = import_extra("writing PyTorch checkpoints", "torch", "torch")
+    tensors = {name: _tensor(torch, array) for name, array in arrays.items()}
+    with replacing(path) as file:
+        torch.save(tensors, file)
+    return path
+
+
+def _tensor(torch: Any, array: np.ndarray) -> Any:
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.astype(np.float32)).bfloat16()
+    return torch.from_numpy(np.array(array, order="C"))
+
+
+def _is_hub(path: Location) -> bool:
+    return os.fspath(path).startswith("hf:")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _local(path: Location) -> Path:
+    """Return the path of a file on this machine; those of a repository are downloaded."""
+    name = os.fspath(path)
+    if not _is_hub(name):
+        return Path(name)
+    found = _HUB.fullmatch(name)
+    if found is None:
+        raise InputError(
+            f"{name!r} must be hf://owner/name/file, or hf://owner/name/resolve/revision/file"
+        )
+    hub: Any = import_extra(f"reading {name}", "hub", "huggingface_hub")
+    repository, revision, file = found.groups()
+    try:
+        return Path(hub.hf_hub_download(repository, file, revision=revision))
+    except (OSError, ValueError) as error:
+        raise FileFormatError(
+            f"cannot get {name}: {_first_line(error)}. Check the name, or download the file and "
+            "pass its path"
+        ) from error
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    package: Any = import_extra(
+        "reading .safetensors", "weights", "safetensors.numpy", "safetensors"
+    )
+    if not path.exists():
+        raise FileNotFoundError(path)
+    try:
+        return package.load_file(path)
+    except KeyError as error:
+        raise FileFormatError(
+            f"{path} has tensors of the dtype {error}, which NumPy has not: convert the file first"
+        ) from error
+    except Exception as error:  # SafetensorError is no more than an Exception
+        raise FileFormatError(
+            f"{path} is no whole .safetensors file: {error}. Download or save it again"
+        ) from error
+
+
+def _read_torch(path: Path) -> Any:
+    torch: Any = import_extra("reading PyTorch checkpoints", "torch", "torch")
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                claimed = sum(member.file_size for member in archive.infolist())
+            if claimed > (stored := path.stat().st_size):
+                raise FileFormatError(
+                    f"{path} of {stored} bytes says that it holds {claimed}: torch.save does not "
+                    "compress"
+                )
+        with torch.serialization.safe_globals(numpy_globals()):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (FileNotFoundError, FileFormatError):
+        raise
+    except Exception as error:  # a broken pickle may raise any
+        raise FileFormatError(
+            f"{path} is no PyTorch file of tensors alone ({_first_line(error)}): save "
+            "model.state_dict(), and pass that file"
+        ) from error
+
+
+def _state_dict(path: Path, content: Any, key: str | Sequence[str] | None) -> dict[str, np.ndarray]:
+    """Return the entry of a PyTorch file's content that is a state dict."""
+    if isinstance(key, str):
+        if not isinstance(content, Mapping) or key not in content:
+            has = _kinds(content) if isinstance(content, Mapping) else type(content).__name__
+            raise FileFormatError(f"{path} has no entry {key!r}; it has {has}")
+    elif key is not None:
+        known = content if isinstance(content, Mapping) else {}
+        key = next((name for name in key if isinstance(known.get(name), Mapping)), None)
+    if key is not None:
+        content = content[key]
+    others = {}
+    if isinstance(content, Mapping):
+        others = {name: v for name, v in content.items() if not hasattr(v, "detach")}
+    if others or not isinstance(content, Mapping):
+        raise FileFormatError(
+            f"{path} is no state dict{'' if key is None else f' at {key!r}'}, it has "
+            f"{_kinds(others) or type(content).__name__}: read_checkpoint(path, key=...) takes the "
+            "entry that is one"
+        )
+    return {name: _stored(path, name, tensor) for name, tensor in content.items()}
+
+
+def _stored(path: Path, name: str, tensor: Any) -> np.ndarray:
+    """Return the array of a file's tensor, which shares its memory."""
+    try:
+        array = as_numpy(name, tensor)
+    except InputError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    # PyTorch enlarges the storage of a tensor that claims more than the file has.
+    if array.nbytes > (stored := min(tensor.untyped_storage().nbytes(), path.stat().st_size)):
+        raise FileFormatError(
+            f"{path}: {name!r} of shape {list(array.shape)} has {array.nbytes} bytes, and the file "
+            f"{stored} of them: save tensor.contiguous()"
+        )
+    return array
+
+
+def _kinds(entries: Mapping[Any, Any]) -> str:
+    return listed(entries.items(), show=lambda entry: f"{entry[0]!r} ({type(entry[1]).__name__})")

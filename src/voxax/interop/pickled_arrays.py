@@ -1,0 +1,54 @@
+"""NumPy arrays and numbers in PyTorch's pickles, read without the functions that a pickle names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class _Dtype:
+    """Stands for ``numpy.dtype`` in a pickle; the real one could be changed for the process."""
+
+    def __init__(self, kind: str, *_: Any) -> None:
+        self.dtype = np.dtype(kind)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if state[1] in (">", "<"):
+            self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class PickledArray:
+    """Stands for ``numpy.ndarray`` in a pickle: its state is checked before memory is taken."""
+
+    values: np.ndarray | None = None
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, fortran, data = state
+        if kind.dtype.kind in "biuf":
+            flat = np.frombuffer(data, kind.dtype)
+            self.values = flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _reconstruct(*_: Any) -> PickledArray:
+    return PickledArray()
+
+
+def _scalar(kind: _Dtype, data: bytes) -> Any:
+    return np.frombuffer(data, kind.dtype)[0]
+
+
+def numpy_globals() -> list[Any]:
+    """Return what takes the place of the names in a pickle of arrays, of NumPy 1 and 2."""
+    functions = {"_reconstruct": _reconstruct, "scalar": _scalar}
+    return [
+        PickledArray,
+        _Dtype,
+        (PickledArray, "numpy.ndarray"),
+        (_Dtype, "numpy.dtype"),
+        *(
+            (function, f"numpy.{core}.multiarray.{name}")
+            for core in ("core", "_core")
+            for name, function in functions.items()
+        ),
+    ]

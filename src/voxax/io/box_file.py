@@ -1,0 +1,80 @@
+"""Boxes in a JSON file: what detectors write, and pictures of them read.
+
+``{"boxes": [{"class": "car", "box": [x, y, z, length, width, height, yaw], "score": 0.9}, ...]}``
+in meters and radians; rows without a score are true boxes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxax._atomic_file import write_atomically
+from voxax.detection.objects import Objects
+from voxax.errors import FileFormatError, InputError
+
+# A scan has hundreds of objects; a file of more is something else.
+MOST_BYTES = 64 << 20
+
+
+def write_boxes(path: str | Path, objects: Objects) -> Path:
+    """Write boxes with the names of their classes, and return the path.
+
+    Args:
+      path: of the file, in an existing folder.
+      objects: with names as classes; with scores if they were found.
+    """
+    scores = [None] * len(objects) if objects.scores is None else objects.scores.tolist()
+    rows: list[dict[str, Any]] = []
+    for name, box, score in zip(
+        objects.classes.tolist(), objects.boxes.tolist(), scores, strict=True
+    ):
+        own: dict[str, Any] = {"class": str(name), "box": [round(v, 4) for v in box]}
+        rows.append(own if score is None else {**own, "score": round(score, 4)})
+    # One line for each box: a reader may compare files.
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    return write_atomically(Path(path), f'{{"boxes": [\n{lines}\n]}}\n')
+
+
+def read_boxes(path: str | Path) -> Objects:
+    """Return the boxes of a file, with scores if all have one.
+
+    Raises:
+      FileFormatError: no such file, no JSON, or none of boxes; names the row.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise FileFormatError(
+                f"{path} has {path.stat().st_size:,} bytes, boxes have at most {MOST_BYTES:,}"
+            )
+        values = json.loads(path.read_text())
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise FileFormatError(f"{path} is no JSON: {error}") from error
+    rows = values.get("boxes") if isinstance(values, dict) else None
+    if not isinstance(rows, list):
+        raise FileFormatError(f'{path} has no boxes: it should be {{"boxes": [...]}}')
+    table, names, scores = [], [], []
+    for number, row in enumerate(rows):
+        try:
+            box = np.asarray(row["box"], np.float64)
+            if box.shape not in ((7,), (9,)):
+                raise ValueError(f"a box of {box.size} numbers; 7 are needed, or 9")
+            table.append(box[:7])
+            names.append(str(row["class"]))
+            scores.append(row.get("score"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(
+                f'{path}: boxes[{number}] must have "class" and "box", seven numbers: {error!r}'
+            ) from error
+    is_scored = bool(scores) and None not in scores
+    try:
+        boxes = np.asarray(table).reshape(-1, 7)
+        return Objects(boxes, np.asarray(names, str), scores if is_scored else None)
+    except (InputError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path}: {error}") from error

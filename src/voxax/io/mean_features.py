@@ -1,0 +1,100 @@
+"""Voxels with the means of their points' own numbers: the input of published networks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from voxax.detection import Region
+from voxax.errors import InputError
+from voxax.geometry import Plan
+from voxax.geometry import host as geometry_host
+from voxax.io.examples import Example, attribute_columns, attribute_width, majority
+from voxax.io.point_cloud import PointCloud
+
+POSITION, ZERO = "xyz", "zero"
+RGB = "rgb"
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanFeatures:
+    """Turn clouds into examples; picklable, for worker processes.
+
+    Attributes:
+      voxel_size: the sides of a voxel, one for all axes or three.
+      features: in the order of the network's channels: ``xyz`` for positions, ``zero`` for a
+        channel of zeros (the time of a single sweep), otherwise attributes of the points.
+        Unsigned integers (colors) are scaled to 0..1, other numbers taken as they are.
+      low, high: corners of the box that points are taken from, where the lattice begins; None
+        takes all points.
+      signed_colors: colors are scaled to -1..1, as Pointcept does.
+      plan: attached when given.
+      min_capacity: see :class:`voxax.io.examples.Preparation`.
+    """
+
+    voxel_size: float | Sequence[float]
+    features: tuple[str, ...] = (POSITION,)
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    signed_colors: bool = False
+    plan: Plan | None = None
+    min_capacity: int = 0
+
+    @property
+    def num_channels(self) -> int:
+        """Number of channels of an example's features."""
+        own = {POSITION: 3, ZERO: 1}
+        return sum(own[name] if name in own else attribute_width(name) for name in self.features)
+
+    def __call__(self, cloud: PointCloud) -> Example:
+        """Voxelize a cloud.
+
+        In ``inverse`` of the result, points outside the box have the row -1.
+
+        Raises:
+          InputError: an attribute that the cloud lacks, or no point in the box.
+        """
+        inside = np.ones(len(cloud), bool)
+        if self.low is not None and self.high is not None:
+            positions = cloud.positions
+            inside = Region(self.low, self.high, self.voxel_size).holds(positions)
+            if not inside.any():
+                raise InputError(
+                    f"none of the {len(cloud)} points of {cloud.source or 'the cloud'} lies "
+                    f"between {tuple(self.low)} and {tuple(self.high)}; they span "
+                    f"{positions.min(0).round(1).tolist()} to {positions.max(0).round(1).tolist()}"
+                )
+        chosen = cloud.select(inside)
+        features = np.stack(
+            [column for name in self.features for column in self._columns(chosen, name)], axis=1
+        )
+        # The lattice begins at the box, or near the points: float32 is exact near zero only.
+        size = np.broadcast_to(np.asarray(self.voxel_size, np.float64), (3,))
+        if self.low is not None:
+            corner = np.asarray(self.low, np.float64)
+        else:
+            corner = np.floor(chosen.positions.min(0) / size) * size
+        voxels, rows = geometry_host.voxelize(
+            chosen.positions - corner,
+            features.astype(np.float32),
+            size.tolist(),
+            min_capacity=self.min_capacity,
+        )
+        if self.plan is not None:
+            voxels = self.plan.attach(voxels)
+        inverse = np.full(len(cloud), -1, np.int32)
+        inverse[inside] = rows
+        labels = np.full(voxels.capacity, -1, np.int32)
+        if chosen.labels is not None:
+            labels[: int(voxels.count)] = majority(chosen.labels, rows, int(voxels.count))
+        return Example(voxels, labels, inverse, cloud.labels)
+
+    def _columns(self, cloud: PointCloud, name: str) -> list[np.ndarray]:
+        if name == POSITION:
+            return list(cloud.positions.T)
+        if name == ZERO:
+            return [np.zeros(len(cloud))]
+        columns = attribute_columns(cloud, name)
+        return [2 * c - 1 for c in columns] if self.signed_colors and name == RGB else columns

@@ -1,0 +1,241 @@
+"""The dense network on the ground plane that detectors have after their sparse backbone.
+
+Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018, after Liu
+et al., "SSD: Single Shot MultiBox Detector", ECCV 2016.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from voxax.errors import InputError, check_known
+from voxax.geometry import Voxels
+from voxax.interop.sources import renaming
+from voxax.models.options import LAYER_OPTIONS, check_integers, check_options
+from voxax.models.voxel_backbone import NORM, inside_grid
+from voxax.nn.arguments import static
+from voxax.nn.modules.sparse_convs import he_normal
+
+
+class DenseConvNormAct(nnx.Module):
+    """Convolution on a grid ``[B, X, Y, C]``, batch normalization, ReLU.
+
+    Args:
+      in_channels, out_channels: channels.
+      kernel_size, stride: of both axes.
+      padding: cells of zeros on every side, for one that is not transposed.
+      transposed: ``stride`` cells for one.
+      use_bias: of the convolution; batch normalization takes it away again.
+      norm: arguments of ``nnx.BatchNorm``.
+      rngs: streams for the initial weights.
+      **options: of the convolution: ``dtype``, ``param_dtype``, ``precision``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        stride: int = 1,
+        padding: int = 0,
+        *,
+        transposed: bool = False,
+        use_bias: bool = False,
+        norm: Mapping[str, Any] = NORM,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        make = nnx.ConvTranspose if transposed else nnx.Conv
+        self.conv = make(
+            in_channels,
+            out_channels,
+            (kernel_size, kernel_size),
+            (stride, stride),
+            padding="VALID" if transposed else ((padding, padding),) * 2,
+            use_bias=use_bias,
+            rngs=rngs,
+            **dense_options(options),
+        )
+        # The default variance, a difference of two means, may lose all digits in float32.
+        self.norm = nnx.BatchNorm(out_channels, use_fast_variance=False, rngs=rngs, **norm)
+
+    def __call__(self, grid: jax.Array) -> jax.Array:
+        return jax.nn.relu(self.norm(self.conv(grid)))
+
+
+def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of ``nnx.Conv``: those of sparse layers that it has, and our defaults.
+
+    Raises:
+      InputError: an option that sparse layers do not have either.
+    """
+    for option in options:
+        check_known("option", option, LAYER_OPTIONS)
+    known = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
+    precision = options.get("precision")
+    # Full precision unless something else is asked for, as in sparse layers.
+    return {
+        "kernel_init": he_normal,
+        "precision": "highest" if precision is None else precision,
+        **known,
+    }
+
+
+class BEVBackbone(nnx.Module):
+    """Levels of convolutions, each brought to the size of the first and joined.
+
+    Args:
+      in_channels: of the grid.
+      layers: convolutions of each level after its strided one.
+      strides: of each level.
+      channels: of each level.
+      up_strides: factor back to a common size, by level: a positive integer, or one over it, which
+        goes down.
+      up_channels: of each level's part of the result.
+      norm: arguments of every batch normalization.
+      rngs: None means ``nnx.Rngs(0)``.
+      **options: of every convolution: ``dtype``, ``param_dtype``, ``precision``.
+
+    Attributes:
+      out_channels: of the result.
+
+    Raises:
+      InputError: arguments for different numbers of levels; factors that do not lead to one size;
+        an unknown option; when called, a grid that the levels do not divide.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        *,
+        layers: Sequence[int] = (5, 5),
+        strides: Sequence[int] = (1, 2),
+        channels: Sequence[int] = (128, 256),
+        up_strides: Sequence[float] = (1, 2),
+        up_channels: Sequence[int] = (256, 256),
+        norm: Mapping[str, Any] = NORM,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        check_options(type(self).__name__, type(self), options)
+        given = {"layers": layers, "strides": strides, "channels": channels}
+        given |= {"up_strides": up_strides, "up_channels": up_channels}
+        given = {name: static(values) for name, values in given.items()}
+        if len({len(value) for value in given.values()}) > 1 or not given["layers"]:
+            sizes = ", ".join(f"{len(value)} {name}" for name, value in given.items())
+            raise InputError(f"{sizes}: give one of each for every level")
+        check_integers(0, layers=given["layers"])
+        check_integers(1, **{name: given[name] for name in ("strides", "channels", "up_channels")})
+        # Strides down and factors back, by level.
+        self.factors = tuple(zip(given["strides"], map(_factor, given["up_strides"]), strict=True))
+        reached = {size / back for size, back in self._cumulative()}
+        if len(reached) > 1:
+            raise InputError(
+                f"up_strides={given['up_strides']} after strides={given['strides']} lead to grids "
+                f"of {len(reached)} sizes: each must undo the strides to one size"
+            )
+        common = {"norm": norm, "rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
+        levels, ups = [], []
+        numbers, widths = given["layers"], zip(given["channels"], given["up_channels"], strict=True)
+        for number, (width, up_width), (stride, back) in zip(
+            numbers, widths, self.factors, strict=True
+        ):
+            level = [DenseConvNormAct(in_channels, width, 3, stride, 1, **common)]
+            level += [DenseConvNormAct(width, width, 3, 1, 1, **common) for _ in range(number)]
+            levels.append(nnx.List(level))
+            step = max(back.numerator, back.denominator)
+            up = DenseConvNormAct(width, up_width, step, step, transposed=back >= 1, **common)
+            ups.append(up)
+            in_channels = width
+        self.levels, self.ups = nnx.List(levels), nnx.List(ups)
+        self.out_channels = sum(given["up_channels"])
+
+    def _cumulative(self) -> list[tuple[int, Fraction]]:
+        """Return the cells of the grid to one of each level along an axis, and the factor back."""
+        sizes = itertools.accumulate((stride for stride, _ in self.factors), operator.mul)
+        return [(size, back) for size, (_, back) in zip(sizes, self.factors, strict=True)]
+
+    def check_grid(self, cells: Sequence[int], unit: int = 1) -> None:
+        """Raise :class:`InputError` unless the levels of a grid can be joined.
+
+        Args:
+          cells: of the grid along x and y.
+          unit: cells of the network's input to one of these, for the message.
+        """
+        sizes, shape = [], tuple(cells)
+        for stride, back in self.factors:
+            shape = tuple(-(-n // stride) for n in shape)
+            sizes.append(tuple(int(n * back) for n in shape))
+        if len(set(sizes)) > 1 or min(sizes[0]) < 1:
+            shown = " and ".join("x".join(map(str, size)) for size in dict.fromkeys(sizes))
+            whole = math.lcm(*(size * back.denominator for size, back in self._cumulative()))
+            raise InputError(
+                f"levels of {shown} cells cannot be joined: along x and y the grid must be "
+                f"multiples of {whole * unit} cells"
+            )
+
+    def __call__(self, grid: jax.Array) -> jax.Array:
+        """Return ``[B, X', Y', out_channels]`` from ``[B, X, Y, in_channels]``."""
+        self.check_grid(grid.shape[1:3])
+        parts = []
+        for number, (level, up) in enumerate(zip(self.levels, self.ups, strict=True)):
+            with jax.named_scope(f"level{number + 1}"):
+                for layer in level:
+                    grid = layer(grid)
+                parts.append(up(grid))
+        return jnp.concatenate(parts, axis=-1)
+
+
+def _factor(up: float) -> Fraction:
+    """Return a positive integer, or one over it, as a fraction."""
+    if isinstance(up, int | float) and 1e-6 < up < 1e6:
+        step = max(up, 1 / up)
+        if math.isclose(step, round(step), rel_tol=1e-6):
+            return Fraction(round(step)) if up >= 1 else Fraction(1, round(step))
+    raise InputError(f"up_strides has {up!r}: each must be a positive integer, or one over it")
+
+
+def ground_grid(voxels: Voxels, grid: Sequence[int]) -> jax.Array:
+    """Return voxels as a grid on the ground plane, the heights as channels.
+
+    Args:
+      voxels: of axes x, y, z, ``C`` channels.
+      grid: static cells along x, y, z from 0 on; inside ``jit`` voxels outside are left out.
+
+    Returns:
+      ``[B, X, Y, C * Z]``, the heights of a channel side by side, lowest first; zero where
+      there is no voxel.
+
+    Raises:
+      InputError: eager, and voxels lie outside of the grid.
+    """
+    dense = inside_grid(voxels, grid).to_dense(grid)  # [B, X, Y, Z, C]
+    return dense.swapaxes(3, 4).reshape(*dense.shape[:3], -1)
+
+
+def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """Return the names of OpenPCDet and of torch-pointcloud by the path of a layer."""
+
+    def place(found: re.Match[str]) -> str:  # padding comes first, then convolution, norm, ReLU
+        return f"blocks.{found[1]}.{1 + 3 * int(found[2]) + (found[3] == 'norm')}"
+
+    openpcdet = renaming(
+        (r"^levels\.(\d+)\.(\d+)\.(conv|norm)$", place),
+        (r"^ups\.(\d+)\.conv$", r"deblocks.\1.0"),
+        (r"^ups\.(\d+)\.norm$", r"deblocks.\1.1"),
+    )
+    torch_pointcloud = renaming(
+        (r"^levels\.(\d+)\.(\d+)", lambda found: f"blocks.{found[1]}.{int(found[2]) + 1}"),
+        (r"^ups\b", "deblocks"),
+    )
+    return openpcdet, torch_pointcloud

@@ -1,0 +1,200 @@
+"""Training and evaluation of detectors of centers: targets, losses and decoding in one program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from voxax.detection import (
+    BevGrid,
+    CenterTargets,
+    Detections,
+    Region,
+    center_targets,
+    code_loss,
+    encode_boxes,
+    gaussian_focal_loss,
+)
+from voxax.geometry import Voxels
+from voxax.models.centerpoint import HEATMAP, CenterDetector, Groups, class_groups
+from voxax.models.found_boxes import box_codes, found_boxes
+from voxax.models.training import StepTrainer
+
+
+class BoxedCells(NamedTuple):
+    """Cells of one scene that learn to predict a box, ``9 M`` of them.
+
+    Attributes:
+      rows: ``int32[9 M]``, of the flattened map; 0 where ``mask`` is false.
+      codes: ``[9 M, 8]`` or ``[9 M, 10]``, see :func:`voxax.detection.encode_boxes`.
+      classes: ``int32[9 M]``, of the box.
+      mask: ``bool[9 M]``.
+    """
+
+    rows: jax.Array
+    codes: jax.Array
+    classes: jax.Array
+    mask: jax.Array
+
+
+def boxed_cells(
+    boxes: jax.Array, classes: jax.Array, targets: CenterTargets, grid: BevGrid
+) -> BoxedCells:
+    """Return each box's own cell, and those of the eight around it with their middle in the box.
+
+    Where the highest score is one cell beside the true one, the box is right nevertheless.
+
+    Args:
+      boxes: ``[M, 7]`` or ``[M, 9]``.
+      classes: ``int[M]``.
+      targets: of these boxes.
+      grid: of the targets.
+    """
+    number = len(boxes)
+    boxes = jnp.where(targets.mask[:, None], boxes, jnp.ones((), boxes.dtype))
+    around = jnp.asarray([(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)], jnp.int32)
+    home = jnp.floor(grid.places(boxes)).astype(jnp.int32)
+    cells = (home[:, None] + around[None]).reshape(-1, 2)
+    many = jnp.repeat(boxes, len(around), axis=0)
+    shape = jnp.asarray(grid.shape, jnp.int32)[None]
+    mask = jnp.repeat(targets.mask, len(around))
+    mask &= ((cells >= 0) & (cells < shape)).all(axis=1)
+    low, cell = (jnp.asarray(v, boxes.dtype)[None] for v in (grid.low, grid.cell))
+    away = low + (cells.astype(boxes.dtype) + 0.5) * cell - many[:, :2]
+    cos, sin = jnp.cos(many[:, 6]), jnp.sin(many[:, 6])
+    along, across = away[:, 0] * cos + away[:, 1] * sin, away[:, 1] * cos - away[:, 0] * sin
+    inside = (jnp.abs(along) <= 0.5 * many[:, 3]) & (jnp.abs(across) <= 0.5 * many[:, 4])
+    mask &= inside | jnp.tile((around == 0).all(axis=1), number)
+    rows = jnp.where(mask, cells[:, 0] * grid.shape[1] + cells[:, 1], 0)
+    codes = encode_boxes(many, cells, grid)
+    return BoxedCells(rows, codes, jnp.repeat(classes, len(around)), mask)
+
+
+def _doubled_angle(codes: jax.Array) -> jax.Array:
+    """Return the codes with cosine and sine of twice the yaw, equal for both headings."""
+    cos, sin = codes[..., 6], codes[..., 7]
+    return codes.at[..., 6].set(cos * cos - sin * sin).at[..., 7].set(2 * cos * sin)
+
+
+def _halved_angle(codes: jax.Array) -> jax.Array:
+    """Return the codes with cosine and sine of half the angle that they have."""
+    half = 0.5 * jnp.arctan2(codes[..., 7], codes[..., 6])
+    return codes.at[..., 6].set(jnp.cos(half)).at[..., 7].set(jnp.sin(half))
+
+
+class CenterTrainer(StepTrainer):
+    """Training of a detector that predicts centers on a grid of the ground plane.
+
+    A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels, where rows of a
+    negative class are empty. Its prediction is the loss of the heat maps and that of the boxes.
+
+    Args:
+      model: a :class:`voxax.models.centerpoint.CenterDetector`, in voxels that lie in the grid.
+      optimizer: an optax transformation.
+      region: what the model looks at; its voxels are counted from the lower corner.
+      groups: classes of each of the model's heads; None has all in one.
+      num_classes: of all heads.
+      box_weight: of the boxes' loss beside that of the heat maps.
+      code_weights: of each number of a box's code in that loss; None for 1.
+      is_directed: whether front and rear are told apart; if not, the heads predict cosine and sine
+        of twice the yaw, which is the same for both headings.
+      min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
+      max_candidates, max_boxes, min_score: of each group and scene, see
+        :func:`voxax.models.found_boxes`, which has ``max_boxes`` as ``max_selected``.
+
+    Raises:
+      InputError: groups that do not have each class once.
+    """
+
+    def __init__(
+        self,
+        model: CenterDetector,
+        optimizer: optax.GradientTransformation,
+        region: Region,
+        groups: Groups | None,
+        num_classes: int,
+        *,
+        box_weight: float = 0.25,
+        code_weights: Sequence[float] | None = None,
+        is_directed: bool = True,
+        min_overlap: float = 0.1,
+        min_radius: int = 2,
+        max_candidates: int = 256,
+        max_boxes: int = 128,
+        min_score: float = 0.1,
+    ) -> None:
+        self.region, self.groups = region, class_groups(groups, num_classes)
+        self.box_weight, self.is_directed = box_weight, is_directed
+        self.code_weights = None if code_weights is None else np.asarray(code_weights, np.float32)
+        self.min_overlap, self.min_radius = min_overlap, min_radius
+        self.max_candidates, self.max_boxes = max_candidates, max_boxes
+        self.min_score = min_score
+        super().__init__(model, optimizer)
+
+    def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
+        encoded = module.encode(voxels)
+        heads = module.maps(encoded)
+        grid = self.region.bev(heads[0][HEATMAP].shape[1:3])
+        targets, boxed = jax.vmap(functools.partial(self._targets, grid))(*labels)
+        heat, box = jnp.zeros(()), jnp.zeros(())
+        for group, maps in zip(self.groups, heads, strict=True):
+            chosen = jnp.asarray(group)
+            heat += gaussian_focal_loss(maps[HEATMAP], targets.heatmap[..., chosen])
+            codes = box_codes(maps)
+            codes = codes.reshape(codes.shape[0], -1, codes.shape[-1])
+            found = jnp.take_along_axis(codes, boxed.rows[..., None], axis=1)
+            mask = boxed.mask & (boxed.classes[..., None] == chosen).any(axis=-1)
+            wanted = boxed.codes if self.is_directed else _doubled_angle(boxed.codes)
+            box += code_loss(found, wanted, mask, self.code_weights).sum()
+        return heat + self.box_weight * box, (heat, box), encoded.num_dropped
+
+    def _targets(
+        self, grid: BevGrid, boxes: jax.Array, classes: jax.Array
+    ) -> tuple[CenterTargets, BoxedCells]:
+        number = sum(map(len, self.groups))
+        targets = center_targets(
+            boxes,
+            classes,
+            grid,
+            number,
+            min_overlap=self.min_overlap,
+            min_radius=self.min_radius,
+        )
+        return targets, boxed_cells(boxes, classes, targets, grid)
+
+    def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
+        encoded = module.encode(voxels)
+        heads = module.maps(encoded)
+        if not self.is_directed:
+            heads = [
+                {HEATMAP: maps[HEATMAP], "code": _halved_angle(box_codes(maps))} for maps in heads
+            ]
+        scenes = found_boxes(
+            heads,
+            self.region,
+            num_classes=sum(map(len, self.groups)),
+            batch_size=voxels.batch_size,
+            groups=self.groups,
+            max_boxes=self.max_candidates,
+            max_selected=self.max_boxes,
+            min_score=self.min_score,
+        )
+        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
+        return stacked, encoded.geometry.drops
+
+    def _counted(self, counts: Any) -> jax.Array:
+        return counts
+
+    def detect(self, voxels: Voxels) -> Detections:
+        """Return what is found in each scene, on the host: arrays ``[B, N, ...]``.
+
+        Raises:
+          CapacityError: rows were lost at some level.
+        """
+        return jax.device_get(self.evaluate(voxels))

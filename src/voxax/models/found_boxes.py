@@ -1,0 +1,181 @@
+"""From what a detector returns to boxes, for every kind of detector here.
+
+Thresholds are those of OpenPCDet's configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from voxax.detection import (
+    KITTI_ANCHORS,
+    Anchor,
+    Detections,
+    Region,
+    anchor_boxes,
+    decode_anchors,
+    decode_cells,
+    decode_centers,
+    nms,
+)
+from voxax.errors import InputError
+from voxax.models.centerpoint import HEATMAP, CenterPoint, Groups, class_groups
+from voxax.models.second import SECOND, AnchorOutput
+from voxax.models.voxelnext import VoxelNeXt, VoxelNeXtOutput
+
+Output = AnchorOutput | VoxelNeXtOutput | Sequence[Mapping[str, jax.Array]]
+
+DETECTORS = (SECOND, CenterPoint, VoxelNeXt)
+"""Networks whose outputs :func:`found_boxes` takes."""
+# Order of a box's code, which a head may also have in one piece.
+CODE = ("code", "center", "center_z", "dim", "rot", "vel")
+
+
+def found_boxes(
+    output: Output,
+    region: Region,
+    *,
+    num_classes: int,
+    batch_size: int = 1,
+    groups: Groups | None = None,
+    anchors: Sequence[Anchor] | None = None,
+    max_boxes: int = 500,
+    max_selected: int = 100,
+    min_score: float = 0.1,
+    iou_threshold: float | None = None,
+) -> list[Detections]:
+    """Return the boxes of each scene, by falling score; also inside ``jit``.
+
+    Of each group of classes ``max_boxes`` candidates are suppressed, whatever their class, and
+    ``max_selected`` are left.
+
+    Args:
+      output: of :class:`SECOND`, :class:`CenterPoint` or :class:`VoxelNeXt`. Rows of voxels beyond
+        their number may hold anything.
+      region: where cell 0 begins, and the size of the voxels.
+      num_classes: of the network.
+      batch_size: scenes.
+      groups: classes of each head of a center-based network; None has all in one.
+      anchors: of an anchor-based network, one for each class; None has KITTI's.
+      max_boxes: candidates of each group and scene.
+      max_selected: boxes of each group and scene.
+      min_score: in 0..1.
+      iou_threshold: a box goes if its IoU from above with a better one is above it; None takes
+        0.01 with anchors, 0.2 without.
+
+    Raises:
+      InputError: groups without each class once, other anchors than the network has, an output
+        that is no detector's.
+    """
+    if isinstance(output, AnchorOutput):
+        threshold = 0.01 if iou_threshold is None else iou_threshold
+        scenes = [
+            [_of_anchors(output, scene, region, num_classes, anchors, max_boxes, min_score)]
+            for scene in range(batch_size)
+        ]
+    else:
+        threshold = 0.2 if iou_threshold is None else iou_threshold
+        sparse = isinstance(output, VoxelNeXtOutput)
+        found = output.groups if sparse else output
+        chosen = class_groups(groups, num_classes)
+        if len(found) != len(chosen):
+            raise InputError(
+                f"groups={chosen} are {len(chosen)}, the network has {len(found)}: give groups= as "
+                "it was made with"
+            )
+        scenes = []
+        for scene in range(batch_size):
+            own = []
+            for classes, head in zip(chosen, found, strict=True):
+                if sparse:
+                    boxes = _of_cells(output, head, scene, region, max_boxes, min_score)
+                else:
+                    boxes = _of_map(head, scene, region, max_boxes, min_score)
+                numbers = jnp.asarray(classes, jnp.int32)[boxes.classes]
+                own.append(boxes._replace(classes=jnp.where(boxes.valid, numbers, -1)))
+            scenes.append(own)
+    return [_joined([_suppressed(g, threshold, max_selected) for g in own]) for own in scenes]
+
+
+def box_codes(head: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the box codes of a head, ``[..., 8]`` or ``[..., 10]``.
+
+    Args:
+      head: arrays ``[..., channels]`` by name, as :class:`voxax.models.CenterHead` returns them.
+    """
+    return jnp.concatenate([head[name] for name in CODE if name in head], axis=-1)
+
+
+def _of_map(
+    head: Mapping[str, jax.Array], scene: int, region: Region, number: int, score: float
+) -> Detections:
+    logits, codes = head[HEATMAP][scene], box_codes(head)[scene]
+    grid = region.bev(logits.shape[:2])
+    return decode_centers(logits, codes, grid, max_boxes=number, min_score=score)
+
+
+def _of_cells(
+    output: VoxelNeXtOutput,
+    head: Mapping[str, jax.Array],
+    scene: int,
+    region: Region,
+    number: int,
+    score: float,
+) -> Detections:
+    voxels = output.voxels
+    stride = voxels.stride[0]
+    shape = [-(-cells // stride) for cells in region.grid[:2]]
+    return decode_cells(
+        head[HEATMAP],
+        box_codes(head),
+        voxels.coords[:, 1:],
+        region.bev(shape, stride),
+        max_boxes=number,
+        min_score=score,
+        valid=voxels.valid & (voxels.coords[:, 0] == scene),
+    )
+
+
+def _of_anchors(
+    output: AnchorOutput,
+    scene: int,
+    region: Region,
+    num_classes: int,
+    anchors: Sequence[Anchor] | None,
+    number: int,
+    score: float,
+) -> Detections:
+    anchors = KITTI_ANCHORS[:num_classes] if anchors is None else anchors
+    shape = output.classes.shape[1:3]
+    places = anchor_boxes(anchors, region.low[:2], region.high[:2], shape)
+    if output.classes.shape[-1] != places.shape[2] * num_classes:
+        raise InputError(
+            f"{len(anchors)} anchors make {places.shape[2]} in each cell, the network has "
+            f"{output.classes.shape[-1] / num_classes:g} for {num_classes} classes: give the "
+            "anchors= that it was trained with"
+        )
+    return decode_anchors(
+        output.classes[scene],
+        output.boxes[scene],
+        output.directions[scene],
+        places.astype(output.boxes.dtype),
+        max_boxes=number,
+        min_score=score,
+    )
+
+
+def _suppressed(boxes: Detections, threshold: float, number: int) -> Detections:
+    kept = nms(
+        boxes.boxes, boxes.scores, iou_threshold=threshold, max_selected=number, valid=boxes.valid
+    )
+    return boxes.take(kept.indices)
+
+
+def _joined(groups: Sequence[Detections]) -> Detections:
+    """Return the boxes of all groups by falling score."""
+    whole: Any = Detections(*(jnp.concatenate(parts) for parts in zip(*groups, strict=True)))
+    return whole.take(jnp.argsort(-whole.scores, stable=True))

@@ -1,0 +1,41 @@
+"""Keyword arguments of networks: their own, and those that they pass on to their layers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from voxax.errors import InputError, check_known
+
+LAYER_OPTIONS = (
+    "dtype", "param_dtype", "precision", "fwd_algo", "bwd_algo", "dgrad_algo", "wgrad_algo"
+)  # fmt: skip
+"""What every network passes on; layers on grids leave out the algorithms."""
+
+
+def check_options(name: str, make: Callable[..., Any], options: Iterable[str]) -> None:
+    """Raise :class:`InputError` for an option that neither a network nor its layers have.
+
+    Args:
+      name: of the network, for the message.
+      make: its class, or a ``functools.partial`` of it.
+      options: names of keyword arguments.
+    """
+    kind = make.func if isinstance(make, functools.partial) else make
+    # Of the class itself the signature is that of flax's metaclass.
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    own = [p.name for p in parameters if p.kind in named and p.name != "self"]
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        own += ["ndim", *LAYER_OPTIONS]
+    for option in options:
+        check_known(f"option of {name}", option, list(dict.fromkeys(own)))
+
+
+def check_integers(least: int, **lists: Sequence[Any]) -> None:
+    """Raise :class:`InputError` unless the lists have integers of at least ``least`` alone."""
+    for name, values in lists.items():
+        if not all(isinstance(value, int) and value >= least for value in values):
+            raise InputError(f"{name}={tuple(values)} must be integers of at least {least}")

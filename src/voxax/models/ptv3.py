@@ -1,0 +1,448 @@
+"""Point Transformer V3: attention in patches along space-filling curves, in a U-Net.
+
+Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024. The encoder alone
+is that of Sonata (Wu et al., "Sonata: Self-Supervised Learning of Reliable Point Representations",
+CVPR 2025) and Concerto (Zhang et al., "Concerto: Joint 2D-3D Self-Supervised Learning Emerges
+Spatial Representations", NeurIPS 2025).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from voxax.errors import InputError, check_known
+from voxax.geometry import CurveOrder, Voxels
+from voxax.geometry.kernel_spec import per_axis
+from voxax.geometry.patches import Fill
+from voxax.interop.sources import Source, renaming
+from voxax.interop.spconv import Spconv
+from voxax.models.options import check_integers
+from voxax.nn.arguments import static
+from voxax.nn.functional.attention import SerialOrder
+from voxax.nn.functional.flash_attention import Implementation
+from voxax.nn.modules import (
+    GELU,
+    MLP,
+    BatchNorm,
+    ConditionalPosition,
+    DropPath,
+    GridPool,
+    GridUnpool,
+    LayerNorm,
+    Linear,
+    Remat,
+    Sequential,
+    SerializedAttention,
+    SerialOrders,
+    SubMConv,
+    relative_reach,
+)
+
+
+class PTv3Block(nnx.Module):
+    """Conditional position encoding, attention and an MLP, each added to the features.
+
+    Args:
+      channels: of the input and the output.
+      num_heads, patch_size: of the attention.
+      mlp_ratio: hidden channels of the MLP, as a multiple.
+      drop_path: rate of the last two branches.
+      dropout: rate on the outputs of linear layers in these.
+      legacy: let the next block encode the MLP's output alone, as the networks did whose weights
+        were published first.
+      attention: more arguments of :class:`voxax.nn.modules.SerializedAttention`.
+      conv: more arguments of the convolution.
+      dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      rngs: None means ``nnx.Rngs(0)``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        patch_size: int = 1024,
+        *,
+        mlp_ratio: float = 4.0,
+        drop_path: float = 0.0,
+        dropout: float = 0.0,
+        legacy: bool = False,
+        attention: dict[str, Any] | None = None,
+        conv: dict[str, Any] | None = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.cpe = ConditionalPosition(channels, **kinds, **(conv or {}))
+        self.norm1 = LayerNorm(channels, param_dtype=param_dtype)
+        self.attn = SerializedAttention(
+            channels, num_heads, patch_size, dropout=dropout, **kinds, **(attention or {})
+        )
+        self.norm2 = LayerNorm(channels, param_dtype=param_dtype)
+        hidden = int(channels * mlp_ratio)
+        if hidden < 1:
+            raise InputError(f"mlp_ratio={mlp_ratio} leaves {hidden} of {channels} channels")
+        self.mlp = MLP(channels, hidden, dropout=dropout, **kinds)
+        self.drop_path = DropPath(drop_path, rngs=rngs if drop_path else None)
+        self.legacy = legacy
+
+    def __call__(
+        self,
+        voxels: Voxels,
+        order: SerialOrder | CurveOrder = "hilbert",
+        positional: Voxels | None = None,
+    ) -> tuple[Voxels, Voxels]:
+        """Return the block's output, and what the next block's position encoding reads.
+
+        Args:
+          voxels: ``[capacity, C]``.
+          order: of the rows.
+          positional: what the position encoding reads; None is ``voxels``.
+        """
+        voxels = voxels + self.cpe(voxels if positional is None else positional)
+        voxels = voxels + self.drop_path(self.attn(self.norm1(voxels), order))
+        branch = self.drop_path(self.mlp(self.norm2(voxels)))
+        voxels = voxels + branch
+        return voxels, branch if self.legacy else voxels
+
+
+class PTv3Stage(nnx.Module):
+    """The blocks of one level; before them a pooling to it, or an unpooling onto a skip's voxels.
+
+    Args:
+      enter: :class:`voxax.nn.modules.GridPool`, :class:`voxax.nn.modules.GridUnpool` or None.
+      blocks: of :class:`PTv3Block`.
+      orders: of the rows, for the blocks to take in turns.
+      positional_skip: let the first block encode the skip connection alone.
+      remat: compute the blocks again in the backward pass.
+    """
+
+    def __init__(
+        self,
+        enter: GridPool | GridUnpool | None,
+        blocks: Sequence[PTv3Block],
+        orders: SerialOrders,
+        *,
+        positional_skip: bool = False,
+        remat: bool = False,
+    ) -> None:
+        self.enter, self.orders = nnx.data(enter), orders
+        self.blocks = nnx.List([Remat(block) if remat else block for block in blocks])
+        self.positional_skip = positional_skip
+
+    def __call__(self, voxels: Voxels, skip: Voxels | None = None) -> Voxels:
+        """Return the level's voxels; ``skip [capacity, C]`` is where an unpooling leads to."""
+        positional = voxels
+        if isinstance(self.enter, GridUnpool):
+            assert skip is not None
+            voxels, fine = self.enter(voxels, skip)
+            positional = fine if self.positional_skip else voxels
+        elif self.enter is not None:
+            positional = voxels = self.enter(voxels)
+        orders = self.orders(voxels, len(self.blocks))
+        for block, order in zip(self.blocks, orders, strict=True):
+            voxels, positional = block(voxels, order, positional)
+        return voxels
+
+
+class PTv3(nnx.Module):
+    """Point Transformer V3: a stem, levels down, levels up onto the skips' voxels, a head.
+
+    The defaults are those of the base network for segmentation. Curves start in the lowest corner
+    of each scene, and poolings group cells from the origin of the lattice: for the numbers of other
+    implementations give coordinates that begin at 0 in each scene. A curve has as many bits as its
+    scene needs, as in torch-pointcloud; Pointcept takes those that the batch needs, and one more
+    where the largest coordinate is ``2**n - 1``.
+
+    Args:
+      in_channels: input features.
+      out_channels: classes; 0 leaves out the head.
+      orders: curves that blocks take in turns.
+      shuffle_orders: permute them at each level in training.
+      strides: of each pooling.
+      encoder_depths, encoder_channels, encoder_num_heads: blocks, channels and heads of each level.
+      decoder_depths, decoder_channels, decoder_num_heads: the same on the way up, deepest first; ()
+        for the encoder alone, whose output is the coarsest level.
+      patch_size: rows of a patch.
+      mlp_ratio: hidden channels of each MLP, as a multiple.
+      qkv_bias, scale: of the attention.
+      drop_path: rate of the last block's branches; it grows linearly from the first.
+      dropout: rate on the outputs of linear layers in the blocks.
+      position: beside the convolutions: ``"none"``, ``"relative"`` tables, or ``"rotary"``.
+      rotary_base: of the last.
+      stem: ``"conv"``, a submanifold convolution of kernel size 5, or ``"linear"``.
+      norm: of stem, poolings and unpoolings: ``"batch"`` or ``"layer"``. Blocks have layer norms.
+      norm_epsilon, norm_momentum: of that norm.
+      positional_skip: after an unpooling, the first position encoding reads the skip connection
+        alone, as with the serialized pooling of the first version; False reads the sum (Sonata).
+      fill: see :func:`voxax.cut_patches`.
+      legacy: as in :class:`PTv3Block`; published weights of the first version need it.
+      remat: compute each block again in the backward pass.
+      implementation: of the attention.
+      ndim, dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      rngs: None means ``nnx.Rngs(0)``.
+      **conv: of every convolution: ``fwd_algo``, ``bwd_algo``, ``precision``.
+
+    Raises:
+      InputError: lists of lengths that do not fit, an unknown name, a size below 1.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        orders: Sequence[SerialOrder] = ("z", "z-trans", "hilbert", "hilbert-trans"),
+        shuffle_orders: bool = True,
+        strides: Sequence[int] = (2, 2, 2, 2),
+        encoder_depths: Sequence[int] = (2, 2, 2, 6, 2),
+        encoder_channels: Sequence[int] = (32, 64, 128, 256, 512),
+        encoder_num_heads: Sequence[int] = (2, 4, 8, 16, 32),
+        decoder_depths: Sequence[int] = (2, 2, 2, 2),
+        decoder_channels: Sequence[int] = (256, 128, 64, 64),
+        decoder_num_heads: Sequence[int] = (16, 8, 4, 4),
+        patch_size: int = 1024,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        scale: float | None = None,
+        drop_path: float = 0.3,
+        dropout: float = 0.0,
+        position: Literal["none", "relative", "rotary"] = "none",
+        rotary_base: float = 10.0,
+        stem: Literal["conv", "linear"] = "conv",
+        norm: Literal["batch", "layer"] = "batch",
+        norm_epsilon: float = 1e-3,
+        norm_momentum: float = 0.99,
+        positional_skip: bool = True,
+        fill: Fill = "overlap",
+        legacy: bool = False,
+        remat: bool = False,
+        implementation: Implementation | None = None,
+        ndim: int = 3,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+        **conv: Any,
+    ) -> None:
+        encoder_depths, encoder_channels = static(encoder_depths), static(encoder_channels)
+        decoder_depths, decoder_channels = static(decoder_depths), static(decoder_channels)
+        encoder_num_heads, decoder_num_heads = static(encoder_num_heads), static(decoder_num_heads)
+        strides = static(strides)
+        levels = len(encoder_depths)
+        ups = len(decoder_depths)
+        _check_lengths(
+            levels, encoder_channels=encoder_channels, encoder_num_heads=encoder_num_heads
+        )
+        _check_lengths(levels - 1, strides=strides)
+        up = {"decoder_channels": decoder_channels, "decoder_num_heads": decoder_num_heads}
+        _check_lengths(ups, **up)
+        if ups not in (0, levels - 1):
+            raise InputError(
+                f"{ups} decoder levels for {levels} encoder levels: expected {levels - 1}, or none"
+            )
+        check_integers(0, encoder_depths=encoder_depths, decoder_depths=decoder_depths)
+        check_integers(1, encoder_channels=encoder_channels, decoder_channels=decoder_channels)
+        for stride in strides:
+            per_axis(stride, ndim, "strides")
+        for order in orders:
+            check_known("order", order, get_args(SerialOrder))
+        check_known("fill", fill, get_args(Fill))
+        if implementation is not None:
+            check_known("implementation", implementation, get_args(Implementation))
+        check_known("position", position, ("none", "relative", "rotary"))
+        check_known("stem", stem, ("conv", "linear"))
+        check_known("norm", norm, ("batch", "layer"))
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+
+        normalized = functools.partial(LayerNorm, epsilon=norm_epsilon, param_dtype=param_dtype)
+        if norm == "batch":
+            normalized = functools.partial(
+                BatchNorm, epsilon=norm_epsilon, momentum=norm_momentum, param_dtype=param_dtype
+            )
+        after: dict[str, Any] = {"norm": normalized, "activation": GELU(approximate=False)}
+        attention = {
+            "qkv_bias": qkv_bias,
+            "scale": scale,
+            "relative_reach": relative_reach(patch_size) if position == "relative" else None,
+            "rotary_base": rotary_base if position == "rotary" else None,
+            "ndim": ndim,
+            "fill": fill,
+            "implementation": implementation,
+        }
+
+        def blocks(channels: int, heads: int, rates: Sequence[float]) -> list[PTv3Block]:
+            return [
+                PTv3Block(
+                    channels,
+                    heads,
+                    patch_size,
+                    mlp_ratio=mlp_ratio,
+                    drop_path=rate,
+                    dropout=dropout,
+                    legacy=legacy,
+                    attention=attention,
+                    conv={"ndim": ndim, **conv},
+                    **kinds,
+                )
+                for rate in rates
+            ]
+
+        def stage(enter: GridPool | GridUnpool | None, *sizes: Any) -> PTv3Stage:
+            turns = SerialOrders(orders, shuffle=shuffle_orders, rngs=rngs)
+            return PTv3Stage(
+                enter, blocks(*sizes), turns, positional_skip=positional_skip, remat=remat
+            )
+
+        width = encoder_channels[0]
+        embedding = (
+            Linear(in_channels, width, **kinds)
+            if stem == "linear"
+            else SubMConv(in_channels, width, 5, ndim=ndim, use_bias=False, **kinds, **conv)
+        )
+        self.stem_name, self.norm = stem, norm
+        self.stem = Sequential(embedding, normalized(width), after["activation"])
+        rates = _rates(drop_path, encoder_depths)
+        stages = [stage(None, width, encoder_num_heads[0], rates[0])]
+        for level in range(1, levels):
+            channels = encoder_channels[level]
+            pool = GridPool(width, channels, strides[level - 1], **after, **kinds)
+            stages.append(stage(pool, channels, encoder_num_heads[level], rates[level]))
+            width = channels
+        self.down = nnx.List(stages)
+
+        stages = []
+        rates = _rates(drop_path, decoder_depths[::-1])[::-1]
+        for level, channels in enumerate(decoder_channels):
+            skip, stride = encoder_channels[-2 - level], strides[-1 - level]
+            unpool = GridUnpool(width, skip, channels, stride, **after, **kinds)
+            stages.append(stage(unpool, channels, decoder_num_heads[level], rates[level][::-1]))
+            width = channels
+        self.up = nnx.List(stages)
+        self.head = nnx.data(Linear(width, out_channels, **kinds) if out_channels else None)
+
+    def sources(self) -> dict[str, Source]:
+        """Return how Pointcept and torch-pointcloud store it."""
+        last = len(self.up) - 1
+        whole = self.head is not None
+
+        def decoder(found: re.Match[str]) -> str:  # Pointcept counts levels from the finest
+            return f"dec.dec{last - int(found[1])}"
+
+        shared = ((r"(\.blocks\.\d+)\.block\b", r"\1"), (r"\.relative$", ".rpe"))
+        pointcept = renaming(
+            *shared,
+            (r"^stem\.layers\.0$", "embedding.stem." + self.stem_name),
+            (r"^stem\.layers\.1$", "embedding.stem.norm"),
+            (r"^down\.(\d+)", r"enc.enc\1"),
+            (r"^up\.(\d+)", decoder),
+            (r"^(enc.*)\.enter\.proj$", r"\1.down.proj"),
+            (r"^(enc.*)\.enter\.after\.layers\.0$", r"\1.down.norm.0"),
+            (r"^(dec.*)\.enter\.(proj\w*)$", r"\1.up.\2.0"),
+            (r"^(dec.*)\.enter\.after(\w*)\.layers\.0$", r"\1.up.proj\2.1"),
+            (r"\.blocks\.(\d+)", r".block\1"),
+            (r"\.cpe\.conv$", ".cpe.0"),
+            (r"\.cpe\.proj$", ".cpe.1"),
+            (r"\.cpe\.norm$", ".cpe.2"),
+            (r"\.(norm\d)$", r".\1.0"),
+            (r"\.mlp\.first$", ".mlp.0.fc1"),
+            (r"\.mlp\.second$", ".mlp.0.fc2"),
+            *(((r"^(?!head)", "backbone."), (r"^head$", "seg_head")) if whole else ()),
+        )
+        after = ".norm.module" if self.norm == "batch" else ".norm"
+        torch_pointcloud = renaming(
+            *shared,
+            (r"^stem\.layers\.0$", "stem.stem"),
+            (r"^stem\.layers\.1$", "stem" + after),
+            (r"^(down.*)\.enter\.", r"\1.downsample."),
+            (r"^(up.*)\.enter\.", r"\1.upsample."),
+            (r"\.after(\w*)\.layers\.0$", after.replace("norm", r"norm\1")),
+            (r"\.cpe\.", ".cpe_"),
+            (r"\.mlp\.first$", ".mlp.0"),
+            (r"\.mlp\.second$", ".mlp.3"),
+            (r"^up\.", "decoder.blocks."),
+            (r"^down\.", "blocks."),
+            *(((r"^(?=stem|blocks)", "encoder."),) if whole else ()),
+        )
+        return {
+            # Sonata masks tokens while it is trained.
+            "pointcept": Source(Spconv(), pointcept, unused=("embedding.mask_token",)),
+            "torch-pointcloud": Source(Spconv(), torch_pointcloud),
+        }
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """Return logits ``[capacity, out_channels]`` on the input's voxels.
+
+        Without a head these are features, without a decoder those of the coarsest level.
+        """
+        with jax.named_scope("stem"):
+            voxels = self.stem(voxels)
+        skips = []
+        for level, down in enumerate(self.down):
+            with jax.named_scope(f"down{level}"):
+                voxels = down(voxels)
+            skips.append(voxels)
+        skips.pop()
+        for level, up in enumerate(self.up):
+            with jax.named_scope(f"up{len(self.up) - 1 - level}"):
+                voxels = up(voxels, skips.pop())
+        with jax.named_scope("head"):
+            return voxels if self.head is None else self.head(voxels)
+
+
+def _check_lengths(levels: int, **lists: Sequence[int]) -> None:
+    for name, values in lists.items():
+        if len(values) != levels:
+            raise InputError(f"{name}={tuple(values)} has {len(values)} entries: expected {levels}")
+
+
+def _rates(last: float, depths: Sequence[int]) -> list[list[float]]:
+    """Rates of all blocks in a row, from 0 to ``last``, by level."""
+    rates = np.linspace(0, last, sum(depths))
+    return [part.tolist() for part in np.split(rates, np.cumsum(depths)[:-1])] if depths else []
+
+
+# Depths, channels and heads of the encoders that Sonata and Concerto were published with.
+_ENCODERS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "tiny": ((1, 1, 1, 3, 1), (16, 32, 64, 128, 256), (1, 2, 4, 8, 16)),
+    "small": ((2, 2, 2, 6, 2), (32, 64, 128, 256, 512), (2, 4, 8, 16, 32)),
+    "base": ((3, 3, 3, 12, 3), (48, 96, 192, 384, 512), (3, 6, 12, 24, 32)),
+    "large": ((3, 3, 3, 12, 3), (64, 128, 256, 512, 768), (4, 8, 16, 32, 48)),
+}
+
+
+def PTv3Encoder(in_channels: int = 9, size: str = "base", **options: Any) -> PTv3:
+    """Return the encoder of Sonata (``small``, ``base``) or Concerto (all sizes).
+
+    Its output is the coarsest level.
+
+    Args:
+      in_channels: input features: position, color and normal.
+      size: ``tiny``, ``small``, ``base`` or ``large``.
+      options: as in :class:`PTv3`.
+
+    Raises:
+      InputError: an unknown size.
+    """
+    check_known("size", size, tuple(_ENCODERS))
+    depths, channels, heads = _ENCODERS[size]
+    given: dict[str, Any] = {
+        "encoder_depths": depths,
+        "encoder_channels": channels,
+        "encoder_num_heads": heads,
+        "stem": "linear",
+        "norm": "layer",
+        "norm_epsilon": 1e-5,
+        "positional_skip": False,
+        **{f"decoder_{name}": () for name in ("depths", "channels", "num_heads")},
+    }
+    return PTv3(in_channels, 0, **{**given, **options})

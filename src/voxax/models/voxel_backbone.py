@@ -1,0 +1,264 @@
+"""The sparse backbones of voxel detectors, eight cells to one, as OpenPCDet has them.
+
+Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; OpenPCDet
+Development Team, "OpenPCDet: An Open-source Toolbox for 3D Object Detection", 2020.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.core import FrozenDict
+
+from voxax import _compat
+from voxax.coords import is_valid
+from voxax.errors import InputError
+from voxax.geometry import KernelSpec, Voxels, kernel_map
+from voxax.interop.sources import Source, renaming
+from voxax.interop.spconv import Spconv, spconv_offsets
+from voxax.models.minkunet import ConvNormAct, ResidualBlock
+from voxax.nn.arguments import static
+
+NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
+"""Arguments of the batch normalizations in detectors."""
+
+
+class GrowingConv(ConvNormAct):
+    """A convolution onto every site it reaches inside a grid (spconv's ``SparseConv``).
+
+    Args:
+      in_channels, out_channels: channels.
+      kernel_size, stride, padding: integers, or one per axis.
+      grid: cells of the input along each axis.
+      **options: as for :class:`ConvNormAct`.
+
+    Attributes:
+      grid: cells of the output along each axis.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int],
+        padding: int | Sequence[int],
+        grid: Sequence[int],
+        **options: Any,
+    ) -> None:
+        relation: dict[str, Any] = {
+            "kernel_shape": spconv_offsets(kernel_size, padding, ndim=len(grid)),
+            "generative": True,
+            "spatial_shape": tuple(grid),
+        }
+        super().__init__(in_channels, out_channels, stride=stride, **relation, **options)
+        reached = KernelSpec.make(len(grid), stride=stride, **relation).output_shape
+        assert reached is not None
+        self.grid: tuple[int, ...] = reached
+        if min(reached) < 1:
+            raise InputError(
+                f"a grid of {'x'.join(map(str, grid))} cells is too small for a kernel of size "
+                f"{kernel_size} with stride {stride} and padding {padding}: give a larger grid="
+            )
+
+    def within(self, voxels: Voxels, capacity: int) -> Voxels:
+        """Convolve onto at most ``capacity`` rows, for voxels that no plan knows."""
+        reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
+        return self.act(self.norm(self.conv(voxels, kernel_map=reached)))
+
+
+def stage(
+    in_channels: int,
+    out_channels: int,
+    grid: Sequence[int],
+    *,
+    padding: int | Sequence[int] = 1,
+    residual: bool,
+    common: Mapping[str, Any],
+) -> tuple[nnx.List, tuple[int, ...]]:
+    """Return the layers of a level, a strided convolution and two blocks, and the level's grid."""
+    down = GrowingConv(in_channels, out_channels, 3, 2, padding, grid, **common)
+    return nnx.List([down, *blocks(out_channels, 2, residual, common)]), down.grid
+
+
+def blocks(
+    channels: int, number: int, residual: bool, common: Mapping[str, Any]
+) -> list[nnx.Module]:
+    """Return ``number`` blocks on the voxels of a level."""
+    if residual:
+        return [ResidualBlock(channels, channels, use_bias=True, **common) for _ in range(number)]
+    return [ConvNormAct(channels, channels, **common) for _ in range(number)]
+
+
+def run_stages(stages: Sequence[nnx.List], voxels: Voxels) -> list[Voxels]:
+    """Return the voxels after each stage."""
+    found = []
+    for number, layers in enumerate(stages):
+        with jax.named_scope(f"stage{number + 1}"):
+            for layer in layers:
+                voxels = layer(voxels)
+        found.append(voxels)
+    return found
+
+
+def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """Return the names of OpenPCDet and of torch-pointcloud by the path of a layer."""
+    second = ((r"^(stages\.0\.\d+|stages\.\d+\.[1-9])\.norm$", r"\1.norm2"),) if residual else ()
+    layers = (
+        *second,
+        (r"\.first\.conv$", ".conv1"),
+        (r"\.first\.norm$", ".norm1"),
+        (r"\.second$", ".conv2"),
+        (r"\.conv$", ".0"),
+        (r"\.norm$", ".1"),
+        (r"^stem\b", "conv_input"),
+        (r"^out\b", "conv_out"),
+        (r"^stages\.(\d+)", lambda found: f"conv{int(found[1]) + 1}"),
+    )
+    openpcdet = renaming(*layers, (r"\.norm(\d)$", r".bn\1"))
+    return openpcdet, renaming(*layers, (r"(\.1|\.norm\d)$", r"\1.module"))
+
+
+class VoxelBackBone8x(nnx.Module):
+    """Stem, four levels with two cells to one between them, and one that folds the height.
+
+    Strided convolutions reach every site inside the grid. Voxels are x, y, z, counted from the
+    grid's lower corner.
+
+    Args:
+      in_channels: features of the voxels.
+      grid: cells along x, y and z: the range over the voxel size. One more is added along z.
+      channels: of the four levels.
+      out_channels: of the result.
+      residual: residual blocks with biases in place of single convolutions.
+      norm: arguments of every batch normalization.
+      rngs: None means ``nnx.Rngs(0)``.
+      **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
+        ``precision``.
+
+    Attributes:
+      grid: cells of the result along x, y and z.
+
+    Raises:
+      InputError: a grid that is too small, another number of axes or levels.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        grid: Sequence[int],
+        *,
+        channels: Sequence[int] = (16, 32, 64, 64),
+        out_channels: int = 128,
+        residual: bool = False,
+        norm: Mapping[str, Any] = NORM,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        shape, channels = grid_with_top(grid), static(channels)
+        if len(channels) != 4:
+            raise InputError(f"channels={channels} must have one entry for each of 4 levels")
+        common = {"norm": norm, "rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
+        first = channels[0]
+        self.residual = residual
+        self.stem = ConvNormAct(in_channels, first, **common)
+        stages = [nnx.List(blocks(first, 2 if residual else 1, residual, common))]
+        paddings = (1, 1, (1, 1, 0))  # none along z at last
+        for c_in, c_out, padding in zip(channels, channels[1:], paddings, strict=False):
+            layers, shape = stage(
+                c_in, c_out, shape, padding=padding, residual=residual, common=common
+            )
+            stages.append(layers)
+        self.stages, self.in_grid = nnx.List(stages), grid_with_top(grid)
+        self.out = GrowingConv(channels[-1], out_channels, (1, 1, 3), (1, 1, 2), 0, shape, **common)
+        self.grid = self.out.grid
+        self.out_channels = out_channels
+
+    def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
+        """Return the voxels of the four levels, then those of the result.
+
+        Raises:
+          InputError: as :func:`inside_grid`.
+        """
+        found = run_stages(self.stages, self.stem(inside_grid(voxels, self.in_grid)))
+        return (*found, self.out(found[-1]))
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """Return voxels of ``out_channels``, whose height has few cells left.
+
+        Raises:
+          InputError: as :func:`inside_grid`.
+        """
+        return self.levels(voxels)[-1]
+
+    def sources(self) -> dict[str, Source]:
+        """Return how OpenPCDet and torch-pointcloud store it."""
+        openpcdet, torch_pointcloud = backbone_names(self.residual)
+        spconv = Spconv("reversed")
+        return {
+            "openpcdet": Source(spconv, openpcdet),
+            "torch-pointcloud": Source(spconv, torch_pointcloud),
+        }
+
+
+def VoxelResBackBone8x(in_channels: int, grid: Sequence[int], **options: Any) -> VoxelBackBone8x:
+    """Return the backbone of residual blocks. Arguments as in :class:`VoxelBackBone8x`."""
+    return VoxelBackBone8x(
+        in_channels, grid, **{"channels": (16, 32, 64, 128), "residual": True, **options}
+    )
+
+
+def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:
+    """Return the cells along x, y, z with one more along z, as the backbones have.
+
+    Raises:
+      InputError: another number of axes, or fewer than 1 cell.
+    """
+    if len(grid) != 3 or min(grid) < 1:
+        raise InputError(f"grid={tuple(grid)} must be at least one cell along each of x, y, z")
+    return int(grid[0]), int(grid[1]), int(grid[2]) + 1
+
+
+def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
+    """Return the voxels, in a trace with those outside of the grid counted in ``num_dropped``.
+
+    A network on a grid loses them: no site of a later level is theirs.
+
+    Args:
+      voxels: the voxels.
+      grid: static cells along each axis, from 0 on.
+
+    Raises:
+      InputError: eager, and voxels lie outside of the grid.
+    """
+    outside = _num_outside(voxels.coords, tuple(grid))
+    geometry = voxels.geometry
+    if _compat.is_traced(outside):
+        drops = geometry.drops.add(geometry.stride, outside)
+        return dataclasses.replace(voxels, geometry=dataclasses.replace(geometry, drops=drops))
+    if int(outside):
+        rows = np.asarray(voxels.valid_coords())[:, 1:]
+        ranges = zip(rows.min(0).tolist(), rows.max(0).tolist(), strict=True)
+        raise InputError(
+            f"{int(outside)} of {len(rows)} voxels lie outside of the grid of "
+            f"{'x'.join(map(str, grid))} cells, their cells are "
+            f"{', '.join(f'{low}..{high}' for low, high in ranges)}: subtract the lower corner of "
+            f"the range from the points, and leave out what lies beyond it by vx.crop(voxels, 0, "
+            f"{tuple(grid)})"
+        )
+    return voxels
+
+
+@functools.partial(jax.jit, static_argnames="grid")
+def _num_outside(coords: jax.Array, grid: tuple[int, ...]) -> jax.Array:
+    """Return ``int32[]``: how many voxels lie outside of the grid."""
+    cells = coords[:, 1:]
+    outside = jnp.any((cells < 0) | (cells >= jnp.asarray(grid, jnp.int32)[None]), axis=1)
+    return jnp.sum(outside & is_valid(coords), dtype=jnp.int32)

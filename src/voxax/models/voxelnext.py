@@ -1,0 +1,267 @@
+"""VoxelNeXt: a detector without a dense grid, whose heads predict at voxels of the ground plane.
+
+Source: Chen et al., "VoxelNeXt: Fully Sparse VoxelNet for 3D Object Detection and Tracking", CVPR
+2023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.core import FrozenDict
+
+from voxax import _compat
+from voxax.coords import PAD
+from voxax.errors import InputError
+from voxax.geometry import Voxels
+from voxax.geometry.origin import Origin
+from voxax.geometry.regroup import new_geometry, reduce_rows, unique_sites
+from voxax.interop.sources import Source, by_part
+from voxax.interop.spconv import Spconv
+from voxax.models.centerpoint import BRANCHES, Branches, Groups, branch_names, class_groups
+from voxax.models.minkunet import ConvNormAct
+from voxax.models.voxel_backbone import (
+    NORM,
+    GrowingConv,
+    backbone_names,
+    blocks,
+    grid_with_top,
+    inside_grid,
+    run_stages,
+    stage,
+)
+from voxax.nn.arguments import static
+from voxax.nn.modules import SpatiallySparseConv
+
+PLAIN: Mapping[str, Any] = FrozenDict(epsilon=1e-5, momentum=0.9)
+"""Arguments of batch normalizations that have PyTorch's defaults."""
+
+
+class VoxelNeXtBackbone(nnx.Module):
+    """Six levels of residual blocks, of which the last three are folded onto the ground plane.
+
+    Args:
+      in_channels: features of the voxels.
+      grid: cells along x, y and z: the range over the voxel size. One more is added along z.
+      channels: of the first five levels; the sixth has those of the fifth.
+      out_channels: of the result.
+      capacity: static rows on the ground plane; None buckets eagerly, takes as many as can be
+        reached under ``jax.jit``: nine for each row of the three levels, or all cells.
+      norm: arguments of every batch normalization but the last.
+      last_norm: those of the last.
+      rngs: None means ``nnx.Rngs(0)``.
+      **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
+        ``precision``.
+
+    Raises:
+      InputError: a grid that is too small; channels of the last levels that differ, so that they
+        cannot be added.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        grid: Sequence[int],
+        *,
+        channels: Sequence[int] = (16, 32, 64, 128, 128),
+        out_channels: int = 128,
+        capacity: int | None = None,
+        norm: Mapping[str, Any] = NORM,
+        last_norm: Mapping[str, Any] = PLAIN,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        shape, channels = grid_with_top(grid), static(channels)
+        if len(channels) != 5 or channels[3] != channels[4]:
+            raise InputError(
+                f"channels={channels} must be those of five levels, the last two equal: "
+                "their features are added"
+            )
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        common = {"norm": norm, "rngs": rngs, **options}
+        self.stem = ConvNormAct(in_channels, channels[0], **common)
+        stages, shapes = [nnx.List(blocks(channels[0], 2, True, common))], [shape]
+        for c_in, c_out in zip(channels, (*channels[1:], channels[4]), strict=True):
+            layers, shape = stage(c_in, c_out, shape, residual=True, common=common)
+            stages.append(layers)
+            shapes.append(shape)
+        self.stages = nnx.List(stages)
+        ground = shapes[3][:2]  # cells of the fourth level, onto which the others are folded
+        self.out = GrowingConv(channels[3], out_channels, 3, 1, 1, ground, ndim=2, **common)
+        plain = {**common, "norm": last_norm}
+        self.shared = ConvNormAct(out_channels, out_channels, ndim=2, use_bias=True, **plain)
+        self.in_grid, self.capacity, self.out_channels = shapes[0], capacity, out_channels
+
+    def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
+        """Return the voxels of the six levels, then those of the result, on the ground plane.
+
+        Raises:
+          InputError: as :func:`voxax.models.voxel_backbone.inside_grid`.
+        """
+        levels = run_stages(self.stages, self.stem(inside_grid(voxels, self.in_grid)))
+        with jax.named_scope("ground"):
+            columns = fold_levels(levels[3:], self.capacity)
+            rows = self.capacity
+            if rows is None and _compat.is_traced(columns.coords):  # no plan knows the columns
+                cells = voxels.batch_size * math.prod(self.out.grid)
+                rows = min(len(self.out.conv.relation["kernel_shape"]) * columns.capacity, cells)
+            grown = self.out(columns) if rows is None else self.out.within(columns, rows)
+            return (*levels, self.shared(grown))
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        """Return voxels of the ground plane with ``out_channels``."""
+        return self.levels(voxels)[-1]
+
+    def sources(self) -> dict[str, Source]:
+        """Return how OpenPCDet and torch-pointcloud store it."""
+        openpcdet, torch_pointcloud = _backbone_names()
+        spconv = Spconv("reversed")
+        return {
+            "openpcdet": Source(spconv, openpcdet),
+            "torch-pointcloud": Source(spconv, torch_pointcloud),
+        }
+
+
+def _backbone_names() -> tuple[Any, ...]:
+    """Return the names of OpenPCDet and torch-pointcloud by the path of a layer."""
+
+    def with_shared(names: Any) -> Any:
+        return lambda path: names(path).replace("shared.", "shared_conv.", 1)
+
+    return tuple(map(with_shared, backbone_names(residual=True)))
+
+
+def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels:
+    """Return the sums of the features in each column of voxels, over levels of halved grids.
+
+    A voxel of the n-th level is taken to the first one's cell at its lower corner.
+
+    Args:
+      levels: voxels of axes x, y, z with the same channels, each of twice the stride before it, and
+        made from it: the last one knows of all losses.
+      capacity: static rows; None takes a bucket eagerly, the rows of all levels under ``jax.jit``.
+
+    Returns:
+      Voxels of axes x and y on the first level's lattice.
+
+    Raises:
+      CapacityError: eager, and the columns do not fit ``capacity``. Traced overflow is counted
+        in ``num_dropped``.
+    """
+    columns = []
+    for number, voxels in enumerate(levels):
+        place = voxels.coords[:, 1:3] * 2**number
+        rows = jnp.concatenate([voxels.coords[:, :1], place], axis=1)
+        columns.append(jnp.where(voxels.valid[:, None], rows, PAD))
+    found = unique_sites(jnp.concatenate(columns), capacity)
+    # Padding has no place; its features are not read.
+    features = jnp.concatenate([voxels.features for voxels in levels])
+    features = reduce_rows(features, found.inverse, len(found.coords), "sum")
+    first = levels[0]
+    # Attached levels do not tell which losses they share: a sum would count those again.
+    source = levels[-1].geometry
+    geometry = new_geometry(found, [source], stride=first.geometry.stride[:2])
+    origin = first.origin.axes((0, 1)) if isinstance(first.origin, Origin) else ()
+    return Voxels(geometry, features, first.voxel_size[:2], origin)
+
+
+class VoxelNeXtOutput(NamedTuple):
+    """Predictions at voxels of the ground plane.
+
+    Attributes:
+      voxels: where they are; axes x and y.
+      groups: for each group of classes, arrays ``[capacity, channels]`` by name, logits of the
+        classes under ``hm``. Rows of padding are zero.
+    """
+
+    voxels: Voxels
+    groups: tuple[dict[str, jax.Array], ...]
+
+
+class VoxelNeXt(nnx.Module):
+    """The detector: voxels in, predictions at voxels of the ground plane out.
+
+    Args:
+      in_channels: features of the voxels, the means of their points.
+      num_classes: classes of objects.
+      grid: cells along x, y and z: the range over the voxel size.
+      groups: classes that share a head; None puts all in one. Also an attribute.
+      branches: channels of what is predicted for a center, by name.
+      head_kernel_size: of the heads' hidden layers.
+      capacity, norm, channels, out_channels: as for :class:`VoxelNeXtBackbone`.
+      rngs: None means ``nnx.Rngs(0)``.
+      **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
+        ``precision``.
+
+    Raises:
+      InputError: as :class:`VoxelNeXtBackbone`; groups that do not have each class once.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        grid: Sequence[int] = (1440, 1440, 40),
+        *,
+        groups: Groups | None = None,
+        branches: Mapping[str, int] = BRANCHES,
+        head_kernel_size: int = 1,
+        channels: Sequence[int] = (16, 32, 64, 128, 128),
+        out_channels: int = 128,
+        capacity: int | None = None,
+        norm: Mapping[str, Any] = NORM,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        common: dict[str, Any] = {"rngs": rngs, **options}
+        sizes: dict[str, Any] = {"channels": channels, "out_channels": out_channels}
+        self.backbone_3d = VoxelNeXtBackbone(
+            in_channels, grid, capacity=capacity, norm=norm, **sizes, **common
+        )
+        width, flat = out_channels, {**common, "ndim": 2}
+
+        def hidden() -> ConvNormAct:
+            return ConvNormAct(width, width, head_kernel_size, use_bias=True, norm=PLAIN, **flat)
+
+        def last(channels: int, bias: float) -> SpatiallySparseConv:
+            start = jax.nn.initializers.constant(bias)
+            return SpatiallySparseConv(width, channels, 1, bias_init=start, **flat)
+
+        self.groups = class_groups(groups, num_classes)
+        self.head = Branches(self.groups, branches, hidden, last)
+
+    def __call__(self, voxels: Voxels) -> VoxelNeXtOutput:
+        """Return the predictions."""
+        ground = self.backbone_3d(voxels)
+        with jax.named_scope("heads"):
+            found = self.head(ground)
+        named = ({name: out.features for name, out in group.items()} for group in found)
+        return VoxelNeXtOutput(ground, tuple(named))
+
+    def sources(self) -> dict[str, Source]:
+        """Return how OpenPCDet and torch-pointcloud store it."""
+        openpcdet, torch_pointcloud = _backbone_names()
+        sparse = Spconv("reversed")
+
+        def head(norm: str) -> Any:
+            names = branch_names(norm)
+            return lambda path: names(f"branches.{path}")
+
+        return {
+            "openpcdet": Source(
+                sparse,
+                by_part(backbone_3d=("backbone_3d", openpcdet), head=("dense_head", head(""))),
+            ),
+            "torch-pointcloud": Source(
+                sparse,
+                by_part(
+                    backbone_3d=("backbone_3d", torch_pointcloud), head=("head", head(".module"))
+                ),
+            ),
+        }

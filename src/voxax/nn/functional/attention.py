@@ -1,0 +1,480 @@
+"""Attention between voxels: in patches along a curve, in windows, in whole scenes, and across.
+
+Queries, keys and values are the channels of the input, side by side: ``C`` channels each, of
+``num_heads`` heads one after the other. A linear layer before and one after make a layer of it, as
+in :mod:`voxax.nn.modules`.
+
+Logits and softmax are computed in at least float32. Rows see rows of their own scene alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+import jax
+import jax.numpy as jnp
+
+from voxax import _compat
+from voxax.errors import InputError, check_known
+from voxax.geometry import CurveOrder, Voxels, Windows, curve_order, cut_patches
+from voxax.geometry.halo import refuse_shard
+from voxax.geometry.patches import Fill, Patches, check_length
+from voxax.geometry.regroup import gather_rows
+from voxax.nn.functional.attention_tiles import (
+    TILE,
+    Logits,
+    Side,
+    attend_across_blocks,
+    attend_in_patches,
+)
+from voxax.nn.functional.flash_attention import ROWS, Implementation, by_cudnn, by_splash, choose
+from voxax.products.convolve import precision_name
+
+SerialOrder = Literal["z", "z-trans", "hilbert", "hilbert-trans"]
+"""Orders of Point Transformer V3: Z-order, Hilbert, and both with the first two axes exchanged."""
+
+
+class Tokens(NamedTuple):
+    """Rows without a place, such as queries of a decoder or words.
+
+    Attributes:
+      features: ``[batch_size, T, C]``.
+      count: ``int32[batch_size]``, how many of each scene exist, the first ones; None is all.
+    """
+
+    features: jax.Array
+    count: jax.Array | None = None
+
+    @property
+    def valid(self) -> jax.Array:
+        """``bool[batch_size, T]``: which rows exist."""
+        scenes, length, _ = self.features.shape
+        slot = jnp.arange(length, dtype=jnp.int32)[None, :]
+        if self.count is None:
+            return jnp.broadcast_to(slot >= 0, (scenes, length))
+        # Compared as they are: a count of 64 bits would wrap around.
+        return slot < jnp.minimum(self.count, length).astype(jnp.int32)[:, None]
+
+    def map(self, fn: Callable[[jax.Array], jax.Array]) -> Tokens:
+        """Apply ``fn`` to the features ``[batch_size, T, C]``; rows that do not exist are zero."""
+        # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
+        features = fn(self._cleared(self.features))
+        return self._replace(features=self._cleared(features))
+
+    def _cleared(self, features: jax.Array) -> jax.Array:
+        return jnp.where(self.valid[..., None], features, jnp.zeros((), features.dtype))
+
+
+Queries = TypeVar("Queries", Voxels, Tokens)
+
+
+def serial_order(voxels: Voxels, order: SerialOrder) -> CurveOrder:
+    """Return the rows' order along one of the curves of Point Transformer V3.
+
+    The curve of each scene begins in its lowest corner and fills the smallest cube of ``2**n``
+    cells that holds it. It is computed once for the voxels of a level.
+
+    Args:
+      voxels: ``capacity`` rows; only their coordinates matter.
+      order: ``"z"``, ``"z-trans"``, ``"hilbert"`` or ``"hilbert-trans"``.
+
+    Returns:
+      ``int32[capacity]``, the order and its inverse, as :func:`voxax.curve_order`.
+
+    Raises:
+      InputError: an unknown order.
+
+    Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
+    """
+    check_known("order", order, get_args(SerialOrder))
+    curve, _, transposed = order.partition("-")
+    name: Literal["morton", "hilbert"] = "morton" if curve == "z" else "hilbert"
+    return curve_order(voxels, name, transposed=bool(transposed), fitted=True)
+
+
+@_compat.on_whole_arrays
+def serialized_attention(
+    voxels: Voxels,
+    num_heads: int,
+    patch_size: int = 1024,
+    order: SerialOrder | CurveOrder = "hilbert",
+    *,
+    fill: Fill = "overlap",
+    scale: float | None = None,
+    table: jax.Array | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    implementation: Implementation | None = None,
+) -> Voxels:
+    """Attend inside of patches of a fixed length, cut along a space-filling curve.
+
+    Args:
+      voxels: ``3 * C`` channels: query, key, value.
+      num_heads: H, divides C.
+      patch_size: rows of a patch. A patch is no longer than the capacity, rounded up to 128, unless
+        ``fill="cycle"``.
+      order: the curve, or the rows' order itself.
+      fill: what stands in the rest of a scene's last patch, see
+        :func:`voxax.cut_patches`.
+      scale: factor on the products of queries and keys; None is ``1 / sqrt(C / H)``.
+      table: ``[D, 2 * reach + 1, H]`` or None. Its entry for the offset in cells, of the query from
+        the key along each axis, is added to the logits; offsets beyond the reach count as the
+        reach.
+      precision: of the products; None keeps the input's full precision (or follows
+        ``jax.default_matmul_precision``).
+      implementation: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"``
+        (GPU), ``"splash"`` (TPU); None takes the last two for half precision where this process
+        has such a device, and they take the problem.
+
+    Returns:
+      Voxels with C channels in the input's dtype.
+
+    Raises:
+      InputError: channels, heads, patch size or table that do not fit, an unknown order, or an
+        implementation that does not take the problem; integers; one shard of a scene.
+
+    Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
+    """
+    how = _logits(voxels, num_heads, 3, scale, table, precision)
+    along = serial_order(voxels, order) if isinstance(order, str) else order
+    if fill != "cycle":  # where the number of repeats depends on the length
+        check_length("patch_size", patch_size)
+        patch_size = min(patch_size, -(-voxels.capacity // ROWS) * ROWS)
+    cut = cut_patches(voxels, patch_size, along, fill=fill)
+    chosen = choose(implementation, _head(voxels, num_heads, 3), how, patch_size)
+    given = voxels.features, voxels.coords, cut, None, how
+    return voxels.replace_features(_attend(*given, num_heads, chosen, beside=0))
+
+
+@_compat.on_whole_arrays
+def window_attention(
+    voxels: Voxels,
+    num_heads: int,
+    windows: Windows,
+    *,
+    scale: float | None = None,
+    table: jax.Array | None = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> Voxels:
+    """Attend to all voxels of the same window.
+
+    Args:
+      voxels: ``3 * C`` channels: query, key, value.
+      num_heads: H, divides C.
+      windows: from :func:`voxax.cubic_windows` or
+        :func:`voxax.cylindrical_windows`, of these voxels. That they are is not checked: those of
+        other voxels with the same capacity give other groups.
+      scale, table, precision: as in :func:`serialized_attention`; ``[D, 2 * reach + 1, H]``.
+
+    Returns:
+      Voxels with C channels in the input's dtype.
+
+    Raises:
+      InputError: channels, heads or table that do not fit, windows of another capacity; integers;
+        one shard of a scene.
+
+    Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
+    ICCV 2021.
+    """
+    how = _logits(voxels, num_heads, 3, scale, table, precision)
+    if windows.number.shape[0] != voxels.capacity:
+        raise InputError(
+            f"windows of {windows.number.shape[0]} rows for voxels of capacity {voxels.capacity}: "
+            "make them from these voxels"
+        )
+    most = windows.most_rows
+    block = _block_size(voxels.capacity)
+    beside = None
+    if most is not None:
+        # The rows of a window are consecutive, so the blocks beside a block hold all that it needs.
+        block = min(block, max(most, 64))
+        beside = -(-(most - 1) // block)
+        beside = beside if beside <= 2 else None
+    cut = cut_patches(voxels, block, windows.order, fill="short")
+    given = voxels.features, voxels.coords, cut, windows.number, how
+    return voxels.replace_features(_attend(*given, num_heads, "tiles", beside))
+
+
+@_compat.on_whole_arrays
+def scene_attention(
+    voxels: Voxels,
+    num_heads: int,
+    *,
+    scale: float | None = None,
+    table: jax.Array | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    implementation: Implementation | None = None,
+) -> Voxels:
+    """Attend to all voxels of the same scene, of any number.
+
+    The time grows with the square of the number of voxels, memory does not.
+
+    Args:
+      voxels: ``3 * C`` channels: query, key, value.
+      num_heads: H, divides C.
+      scale, table, precision, implementation: as in :func:`serialized_attention`;
+        ``[D, 2 * reach + 1, H]``. ``"cudnn"`` holds ``batch_size * capacity`` rows.
+
+    Returns:
+      Voxels with C channels in the input's dtype.
+
+    Raises:
+      InputError: as :func:`serialized_attention`.
+
+    Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
+    """
+    how = _logits(voxels, num_heads, 3, scale, table, precision)
+    block = _block_size(voxels.capacity)
+    chosen = choose(implementation, _head(voxels, num_heads, 3), how, block)
+    whole = chosen == "cudnn"  # which has no groups
+    cut = cut_patches(voxels, voxels.capacity if whole else block, fill="short")
+    given = voxels.features, voxels.coords, cut, voxels.coords[:, 0], how
+    beside = 0 if whole else None
+    return voxels.replace_features(_attend(*given, num_heads, chosen, beside))
+
+
+@_compat.on_whole_arrays
+def cross_attention(
+    query: Queries,
+    key_value: Voxels | Tokens,
+    num_heads: int,
+    *,
+    scale: float | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    implementation: Implementation | None = None,
+) -> Queries:
+    """Attend to all rows of the same scene of another set.
+
+    Args:
+      query: Voxels, or :class:`Tokens`, with C channels.
+      key_value: Voxels, or Tokens, with ``2 * C`` channels: key, value.
+      num_heads: H, divides C.
+      scale, precision: as in :func:`serialized_attention`, a number and a name.
+      implementation: ``"tiles"``, ``"splash"`` or None, as there.
+
+    Returns:
+      The queries' rows with C channels in the queries' dtype; zero where a scene has no keys.
+
+    Raises:
+      InputError: channels, heads or numbers of scenes that do not fit; integers; tokens or a count
+        of another shape; one shard of a scene.
+
+    Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
+    """
+    for rows in (query, key_value):
+        if isinstance(rows, Tokens):
+            check_tokens(rows)
+    how = _logits(query, num_heads, 1, scale, None, precision)
+    channels = query.features.shape[-1]
+    if key_value.features.shape[-1] != 2 * channels:
+        raise InputError(
+            f"keys and values of {key_value.features.shape[-1]} channels for queries of "
+            f"{channels}: expected {2 * channels}, keys and values side by side"
+        )
+    scenes = _batch_size(query), _batch_size(key_value)
+    if scenes[0] != scenes[1]:
+        raise InputError(f"queries of {scenes[0]} scenes and keys of {scenes[1]}")
+    block = _block_size(max(_capacity(query), _capacity(key_value)))
+    chosen = choose(implementation, _head(query, num_heads, 1), how, block)
+    if chosen == "cudnn":
+        if implementation is not None:
+            raise InputError("implementation='cudnn' has no cross attention: take 'tiles'")
+        chosen = "tiles"
+    asked, mine, cut = _blocks(query, block)
+    held, theirs, _ = _blocks(key_value, block)
+    out = _cross(asked, mine, held, theirs, how, num_heads, chosen)
+    if isinstance(query, Voxels):
+        assert cut is not None
+        return query.replace_features(_returned(cut, out))
+    length = query.features.shape[1]
+    return query._replace(features=out.reshape(scenes[0], -1, channels)[:, :length])
+
+
+def check_tokens(tokens: Tokens) -> None:
+    """Raise :class:`voxax.InputError` for features or a count of another shape.
+
+    Args:
+      tokens: features ``[batch_size, T, C]``, count ``int[batch_size]`` or None.
+    """
+    shape = tuple(tokens.features.shape)
+    if len(shape) != 3:
+        raise InputError(f"tokens of shape {list(shape)}: give [batch_size, T, C]")
+    if tokens.count is None:
+        return
+    count = jnp.asarray(tokens.count)
+    if count.shape != shape[:1] or not jnp.issubdtype(count.dtype, jnp.integer):
+        raise InputError(
+            f"count of {count.dtype}{list(count.shape)} for tokens of shape {list(shape)}: give "
+            f"int[{shape[0]}], how many of each scene exist"
+        )
+
+
+def _logits(
+    rows: Voxels | Tokens,
+    num_heads: int,
+    parts: int,
+    scale: float | None,
+    table: jax.Array | None,
+    precision: jax.lax.PrecisionLike,
+) -> Logits:
+    """Check the arguments that all kinds share."""
+    features = rows.features
+    channels = features.shape[-1]
+    if num_heads < 1 or channels % (parts * num_heads):
+        kinds = "queries, keys and values" if parts == 3 else "queries"
+        raise InputError(
+            f"{channels} channels of {kinds} for {num_heads} heads: expected a multiple of "
+            f"{parts * max(num_heads, 1)}"
+        )
+    if not jnp.issubdtype(features.dtype, jnp.floating):
+        raise InputError(f"attention of {features.dtype} features: convert them to floats")
+    if isinstance(rows, Voxels):
+        refuse_shard(rows, "attention")
+    if table is not None and isinstance(rows, Voxels):
+        ndim = rows.geometry.ndim
+        fits = table.ndim == 3 and table.shape[::2] == (ndim, num_heads) and table.shape[1] % 2
+        if not fits:
+            raise InputError(
+                f"relative table of shape {tuple(table.shape)}: expected [{ndim}, 2 * reach + 1, "
+                f"{num_heads}]"
+            )
+    width = channels // (parts * num_heads)
+    factor = 1 / math.sqrt(width) if scale is None else float(scale)
+    return Logits(factor, precision_name(precision), table, TILE)
+
+
+@functools.partial(jax.jit, static_argnames=("num_heads", "chosen", "beside"))
+def _attend(
+    features: jax.Array,
+    coords: jax.Array,
+    cut: Patches,
+    group: jax.Array | None,
+    how: Logits,
+    num_heads: int,
+    chosen: Implementation,
+    beside: int | None,
+) -> jax.Array:
+    """Attend to the rows of the same group: ``[capacity, C]``.
+
+    Args:
+      features, coords: of the voxels.
+      cut: their patches.
+      group: ``int32[capacity]``, of each voxel; None: the rows of a patch are a group.
+      how, num_heads, chosen: as above.
+      beside: how many patches on both sides hold rows of a patch's groups; None is any number.
+    """
+    sides = functools.partial(_sides, features, coords, group=group, num_heads=num_heads, how=how)
+    query, key, value = sides(cut.rows)
+    if beside is None:
+        return _returned(cut, _across(query, key, value, how, chosen))
+    if beside:
+        _, key, value = sides(_beside(coords, cut.rows, beside))
+    in_tiles = functools.partial(attend_in_patches, one_group=group is None)
+    within = {"cudnn": by_cudnn, "splash": by_splash, "tiles": in_tiles}
+    return _returned(cut, within[chosen](query, key, value, how))
+
+
+@functools.partial(jax.jit, static_argnames=("num_heads", "chosen"))
+def _cross(
+    asked: jax.Array,
+    mine: jax.Array,
+    held: jax.Array,
+    theirs: jax.Array,
+    how: Logits,
+    num_heads: int,
+    chosen: Implementation,
+) -> jax.Array:
+    """Blocks ``[P, L, C]`` of queries and ``[P', L, 2 * C]`` of keys and values, and groups."""
+    (vectors,) = _parts(asked, num_heads, 1)
+    key, value = _parts(held.astype(asked.dtype), num_heads, 2)
+    return _across(Side(vectors, mine), Side(key, theirs), value, how, chosen)
+
+
+def _across(
+    query: Side, key: Side, value: jax.Array, how: Logits, chosen: Implementation
+) -> jax.Array:
+    """Attend to the rows of a group in all blocks."""
+    if chosen != "splash":
+        return attend_across_blocks(query, key, value, how)
+    q, k, v = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (query, key, value))
+    return by_splash(q, k, v, how).reshape(query.vectors.shape)
+
+
+def _block_size(capacity: int) -> int:
+    """Rows of a block, a power of two, so that queries and keys of two make a tile."""
+    most = max(8, min(1024, math.isqrt(TILE)))
+    return min(1 << (most.bit_length() - 1), 1 << max(capacity - 1, 1).bit_length())
+
+
+def _head(rows: Any, num_heads: int, parts: int) -> jax.ShapeDtypeStruct:
+    """The shape of a row's queries."""
+    width = rows.features.shape[-1] // (parts * num_heads)
+    return jax.ShapeDtypeStruct((num_heads, width), rows.features.dtype)
+
+
+def _parts(features: jax.Array, num_heads: int, parts: int) -> tuple[jax.Array, ...]:
+    """``[P, L, parts * C]`` as ``parts`` arrays ``[P, L, H, d]``."""
+    split = features.reshape(*features.shape[:2], parts, num_heads, -1)
+    return tuple(split[:, :, part] for part in range(parts))
+
+
+def _sides(
+    features: jax.Array,
+    coords: jax.Array,
+    rows: jax.Array,
+    *,
+    group: jax.Array | None,
+    num_heads: int,
+    how: Logits,
+) -> tuple[Side, Side, jax.Array]:
+    """Queries, keys and values of the voxels in the slots ``rows [P, L]``.
+
+    Args:
+      group: ``int32[capacity]``, of each voxel, or None for one; empty slots get -1, and features
+        of zero.
+    """
+    slots = jnp.maximum(rows, 0)
+    mine = jnp.where(rows < 0, -1, 0 if group is None else group[slots])
+    cells = None if how.table is None else coords[:, 1:][slots]
+    query, key, value = _parts(gather_rows(features, rows), num_heads, 3)
+    return Side(query, mine, cells), Side(key, mine, cells), value
+
+
+def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
+    """``[P, (2 * reach + 1) * L]``: each patch's rows and those of the next ones of its scene."""
+    patch = jnp.arange(rows.shape[0])[:, None] + jnp.arange(-reach, reach + 1)[None, :]
+    scene = jnp.where(rows[:, 0] < 0, -1, coords[jnp.maximum(rows[:, 0], 0), 0])
+    theirs = scene.at[jnp.where(patch < 0, rows.shape[0], patch)].get(mode="fill", fill_value=-2)
+    near = rows.at[patch].get(mode="clip")
+    near = jnp.where((theirs == scene[:, None])[..., None], near, -1)
+    return near.reshape(rows.shape[0], -1)
+
+
+def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Patches | None]:
+    """Features ``[P, block, C]`` and groups, each block of one scene; for Voxels also patches."""
+    if isinstance(rows, Voxels):
+        refuse_shard(rows, "attention")
+        cut = cut_patches(rows, block, fill="short")
+        scene = jnp.where(cut.rows < 0, -1, rows.coords[jnp.maximum(cut.rows, 0), 0])
+        return gather_rows(rows.features, cut.rows), scene, cut
+    scenes, length, channels = rows.features.shape
+    added = (0, max(-(-length // block), 1) * block - length)  # one block of none, if there is none
+    group = jnp.where(rows.valid, jnp.arange(scenes, dtype=jnp.int32)[:, None], -1)
+    features = jnp.pad(rows.map(lambda f: f).features, ((0, 0), added, (0, 0)))
+    group = jnp.pad(group, ((0, 0), added), constant_values=-1)
+    return features.reshape(-1, block, channels), group.reshape(-1, block), None
+
+
+def _returned(cut: Patches, out: jax.Array) -> jax.Array:
+    """The rows of the voxels ``[capacity, C]`` from their slots ``[P, L, H, d]``."""
+    return gather_rows(out.reshape(out.shape[0] * out.shape[1], -1), cut.place)
+
+
+def _batch_size(rows: Voxels | Tokens) -> int:
+    return rows.batch_size if isinstance(rows, Voxels) else rows.features.shape[0]
+
+
+def _capacity(rows: Voxels | Tokens) -> int:
+    return rows.capacity if isinstance(rows, Voxels) else rows.features.shape[1]

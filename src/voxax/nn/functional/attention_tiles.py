@@ -1,0 +1,241 @@
+"""Exact softmax attention in tiles, the largest arrays there are, forward and backward.
+
+Queries are taken head by head and block by block in a loop, whose steps are computed again in the
+backward pass (Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021). Ordinary JAX
+operations, so derivatives of any order exist, on every platform.
+
+Rows attend to rows of the same group. A negative group marks an empty slot, whose query, key and
+value must be finite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from voxax import _compat
+from voxax.geometry.dtypes import wide_fraction
+
+TILE = 1 << 20
+"""Logits of a tile: 4 MiB in float32, which the caches of a CPU hold."""
+
+
+class Side(NamedTuple):
+    """Queries or keys, in ``P`` patches of ``L`` slots. Of one head there is no axis ``H``.
+
+    Attributes:
+      vectors: ``[P, L, H, d]``.
+      group: ``int32[P, L]``; rows of the same group see each other.
+      cells: ``int32[P, L, D]``, lattice coordinates for the relative table; None without one.
+    """
+
+    vectors: jax.Array
+    group: jax.Array
+    cells: jax.Array | None = None
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("table",),
+    meta_fields=("scale", "precision", "tile"),
+)
+@dataclasses.dataclass(frozen=True)
+class Logits:
+    """How logits follow from queries and keys.
+
+    Attributes:
+      scale: factor on the products; static.
+      precision: of the products; static.
+      table: ``[D, 2 * reach + 1, H]`` or None: the entry of the offset between query and key along
+        each axis is added, offsets beyond the reach counting as the reach.
+      tile: how many of them to compute at once; static.
+    """
+
+    scale: float
+    precision: str
+    table: jax.Array | None = None
+    tile: int = TILE
+
+    def __call__(self, head: jax.Array, query: Side, key: Side) -> jax.Array:
+        """``[Lq, Lk]`` of one head in one patch, in float32 or wider."""
+        wide = wide_fraction(query.vectors.dtype)
+        # One pass less over the logits, where the scaled query loses no digits.
+        early = query.vectors.dtype == wide
+        logits = jnp.einsum(
+            "qd,kd->qk",
+            query.vectors * self.scale if early else query.vectors,
+            key.vectors,
+            precision=self.precision,
+            preferred_element_type=wide,
+        )
+        logits = logits if early else logits * self.scale
+        if self.table is None:
+            return logits
+        assert query.cells is not None
+        assert key.cells is not None
+        reach = self.table.shape[1] // 2
+        for axis in range(self.table.shape[0]):
+            offset = query.cells[:, None, axis] - key.cells[None, :, axis]
+            entry = jnp.clip(offset, -reach, reach) + reach
+            logits = logits + self.table[axis, :, head].astype(wide)[entry]
+        return logits
+
+
+def attend_in_patches(
+    query: Side, key: Side, value: jax.Array, how: Logits, *, one_group: bool = False
+) -> jax.Array:
+    """Attend inside of each patch: ``[P, Lq, H, d]``, zero for queries without keys.
+
+    Args:
+      query, key: ``P`` patches of ``Lq`` and ``Lk`` slots.
+      value: ``[P, Lk, H, d]``.
+      how: the logits.
+      one_group: the slots of a patch that are not empty are of one group. Empty queries then get a
+        finite number.
+    """
+    patches, length, heads, width = query.vectors.shape
+    keys = key.group.shape[1]
+    block = min(length, max(16, how.tile // keys))
+    blocks = -(-length // block)
+    at_once = max(1, min(patches * heads, how.tile // (block * keys)))
+
+    @jax.checkpoint
+    def tile(head: jax.Array, query: Side, key: Side, value: jax.Array) -> jax.Array:
+        logits = how(head, query, key)
+        seen = key.group[None, :] >= 0 if one_group else _sees(query, key)
+        sums = _sums(logits, _largest(logits, seen), seen, value, how.precision)
+        return _normalized(sums).astype(value.dtype)
+
+    def patch(given: tuple[jax.Array, Side, Side, jax.Array]) -> jax.Array:
+        head, query, key, value = given
+        if blocks == 1:
+            return tile(*given)
+        parts = jax.tree.map(functools.partial(_split, block=block, blocks=blocks), query)
+        out = jax.lax.map(lambda part: tile(head, part, key, value), parts)
+        return out.reshape(-1, width)[:length]
+
+    def by_head(vectors: jax.Array) -> jax.Array:
+        return vectors.swapaxes(1, 2).reshape(patches * heads, -1, vectors.shape[-1])
+
+    def repeated(side: Side) -> Side:
+        rest = jax.tree.map(lambda x: jnp.repeat(x, heads, axis=0), (side.group, side.cells))
+        return Side(by_head(side.vectors), *rest)
+
+    head = jnp.tile(jnp.arange(heads, dtype=jnp.int32), patches)
+    given = head, repeated(query), repeated(key), by_head(_with_ones(value))
+    if at_once == patches * heads:
+        out = jax.vmap(patch)(given)
+    else:
+        out = jax.lax.map(patch, given, batch_size=None if at_once == 1 else at_once)
+    return out.reshape(patches, heads, length, width).swapaxes(1, 2)
+
+
+def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
+    """Attend to rows of the same group in all blocks: ``[P, Lq, H, d]``.
+
+    Blocks of keys that share no group with a block of queries are passed over. Arguments as of
+    :func:`attend_in_patches`, but both sides may have patches of another number. Groups must not
+    decrease along the slots, empty ones aside.
+    """
+    length, heads = query.vectors.shape[1:3]
+    wide = wide_fraction(query.vectors.dtype)
+    spans = _span(key.group)
+
+    def one_head(given: tuple[jax.Array, ...]) -> jax.Array:
+        head, queries, keys, values = given
+        theirs = Side(keys, *key[1:]), values, *spans
+
+        def block(query: Side) -> jax.Array:
+            first, last = _span(query.group)
+
+            def over_keys(step: Callable[..., Any], start: Any) -> Any:
+                @jax.checkpoint
+                def visit(carry: Any, block: Any) -> Any:
+                    *block, low, high = block
+                    meets = (low <= last) & (high >= first)
+                    return jax.lax.cond(meets, lambda c: step(c, *block), lambda c: c, carry)
+
+                (start,) = _compat.vary_alike(query.vectors, start)[1:]
+                return jax.lax.scan(lambda c, block: (visit(c, block), None), start, theirs)[0]
+
+            def greater(carry: jax.Array, key: Side, value: jax.Array) -> jax.Array:
+                del value
+                return jnp.maximum(carry, _largest(how(head, query, key), _sees(query, key)))
+
+            def added(carry: jax.Array, key: Side, value: jax.Array) -> jax.Array:
+                logits, seen = how(head, query, key), _sees(query, key)
+                return carry + _sums(logits, largest, seen, value, how.precision)
+
+            # The largest logit only keeps exp in range: the result does not depend on it. With it
+            # at hand the sums are linear in the blocks, so the backward pass keeps none of them.
+            largest = over_keys(greater, jnp.full((length, 1), _lowest(wide)))
+            sums = over_keys(added, jnp.zeros((length, values.shape[-1]), wide))
+            return _normalized(sums).astype(values.dtype)
+
+        return jax.lax.map(block, Side(queries, *query[1:]))
+
+    given = (x.transpose(2, 0, 1, 3) for x in (query.vectors, key.vectors, _with_ones(value)))
+    out = jax.lax.map(one_head, (jnp.arange(heads, dtype=jnp.int32), *given))
+    return out.transpose(1, 2, 0, 3)
+
+
+def _lowest(wide: Any) -> jax.Array:
+    # Finite, so that no difference of two is NaN.
+    return jnp.asarray(float(jnp.finfo(wide).min) / 2, wide)
+
+
+def _with_ones(value: jax.Array) -> jax.Array:
+    """``[..., d + 1]``: the last column of the product with weights is their sum."""
+    return jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, 1)], constant_values=1)
+
+
+def _sees(query: Side, key: Side) -> jax.Array:
+    """``bool[Lq, Lk]``."""
+    mine, theirs = query.group[:, None], key.group[None, :]
+    return (mine == theirs) & (mine >= 0)
+
+
+def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
+    """``[Lq, 1]``, of the keys that are seen; the lowest number without any."""
+    logits = jax.lax.stop_gradient(logits)
+    return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
+
+
+def _sums(
+    logits: jax.Array, largest: jax.Array, seen: jax.Array, value: jax.Array, precision: str
+) -> jax.Array:
+    """``[Lq, d + 1]``: the sum of weighted values, and in the last column that of the weights."""
+    # Selected before exp: an infinite weight would reach the gradient as 0 * inf.
+    weights = jnp.exp(jnp.where(seen, logits - largest, _lowest(logits.dtype)))
+    return jnp.einsum(
+        "qk,kd->qd",
+        weights.astype(value.dtype),
+        value,
+        precision=precision,
+        preferred_element_type=logits.dtype,
+    )
+
+
+def _normalized(sums: jax.Array) -> jax.Array:
+    """``[Lq, d]``; zero where the sum of the weights is."""
+    weighted, total = sums[:, :-1], sums[:, -1:]
+    some = total > 0
+    return jnp.where(some, weighted / jnp.where(some, total, 1), 0)
+
+
+def _span(group: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Lowest and highest group of the slots ``[..., L]`` that are not empty."""
+    none = jnp.iinfo(jnp.int32).max
+    low = jnp.min(jnp.where(group < 0, none, group), axis=-1)
+    return low, jnp.max(group, axis=-1)
+
+
+def _split(x: jax.Array, block: int, blocks: int) -> jax.Array:
+    """``[L, ...]`` to ``[blocks, block, ...]``; what is added is never read."""
+    padding = [(0, block * blocks - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, padding).reshape(blocks, block, *x.shape[1:])

@@ -1,0 +1,104 @@
+"""Attention by the kernels that JAX brings along: cuDNN's on NVIDIA GPUs, splash attention on TPUs.
+
+Both have a gradient, and no second derivative and no forward mode.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+
+from voxax.errors import InputError, check_known
+from voxax.nn.functional.attention_tiles import Logits, Side
+
+Implementation = Literal["tiles", "cudnn", "splash"]
+ROWS = 128  # splash attention takes patches of a multiple of it
+_BLOCK = 512
+
+
+def choose(
+    wanted: Implementation | None, query: jax.ShapeDtypeStruct, how: Logits, length: int
+) -> Implementation:
+    """Return ``wanted``, or what suits the default device of this process.
+
+    Args:
+      wanted: None: cuDNN on GPUs and splash attention on TPUs, where they take the problem.
+      query: ``[..., H, d]``.
+      how: the logits.
+      length: slots of a patch.
+
+    Raises:
+      InputError: a kernel that does not take the problem; the message says why.
+    """
+    if wanted is not None:
+        check_known("implementation", wanted, get_args(Implementation))
+        if wanted != "tiles" and (reason := refusal(wanted, query, how, length)):
+            raise InputError(f"implementation={wanted!r} {reason}: leave it out, or take 'tiles'")
+        return wanted
+    here: dict[str, Implementation] = {"gpu": "cudnn", "tpu": "splash"}
+    kernel = here.get(jax.default_backend(), "tiles")
+    suits = kernel == "tiles" or refusal(kernel, query, how, length) is None
+    # Splash attention multiplies float32 in one pass: only half precision loses nothing.
+    return kernel if suits and query.dtype.itemsize == 2 else "tiles"
+
+
+def refusal(
+    kernel: Implementation, query: jax.ShapeDtypeStruct, how: Logits, length: int
+) -> str | None:
+    """Return why a kernel does not take a problem, or None."""
+    if how.table is not None:
+        return "adds no relative table"
+    if kernel == "cudnn":
+        if query.dtype not in (jnp.float16, jnp.bfloat16):
+            return f"takes float16 and bfloat16, not {query.dtype}"
+        if query.shape[-1] % 8 or query.shape[-1] > 128:
+            return f"takes heads of a multiple of 8 channels up to 128, not {query.shape[-1]}"
+    elif query.dtype not in (jnp.float32, jnp.bfloat16):
+        return f"takes float32 and bfloat16, not {query.dtype}"
+    elif length % ROWS:
+        return f"takes patches of a multiple of {ROWS} rows, not {length}"
+    return None
+
+
+def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
+    """Attend inside of each patch ``[P, L, H, d]``: one group, its empty slots last."""
+    group = query.group
+    # A patch of length 0 would divide by zero: its empty slots see themselves instead.
+    number = jnp.maximum(jnp.sum(group >= 0, axis=1, dtype=jnp.int32), 1)
+    lengths: dict[str, Any] = {"query_seq_lengths": number, "key_value_seq_lengths": number}
+    out = jax.nn.dot_product_attention(
+        query.vectors, key.vectors, value, scale=how.scale, implementation="cudnn", **lengths
+    )
+    return jnp.where((group >= 0)[..., None, None], out, jnp.zeros((), out.dtype))
+
+
+def by_splash(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
+    """Attend to rows of the same group in each patch: ``[P, Lq, H, d]``, keys ``[P, Lk, H, d]``."""
+    # Imports Pallas, which few programs need.
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    heads, lengths = query.vectors.shape[2], (query.group.shape[1], key.group.shape[1])
+    q, k = (next(b for b in (_BLOCK, 256, ROWS) if n % b == 0) for n in lengths)
+    sizes = splash.BlockSizes(
+        block_q=q,
+        block_kv=k,
+        block_kv_compute=k,
+        block_q_dkv=q,
+        block_kv_dkv=k,
+        block_kv_dkv_compute=k,
+        block_q_dq=q,
+        block_kv_dq=k,
+    )
+    mask = splash.MultiHeadMask([splash.FullMask(lengths)] * heads)
+    kernel = splash.make_splash_mha_single_device(mask=mask, block_sizes=sizes)
+
+    def patch(query: Side, key: Side, value: jax.Array) -> Any:
+        q, k, v = (x.swapaxes(0, 1) for x in (query.vectors, key.vectors, value))
+        segments = splash.SegmentIds(query.group, key.group)
+        out: Any = kernel((q * how.scale).astype(q.dtype), k, v, segments)
+        return out.swapaxes(0, 1)
+
+    out = jax.vmap(patch)(query, key, value)
+    return jnp.where((query.group >= 0)[..., None, None], out, jnp.zeros((), out.dtype))

@@ -1,0 +1,481 @@
+"""Attention modules: linear layers around the functions of :mod:`voxax.nn.functional.attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry import CurveOrder, Voxels, cubic_windows, cylindrical_windows
+from voxax.geometry.patches import Fill, check_length
+from voxax.nn.arguments import check_channels, static
+from voxax.nn.functional import (
+    Tokens,
+    cross_attention,
+    rotary_embedding,
+    scene_attention,
+    serial_order,
+    serialized_attention,
+    window_attention,
+)
+from voxax.nn.functional.attention import Queries, SerialOrder, check_tokens
+from voxax.nn.functional.flash_attention import Implementation
+from voxax.nn.functional.rotary import check_rotary
+from voxax.nn.modules.norm import LayerNorm
+from voxax.nn.modules.pointwise import GELU, Dropout, Linear
+from voxax.nn.modules.sparse_convs import SubMConv
+
+
+class RelativeTable(nnx.Module):
+    """Learned logits by the offset between two cells along each axis, and by head.
+
+    Args:
+      num_heads: H.
+      reach: offsets beyond it count as the reach.
+      ndim: spatial axes D.
+      param_dtype: dtype the table is kept in.
+      rngs: None means ``nnx.Rngs(0)``.
+
+    Attributes:
+      weight: ``[D, 2 * reach + 1, H]``.
+
+    Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        reach: int,
+        *,
+        ndim: int = 3,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        check_length("relative_reach", reach)
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        shape = (ndim, 2 * reach + 1, num_heads)
+        draw = jax.nn.initializers.truncated_normal(0.02)
+        self.weight = nnx.Param(draw(rngs.params(), shape, param_dtype))
+        self.reach = reach
+
+
+class _Heads(nnx.Module):
+    """Hold what the attention modules share.
+
+    Args:
+      channels: of the input and the output, a multiple of the heads.
+      num_heads: attention heads.
+      qkv_bias: add a bias to queries, keys and values.
+      scale: factor on the products of queries and keys; None is ``1 / sqrt(channels / heads)``.
+      relative_reach: learn a table of logits by the offset along each axis, of this many cells to
+        both sides; None learns none.
+      rotary_base: turn queries and keys by :func:`voxax.nn.functional.rotary_embedding` at the
+        voxels' centers, in the unit of ``voxel_size``; None turns nothing.
+      ndim: spatial axes.
+      dropout: rate on the output, in training.
+      dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
+      rngs: None means ``nnx.Rngs(0)``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        scale: float | None = None,
+        relative_reach: int | None = None,
+        rotary_base: float | None = None,
+        ndim: int = 3,
+        dropout: float = 0.0,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = "highest",
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        if num_heads < 1 or channels % num_heads:
+            raise InputError(f"num_heads={num_heads} must divide channels={channels}")
+        if rotary_base is not None:
+            check_rotary(channels // num_heads, ndim, rotary_base)
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
+        self.qkv = Linear(channels, 3 * channels, use_bias=qkv_bias, rngs=rngs, **kinds)
+        self.proj = Linear(channels, channels, rngs=rngs, **kinds)
+        table = None
+        if relative_reach is not None:
+            given: dict[str, Any] = {"ndim": ndim, "param_dtype": param_dtype, "rngs": rngs}
+            table = RelativeTable(num_heads, relative_reach, **given)
+        self.relative = nnx.data(table)
+        self.dropout = Dropout(dropout, rngs=rngs if dropout else None)
+        self.channels, self.num_heads, self.scale = channels, num_heads, scale
+        self.rotary_base, self.precision = rotary_base, precision
+
+    def _packed(self, voxels: Voxels) -> Voxels:
+        """Queries, keys and values side by side, the first two turned."""
+        check_channels(self, self.channels, voxels)
+        packed = self.qkv(voxels)
+        base = self.rotary_base
+        if base is None:
+            return packed
+        positions = voxels.local_positions()
+
+        def turn(features: jax.Array) -> jax.Array:
+            split = features.reshape(features.shape[0], 3 * self.num_heads, -1)
+            turned = rotary_embedding(split[:, : 2 * self.num_heads], positions, base)
+            both = jnp.concatenate([turned, split[:, 2 * self.num_heads :]], axis=1)
+            return both.reshape(features.shape)
+
+        return packed.map(turn)
+
+    def _options(self) -> dict[str, Any]:
+        table = None if self.relative is None else self.relative.weight[...]
+        return {"scale": self.scale, "table": table, "precision": self.precision}
+
+    def _mixed(self, attended: Voxels) -> Voxels:
+        return self.dropout(self.proj(attended))
+
+
+class SerializedAttention(_Heads):
+    """Attention inside of patches along a curve: :func:`voxax.nn.functional.serialized_attention`.
+
+    Args:
+      channels: of the input and the output, a multiple of the heads.
+      num_heads: attention heads.
+      patch_size: rows of a patch.
+      order: the curve where the call gives none.
+      fill, implementation: as in the function.
+      options: ``qkv_bias``, ``scale``, ``relative_reach``, ``rotary_base``, ``ndim``, ``dropout``,
+        ``dtype``, ``param_dtype``, ``precision``, ``rngs``. :func:`relative_reach` is that of Point
+        Transformer V3.
+
+    Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        patch_size: int = 1024,
+        *,
+        order: SerialOrder = "hilbert",
+        fill: Fill = "overlap",
+        implementation: Implementation | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(channels, num_heads, **options)
+        check_length("patch_size", patch_size)
+        self.patch_size = patch_size
+        self.order: SerialOrder = order
+        self.fill: Fill = fill
+        self.implementation: Implementation | None = implementation
+
+    def __call__(self, voxels: Voxels, order: SerialOrder | CurveOrder | None = None) -> Voxels:
+        options = {"fill": self.fill, "implementation": self.implementation, **self._options()}
+        order = self.order if order is None else order
+        packed = self._packed(voxels)
+        return self._mixed(
+            serialized_attention(packed, self.num_heads, self.patch_size, order, **options)
+        )
+
+
+class WindowAttention(_Heads):
+    """Attention inside of boxes of cells, :func:`voxax.cubic_windows`.
+
+    Args:
+      channels: of the input and the output, a multiple of the heads.
+      num_heads: attention heads.
+      size, shift: of the windows in cells, integers or one per axis.
+      options: as for :class:`SerializedAttention`.
+
+    Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
+    ICCV 2021.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        size: int | Sequence[int],
+        *,
+        shift: int | Sequence[int] = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(channels, num_heads, **options)
+        self.size, self.shift = static(size), static(shift)
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        windows = cubic_windows(voxels, self.size, shift=self.shift)
+        packed = self._packed(voxels)
+        return self._mixed(window_attention(packed, self.num_heads, windows, **self._options()))
+
+
+class CylinderAttention(_Heads):
+    """Attention inside of windows around an axis, :func:`voxax.cylindrical_windows`.
+
+    Args:
+      channels: of the input and the output, a multiple of the heads.
+      num_heads: attention heads.
+      size, center, shifted: of the windows, as in the function.
+      options: as for :class:`SerializedAttention`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        size: tuple[float, int, float],
+        *,
+        center: Sequence[float] = (0.0, 0.0),
+        shifted: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(channels, num_heads, **options)
+        self.size, self.center, self.shifted = static(size), static(center), shifted
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        windows = cylindrical_windows(voxels, self.size, center=self.center, shifted=self.shifted)
+        packed = self._packed(voxels)
+        return self._mixed(window_attention(packed, self.num_heads, windows, **self._options()))
+
+
+class SceneAttention(_Heads):
+    """Attention in whole scenes: :func:`voxax.nn.functional.scene_attention`.
+
+    Args:
+      channels: of the input and the output, a multiple of the heads.
+      num_heads: attention heads.
+      implementation: as in the function.
+      options: as for :class:`SerializedAttention`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        *,
+        implementation: Implementation | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(channels, num_heads, **options)
+        self.implementation: Implementation | None = implementation
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        options = {"implementation": self.implementation, **self._options()}
+        return self._mixed(scene_attention(self._packed(voxels), self.num_heads, **options))
+
+
+class CrossAttention(nnx.Module):
+    """Attention to another set of rows: :func:`voxax.nn.functional.cross_attention`.
+
+    Args:
+      channels: of the queries and the output, a multiple of the heads.
+      num_heads: attention heads.
+      key_channels: of the other set; None is ``channels``.
+      qkv_bias: add a bias to queries, keys and values.
+      scale, implementation: as in the function.
+      dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
+      rngs: None means ``nnx.Rngs(0)``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_heads: int,
+        *,
+        key_channels: int | None = None,
+        qkv_bias: bool = True,
+        scale: float | None = None,
+        implementation: Implementation | None = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = "highest",
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        if num_heads < 1 or channels % num_heads:
+            raise InputError(f"num_heads={num_heads} must divide channels={channels}")
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
+        source = channels if key_channels is None else key_channels
+        self.query = Linear(channels, channels, use_bias=qkv_bias, rngs=rngs, **kinds)
+        self.key_value = Linear(source, 2 * channels, use_bias=qkv_bias, rngs=rngs, **kinds)
+        self.proj = Linear(channels, channels, rngs=rngs, **kinds)
+        self.num_heads, self.scale, self.precision = num_heads, scale, precision
+        self.implementation: Implementation | None = implementation
+
+    def __call__(self, query: Queries, key_value: Voxels | Tokens) -> Queries:
+        """Rows of ``query`` (Voxels, or Tokens ``[batch_size, T, C]``) with what they read.
+
+        Raises:
+          InputError: other channels, another number of scenes, or tokens of another shape.
+        """
+        attended = cross_attention(
+            _mapped(self.query, query),
+            _mapped(self.key_value, key_value),
+            self.num_heads,
+            scale=self.scale,
+            precision=self.precision,
+            implementation=self.implementation,
+        )
+        return _mapped(self.proj, attended)
+
+
+def _mapped(linear: Linear, rows: Any) -> Any:
+    if isinstance(rows, Voxels):
+        return linear(rows)
+    check_tokens(rows)
+    channels = rows.features.shape[-1]
+    if channels != linear.linear.in_features:
+        raise InputError(f"tokens of {channels} channels: expected {linear.linear.in_features}")
+    return rows.map(linear.linear)
+
+
+class ConditionalPosition(nnx.Module):
+    """Conditional position encoding: a submanifold convolution, a linear layer and a norm.
+
+    What a voxel gets depends on which neighbors it has, and on their features. Add it to the
+    features (``voxels + position(voxels)``) in front of an attention that knows no positions.
+
+    Args:
+      channels: of the input and the output.
+      kernel_size: of the convolution.
+      conv: more arguments of the convolution: ``ndim``, ``fwd_algo``, ...
+      dtype, param_dtype: as in :class:`SpatiallySparseConv`.
+      rngs: None means ``nnx.Rngs(0)``.
+
+    Source: Chu et al., "Conditional Positional Encodings for Vision Transformers", ICLR 2023; in
+    this form, Wu et al., "Point Transformer V3", CVPR 2024.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: int | Sequence[int] = 3,
+        *,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+        **conv: Any,
+    ) -> None:
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        kinds = {"dtype": dtype, "param_dtype": param_dtype}
+        self.conv = SubMConv(channels, channels, kernel_size, rngs=rngs, **kinds, **conv)
+        self.proj = Linear(channels, channels, rngs=rngs, **kinds)
+        self.norm = LayerNorm(channels, param_dtype=param_dtype)
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        return self.norm(self.proj(self.conv(voxels)))
+
+
+class MLP(nnx.Module):
+    """Two linear layers with a GELU (error function) between, and dropout after both.
+
+    Many rows are taken part by part, and computed again in the backward pass: the hidden channels
+    of all rows are never held, unless there is dropout.
+
+    Args:
+      channels: of the input and the output.
+      hidden: channels between.
+      dropout: rate.
+      dtype, param_dtype: as in :class:`SpatiallySparseConv`.
+      rngs: None means ``nnx.Rngs(0)``.
+    """
+
+    PART: ClassVar[int] = 1 << 22  # hidden features at once: 16 MiB in float32
+
+    def __init__(
+        self,
+        channels: int,
+        hidden: int,
+        *,
+        dropout: float = 0.0,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.first = Linear(channels, hidden, **kinds)
+        self.second = Linear(hidden, channels, **kinds)
+        self.act = GELU(approximate=False)
+        self.dropout = Dropout(dropout, rngs=rngs if dropout else None)
+        self.channels, self.hidden = channels, hidden
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        check_channels(self, self.channels, voxels)
+        rows = max(1, self.PART // self.hidden)
+        if voxels.capacity <= rows or self.dropout.rate:
+            hidden = self.dropout(self.act(self.first(voxels)))
+            return self.dropout(self.second(hidden))
+
+        @jax.checkpoint
+        def part(features: jax.Array) -> jax.Array:
+            return self.second.linear(self.act.fn(self.first.linear(features)))
+
+        def parts(features: jax.Array) -> jax.Array:
+            number = -(-features.shape[0] // rows)
+            padded = jnp.pad(features, ((0, number * rows - features.shape[0]), (0, 0)))
+            split = padded.reshape(number, rows, -1)
+            out = jax.lax.map(part, split)
+            return out.reshape(number * rows, -1)[: features.shape[0]]
+
+        return voxels.map(parts)
+
+
+class SerialOrders(nnx.Module):
+    """The orders of a level's rows, for its blocks to take in turns.
+
+    Args:
+      orders: names, as in :func:`voxax.nn.functional.serial_order`.
+      shuffle: permute them at each call in training, which ``model.train()`` and ``model.eval()``
+        switch.
+      deterministic: evaluation mode from the start.
+      rng_collection: the stream of ``rngs`` that permutations are drawn from.
+      rngs: None means ``nnx.Rngs(0)``.
+
+    Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
+    """
+
+    def __init__(
+        self,
+        orders: Sequence[SerialOrder] = ("z", "z-trans", "hilbert", "hilbert-trans"),
+        *,
+        shuffle: bool = True,
+        deterministic: bool = False,
+        rng_collection: str = "dropout",
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        if not orders:
+            raise InputError("orders=() must name at least one order")
+        self.orders: tuple[SerialOrder, ...] = tuple(orders)
+        self.shuffle, self.deterministic = shuffle, deterministic
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        self.rngs = nnx.data(rngs[rng_collection].fork() if shuffle else None)
+
+    def __call__(self, voxels: Voxels, number: int) -> list[CurveOrder]:
+        """Return the ``int32[capacity]`` orders of ``number`` blocks."""
+        names: list[SerialOrder] = [self.orders[i % len(self.orders)] for i in range(number)]
+        if self.rngs is None or self.deterministic:
+            return [serial_order(voxels, name) for name in names]
+        every = [serial_order(voxels, name) for name in self.orders]
+        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *every)
+        turn = jax.random.permutation(self.rngs(), len(every))
+        return [
+            jax.tree.map(lambda x, i=i: x[turn[i % len(every)]], stacked) for i in range(number)
+        ]
+
+
+def relative_reach(patch_size: int) -> int:
+    """Return the reach of Point Transformer V3's relative table for a patch size, in cells.
+
+    Args:
+      patch_size: rows of a patch, an integer.
+
+    Raises:
+      InputError: below 1.
+    """
+    check_length("patch_size", patch_size)
+    return int((4 * patch_size) ** (1 / 3) * 2)

@@ -1,0 +1,131 @@
+"""Pooling to a coarser level and back with learned projections, as in Point Transformer V3.
+
+Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024; before it, "Point
+Transformer V2: Grouped Vector Attention and Partition-based Pooling", NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import jax.numpy as jnp
+from flax import nnx
+
+from voxax.errors import check_known
+from voxax.geometry import Voxels
+from voxax.nn import functional
+from voxax.nn.arguments import static
+from voxax.nn.functional.pooling import Size
+from voxax.nn.modules.norm import BatchNorm
+from voxax.nn.modules.pointwise import Linear, Sequential
+
+Norm = Callable[[int], nnx.Module]
+
+
+def _after(
+    channels: int, norm: Norm | None, activation: Callable[..., Any] | None
+) -> list[Callable[..., Any]]:
+    normed: Any = None if norm is None else norm(channels)
+    return [layer for layer in (normed, activation) if layer is not None]
+
+
+class GridPool(nnx.Module):
+    """Project, reduce the voxels of each coarse cell, normalize.
+
+    Args:
+      in_channels, out_channels: channels.
+      stride: edge of a coarse cell, an integer or one per axis.
+      reduction: ``max``, ``mean``, ``sum`` or ``min``.
+      norm: makes the norm of a number of channels; None has none.
+      activation: a callable on Voxels; None has none.
+      capacity: static rows of the coarse level; None takes the plan's, else the input's.
+      use_bias, dtype, param_dtype, precision: of the linear layer.
+      rngs: None means ``nnx.Rngs(0)``.
+
+    Raises:
+      InputError: an unknown reduction; when called, other channels.
+      CapacityError: eager, and the coarse level does not fit ``capacity``.
+    """
+
+    FUNCTIONS: ClassVar[dict[str, Any]] = {
+        "max": functional.max_pool,
+        "mean": functional.mean_pool,
+        "sum": functional.sum_pool,
+        "min": functional.min_pool,
+    }
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        stride: Size = 2,
+        *,
+        reduction: Literal["max", "mean", "sum", "min"] = "max",
+        norm: Norm | None = BatchNorm,
+        activation: Callable[..., Any] | None = None,
+        capacity: int | None = None,
+        use_bias: bool = True,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = "highest",
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        check_known("reduction", reduction, tuple(self.FUNCTIONS))
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
+        self.proj = Linear(in_channels, out_channels, use_bias=use_bias, rngs=rngs, **kinds)
+        self.after = Sequential(*_after(out_channels, norm, activation))
+        self.stride, self.capacity = static(stride), static(capacity)
+        self.reduction: Literal["max", "mean", "sum", "min"] = reduction
+
+    def __call__(self, voxels: Voxels) -> Voxels:
+        pool = self.FUNCTIONS[self.reduction]
+        return self.after(pool(self.proj(voxels), self.stride, capacity=self.capacity))
+
+
+class GridUnpool(nnx.Module):
+    """Bring a coarse level back to the voxels of a skip connection, and add both.
+
+    Each of the two goes through a linear layer, a norm and an activation of its own first.
+
+    Args:
+      in_channels: of the coarse level.
+      skip_channels: of the skip connection.
+      out_channels: of the result.
+      stride: the pooling's.
+      norm, activation, dtype, param_dtype, precision, rngs: as for :class:`GridPool`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        skip_channels: int,
+        out_channels: int,
+        stride: Size = 2,
+        *,
+        norm: Norm | None = BatchNorm,
+        activation: Callable[..., Any] | None = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = "highest",
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
+        self.proj = Linear(in_channels, out_channels, rngs=rngs, **kinds)
+        self.after = Sequential(*_after(out_channels, norm, activation))
+        self.proj_skip = Linear(skip_channels, out_channels, rngs=rngs, **kinds)
+        self.after_skip = Sequential(*_after(out_channels, norm, activation))
+        self.stride = static(stride)
+
+    def __call__(self, voxels: Voxels, skip: Voxels) -> tuple[Voxels, Voxels]:
+        """Return ``(sum, projected skip)``, both on the voxels of ``skip``.
+
+        Raises:
+          InputError: other channels.
+          GeometryMismatchError: voxels that were not pooled from those of ``skip``.
+        """
+        fine = self.after_skip(self.proj_skip(skip))
+        coarse = self.after(self.proj(voxels))
+        coarse = functional.unpool(coarse, fine, kernel_size=self.stride)
+        return fine + coarse, fine
