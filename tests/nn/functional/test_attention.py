@@ -283,7 +283,7 @@ def test_a_patch_is_no_longer_than_the_capacity():
     """Else a small level would pay for the logits of slots that no row stands in."""
     voxels = make(scenes(23, 9, 14), 3)
     attend = jax.jit(lambda v: F.serialized_attention(v, HEADS, 1 << 20))
-    assert attend.lower(voxels).compile().memory_analysis().temp_size_in_bytes < 1 << 22
+    assert str(1 << 20) not in str(jax.make_jaxpr(attend)(voxels))
     whole = F.serialized_attention(voxels, HEADS, 64).features
     np.testing.assert_allclose(attend(voxels).features, whole, atol=1e-6)
 
