@@ -1,8 +1,11 @@
 """Counting in a compiler's listing: loops, passes, waits, copies."""
 
+import dataclasses
+
 import pytest
 
-from voxax.predict import read_listing
+from voxax.predict import CompiledKernel, read_listing
+from voxax.predict.child import share_listings
 from voxax.predict.hlo import operations, runs_beside
 
 # The form of libtpu 0.0.42.1, made up: a loop of 12 passes of which 2 fill the pipeline, and in it
@@ -156,6 +159,28 @@ def test_operations_of_a_program():
     assert found["k"].bytes == 64 * 128 * 4
     assert (found["fusion.1"].times, found["fusion.1"].label) == (7, "f")
     assert found["fusion.1"].bytes == 2 * 104 * 128 * 4
+
+
+def test_metadata_with_line_breaks_ends_no_computation():
+    """That of splash attention has some."""
+    broken = HLO.replace(
+        'custom_call_target="tpu_custom_call"',
+        'custom_call_target="tpu_custom_call"'
+        ', frontend_attributes={kernel_metadata={\n"a":"b"\n}}, metadata={op_name="k"}',
+    )
+    assert broken != HLO
+    assert [i.name for i in operations(broken)] == [i.name for i in operations(HLO)]
+    assert {i.name: i.label for i in operations(broken)}["k"] == "k"
+
+
+def test_equal_kernels_share_a_listing():
+    (first,) = (item for item in operations(HLO) if item.name == "k")
+    listing = object()
+    names = ("k.1", listing), ("k.2", None), ("other", None)
+    kernels = [CompiledKernel(**{**vars(first), "name": n}, listing=at) for n, at in names]
+    assert [k.listing for k in share_listings(kernels)] == [listing, listing, None]
+    wider = dataclasses.replace(kernels[1], bytes=first.bytes + 1)
+    assert share_listings([kernels[0], wider])[1].listing is None
 
 
 CONDITIONAL = """HloModule m

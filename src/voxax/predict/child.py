@@ -51,6 +51,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
             copied += item.bytes * item.times
         else:
             kernels.append(CompiledKernel(**vars(item), listing=listings.get(item.name)))
+    kernels = share_listings(kernels)
     memory = compiled.memory_analysis()
     device = _compat.tpu_topology(TOPOLOGIES[chip])[0]
     # The table joins the cores of a v4, libtpu's description does not.
@@ -64,6 +65,24 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
         memory.output_size_in_bytes,
         float((compiled.cost_analysis() or {}).get("flops", 0.0)),
     )
+
+
+def share_listings(kernels: list[CompiledKernel]) -> list[CompiledKernel]:
+    """Give kernels without a listing that of an equal one: the compiler schedules those once.
+
+    Equal are operations of one kind and name, but for its number, with the same operands and bytes.
+    """
+
+    def form(kernel: CompiledKernel) -> tuple[Any, ...]:
+        return kernel.kind, kernel.name.rstrip(".0123456789"), kernel.operands, kernel.bytes
+
+    known = {form(kernel): kernel.listing for kernel in kernels if kernel.listing is not None}
+    return [
+        kernel
+        if kernel.listing is not None
+        else dataclasses.replace(kernel, listing=known.get(form(kernel)))
+        for kernel in kernels
+    ]
 
 
 def _listings(folder: Path) -> dict[str, Listing]:

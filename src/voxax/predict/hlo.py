@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%(\S+) \(")
+_END = re.compile(r"^\}(?:, execution_thread=.*)?$")
 _OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
 _CALL = re.compile(r" ([a-z][a-z0-9\-]*)\(")
 _SHAPE = re.compile(r"(pred|[a-z]+[0-9]+(?:e\w+)?)\[([0-9,]*)\](?:\{([^}]*)\})?")
@@ -71,13 +72,15 @@ def _computations(text: str) -> tuple[dict[str, list[_Line]], str]:
         if head := _COMPUTATION.match(line):
             current = found.setdefault(head[2], [])
             entry = head[2] if head[1] else entry
-        elif line.startswith("}"):
+        elif _END.match(line):
             current = None
         elif current is not None and (match := _OPERATION.match(line)):
             call = _CALL.search(match[2])
             if call:
                 shape, rest = match[2][: call.start()], match[2][call.end() - 1 :]
                 current.append(_Line(match[1], call[1], shape, rest))
+        elif current:  # metadata of a kernel may have line breaks
+            current[-1] = dataclasses.replace(current[-1], rest=current[-1].rest + line)
     return found, entry
 
 
