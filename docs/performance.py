@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "performance.md"
 SECTIONS = {
     "On CPUs": (
         *("peers", "peers_zen4", "peers_avx2", "native", "depthwise"),
-        *("spconv", "spconv_kept_heap"),
+        *("spconv", "spconv_kept_heap", "networks"),
         *("native_variants", "coordinates", "linearity"),
         *("memory", "memory_prediction", "tuning", "tuning_xla", "first_call"),
         *("dynamic", "sparse_dynamic"),
