@@ -88,7 +88,7 @@ def test_mistakes_are_one_line(scan, tmp_path, capsys):
         ({"region": None}, "--network second needs --region too"),
         ({"min_score": 2}, "--min-score 2.0 must lie in 0..1"),
         ({"attributes": "xyz"}, "of another shape"),
-        ({"weights": tmp_path / "nowhere.pth"}, "nowhere.pth"),
+        ({"weights": tmp_path / "nowhere.safetensors"}, "nowhere.safetensors"),
         ({"network": "spunet-14"}, "spunet-14 finds no boxes: `voxax segment` takes it"),
     ):
         given = {"weights": weights, "network": "second", **changes}

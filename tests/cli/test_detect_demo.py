@@ -54,7 +54,7 @@ def test_settings_survive_a_checkpoint():
     assert Detection.from_json(json.loads(json.dumps(task.to_json()))) == task
     with pytest.raises(InputError, match=r"bounds=\(0, 1\): give the lower x, y, z"):
         Detection(**SETTINGS, steps=3, bounds=(0, 1))
-    assert DetectDemo().task([], ("vehicle", "pole", "person"), 1.0).region.grid == (288, 288, 32)
+    assert DetectDemo().task([], ("vehicle", "pole", "person"), 1.0).region.grid == (192, 192, 32)
 
 
 def test_an_example_has_the_boxes_of_its_classes(rng):
