@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from voxax.cli import main
-from voxax.cli.trace import Trace
-from voxax.cli.width import width_for
+from voxax.cli.demo_kinds import width_for
+from voxax.cli.learning import Trace
 from voxax.hardware import describe
 
 GIB = 1 << 30

@@ -91,7 +91,7 @@ def demo(
             f"--batch-size {batch_size} is less than --devices {devices}, and some would have no "
             f"scene: give --batch-size {devices} or more, or fewer devices"
         )
-    from voxax.cli.demo_kinds import KINDS
+    from voxax.cli.demo_kinds import KINDS, width_for
     from voxax.cli.scenes import from_file
 
     given = {
@@ -107,7 +107,6 @@ def demo(
     else:
         chosen = from_file(input, labels, label_field, columns, item)
     if width is None:
-        from voxax.cli.width import width_for
         from voxax.hardware import describe
 
         width = width_for(describe())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -18,7 +19,6 @@ from voxax.cli.progress import result_table, training_bar
 from voxax.cli.scenes import MakeTask, Prepare
 from voxax.cli.task import Score, Task
 from voxax.cli.tasks import restore
-from voxax.cli.trace import Trace
 from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.hardware import describe, peak_memory
@@ -31,6 +31,26 @@ AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
 
 # Random steps that shards' sizes are fitted to.
 _PACKINGS = 64
+
+
+class Trace(contextlib.ExitStack):
+    """Profile of the second to sixth step: the first compiles, and a trace of all is too large."""
+
+    FIRST, LAST = 2, 6
+
+    def __init__(self, folder: Path | None) -> None:
+        super().__init__()
+        self.folder, self.steps = folder, 0
+
+    def step(self) -> None:
+        """Note that a step begins."""
+        self.steps += 1
+        if self.folder is not None and self.steps == self.FIRST:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            jax.profiler.start_trace(str(self.folder))
+            self.callback(jax.profiler.stop_trace)
+        elif self.steps > self.LAST:
+            self.close()
 
 
 class Learning:

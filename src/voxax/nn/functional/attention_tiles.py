@@ -171,8 +171,8 @@ def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) 
                 logits, seen = how(head, query, key), _sees(query, key)
                 return carry + _sums(logits, largest, seen, value, how.precision)
 
-            # The largest logit only keeps exp in range: the result does not depend on it. With it
-            # at hand the sums are linear in the blocks, so the backward pass keeps none of them.
+            # The largest logit only keeps exp in range: the result does not depend on it. It is
+            # found first. Then the sums are linear in the blocks, and the backward pass keeps none.
             largest = over_keys(greater, jnp.full((length, 1), _lowest(wide)))
             sums = over_keys(added, jnp.zeros((length, values.shape[-1]), wide))
             return _normalized(sums).astype(values.dtype)
