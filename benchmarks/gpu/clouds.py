@@ -36,7 +36,7 @@ def prepare(name: str, folder: Path | None, into: Path, size: int = SIZE) -> Pat
         rows = rows[np.sort(np.argsort(distance, kind="stable")[: int(number)])]
     rows = rows - rows.min(0) // 16 * 16  # spconv takes no negative coordinates
     coords = np.column_stack([np.zeros(len(rows), np.int32), rows]).astype(np.int32)
-    np.savez(path, coords=coords, neighbors=neighbors(rows), source=source)
+    np.savez_compressed(path, coords=coords, neighbors=neighbors(rows), source=source)
     return path
 
 

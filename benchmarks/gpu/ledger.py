@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.rows import Row
+from benchmarks.gpu.rows import LIBRARIES, Row
 
 
 class Ledger:
@@ -60,19 +60,34 @@ def table(known: dict[str, Any]) -> str:
     lines += [f"| {name} | {values['result']} |" for name, values in known["stages"].items()]
     lines += [
         "",
-        "| row | ms | latency ms | of the lower bound | note |",
-        "|---|---:|---:|---:|---|",
+        "Milliseconds of a call among many, and of one alone in parentheses.",
+        "",
+        "| row | voxax | of the lower bound | PyTorch | spconv | spconv / voxax | notes |",
+        "|---|---:|---:|---:|---:|---:|---|",
     ]
+    by_row: dict[str, dict[str, dict[str, Any]]] = {}
     for name, values in known["rows"].items():
-        cells = [_ms(values.get("seconds")), _ms(values.get("latency")), _ratio(values)]
-        lines.append(f"| {name} | {' | '.join(cells)} | {values.get('note', '')} |")
+        library, _, row = name.partition(" ")
+        by_row.setdefault(row, {})[library] = values
+    for row, found in by_row.items():
+        voxax, torch, spconv = (found.get(library, {}) for library in LIBRARIES)
+        cells = [_ms(voxax), _lower_bound(voxax), _ms(torch), _ms(spconv), _ratio(spconv, voxax)]
+        notes = "; ".join(v["note"] for v in found.values() if v.get("note"))
+        lines.append(f"| {row} | {' | '.join(cells)} | {notes} |")
     return "\n".join(lines) + "\n"
 
 
-def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.3f}"
+def _ms(values: dict[str, Any]) -> str:
+    if "seconds" not in values:
+        return ""
+    return f"{1e3 * values['seconds']:.3f} ({1e3 * values['latency']:.3f})"
 
 
-def _ratio(values: dict[str, Any]) -> str:
-    lower_bound, seconds = values.get("lower_bound"), values.get("seconds")
-    return "" if not lower_bound or seconds is None else f"{seconds / lower_bound:.2f} x"
+def _lower_bound(values: dict[str, Any]) -> str:
+    known = values.get("lower_bound") and "seconds" in values
+    return f"{values['seconds'] / values['lower_bound']:.2f} x" if known else ""
+
+
+def _ratio(values: dict[str, Any], others: dict[str, Any]) -> str:
+    there = "seconds" in values and "seconds" in others
+    return f"{values['seconds'] / others['seconds']:.1f} x" if there else ""

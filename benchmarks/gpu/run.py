@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from benchmarks.gpu import clouds, ledger, rows  # noqa: E402
 
 STAGES = ("conformance", "sanitize", "rows", "auto", "defaults")
 NO_GPU = 3
+_DEVICE_TESTS = "tests/algorithms/test_gpu_device.py"
 # Memory is checked by page: JAX must not take it all ahead.
 _FRUGAL = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
@@ -59,7 +61,7 @@ def main() -> None:
     check("sanitize", _sanitize)
     if "rows" in options.stages:
         with tempfile.TemporaryDirectory() as folder:
-            _measure(options, kept, Path(folder))
+            _measure(options, kept, options.clouds or Path(folder))
     check("auto", lambda: _auto(options))
     if "defaults" in options.stages:  # each time: rows may have come
         _note(kept, "defaults", _defaults(options))
@@ -96,8 +98,10 @@ def _machine(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _conformance() -> dict[str, Any]:
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-m", "gpu"]
-    given = {**os.environ, "VOXAX_TEST_PLATFORM": "cuda,cpu"}
+    # Compiling takes most of the time, so workers share the GPU.
+    workers = str(min(12, os.cpu_count() or 1))
+    command = [sys.executable, "-m", "pytest", "-n", workers, "-q", "-m", "gpu", _DEVICE_TESTS]
+    given = {**os.environ, **_FRUGAL, "VOXAX_TEST_PLATFORM": "cuda,cpu"}
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     print(done.stdout[-5000:], flush=True)
     return {"passed": done.returncode == 0, "result": _last_line(done.stdout or done.stderr)}
@@ -111,7 +115,7 @@ def _sanitize() -> dict[str, Any]:
     for check in ("memcheck", "racecheck"):
         command = [
             *(tool, "--tool", check, "--error-exitcode", "9", "--target-processes", "all"),
-            *(sys.executable, "-m", "pytest", "-n", "0", "-q", "-m", "gpu"),
+            *(sys.executable, "-m", "pytest", "-n", "0", "-q", "-m", "gpu", _DEVICE_TESTS),
             *("-k", "explicit_gemm and strided and (float32 or bfloat16)"),
         ]
         given = {**os.environ, **_FRUGAL, "VOXAX_TEST_PLATFORM": "cuda,cpu"}
@@ -166,8 +170,12 @@ def _measure(options: argparse.Namespace, kept: ledger.Ledger, folder: Path) -> 
     wanted = rows.selected(rows.every_row(options.rehearsal), options.only)
     wanted = [row for row in wanted if options.anew or not kept.has(row)]
     processes: dict[str, _Process] = {}
+    begin = time.monotonic()
     try:
         for number, row in enumerate(wanted, 1):
+            if time.monotonic() - begin > options.seconds:
+                print(f"{options.seconds:g} s are over: {len(wanted) - number + 1} rows are left")
+                break
             if row.cloud:
                 path = clouds.prepare(row.cloud, options.data, folder)
             if row.library not in processes:
@@ -205,7 +213,7 @@ class _Process:
     def __init__(self, library: str, options: argparse.Namespace, folder: Path) -> None:
         peer = library != "voxax"
         python = options.peers if peer and options.peers else sys.executable
-        given = {**os.environ, **_FRUGAL, "VOXAX_AUTOTUNE_BUDGET": "1e6"}
+        given = {**os.environ, **_FRUGAL, "VOXAX_AUTOTUNE_BUDGET": str(options.budget)}
         given["VOXAX_CACHE_DIR"] = str(_cache(options).resolve())
         if options.rehearsal:
             given["JAX_PLATFORMS"] = "cpu"
@@ -257,7 +265,14 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     given = os.environ.get("VOXAX_TEST_DATA")
     parser.add_argument("--data", type=Path, default=given, help="folder of scans")
+    parser.add_argument("--clouds", type=Path, help="folder that keeps the clouds of the rows")
     parser.add_argument("--peers", type=Path, help="Python that has PyTorch, and perhaps spconv")
+    parser.add_argument(
+        "--budget", type=float, default=1e6, help="seconds that voxax may tune in a process"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="begin no row after so many"
+    )
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--only", default="", help="rows whose names have these words")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")

@@ -1,8 +1,6 @@
 """Compare results of a GPU with explicit_gemm there and with loops in float64.
 
-    VOXAX_TEST_PLATFORM=cuda,cpu pytest -n 0 -m gpu
-
-Nothing here has run on a GPU yet.
+VOXAX_TEST_PLATFORM=cuda,cpu pytest -n 0 -m gpu
 """
 
 import functools
@@ -37,7 +35,7 @@ MAPS = {
     "strided": {"kernel_size": 2, "stride": 2},
     "wide": {"kernel_size": 5, "dilation": 2},
 }
-# Sums of some hundred products, in another order.
+# Of sums of 1,728 products in another order; rounding errors grow with the root of their number.
 LIMIT = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 CASES = [
     (relation, product, kind, dtype, channels)
@@ -90,7 +88,8 @@ def compare(candidates, relation, product, kind, dtype, channels, kernel=None):
         actual = executed(chosen, parameters, problem, operands, kmap)
         again = executed(chosen, parameters, problem, operands, kmap)
         np.testing.assert_array_equal(actual, again)
-        assert relative_error(actual, expected) < LIMIT[dtype], parameters
+        limit = LIMIT[dtype] * max(1, (kmap.num_offsets * channels / 1728) ** 0.5)
+        assert relative_error(actual, expected) < limit, parameters
 
 
 @pytest.mark.gpu

@@ -65,9 +65,12 @@ def test_a_layer_lowers_with_its_map(platform):
         up = spatially_sparse_conv(down, w, 3, 2, transposed=True, out_voxels=v, **pins)
         return up.features.sum()
 
-    calls = custom_calls(lower(CHIPS[platform], jax.value_and_grad(loss), weight, voxels))
+    lowered = lower(CHIPS[platform], jax.value_and_grad(loss), weight, voxels)
+    calls = custom_calls(lowered)
     assert calls.count(TRITON) == 5, "two forward, two wgrad, one dgrad"
     assert set(calls) == {TRITON}
+    # Each pass of a loop starts its kernels anew: on an H100 a map took 2.6 ms with one.
+    assert "stablehlo.while" not in lowered.as_text()
 
 
 def test_full_precision_unless_less_is_asked_for():

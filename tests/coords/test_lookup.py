@@ -1,6 +1,7 @@
 """Sorting, unique and neighbor search, on the device and on the host."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.workloads import WORKLOADS, lidar_like, random_cube
@@ -8,7 +9,7 @@ from benchmarks.workloads import WORKLOADS, lidar_like, random_cube
 from oracle import PAD, box_offsets, coarse_rows, neighbor_dictionary, sorted_rows
 from voxax import coords as device
 from voxax._native import host as native_host
-from voxax.coords import host
+from voxax.coords import host, lookup
 
 
 def far_apart(seed=0, ndim=3, clusters=20):
@@ -72,6 +73,18 @@ def test_neighbors_on_device_and_host_equal_a_dictionary(grid, offsets):
     np.testing.assert_array_equal(found[: len(rows)], expected)
     assert (np.asarray(found[len(rows) :]) == -1).all()
     np.testing.assert_array_equal(host.find_neighbors(rows, rows, taps), expected)
+
+
+@pytest.mark.parametrize("grid", [name for name in GRIDS if name != "empty"])
+@pytest.mark.parametrize("steps", [(0,), (0, 1, 2), (0, 2, 3)])
+def test_columns_searched_at_once_are_those_that_are_walked(grid, steps):
+    """GPUs search all columns at once, without a loop; here both run on the CPU."""
+    rows = GRIDS[grid]()
+    table, ndim = padded(rows), rows.shape[1] - 1
+    starts = np.asarray([(0, *offset) for offset in box_offsets((3,) * ndim, (1,) * ndim)])
+    arguments = (*map(jnp.asarray, (table, table, table[:, 0] != PAD)), jnp.asarray(starts[::3]))
+    found = lookup._search_columns(*arguments, steps=steps)
+    np.testing.assert_array_equal(found, lookup._walk_columns(*arguments, steps=steps))
 
 
 @pytest.mark.usefixtures("on_host")

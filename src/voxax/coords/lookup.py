@@ -56,14 +56,25 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     """Row of each query, or -1. Shapes as in :func:`lower_bound`."""
     dtypes = {sorted_coords.dtype, queries.dtype}
-    if queries.ndim != 2 or not 2 <= queries.shape[1] <= WIDEST or dtypes != {jnp.dtype("int32")}:
-        return _search_rows(sorted_coords, queries)[0]
-    return _find_rows(sorted_coords, queries)[0]
+    if queries.ndim != 2 or dtypes != {jnp.dtype("int32")}:
+        return _halve_rows(sorted_coords, queries)
+    find = _find_rows if 2 <= queries.shape[1] <= WIDEST else _search_rows
+    return find(sorted_coords, queries)[0]
+
+
+def _halve_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
+    position = lower_bound(sorted_coords, queries)
+    return jnp.where(_matches(sorted_coords, position, queries), position, -1)
 
 
 def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    position = lower_bound(sorted_coords, queries)
-    return (jnp.where(_matches(sorted_coords, position, queries), position, -1),)
+    def one_column(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
+        center = jnp.zeros((1, queries.shape[1]), jnp.int32)
+        valid = jnp.ones(queries.shape[:1], bool)
+        return _search_columns(sorted_coords, queries, valid, center, (0,))[0, 0]
+
+    ways = {"default": _halve_rows, "cuda": one_column, "rocm": one_column}
+    return (jax.lax.platform_dependent(sorted_coords, queries, **ways),)
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
@@ -116,12 +127,11 @@ def _find_neighbors(
     for steps, starts in _runs(offsets).items():
         first = jnp.asarray([[0, *offset] for offset in starts], jnp.int32)
         arguments = sorted_coords, centers, valid, first
-        walk = functools.partial(_walk_columns, steps=steps)
+        ways = {"default": _walk_columns, "cuda": _search_columns, "rocm": _search_columns}
         if ordered and len(sorted_coords) and len(centers):
-            compare = functools.partial(find_columns, steps=steps)
-            found = jax.lax.platform_dependent(*arguments, tpu=compare, default=walk)
-        else:
-            found = walk(*arguments)
+            ways["tpu"] = find_columns
+        ways = {name: functools.partial(way, steps=steps) for name, way in ways.items()}
+        found = jax.lax.platform_dependent(*arguments, **ways)
         tables.append(found.reshape(-1, centers.shape[0]))
         taps += [(*offset[:-1], offset[-1] + step) for offset in starts for step in steps]
     place = {tap: row for row, tap in enumerate(taps)}
@@ -153,6 +163,49 @@ def _walk_columns(
         return rows if len(steps) == length else rows[np.asarray(steps)]
 
     return jax.lax.map(walk, starts)
+
+
+def _search_columns(
+    sorted_coords: jax.Array,
+    centers: jax.Array,
+    valid: jax.Array,
+    starts: jax.Array,
+    steps: tuple[int, ...],
+) -> jax.Array:
+    """Results of :func:`_walk_columns` without a loop, all columns at once.
+
+    A GPU takes microseconds to start a kernel, whatever its size, and a loop starts several in each
+    pass. Here the coordinates stand axis by axis, so that all steps are elementwise and few kernels
+    hold them.
+    """
+    rows = len(sorted_coords)
+    axes = sorted_coords.T
+    query = centers.T[:, None, :] + starts.T[:, :, None]
+
+    def read(position: jax.Array) -> list[jax.Array]:
+        return [axis.at[position].get(mode="clip") for axis in axes]
+
+    def skip(turn: int, before: jax.Array) -> jax.Array:
+        more = before + (1 << (turns - 1 - turn))
+        less = jnp.zeros(before.shape, bool)
+        for row, wanted in reversed(list(zip(read(more - 1), query, strict=True))):
+            less = (row < wanted) | ((row == wanted) & less)
+        return jnp.where(less & (more <= rows), more, before)
+
+    turns = rows.bit_length()
+    before = jnp.zeros(query.shape[1:], jnp.int32)  # rows that are known to be less
+    axes, query, before = _compat.vary_alike(axes, query, before)
+    before = jax.lax.fori_loop(0, turns, skip, before, unroll=True)
+    found = []
+    for step in range(steps[-1] + 1):
+        query = query.at[-1].add(min(step, 1))
+        hit = before < rows
+        for row, wanted in zip(read(before), query, strict=True):
+            hit &= row == wanted
+        if step in steps:
+            found.append(jnp.where(hit & valid[None, :], before, -1))
+        before += hit.astype(jnp.int32)
+    return jnp.stack(found, axis=1)
 
 
 def _matches(sorted_coords: jax.Array, position: jax.Array, queries: jax.Array) -> jax.Array:
