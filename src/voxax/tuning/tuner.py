@@ -25,14 +25,15 @@ several     a measurement made just    its fastest, or an   (not measured)      
 - *default*: the heuristic of the first algorithm of the space.
 - *checked*: compared with the reference, once for each kind of problem, where there is a device.
   This takes of the time for measuring; when that is used up, a kernel whose check another set of
-  parameters passed is taken unchecked. A candidate that disagrees is rejected. A rejected pin is an error; rejected times count as
-  nothing; after a rejected default come the other heuristics, the reference, and any candidate.
+  parameters passed is taken unchecked. A candidate that disagrees is rejected. A rejected pin is an
+  error; rejected times count as nothing; after a rejected default come the other heuristics, the
+  reference, and any candidate.
 - *measure*: as many candidates as the time allows; all are remembered, also as skipped. If
   measuring fails, the default is used. Those that time was too short for count as measured in
   later runs, which never stop for them: reports name them, and ``vx.tune`` measures them.
 
-``VOXAX_AUTOTUNE`` chooses the column; unset it is ``cached`` on TPUs and ``on`` elsewhere. In a job of several processes one decides, and the others
-take its decision.
+``VOXAX_AUTOTUNE`` chooses the column; unset it is ``cached`` on TPUs and ``on`` elsewhere. In a job
+of several processes one decides, and the others take its decision.
 """
 
 from __future__ import annotations
