@@ -15,7 +15,7 @@ import pytest
 
 from voxax.cli import demo as demo_module
 from voxax.cli import main, process
-from voxax.cli.demo_kinds import KINDS, Network
+from voxax.cli.demo_kinds import KINDS
 from voxax.hardware import describe
 from voxax.io.simulator import CLASS_NAMES
 
@@ -111,14 +111,14 @@ def test_the_demo_takes_all_tpus_of_the_host(
     on_tpus(monkeypatch)
     assert main(["demo", *options]) == 0
     (run,) = started
-    assert (run.devices, run.batch_size, run.network.dtype) == (devices, batch_size, dtype)
+    assert (run.devices, run.batch_size, run.dtype) == (devices, batch_size, dtype)
 
 
 def test_on_a_cpu_nothing_changes(started):
     assert main(["demo", "--width", "1.5"]) == 0
     (run,) = started
     assert (run.devices, run.batch_size) == (1, 1)
-    assert run.network == Network(1.5, "float32")
+    assert (run.width, run.dtype) == (1.5, "float32")
 
 
 @pytest.mark.parametrize("command", ["demo", "train"])
@@ -144,7 +144,8 @@ def test_a_slice_of_several_hosts_is_refused(command, started, monkeypatch, caps
 def test_the_demos_networks_compute_in_bfloat16(task):
     """Parameters and results of the network stay float32 where the task needs them so."""
     made = KINDS[task]().task([], CLASS_NAMES[:3] if task == "segment" else ("a", "b", "c"),
-                              Network(0.5, "bfloat16"))  # fmt: skip
+                              0.5,
+        "bfloat16")  # fmt: skip
     assert made.computes_in == {"dtype": jax.numpy.bfloat16}
     assert type(made).from_json(made.to_json()) == made
     from flax import nnx
@@ -191,7 +192,8 @@ def test_compiled_programs_are_kept_on_disk_and_the_wait_is_explained(own, tmp_p
             timeout=120,
         )  # fmt: skip
         assert found.returncode == 0, found.stderr
-        assert f"compiling the training step, once (minutes on a TPU); later runs find it in {folder}" in found.stdout  # fmt: skip  # noqa: E501
+        assert "compiling the training step, once (minutes on a TPU)" in found.stdout
+        assert f"later runs find it in {folder}" in found.stdout
     assert list(folder.glob("*-cache"))
     assert own is not (tmp_path / "voxax" / "programs").exists()
 

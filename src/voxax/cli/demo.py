@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from voxax.errors import InputError
 
 if TYPE_CHECKING:
-    from voxax.cli.demo_kinds import DemoKind, Network
+    from voxax.cli.demo_kinds import DemoKind
 
 SAVE_EVERY = 100  # steps
 
@@ -104,7 +104,7 @@ def demo(
             f"--batch-size {batch_size} is less than --devices {devices}, and some would have no "
             f"scene: give --batch-size {devices} or more, or fewer devices"
         )
-    from voxax.cli.demo_kinds import KINDS, Network, dtype_for, width_for
+    from voxax.cli.demo_kinds import KINDS, dtype_for, width_for
     from voxax.cli.scenes import from_file
 
     given = {
@@ -122,10 +122,12 @@ def demo(
     from voxax.hardware import describe
 
     info = describe()
-    network = Network(
-        width_for(info) if width is None else width, dtype_for(info) if dtype is None else dtype
+    network = (
+        width_for(info) if width is None else width,
+        dtype_for(info) if dtype is None else dtype,
     )
-    return _Run(kind, out, chosen, network, seed, workers, resume, profile, devices, batch_size)()
+    rest = seed, workers, resume, profile, devices, batch_size
+    return _Run(kind, out, chosen, *network, *rest)()
 
 
 @dataclasses.dataclass
@@ -133,7 +135,8 @@ class _Run:
     kind: DemoKind
     out: Path
     scenes: Any
-    network: Network
+    width: float
+    dtype: str
     seed: int
     workers: int
     resume: bool
@@ -203,7 +206,7 @@ class _Run:
                     f"these scenes have {names}"
                 )
         else:
-            task = self.kind.task(samples, names, self.network)
+            task = self.kind.task(samples, names, self.width, self.dtype)
         self.task = task
         self.learning = Learning(
             task,

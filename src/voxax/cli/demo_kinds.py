@@ -53,14 +53,6 @@ def dtype_for(info: HardwareInfo) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
-    """What of a network depends on the machine: its width, and what its layers compute in."""
-
-    width: float
-    dtype: str
-
-
-@dataclasses.dataclass(frozen=True)
 class DemoKind(abc.ABC):
     """Options of the command line, and what follows from them."""
 
@@ -77,7 +69,9 @@ class DemoKind(abc.ABC):
         """Streets to train on and to validate with."""
 
     @abc.abstractmethod
-    def task(self, samples: Sequence[Any], names: tuple[str, ...], network: Network) -> Task:
+    def task(
+        self, samples: Sequence[Any], names: tuple[str, ...], width: float, dtype: str = "float32"
+    ) -> Task:
         """Settings of the network."""
 
     @abc.abstractmethod
@@ -86,12 +80,12 @@ class DemoKind(abc.ABC):
     ) -> None:
         """Draw one street into ``demo.png`` and ``demo.html``."""
 
-    def _common(self, names: tuple[str, ...], network: Network) -> dict[str, Any]:
+    def _common(self, names: tuple[str, ...], width: float, dtype: str) -> dict[str, Any]:
         return {
             "class_names": names,
             "voxel_size": self.voxel_size,
-            "width": network.width,
-            "dtype": network.dtype,
+            "width": width,
+            "dtype": dtype,
             "learning_rate": self.learning_rate,
             "steps": self.steps,
         }
@@ -114,10 +108,14 @@ class SegmentDemo(DemoKind):
         return simulated(self.scenes, VALIDATION, self.sensor, seed)
 
     def task(
-        self, samples: Sequence[PointCloud], names: tuple[str, ...], network: Network
+        self,
+        samples: Sequence[PointCloud],
+        names: tuple[str, ...],
+        width: float,
+        dtype: str = "float32",
     ) -> Segmentation:
         weights = class_weights(samples, len(names))
-        return Segmentation(class_weights=weights, **self._common(names, network))
+        return Segmentation(class_weights=weights, **self._common(names, width, dtype))
 
     def pictures(
         self,
@@ -157,7 +155,11 @@ class DetectDemo(DemoKind):
         return simulated_objects(self.scenes, VALIDATION, self.sensor, seed, BOXED)
 
     def task(
-        self, samples: Sequence[AnnotatedScan], names: tuple[str, ...], network: Network
+        self,
+        samples: Sequence[AnnotatedScan],
+        names: tuple[str, ...],
+        width: float,
+        dtype: str = "float32",
     ) -> Detection:
         del samples
         # A head for the wide objects: of the others there are many more. Front and rear of a
@@ -167,7 +169,7 @@ class DetectDemo(DemoKind):
             groups=((0,), (1, 2)),
             is_directed=False,
             box_weight=2.0,
-            **self._common(names, network),
+            **self._common(names, width, dtype),
         )
 
     def pictures(
