@@ -53,6 +53,17 @@ def _strict_jax(request):
         yield
 
 
+@pytest.fixture(autouse=True)
+def _usual_folder():
+    """Commands say where JAX keeps compiled programs, for a process of their own."""
+    names = "jax_compilation_cache_dir", "jax_compilation_cache_max_size"
+    before = [jax.config.values[name] for name in names]
+    yield
+    for name, value in zip(names, before, strict=True):
+        if jax.config.values[name] != value:
+            jax.config.update(name, value)
+
+
 def pytest_configure(config):
     """A bare ``pytest`` takes a third of the cases; one that names files, or marks, takes all."""
     bare = config.args_source is not pytest.Config.ArgsSource.ARGS

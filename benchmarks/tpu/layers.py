@@ -29,7 +29,7 @@ from benchmarks.tpu.program import digest, visits
 from benchmarks.tpu.scans import cells, neighbors, points
 
 from voxax.errors import VoxaxError
-from voxax.predict import TOPOLOGIES, CompiledProgram, Cost, outcomes
+from voxax.predict import TOPOLOGIES, CompiledProgram, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL, CHANNELS, TILE = ("semantickitti", "lone_star"), 0.05, 64, 128
@@ -44,24 +44,17 @@ TRAINING = {"forward": 2, "wgrad": 1}
 
 def predicted(program: CompiledProgram, method: str, table: np.ndarray) -> dict[str, Any]:
     """Seconds, those of them in Pallas' kernels, and what bounds the dearest kernel."""
-    chip, number = program.chip, 1.0
+    number = 1.0
     if method == "windows":
-        number = float(visits(chip.name, table))
+        number = float(visits(program.chip.name, table))
     elif method == "row copies":
         number = float((table >= 0).sum() / -(-len(table) // TILE))
     passes = {kernel.name: number for kernel in program.kernels if kernel.is_pallas}
     costs = program.costs(passes)
-
-    def seconds(cost: Cost) -> float:
-        # A schedule is of all the work. The visits that are counted are one core's.
-        cores = 1 if method == "windows" and cost.kernel.is_pallas else chip.cores
-        return max(cost.cycles / chip.clock / cores, cost.bytes / chip.device_bandwidth)
-
-    moved = sum(cost.bytes for cost in costs) + program.copied
     return {
-        "seconds": max(sum(map(seconds, costs)), moved / chip.device_bandwidth),
-        "kernels": sum(seconds(cost) for cost in costs if cost.kernel.is_pallas),
-        "bound": max(costs, key=seconds).bound,
+        "seconds": program.seconds(passes),
+        "kernels": sum(cost.seconds for cost in costs if cost.kernel.is_pallas),
+        "bound": max(costs, key=lambda cost: cost.seconds).bound,
     }
 
 

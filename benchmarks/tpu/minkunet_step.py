@@ -140,7 +140,8 @@ def compiled(chip: str, target: str, **arguments: Any) -> dict[str, Any]:
         "arguments": found.arguments,
         "results": found.results,
         "window_kernels": len(windows),
-        "seconds": found.seconds(passes),
+        "seconds": found.seconds(passes, at_least=True),
+        "open": len(found.open(passes)),
         "kernel_seconds": sum(cost.seconds for cost in windows),
     }
 

@@ -15,6 +15,7 @@ Nothing runs. Needs libtpu.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,8 @@ def operands(problem, parameters):
 
 def without_gathers(compiled: CompiledProgram) -> float:
     """Seconds of everything that is not on SparseCores, one after the other."""
-    chip = compiled.chip
-    costs = [c for c in compiled.costs({}) if not c.kernel.kind.startswith("call")]
-    moved = sum(cost.bytes for cost in costs) + compiled.copied
-    each = (max(c.cycles / chip.clock / chip.cores, c.bytes / chip.device_bandwidth) for c in costs)
-    return max(sum(each), moved / chip.device_bandwidth)
+    kernels = tuple(k for k in compiled.kernels if not k.kind.startswith("call"))
+    return dataclasses.replace(compiled, kernels=kernels, copies=()).seconds()
 
 
 def gathered_bytes(table: np.ndarray) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import jax
 import pytest
 from benchmarks.tpu.budgets import BUDGETS, cycles_per_row
 from benchmarks.tpu.program import TOPOLOGIES, compile_product, facts, make_problem
+from window_operands import assert_in_hbm
 
 from voxax import _compat
 from voxax.algorithms.implicit_gemm import tpu
@@ -24,7 +25,9 @@ def compiled(topology, product, dtype, window=0, **options):
     problem, hardware = make_problem(product, dtype, **options), facts(topology)
     assert tpu.supports(problem, hardware) is None
     parameters = tpu.space(problem, hardware)[window]
-    return compile_product(topology, problem, parameters), problem, dict(parameters)
+    program = compile_product(topology, problem, parameters)
+    assert_in_hbm(program)
+    return program, problem, dict(parameters)
 
 
 def padded(channels):

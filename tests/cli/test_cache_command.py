@@ -118,7 +118,7 @@ def test_import_of_a_newer_prediction_leaves_what_was_measured(capsys, folder, t
     fill(tmp_path / "other", "gpu-b", x=guess)
     fill(folder, "gpu-b", x=entry())
     out = run(capsys, "import", tmp_path / "other" / "gpu-b.json")[1]
-    assert "gpu-b: 0 entries came in, 1 were known" in out
+    assert "gpu-b: 1 entries came in, 0 were refused" in out, "beside the other"
     assert TuningCache(folder, "gpu-b").get("x") == entry()
 
 

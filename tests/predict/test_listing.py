@@ -1,60 +1,92 @@
 """Counting in a compiler's listing: loops, passes, waits, copies."""
 
-import dataclasses
-
 import pytest
 
-from voxax.predict import CompiledKernel, read_listing
-from voxax.predict.child import share_listings
+from voxax.predict import read_listing
 from voxax.predict.hlo import operations, runs_beside
+from voxax.predict.listing import read_equal
 
-# The form of libtpu 0.0.42.1, made up: a loop of 12 passes of which 2 fill the pipeline, and in it
-# a loop whose passes are known at run time only.
+# The form of libtpu 0.0.42.1, made up: a pipeline's loop of 12 passes, in the last two of which its
+# body is skipped; in the body a loop whose passes are known at run time only, and in its first
+# pass a region of its own.
 LISTING = """\
 = control target key start
 LB: loop body
 = control target key end
 
-     0   :  { %3 = vsyncpa [#allocation4], 0 }
-   0x1 LB: > { %s1 = sadd.s32 1, %s9 /* iteration index, stage = 1 */ }
-   0x2   : > { %p1 = scmp.lt.s32.totalorder %s1, 97  ;;  %s2 = smov 0 /* stage = 2 */ }
-   0x3   : > { %9 = sbr.rel (%p1) target bundleno = 8 (0x8), region = 25 }
+     0   :  { %3 = vsyncpa [#allocation4], 0  ;;  %s5 = smov 0 }
+   0x1 LB: > { %s9 = sphi %s5, %s14 /* iteration index, stage = 0 */ }
+   0x2   : > { %p1 = scmp.ge.s32.totalorder %s9, 10  ;;  %p4 = scmp.ne.s32.totalorder %s9, 0 }
+   0x3   : > { %9 = sbr.rel (%p1) target bundleno = 18 (0x12), region = 25 }
    0x4   :  {}
-   0x5 LB: >> { %33 = vmatmul.bf16.gmra.mxu0 %v4  ;;  %93 = dma.hbm_to_vmem [thread:$0]  (!%p9), \
-/*hbm=*/%s114, /*size_in_granules=*/256, /*vmem=*/%s116, /*dst_syncflagno=*/%s102 }
-   0x6   : >> { %12 = sbr.rel (!%p7) target bundleno = 5 (0x5), region = 30 }
+   0x5   :  {}
+   0x6   :  {}
    0x7   :  {}
-   0x8   :  {}
-   0x9   :  {}
-   0xa   :  {} /* End region 30 */
-   0xb PF: > { %s3 = smov %s1 /* iteration index, stage = 2 */ }
-   0xc   : > { %p11 = scmp.ge.s32.totalorder %s14, 12 /* loop exit test */ }
-   0xd   : > { %13 = sbr.rel (!%p11) target bundleno = 1 (0x1), region = 259 } /* End region 4 */
-   0xe   :  {}
+   0x8 LB: >> { %33 = vmatmul.bf16.gmra.mxu0 %v4  ;;  %93 = dma.hbm_to_vmem [thread:$0]  (!%p1), \
+/*hbm=*/%s114, /*size_in_granules=*/256, /*vmem=*/%s116, /*dst_syncflagno=*/%s102 }
+   0x9   : >> { %12 = sbr.rel (!%p7) target bundleno = 8 (0x8), region = 30 }
+   0xa   :  {}
+   0xb   :  {}
+   0xc   :  {}
+   0xd   :  {} /* End region 30 */
+   0xe   :  { %33 = vadd %v4 }
    0xf   :  {}
   0x10   :  {}
   0x11   :  {}
-  0x12   :  { %72 = vsyncpa [#allocation4], 1 }
+  0x12 PF: > { %s14 = sadd.s32 1, %s9  ;;  %15 = sbr.rel (%p4) target bundleno = 25 (0x19) }
+  0x13   :  {}
+  0x14   :  {}
+  0x15   :  {}
+  0x16   :  {}
+  0x17   :  { %9 = shalt.err (%p1) /* BoundsCheck 90 for %94 = dma.vmem_to_hbm [thread:$0]  (%p1), \
+/*vmem=*/%s1, /*size_in_granules=*/7, /*hbm=*/%s2, /*dst_syncflagno=*/%s102 }
+  0x18   :  { %3 = vadd %v3 }
+  0x19   : > { %p11 = scmp.ge.s32.totalorder %s14, 12 /* loop exit test */ }
+  0x1a   : > { %13 = sbr.rel (!%p11) target bundleno = 1 (0x1), region = 259 } /* End region 4 */
+  0x1b   :  {}
+  0x1c   :  {}
+  0x1d   :  {}
+  0x1e   :  {}
+  0x1f   :  { %72 = vsyncpa [#allocation4], 1 }
 """
 UTILIZATION = "== CAPACTIY:\nMXU, VALU\n    4     2\n== UTILIZATION:\n" + "".join(
-    f"{4 if row == 5 else 0} {row % 2}\n" for row in range(19)
+    f"{4 if row == 8 else 0} {row % 2}\n" for row in range(32)
 )
 
 
-def test_loops_and_passes():
+def test_loops_regions_and_passes():
     listing = read_listing(LISTING, UTILIZATION)
-    outer, inner = listing.whole.walk()[1:]
+    outer, body, inner, first = listing.whole.walk()[1:]
     assert (listing.whole.cycles, listing.whole.bundles, listing.whole.trips) == (2, 2, 1)
-    assert (outer.first, outer.trips, outer.cycles) == (1, 10, 11)
-    assert (inner.first, inner.trips, inner.cycles, inner.bundles) == (5, None, 6, 2)
+    assert (outer.first, outer.trips, outer.cycles) == (1, 12, 7 + 5 + 6)
+    assert (body.first, body.runs, body.cycles) == (8, 10, 4)
+    assert (inner.first, inner.trips, inner.cycles, inner.bundles) == (8, None, 6, 2)
+    assert (first.first, first.runs, first.cycles) == (23, 1, 2)
     assert listing.unknown == (inner,)
-    assert listing.whole.total().cycles == 2 + 10 * (11 + 6)
-    assert listing.whole.total(unknown=3).cycles == 2 + 10 * (11 + 3 * 6)
+    total = listing.whole.total(3)
+    assert total.complete
+    assert total.cycles == 2 + 12 * outer.cycles + 10 * (4 + 3 * 6) + 2
+    assert total.busy["MXU"] == 10 * 3 * 4
+    once = listing.whole.total()
+    assert not once.complete
+    assert once.cycles == 2 + 12 * outer.cycles + 10 * (4 + 6) + 2
 
 
+def test_copies_are_started_where_their_predicate_holds():
+    """Those in the text of a check are none."""
+    listing = read_listing(LISTING, UTILIZATION)
+    (inner,) = listing.unknown
+    assert [(c.source, c.target, c.granules, c.runs) for c in inner.copies] == [
+        ("hbm", "vmem", 256, None)
+    ]
+    assert not any(loop.copies for loop in listing.whole.walk() if loop is not inner)
+
+
+# A row of vector memory is copied by loads and stores: the exit test has no note.
 NESTED = """\
-   0x0 LB: > { %s1 = smov 0 }
-   0x1 LB: >> { %p5_p2 = scmp.ge.s32.totalorder %s2, 8 /* loop exit test */ }
+   0x0 LB: > { %s1 = smov 0  ;;  %s7 = smov 2 }
+   0x1 LB: >> { %s3 = sphi %s7, %s2  ;;  %s2 = sadd.s32 3, %s3  ;;  %p5_p2 = \
+scmp.ge.s32.totalorder %s2, 8 }
    0x2   : >> { %p3_p1 = scmp.ge.s32.totalorder (%p5_p2), %s4, BOUND }
    0x3   : >> { %12 = sbr.rel (!%p5_p2) target bundleno = 1 (0x1), region = 30 }
    0x4   :  {}
@@ -75,7 +107,7 @@ NESTED = """\
 def test_a_loop_has_the_passes_of_its_own_exit(bound, trips):
     """Both tests may lie in the inner loop, the outer one's under the inner one's predicate."""
     listing = read_listing(NESTED.replace("BOUND", bound))
-    assert [loop.trips for loop in listing.whole.walk()[1:]] == [trips, 8]
+    assert [loop.trips for loop in listing.whole.walk()[1:]] == [trips, 2]
 
 
 def test_a_loop_that_begins_while_a_branch_takes_effect_follows_it():
@@ -86,19 +118,61 @@ def test_a_loop_that_begins_while_a_branch_takes_effect_follows_it():
         *(f"  {at:#x}   :  {{}}" for at in range(14, 18)),
     ]
     loops = read_listing("\n".join([*first, *second]) + "\n").whole.walk()[1:]
-    assert [(loop.depth, loop.trips) for loop in loops] == [(1, 5), (2, 8), (1, 3)]
+    assert [loop.depth for loop in loops] == [1, 2, 1]
+    assert [loop.trips for loop in loops[:2]] == [5, 2]
     # The slot that both hold counts once.
     assert sum(loop.cycles for loop in loops) == 18
 
 
-def test_units_and_copies():
-    listing = read_listing(LISTING, UTILIZATION)
-    total = listing.whole.total(unknown=3)
-    assert listing.units == {"MXU": 4, "VALU": 2}
-    assert total.busy["MXU"] == 10 * 3 * 4
-    assert total.granules == 10 * 3 * 256
-    outer, _ = listing.whole.walk()[1:]
-    assert outer.first == 1
+INNER_BOUND = """\
+     0   :  { %s5 = smov 0 }
+   0x1 LB: > { %s9 = sphi %s5, %s14 }
+   0x2   : > { %s6 = ssub.s32 20, %s9  ;;  %p2 = scmp.lt.s32.totalorder %s6, 19 }
+   0x3   : > { %s7 = smov (!%p2, %s6), 19  ;;  %s8 = sshrl.u32 %s7, 1 }
+   0x4 LB: >> { %s3 = sphi %s5, %s2  ;;  %s2 = sadd.s32 1, %s3 }
+   0x5   : >> { %p5 = scmp.ge.s32.totalorder %s2, %s8 }
+   0x6   : >> { %12 = sbr.rel (!%p5) target bundleno = 4 (0x4) }
+   0x7   :  {}
+   0x8   :  {}
+   0x9   :  {}
+   0xa   :  {}
+   0xb   : > { %s14 = sadd.s32 1, %s9  ;;  %p11 = scmp.ge.s32.totalorder %s14, 4 }
+   0xc   : > { %13 = sbr.rel (!%p11) target bundleno = 1 (0x1) }
+   0xd   :  {}
+   0xe   :  {}
+   0xf   :  {}
+  0x10   :  {}
+"""
+
+
+def test_passes_that_depend_on_the_loop_around():
+    """Half of the least of 19 and what is left of 20: 9, 9, 9, 8 passes."""
+    outer, inner = read_listing(INNER_BOUND).whole.walk()[1:]
+    assert (outer.trips, inner.trips) == (4, (9 + 9 + 9 + 8) / 4)
+
+
+RING = """\
+     0   :  { %s5 = smov 0 }
+   0x1 LB: > { %s9 = sphi %s5, %s14  ;;  %s1 = sand.u32 1, %s9  ;;  %s2 = ssub.s32 1, %s1 }
+   0x2   : > { %s3 = scalar_lea.sflag [#allocation4], %s1 }
+   0x3   : > { %s4 = scalar_lea.sflag [#allocation4], %s2 }
+   0x4   : > { %8 = dma.hbm_to_vmem /*hbm=*/%s7, /*size_in_granules=*/32, /*vmem=*/%s6, \
+/*dst_syncflagno=*/STARTED }
+   0x5   : > { %9 = dma.done.wait %s3, 32 }
+   0x6   : > { %s14 = sadd.s32 1, %s9  ;;  %p11 = scmp.ge.s32.totalorder %s14, 8 }
+   0x7   : > { %13 = sbr.rel (!%p11) target bundleno = 1 (0x1) }
+   0x8   :  {}
+   0x9   :  {}
+   0xa   :  {}
+   0xb   :  {}
+"""
+
+
+@pytest.mark.parametrize(("flag", "ahead", "waits"), [("%s4", 1, 0), ("%s3", 0, 1)])
+def test_which_pass_waits_for_a_copy(flag, ahead, waits):
+    (loop,) = read_listing(RING.replace("STARTED", flag)).whole.inner
+    assert [(copy.ahead, copy.runs) for copy in loop.copies] == [(ahead, None)]
+    assert loop.waits == waits
 
 
 def test_without_utilization():
@@ -153,6 +227,7 @@ def test_operations_of_a_program():
     found = {item.name: item for item in operations(HLO)}
     assert list(found) == ["copy-start", "copy-done", "k", "fusion.1"]
     assert runs_beside(found["copy-start"])
+    assert found["copy-done"].completes == "copy-start"
     assert found["copy-start"].bytes == 104 * 128 * 2
     # Padded to tiles, and the operand is not in HBM.
     assert found["k"].kind == "tpu_custom_call"
@@ -173,14 +248,12 @@ def test_metadata_with_line_breaks_ends_no_computation():
     assert {i.name: i.label for i in operations(broken)}["k"] == "k"
 
 
-def test_equal_kernels_share_a_listing():
-    (first,) = (item for item in operations(HLO) if item.name == "k")
-    listing = object()
-    names = ("k.1", listing), ("k.2", None), ("other", None)
-    kernels = [CompiledKernel(**{**vars(first), "name": n}, listing=at) for n, at in names]
-    assert [k.listing for k in share_listings(kernels)] == [listing, listing, None]
-    wider = dataclasses.replace(kernels[1], bytes=first.bytes + 1)
-    assert share_listings([kernels[0], wider])[1].listing is None
+def test_equal_kernels_are_named_by_the_compiler():
+    text = (
+        "key:<top>\nordinal:0\nequivalent_hlos[size=0]:\n"
+        "key:k.2\nordinal:1\nequivalent_hlos[size=2]:\n  k.2\n  other\n"
+    )
+    assert read_equal(text) == {"k.2": "k.2", "other": "k.2"}
 
 
 CONDITIONAL = """HloModule m

@@ -49,6 +49,7 @@ def start_anew(monkeypatch, folder):
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(folder))
     monkeypatch.setattr(measure, "_spent", 0.0)
     monkeypatch.setattr(tuner, "_objections", {})
+    monkeypatch.setattr(tuner, "_passed", set())
 
 
 def cache():

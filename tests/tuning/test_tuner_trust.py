@@ -19,7 +19,7 @@ from fake_algorithms import (
 from voxax.errors import AlgorithmError
 from voxax.tuning import cache as cache_module
 from voxax.tuning import choose, foresee, tuner
-from voxax.tuning.entry import jaxlib_version, key_of
+from voxax.tuning.entry import key_of
 
 BOTH = ("explicit_gemm", "implicit_gemm")
 
@@ -35,7 +35,7 @@ def timer(monkeypatch):
 
 
 def shipped(monkeypatch, made, problem=PROBLEM):
-    store = {(key_of(problem), jaxlib_version()): made}
+    store = {(key_of(problem), made.filed_under): made}
     monkeypatch.setattr(cache_module, "shipped", lambda device: store)
 
 

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from voxax.errors import MissingExtraError, VoxaxError
 
+# What voxax[demo] brings, and voxax[cli] and voxax[tpu] do not.
+_OF_DEMO = ("flax", "optax", "orbax", "matplotlib", "plotly", "laspy", "plyfile", "trimesh")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
@@ -55,13 +58,19 @@ def _told(arguments: Sequence[str] | None) -> int:
     except VoxaxError as error:
         print(f"voxax: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _OF_DEMO:
+            raise
+        print(f'voxax: this command needs {package}: pip install "voxax[demo]"', file=sys.stderr)
+        return 2
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
         import tyro
     except ImportError as error:
-        raise MissingExtraError('the command line needs: pip install "voxax[demo]"') from error
+        raise MissingExtraError('the command line needs: pip install "voxax[cli]"') from error
     from voxax.cli.bench import bench
     from voxax.cli.cache_command import cache
     from voxax.cli.check import check

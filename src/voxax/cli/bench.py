@@ -62,7 +62,7 @@ def bench(
         return 0
     for program in programs:
         passes = {kernel.name: passes_of(kernel) for kernel in program.kernels}
-        seconds, bound = program.seconds(passes), program.lower_bound
+        seconds, bound = program.seconds(passes, at_least=True), program.lower_bound
         print(f"{workload.model} on one {program.chip.name}, predicted")
         print(render(program, passes, most))
         print(
@@ -94,8 +94,8 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
     return call, *shapes
 
 
-def passes_of(kernel: CompiledKernel) -> float:
-    """Steps of a window kernel that visits each tile once; 1 for other loops.
+def passes_of(kernel: CompiledKernel) -> float | None:
+    """Steps of a window kernel that visits each tile once; None for other kernels.
 
     The table of neighbors, ``int32[K', rows]``, is its largest operand of integers. The fifth list
     of scalars holds where each stripe begins, and the end; of depthwise kernels it is one number.
@@ -105,7 +105,7 @@ def passes_of(kernel: CompiledKernel) -> float:
     integers = [shape for dtype, shape in kernel.operands if dtype == "s32"]
     tables = [shape for shape in integers if len(shape) == 2]
     if not kernel.is_pallas or not tables:
-        return 1.0
+        return None
     scalars = [shape for shape in integers if len(shape) == 1]
     stripes = max(scalars[_BOUNDS][0] - 1, 1) if len(scalars) > _BOUNDS else 1
     return max(tables, key=lambda shape: shape[0] * shape[1])[1] / WINDOW_TILE / stripes
@@ -113,7 +113,7 @@ def passes_of(kernel: CompiledKernel) -> float:
 
 def _to_json(program: CompiledProgram) -> dict[str, Any]:
     passes = {kernel.name: passes_of(kernel) for kernel in program.kernels}
-    seconds = program.seconds(passes)
+    seconds = program.seconds(passes, at_least=True)
     kernels = [
         {
             "name": cost.kernel.name,
@@ -125,6 +125,7 @@ def _to_json(program: CompiledProgram) -> dict[str, Any]:
             "busy": dict(cost.busy),
             "seconds": cost.seconds,
             "bound": cost.bound,
+            "complete": cost.complete,
         }
         for cost in program.costs(passes)
     ]

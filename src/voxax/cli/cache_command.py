@@ -28,12 +28,12 @@ class List:
     def __call__(self) -> int:
         from voxax.cli.progress import print_table
         from voxax.tuning.cache import read_file
-        from voxax.tuning.entry import jaxlib_version
+        from voxax.tuning.entry import PREDICTED, jaxlib_version
 
         rows = []
         for path in _files():
             found = read_file(path, path.stem)
-            now = sum(version == jaxlib_version() for _, version in found.store)
+            now = sum(place in (jaxlib_version(), PREDICTED) for _, place in found.store)
             count = found.problem or f"{now}"
             others = len(found.store) - now
             size = f"{path.stat().st_size / 1024:.1f} KiB"
@@ -65,10 +65,11 @@ class Show:
             return 0
         names = ("problem", "winner", "ms", "runner-up", "ms", "sample", "date", "jaxlib")
         rows = []
-        for (key, jaxlib), entry in sorted(store.items()):
+        for (key, _), entry in sorted(store.items()):
             first, second = ([*entry.ranked(), None, None])[:2]
             sample = entry.sample + ("" if entry.source == "measured" else f" ({entry.source})")
-            rows.append((key, *_cells(first), *_cells(second), sample, entry.when[:10], jaxlib))
+            made = entry.when[:10], entry.jaxlib
+            rows.append((key, *_cells(first), *_cells(second), sample, *made))
         print_table(names, rows, device)
         return 0
 

@@ -34,8 +34,9 @@ def demo(
     seed: int = 0,
     resume: bool = False,
     profile: Path | None = None,
-    devices: int = 1,
+    devices: int | None = None,
     batch_size: int | None = None,
+    dtype: Literal["float32", "bfloat16"] | None = None,
 ) -> int:
     """Train a small network on simulated LiDAR sweeps, or on a labelled scan.
 
@@ -67,13 +68,22 @@ def demo(
         profile: Folder for a trace of a few training steps, with layers by name, for
             TensorBoard, XProf or Perfetto.
         devices: How many devices a step's scenes are distributed over; on a CPU host devices, which
-            share its cores.
+            share its cores. By default all TPUs of this host, elsewhere and to detect 1.
         batch_size: Scenes of a step, by default one for each device. On any number of devices
             the same batch size and seed give the same steps, up to rounding.
+        dtype: What layers compute in; parameters are float32. By default bfloat16 on a TPU, whose
+            matrix units take it, elsewhere float32.
     """
-    from voxax.cli.process import keep_heap, use_devices
+    from voxax.cli.process import (
+        keep_heap,
+        keep_programs,
+        refuse_other_hosts,
+        use_devices,
+        usual_devices,
+    )
 
     keep_heap()
+    keep_programs()
     for name, value in (("steps", steps), ("scenes", scenes)):
         if value is not None and value < 1:
             raise InputError(f"--{name} {value} must be at least 1")
@@ -82,16 +92,19 @@ def demo(
             "--task detect learns from simulated streets, --input has no boxes: leave it out, or "
             'give folders with boxes to `voxax train` with task = "detect"'
         )
-    if task == "detect" and devices > 1:
+    if task == "detect" and devices is not None and devices > 1:
         raise InputError(f"--devices {devices}: --task detect trains on one device; leave it out")
+    if devices is None:
+        devices = 1 if task == "detect" else usual_devices()
     use_devices(devices, "--devices")  # before anything starts JAX
+    refuse_other_hosts("demo")
     batch_size = devices if batch_size is None else batch_size
     if batch_size < devices:
         raise InputError(
             f"--batch-size {batch_size} is less than --devices {devices}, and some would have no "
             f"scene: give --batch-size {devices} or more, or fewer devices"
         )
-    from voxax.cli.demo_kinds import KINDS, width_for
+    from voxax.cli.demo_kinds import KINDS, dtype_for, width_for
     from voxax.cli.scenes import from_file
 
     given = {
@@ -106,11 +119,15 @@ def demo(
         chosen = kind.streets(seed)
     else:
         chosen = from_file(input, labels, label_field, columns, item)
-    if width is None:
-        from voxax.hardware import describe
+    from voxax.hardware import describe
 
-        width = width_for(describe())
-    return _Run(kind, out, chosen, width, seed, workers, resume, profile, devices, batch_size)()
+    info = describe()
+    network = (
+        width_for(info) if width is None else width,
+        dtype_for(info) if dtype is None else dtype,
+    )
+    rest = seed, workers, resume, profile, devices, batch_size
+    return _Run(kind, out, chosen, *network, *rest)()
 
 
 @dataclasses.dataclass
@@ -119,6 +136,7 @@ class _Run:
     out: Path
     scenes: Any
     width: float
+    dtype: str
     seed: int
     workers: int
     resume: bool
@@ -170,7 +188,8 @@ class _Run:
         with self._phase("pictures"):
             self._pictures()
         self.seconds["total"] = time.perf_counter() - begin
-        self.learning.report(self.score, self.seconds, width=self.task.width)
+        task = self.task
+        self.learning.report(self.score, self.seconds, width=task.width, dtype=task.dtype)
         return 0
 
     def _prepare(self, samples: list[Any]) -> None:
@@ -187,7 +206,7 @@ class _Run:
                     f"these scenes have {names}"
                 )
         else:
-            task = self.kind.task(samples, names, self.width)
+            task = self.kind.task(samples, names, self.width, self.dtype)
         self.task = task
         self.learning = Learning(
             task,

@@ -47,6 +47,11 @@ def width_for(info: HardwareInfo) -> float:
     return min(max(math.floor(4 * width) / 4, NARROWEST), WIDEST)
 
 
+def dtype_for(info: HardwareInfo) -> str:
+    """What layers compute in on a machine: bfloat16 on TPUs, elsewhere float32."""
+    return "bfloat16" if info.platform == "tpu" else "float32"
+
+
 @dataclasses.dataclass(frozen=True)
 class DemoKind(abc.ABC):
     """Options of the command line, and what follows from them."""
@@ -64,7 +69,9 @@ class DemoKind(abc.ABC):
         """Streets to train on and to validate with."""
 
     @abc.abstractmethod
-    def task(self, samples: Sequence[Any], names: tuple[str, ...], width: float) -> Task:
+    def task(
+        self, samples: Sequence[Any], names: tuple[str, ...], width: float, dtype: str = "float32"
+    ) -> Task:
         """Settings of the network."""
 
     @abc.abstractmethod
@@ -73,11 +80,12 @@ class DemoKind(abc.ABC):
     ) -> None:
         """Draw one street into ``demo.png`` and ``demo.html``."""
 
-    def _common(self, names: tuple[str, ...], width: float) -> dict[str, Any]:
+    def _common(self, names: tuple[str, ...], width: float, dtype: str) -> dict[str, Any]:
         return {
             "class_names": names,
             "voxel_size": self.voxel_size,
             "width": width,
+            "dtype": dtype,
             "learning_rate": self.learning_rate,
             "steps": self.steps,
         }
@@ -100,10 +108,14 @@ class SegmentDemo(DemoKind):
         return simulated(self.scenes, VALIDATION, self.sensor, seed)
 
     def task(
-        self, samples: Sequence[PointCloud], names: tuple[str, ...], width: float
+        self,
+        samples: Sequence[PointCloud],
+        names: tuple[str, ...],
+        width: float,
+        dtype: str = "float32",
     ) -> Segmentation:
         weights = class_weights(samples, len(names))
-        return Segmentation(class_weights=weights, **self._common(names, width))
+        return Segmentation(class_weights=weights, **self._common(names, width, dtype))
 
     def pictures(
         self,
@@ -143,7 +155,11 @@ class DetectDemo(DemoKind):
         return simulated_objects(self.scenes, VALIDATION, self.sensor, seed, BOXED)
 
     def task(
-        self, samples: Sequence[AnnotatedScan], names: tuple[str, ...], width: float
+        self,
+        samples: Sequence[AnnotatedScan],
+        names: tuple[str, ...],
+        width: float,
+        dtype: str = "float32",
     ) -> Detection:
         del samples
         # A head for the wide objects: of the others there are many more. Front and rear of a
@@ -153,7 +169,7 @@ class DetectDemo(DemoKind):
             groups=((0,), (1, 2)),
             is_directed=False,
             box_weight=2.0,
-            **self._common(names, width),
+            **self._common(names, width, dtype),
         )
 
     def pictures(

@@ -199,7 +199,8 @@ class Detection(Task):
 
     def model(self) -> models.CenterDetector:
         channels, classes = self.preparation().num_channels, len(self.class_names)
-        options = {"grid": self.region.grid, "groups": self.groups, **self.options}
+        shape = {"grid": self.region.grid, "groups": self.groups}
+        options = {**shape, **self.computes_in, **self.options}
         if self.network == "small":
             build = functools.partial(models.SmallCenterPoint, width=self.width)
         else:

@@ -15,6 +15,7 @@ import numpy as np
 
 from voxax._atomic_file import write_atomically
 from voxax._version import __version__
+from voxax.cli.process import uninterrupted
 from voxax.cli.progress import result_table, training_bar
 from voxax.cli.scenes import MakeTask, Prepare
 from voxax.cli.task import Score, Task
@@ -181,8 +182,9 @@ class Learning:
                 for example in pipeline(taken, prefetch=4):
                     trace.step()
                     labels = example.labels
-                    loss, prediction, dropped = self.trainer.step(example.voxels, labels)
-                    self._note(float(loss))
+                    with uninterrupted():  # halfway through a step there are no parameters
+                        loss, prediction, dropped = self.trainer.step(example.voxels, labels)
+                        self._note(float(loss))
                     self.dropped += int(dropped)
                     mean = float(np.mean(self.losses[-20:]))
                     bar.update(mean, tell(labels, prediction), self.trainer.programs)

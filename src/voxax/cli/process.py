@@ -1,9 +1,14 @@
-"""Settings of the whole process, which a library must not touch: devices and memory."""
+"""Settings of the whole process, which a library must not touch: devices, memory, signals."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 
 from voxax.errors import InputError
 
@@ -46,6 +51,72 @@ def use_devices(number: int, asked: str) -> None:
     raise InputError(
         f"{asked} {number}: there are {len(found)} devices of platform {platform}; {fix}"
     )
+
+
+def usual_devices() -> int:
+    """The devices that a step is distributed over unless told: all of a host's TPUs, else one."""
+    import jax
+
+    return jax.local_device_count() if jax.default_backend() == "tpu" else 1
+
+
+def refuse_other_hosts(command: str) -> None:
+    """Raise :class:`voxax.InputError` where JAX runs on several hosts.
+
+    Args:
+      command: the command, which reads scenes and writes checkpoints on one host alone.
+    """
+    import jax
+
+    hosts = jax.process_count()
+    if hosts > 1:
+        raise InputError(
+            f"the slice has {hosts} hosts with {jax.device_count()} devices, and `voxax {command}` "
+            "trains on the devices of one: take a slice of one host, such as v5e-8, or train "
+            "on all hosts with voxax.parallel.DataParallelTrainer in a script of your own"
+        )
+
+
+# Of compiled programs on disk; beyond that the oldest ones go.
+_MOST_BYTES = 4 << 30
+
+
+def keep_programs() -> None:
+    """Let JAX keep compiled programs on disk, so that a later run of a command compiles nothing.
+
+    They go to the folder ``programs`` of voxax's cache directory, unless the user has set JAX's own
+    ``jax_compilation_cache_dir`` (or ``JAX_COMPILATION_CACHE_DIR``), or turned its cache off.
+    """
+    import jax
+
+    from voxax.hardware import cache_dir
+
+    settings = jax.config.values
+    chosen = "JAX_COMPILATION_CACHE_DIR" in os.environ or settings["jax_compilation_cache_dir"]
+    if chosen or not settings["jax_enable_compilation_cache"]:
+        return
+    with contextlib.suppress(RuntimeError, OSError):  # no home directory, or a read-only one
+        folder = cache_dir() / "programs"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        if settings["jax_compilation_cache_max_size"] == -1:  # no limit
+            jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block, and raise :class:`KeyboardInterrupt` there."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8

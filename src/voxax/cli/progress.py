@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
@@ -17,6 +18,7 @@ from rich.progress import (
     Progress,
     SpinnerColumn,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
@@ -24,12 +26,15 @@ from rich.text import Text
 
 
 def working(message: str) -> AbstractContextManager[Any]:
-    """Show a spinner with ``message`` while the block runs; print one line without a terminal."""
+    """Show ``message`` and the time while the block runs; print one line without a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.print(message, soft_wrap=True)
         return nullcontext()
-    return console.status(message)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    progress = Progress(*columns, console=console, transient=True)
+    progress.add_task(message, total=None)
+    return progress
 
 
 class training_bar:
@@ -144,9 +149,12 @@ _MESSAGES = {
 @contextlib.contextmanager
 def phase(name: str, seconds: dict[str, float]) -> Iterator[None]:
     """Show what the command is doing, and add the time of the block to ``seconds[name]``."""
-    begin = time.perf_counter()
+    begin, message = time.perf_counter(), _MESSAGES.get(name, "")
+    kept = jax.config.values["jax_compilation_cache_dir"]
+    if name == "compile" and kept:
+        message += f" (minutes on a TPU); later runs find it in {kept}"
     try:
-        with working(_MESSAGES[name]) if name in _MESSAGES else nullcontext():
+        with working(message) if message else nullcontext():
             yield
     finally:
         seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begin

@@ -96,11 +96,12 @@ class Segmentation(Task):
     def model(self) -> nnx.Module:
         inputs, classes = self.preparation().num_channels, len(self.class_names)
         if self.network in voxel_networks():
-            return made(self.network, inputs, classes, self.options)
+            options = {**self.computes_in, **self.options}
+            return made(self.network, inputs, classes, options)
         small = self.network == "small"
         channels: dict[str, Any] = {"planes": PLANES, "stem": STEM} if small else {}
         build = models.MinkUNet14 if small else getattr(models, self.network)
-        options = {"width": self.width, **channels, **self.options}
+        options = {"width": self.width, **channels, **self.computes_in, **self.options}
         return made(self.network, inputs, classes, options, build)
 
     def trainer(self, devices: int = 1) -> Trainer:

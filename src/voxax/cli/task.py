@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
+import jax.numpy as jnp
 import optax
 from flax import nnx
 
@@ -58,6 +59,7 @@ class Task(abc.ABC):
       has_shards: whether several devices can share a step.
       network: name of the network; those of the task are ``networks()``.
       attributes: attributes of points that it reads beside their positions.
+      dtype: what its layers compute in; parameters are float32.
     """
 
     task: ClassVar[str]
@@ -72,6 +74,7 @@ class Task(abc.ABC):
     network: str = "small"
     attributes: tuple[str, ...] = ()
     weight_decay: float = 0.01
+    dtype: str = "float32"
 
     @classmethod
     @abc.abstractmethod
@@ -109,6 +112,11 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def score(self) -> Score:
         """A score without scenes."""
+
+    @property
+    def computes_in(self) -> dict[str, Any]:
+        """The arguments of the network's class that say what its layers compute in."""
+        return {} if self.dtype == "float32" else {"dtype": jnp.dtype(self.dtype)}
 
     def optimizer(self) -> optax.GradientTransformation:
         """AdamW on a one-cycle schedule."""

@@ -36,15 +36,17 @@ def train(
         out: Folder for the results, instead of the file's.
         devices: Devices that a step is distributed over, instead of the file's.
     """
-    from voxax.cli.process import keep_heap, use_devices
+    from voxax.cli.process import keep_heap, keep_programs, refuse_other_hosts, use_devices
     from voxax.cli.train_config import read_config
 
     keep_heap()
+    keep_programs()
     read = read_config(config)
     if devices is not None:
         read = dataclasses.replace(read, devices=devices)
     asked = f"{config}: devices =" if devices is None else "--devices"
     use_devices(read.devices, asked)  # before anything starts JAX
+    refuse_other_hosts("train")
     return _Run(read, read.place(read.out) if out is None else out, resume)()
 
 

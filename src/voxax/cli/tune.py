@@ -23,11 +23,13 @@ def tune(
     tpu: str | None = None,
     anew: bool = False,
     details: bool = False,
+    budget: float | None = None,
 ) -> int:
     """Measure every candidate for every convolution of a model, and remember the fastest.
 
-    Later runs of the same model on voxels like these start with the choices. There is no time
-    budget: a MinkUNet takes minutes. Ctrl-C keeps what is measured so far.
+    Later runs of the same model on voxels like these start with the choices. A MinkUNet takes
+    minutes, and on a TPU, whose compiler takes longer, up to an hour: --budget limits it. Ctrl-C
+    keeps what is measured so far.
 
     With --tpu, for TPUs that may be absent: kernels for TPUs and the defaults of other
     algorithms are compiled, and ranked by the compiler's schedules. Programs for such a TPU, as of
@@ -39,7 +41,13 @@ def tune(
         tpu: Generations with commas between them, of v4, v5e, v5p, v6e, 7x: predict for these.
         anew: Measure also what the cache knows.
         details: Print every candidate with its time.
+        budget: Seconds that measuring may take, compiling included; of each problem the promising
+            candidates come first.
     """
+    if budget is not None and not budget > 0:
+        raise InputError(f"--budget {budget}: expected seconds, more than 0")
+    if budget is not None and tpu is not None:
+        raise InputError(f"--budget {budget} limits measuring, and --tpu measures nothing")
     if tpu is not None:
         return _predict(workload, tpu, anew, details)
     import voxax as vx
@@ -53,7 +61,7 @@ def tune(
     print(built.title, flush=True)
     try:
         with _progress():
-            report = vx.tune(built.call, *built.arguments, anew=anew)
+            report = vx.tune(built.call, *built.arguments, anew=anew, budget=budget)
     finally:
         saved = cache.flush()
     print(report.details() if details else report)

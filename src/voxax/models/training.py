@@ -128,23 +128,31 @@ class StepTrainer(abc.ABC):
     The module is kept split (parameters, other state): ``nnx.split`` and ``merge`` inside
     one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
 
+    A step writes its results into the memory of the parameters, state and optimizer state that it
+    was given (donation): arrays that were taken from these attributes before cannot be read after
+    it. What the methods return are copies.
+
     Args:
-      model: a module of Voxels.
+      model: a module of Voxels; it is copied.
       optimizer: an optax transformation.
     """
 
     def __init__(self, model: nnx.Module, optimizer: optax.GradientTransformation) -> None:
         model.train()
-        self._train_graph, self.params, self.state = nnx.split(model, nnx.Param, ...)
+        self._train_graph, *kept = nnx.split(model, nnx.Param, ...)
         model.eval()
         self._eval_graph = nnx.split(model, nnx.Param, ...)[0]
         model.train()
-        self.optimizer_state = optimizer.init(self.params)
+        # Copies: a step deletes them, and some optimizers keep the parameters themselves.
+        self.params, self.state = _copied(kept)
+        self.optimizer_state = _copied(optimizer.init(self.params))
         self.steps = 0
         self.programs = 0
+        self._is_traced = False
 
         def train(params: Any, state: Any, opt: Any, voxels: Voxels, labels: Any) -> Any:
             self.programs += 1  # runs while tracing: once per compiled program
+            self._is_traced = True
 
             def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, Any, Any]]:
                 module = nnx.merge(self._train_graph, params, state, copy=True)
@@ -165,7 +173,7 @@ class StepTrainer(abc.ABC):
             self.programs += 1
             return self._evaluation(nnx.merge(self._eval_graph, params, state, copy=True), voxels)
 
-        self._train = self._jit(train, 3, (False, False, False, False, True, False))
+        self._train = self._jit(train, 3, (False, False, False, False, True, False), donate=True)
         self._evaluate = self._jit(evaluate, 2, (True, False))
 
     @abc.abstractmethod
@@ -190,13 +198,20 @@ class StepTrainer(abc.ABC):
         """Raise :class:`voxax.InputError` for labels that a step must not take."""
         del labels
 
-    def _jit(self, program: Callable[..., Any], kept: int, by_shard: tuple[bool, ...]) -> Any:
+    def _jit(
+        self,
+        program: Callable[..., Any],
+        kept: int,
+        by_shard: tuple[bool, ...],
+        donate: bool = False,
+    ) -> Any:
         """Compile ``program``; its first ``kept`` arguments are the state of the trainer.
 
-        ``by_shard`` tells which results are of a shard of rows, for trainers with several.
+        ``by_shard`` tells which results are of a shard of rows, for trainers with several;
+        ``donate`` that results may take the memory of the kept arguments.
         """
-        del kept, by_shard
-        return jax.jit(program)
+        del by_shard
+        return jax.jit(program, donate_argnums=range(kept) if donate else ())
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
         """Make one update; return ``(loss, prediction, rows dropped)``.
@@ -204,9 +219,11 @@ class StepTrainer(abc.ABC):
         Raises:
           InputError: labels that a step must not take, before anything changes.
         """
-        kept = self.params, self.state, self.optimizer_state
-        results = self._train(*kept, *self._placed((voxels, labels)))
+        arguments = self._arguments(voxels, labels)
+        if not self._is_traced:
+            self._train.eval_shape(*arguments)  # how many classes there are is known then
         self._check(labels)
+        results = self._train(*arguments)
         self.params, self.state, self.optimizer_state, loss, prediction, counts = results
         self.steps += 1
         return loss, prediction, self._counted(counts)
@@ -232,30 +249,40 @@ class StepTrainer(abc.ABC):
 
     def compile(self, voxels: Voxels, labels: Any) -> None:
         """Compile the training step for the shapes of ``voxels``, without making a step."""
+        self._train.lower(*self._arguments(voxels, labels)).compile()
+
+    def _arguments(self, voxels: Voxels, labels: Any) -> tuple[Any, ...]:
         kept = self.params, self.state, self.optimizer_state
-        self._train(*kept, *self._placed((voxels, labels)))
+        return (*kept, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
         """Return the module with the current parameters, in training mode; a copy."""
-        return nnx.merge(self._train_graph, self.params, self.state, copy=True)
+        return nnx.merge(self._train_graph, *_copied((self.params, self.state)), copy=True)
 
     def tree(self) -> dict[str, Any]:
-        """Return everything a checkpoint needs, as plain nested containers of arrays."""
+        """Return everything a checkpoint needs, as plain nested containers of arrays; a copy."""
+        params, state, optimizer = _copied((self.params, self.state, self.optimizer_state))
         return {
-            "params": nnx.to_pure_dict(self.params),
-            "state": nnx.to_pure_dict(self.state),
-            "optimizer": jax.tree.leaves(self.optimizer_state),
+            "params": nnx.to_pure_dict(params),
+            "state": nnx.to_pure_dict(state),
+            "optimizer": jax.tree.leaves(optimizer),
             "steps": np.asarray(self.steps),
         }
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore the result of :meth:`tree`."""
-        nnx.replace_by_pure_dict(self.params, tree["params"])
-        nnx.replace_by_pure_dict(self.state, tree["state"])
+        """Restore the result of :meth:`tree`, which stays as it is."""
+        own = _copied({k: jax.tree.map(jnp.asarray, v) for k, v in tree.items() if k != "steps"})
+        nnx.replace_by_pure_dict(self.params, own["params"])
+        nnx.replace_by_pure_dict(self.state, own["state"])
         structure = jax.tree.structure(self.optimizer_state)
-        leaves = [jnp.asarray(leaf) for leaf in tree["optimizer"]]
+        leaves = own["optimizer"]
         self.optimizer_state = jax.tree.unflatten(structure, leaves)
         self.steps = int(tree["steps"])
+
+
+def _copied(tree: Any) -> Any:
+    """The tree with arrays of its own, on the same devices."""
+    return jax.device_put(tree, may_alias=False)
 
 
 class Trainer(StepTrainer):

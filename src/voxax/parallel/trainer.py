@@ -153,7 +153,13 @@ class DataParallelTrainer(Trainer):
     def _placed(self, arguments: Any) -> Any:
         return on_mesh(arguments, self.mesh, self.axis)
 
-    def _jit(self, program: Callable[..., Any], kept: int, by_shard: tuple[bool, ...]) -> Any:
+    def _jit(
+        self,
+        program: Callable[..., Any],
+        kept: int,
+        by_shard: tuple[bool, ...],
+        donate: bool = False,
+    ) -> Any:
         each, whole = PartitionSpec(self.axis), PartitionSpec()
 
         def shard(*arguments: Any) -> Any:
@@ -172,4 +178,4 @@ class DataParallelTrainer(Trainer):
                 *arguments
             )
 
-        return jax.jit(run)
+        return jax.jit(run, donate_argnums=range(kept) if donate else ())

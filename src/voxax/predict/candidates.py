@@ -23,7 +23,7 @@ from voxax.algorithms import Parameters, Problem, lookup
 from voxax.algorithms.implicit_gemm import tpu
 from voxax.errors import VoxaxError
 from voxax.hardware import HardwareInfo
-from voxax.predict.compiled_program import CompiledProgram, Cost
+from voxax.predict.compiled_program import CompiledProgram
 from voxax.predict.cycles import outcomes
 from voxax.products.inspect import find_products
 from voxax.tuning import Resolved, targeting
@@ -170,28 +170,15 @@ def _measured(
 ) -> Measured:
     if isinstance(outcome, VoxaxError):
         return Measured(*candidate.identity, None, "failed", str(outcome))
-    if any(kernel.in_open_loop and not kernel.is_pallas for kernel in outcome.kernels):
-        return Measured(*candidate.identity, None, "skipped", f"not predicted: {_OPEN}")
     number = 1
     if _is_windowed(candidate):
         names = candidate.kernel.views_of(problem, candidate.parameters)
         (windows,) = (name for name in names if name.endswith("windows"))
         number = steps(problem, candidate.parameters, np.asarray(sample.views[windows]))
-    seconds = _seconds(outcome, number)
+    passes = {kernel.name: number for kernel in outcome.kernels if kernel.is_pallas}
+    if outcome.open(passes):
+        return Measured(*candidate.identity, None, "skipped", f"not predicted: {_OPEN}")
+    seconds = outcome.seconds(passes)
     if seconds <= 0:
         return Measured(*candidate.identity, None, "skipped", "not predicted: it has no cost")
     return Measured(*candidate.identity, seconds, "ok", "")
-
-
-def _seconds(program: CompiledProgram, number: int) -> float:
-    """Return seconds of all kernels in sequence, the window kernels with ``number`` steps."""
-    chip = program.chip
-    costs = program.costs({k.name: number for k in program.kernels if k.is_pallas})
-
-    def of(cost: Cost) -> float:
-        # A schedule is of all the work. The steps that are counted are one core's.
-        cores = 1 if cost.kernel.is_pallas else chip.cores
-        return max(cost.cycles / chip.clock / cores, cost.bytes / chip.device_bandwidth)
-
-    moved = sum(cost.bytes for cost in costs) + program.copied
-    return max(sum(map(of, costs)), moved / chip.device_bandwidth)

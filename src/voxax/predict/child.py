@@ -18,9 +18,9 @@ from typing import Any
 from voxax import _compat
 from voxax.hardware.tpu import TOPOLOGIES
 from voxax.predict.chip import chip_named, compile_for
-from voxax.predict.compiled_program import CompiledKernel, CompiledProgram
-from voxax.predict.hlo import operations, runs_beside
-from voxax.predict.listing import SCHEDULE, UTILIZATION, Listing, read_listing
+from voxax.predict.compiled_program import CompiledKernel, CompiledProgram, CopyBeside
+from voxax.predict.hlo import Operation, operations, runs_beside
+from voxax.predict.listing import EQUAL, SCHEDULE, UTILIZATION, Listing, read_equal, read_listing
 
 
 def main(requests: str, results: str, folder: str) -> None:
@@ -45,13 +45,18 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
     function, *shapes = make(**arguments)
     compiled = compile_for(TOPOLOGIES[chip], function, *shapes)
     listings = _listings(folder)
-    kernels, copied = [], 0
+    kernels: list[CompiledKernel] = []
+    copies: list[CopyBeside] = []
+    started: dict[str, tuple[int, Operation]] = {}
     for item in operations(compiled.as_text()):
-        if runs_beside(item):
-            copied += item.bytes * item.times
-        else:
+        if not runs_beside(item):
             kernels.append(CompiledKernel(**vars(item), listing=listings.get(item.name)))
-    kernels = share_listings(kernels)
+        elif not item.completes:
+            started[item.name] = len(kernels), item
+        elif item.completes in started:
+            begin, start = started[item.completes]
+            more = start.bytes, start.times, start.prefetched
+            copies.append(CopyBeside(begin, len(kernels), *more))
     memory = compiled.memory_analysis()
     device = _compat.tpu_topology(TOPOLOGIES[chip])[0]
     # The table joins the cores of a v4, libtpu's description does not.
@@ -59,7 +64,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
     return CompiledProgram(
         dataclasses.replace(chip_named(chip), cores=cores),
         tuple(kernels),
-        copied,
+        tuple(copies),
         memory.temp_size_in_bytes,
         memory.argument_size_in_bytes,
         memory.output_size_in_bytes,
@@ -67,26 +72,11 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
     )
 
 
-def share_listings(kernels: list[CompiledKernel]) -> list[CompiledKernel]:
-    """Give kernels without a listing that of an equal one: the compiler schedules those once.
-
-    Equal are operations of one kind and name, but for its number, with the same operands and bytes.
-    """
-
-    def form(kernel: CompiledKernel) -> tuple[Any, ...]:
-        return kernel.kind, kernel.name.rstrip(".0123456789"), kernel.operands, kernel.bytes
-
-    known = {form(kernel): kernel.listing for kernel in kernels if kernel.listing is not None}
-    return [
-        kernel
-        if kernel.listing is not None
-        else dataclasses.replace(kernel, listing=known.get(form(kernel)))
-        for kernel in kernels
-    ]
-
-
 def _listings(folder: Path) -> dict[str, Listing]:
-    """Return listings by operation; files are called ``TIME-OPERATION-NUMBER-LABEL.txt``."""
+    """Return listings by operation, that of an equal one where the compiler wrote no other.
+
+    Files are called ``TIME-OPERATION-NUMBER-LABEL.txt``.
+    """
     found = {}
     for path in sorted(folder.glob(f"*-{SCHEDULE}.txt")):
         name, number = path.name.removesuffix(f"-{SCHEDULE}.txt").split("-", 1)[1].rsplit("-", 1)
@@ -96,6 +86,9 @@ def _listings(folder: Path) -> dict[str, Listing]:
         utilization = next(iter(folder.glob(f"{stem}-*-{UTILIZATION}.txt")), None)
         text = "" if utilization is None else utilization.read_text()
         found[name] = read_listing(path.read_text(), text)
+    for path in folder.glob(f"*-{EQUAL}.txt"):
+        equal = read_equal(path.read_text())
+        found |= {name: found[first] for name, first in equal.items() if first in found}
     return found
 
 

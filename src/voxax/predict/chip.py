@@ -19,6 +19,17 @@ from voxax.tuning import targeting
 # Rows that a matrix unit of so many columns takes in a cycle. In the listing of a plain product of
 # large matrices each unit is busy for rows * columns / columns^2 / this number of cycles.
 _ROWS_PER_CYCLE = {128: 1, 256: 2}
+# Seconds from the start of a copy from HBM until its first bytes are there. v4: 483.6 cycles, by
+# the chip's own counter (github.com/ayaka14732/tpu-v4-latency-numbers, results/02_local.md). v5e:
+# what is left of 350 ns, the time of a step of JAX's product in blocks of 128 x 128 x 128
+# (docs.jax.dev/en/latest/pallas/tpu/matmul.html: 91.8 ms for 8192 x 8192 matrices), after 64 KiB
+# at the bandwidth. No figure is published for the others: they get the longer one.
+_LATENCY = {"v4": 461e-9, "v5e": 270e-9}
+_LATENCY_UNPUBLISHED = 461e-9
+# Seconds from the end of a kernel to the start of the next: what a program on v4 takes more than
+# its kernels, by XProf (github.com/ayaka14732/pallas-tpu-tutorial, chapter03/02_fair_timing and
+# chapter02/09_large_matmul, TPU:1: 76.4 us for two kernels of 76.3 us, 80.15 us for 80.04).
+_LAUNCH = 0.05e-6
 # Bytes of a granule, the unit in which listings print the size of copies.
 _GRANULE = {4: 512}
 _LATER_GRANULE = 32
@@ -36,6 +47,8 @@ class Chip:
       peak: bfloat16 operations per second.
       bandwidth: bytes per second, of HBM.
       granule: bytes, the unit of the listings' copies.
+      latency: seconds from the start of a copy from or to HBM until it moves its first bytes.
+      launch: seconds between two kernels.
       vmem, hbm: bytes.
       cores: TensorCores that one device of JAX joins; each has such numbers. A program's schedule
         is that of one of them.
@@ -46,6 +59,8 @@ class Chip:
     peak: float
     bandwidth: float
     granule: int
+    latency: float
+    launch: float
     vmem: int
     hbm: int
     cores: int
@@ -76,6 +91,8 @@ def chip_named(name: str) -> Chip:
         float(table.bf16_ops_per_second),
         float(table.mem_bw_bytes_per_second),
         _GRANULE.get(table.generation, _LATER_GRANULE),
+        _LATENCY.get(name, _LATENCY_UNPUBLISHED),
+        _LAUNCH,
         table.vmem_capacity_bytes,
         table.hbm_capacity_bytes,
         table.num_cores,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from voxax.errors import InputError
 from voxax.predict.chip import Chip
 from voxax.predict.hlo import Operation
-from voxax.predict.listing import Listing
+from voxax.predict.listing import Copy, Listing, Loop
+
+Passes = Mapping[str, float | None] | float | None
+"""Passes of loops whose number is known at run time only: by name of the kernel, or of all."""
 
 # Of a kernel's cycles, so many with a unit at work make it the kernel's limit.
 _SATURATED = 0.8
@@ -30,28 +34,131 @@ class CompiledKernel(Operation):
         """True for a Pallas kernel, False for one of XLA's own."""
         return self.kind == "tpu_custom_call"
 
-    def cost(self, chip: Chip, passes: float = 1) -> Cost:
-        """Return the cost of all runs.
+    def cost(self, chip: Chip, passes: float | None = None) -> Cost:
+        """Return the cost of all runs, on one core.
 
         Args:
           chip: it was compiled for.
           passes: of loops whose number is known at run time only: those of a Pallas kernel's own,
             and of the program's around a kernel of XLA's.
         """
-        times = self.times
-        if self.in_open_loop and not self.is_pallas:
-            times, passes = times * passes, 1
+        times: float = self.times
+        # What has scalars alone is a part of the program's own code, and has no listing.
+        complete = self.listing is not None or all(not shape for _, shape in self.operands)
+        if self.in_open_loop:
+            complete = complete and passes is not None and not self.is_pallas
+            if not self.is_pallas:
+                times, passes = times * (1 if passes is None else passes), None
         if self.listing is None:
-            return Cost(self, 0.0, 0.0, float(times * self.bytes), {}, chip)
+            moved = self.bytes / chip.cores
+            seconds = times * (chip.launch + moved / chip.bandwidth)
+            return Cost(self, 0.0, 0.0, times * moved, {}, chip, seconds, complete)
         total = self.listing.whole.total(passes)
-        copied = total.granules * chip.granule
-        moved = max(copied, self.bytes) if self.is_pallas else self.bytes
+        traffic = Traffic.of(self.listing.whole, chip, self.bytes / chip.cores, passes)
         busy = {
             kind: times * count / self.listing.units[kind]
             for kind, count in total.busy.items()
             if kind not in _PARTS
         }
-        return Cost(self, times * total.cycles, times * total.bundles, times * moved, busy, chip)
+        seconds = chip.launch + traffic.seconds(self.listing.whole, passes)
+        return Cost(
+            self,
+            times * total.cycles,
+            times * total.bundles,
+            times * traffic.bytes,
+            busy,
+            chip,
+            times * seconds,
+            complete and total.complete,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """What a kernel's copies move from or to HBM, and how long its loops take with them.
+
+    Attributes:
+      chip: on which.
+      bytes: of all copies.
+      unsized: bytes of each copy whose size is known at run time only.
+    """
+
+    chip: Chip
+    bytes: float
+    unsized: float
+
+    @classmethod
+    def of(cls, whole: Loop, chip: Chip, operands: float, passes: float | None) -> Traffic:
+        """Add up the copies of a listing.
+
+        Args:
+          whole: the kernel.
+          chip: on which.
+          operands: bytes of the operands and results in HBM. Copies of unknown size are taken to
+            move what the others do not; without any copy these bytes are the traffic.
+          passes: see :meth:`CompiledKernel.cost`.
+        """
+        sized, unsized, copies = 0.0, 0.0, 0
+        for copy, runs in _copies(whole, 1, passes):
+            copies += 1
+            if copy.granules is None:
+                unsized += runs
+            else:
+                sized += runs * copy.granules * chip.granule
+        rest = max(operands - sized, 0.0) if unsized or not copies else 0.0
+        return cls(chip, sized + rest, rest / unsized if unsized else 0.0)
+
+    def seconds(self, loop: Loop, passes: float | None) -> float:
+        """Return seconds of a loop: of a pass, the longer of the schedule and of its copies.
+
+        A pass that waits for copies that it started itself takes both. Others wait for the copies
+        of a pass before: ``ahead`` passes take no less than the latency and the transfer.
+        """
+        trips = _times(loop, passes)
+        within = None if loop.trips is None else passes
+        inside = [(part, self.seconds(part, within)) for part in loop.inner]
+        busy = loop.cycles / self.chip.clock
+        busy += sum(seconds for part, seconds in inside if part.runs is None)
+        own, before = [], []
+        for copy in loop.copies:
+            if copy.of_memory:
+                share = 1 if copy.runs is None else min(copy.runs / trips, 1)
+                (before if copy.ahead else own).append((copy, share, share * self._transfer(copy)))
+        if own:
+            most = max(share for _, share, _ in own)
+            busy += most * loop.waits * self.chip.latency + sum(time for *_, time in own)
+        seldom = [(part.runs, seconds) for part, seconds in inside if part.runs is not None]
+        took = trips * busy + sum(runs * seconds for runs, seconds in seldom)
+        if before and (some := max(share for _, share, _ in before)) > 0:
+            copied = trips * some
+            transfer = sum(time for *_, time in before) / some
+            ahead = min(copy.ahead for copy, share, _ in before if share == some)
+            wait = max((self.chip.latency + transfer) / ahead, transfer)
+            # A pipeline's body is a region that the first or last passes skip.
+            bodies = max(copied, *(runs for runs, _ in seldom)) if seldom else trips
+            took += copied * max(wait - took / bodies, 0)
+            # The first pass waits for copies that none before it has started.
+            took += (loop.trips is None) * (self.chip.latency + transfer)
+        return took
+
+    def _transfer(self, copy: Copy) -> float:
+        size = self.unsized if copy.granules is None else copy.granules * self.chip.granule
+        return size / self.chip.bandwidth
+
+
+def _copies(loop: Loop, reached: float, passes: float | None) -> Iterator[tuple[Copy, float]]:
+    """Yield copies from or to HBM, and how often each is started where a loop is so reached."""
+    trips = _times(loop, passes)
+    for copy in loop.copies:
+        if copy.of_memory:
+            yield copy, reached * (trips if copy.runs is None else copy.runs)
+    for part in loop.inner:
+        runs = trips if part.runs is None else part.runs
+        yield from _copies(part, reached * runs, None if loop.trips is None else passes)
+
+
+def _times(loop: Loop, passes: float | None) -> float:
+    return loop.trips if loop.trips is not None else 1 if passes is None else passes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +169,12 @@ class Cost:
       kernel: whose.
       cycles: of the schedule, without waits for copies.
       bundles: cycles in which something is issued.
-      bytes: moved from or to HBM.
+      bytes: moved from or to HBM by a core.
       busy: cycles that each kind of unit needs alone.
       chip: on which.
+      seconds: with waits for copies, and the start of the kernel.
+      complete: False where the compiler wrote no listing, or a loop's passes are unknown: then the
+        other numbers are of one pass of it.
     """
 
     kernel: CompiledKernel
@@ -73,25 +183,44 @@ class Cost:
     bytes: float
     busy: Mapping[str, float]
     chip: Chip
-
-    @property
-    def seconds(self) -> float:
-        """Seconds at least: copies run beside the schedule, and the longer of both counts."""
-        return max(self.cycles / self.chip.clock, self.bytes / self.chip.device_bandwidth)
+    seconds: float
+    complete: bool
 
     @property
     def bound(self) -> str:
-        """``bytes``, the kind of unit at work in most cycles, or ``latency``.
+        """``bytes``, ``copies``, the kind of unit at work in most cycles, or ``latency``.
 
-        ``MXU`` and ``issue slots (...)`` need a unit at work in four cycles of five; with less the
-        schedule waits for results of its own.
+        ``bytes``: the transfer takes longer than the schedule. ``copies``: waits for copies take a
+        fifth of the time. ``MXU`` and ``issue slots (...)`` need a unit at work in four cycles of
+        five; with less the schedule waits for results of its own.
         """
-        if self.bytes / self.chip.device_bandwidth >= self.cycles / self.chip.clock:
+        scheduled = self.cycles / self.chip.clock
+        if self.bytes / self.chip.bandwidth >= scheduled:
             return "bytes"
+        if scheduled < _SATURATED * (self.seconds - self.kernel.times * self.chip.launch):
+            return "copies"
         kind, most = max(self.busy.items(), key=lambda item: item[1], default=("", 0.0))
         if most >= _SATURATED * self.cycles:
             return kind if kind == "MXU" else f"issue slots ({kind})"
         return "issue slots" if self.bundles >= _SATURATED * self.cycles else "latency"
+
+
+@dataclasses.dataclass(frozen=True)
+class CopyBeside:
+    """A copy that runs beside kernels.
+
+    Attributes:
+      begin, end: which kernel follows its start, and its end.
+      bytes: from or to HBM.
+      times: how often the program runs it.
+      prefetched: while the program before runs, if that is the same.
+    """
+
+    begin: int
+    end: int
+    bytes: int
+    times: int
+    prefetched: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,18 +230,23 @@ class CompiledProgram:
     Attributes:
       chip: one core of it.
       kernels: in the order of the program.
-      copied: bytes of copies that run beside the kernels.
+      copies: those that run beside the kernels.
       temporary, arguments, results: bytes, as the compiler counts.
       flops: as the compiler counts, without those in Pallas kernels.
     """
 
     chip: Chip
     kernels: tuple[CompiledKernel, ...]
-    copied: int
+    copies: tuple[CopyBeside, ...]
     temporary: int
     arguments: int
     results: int
     flops: float
+
+    @property
+    def copied(self) -> int:
+        """Bytes of copies that run beside the kernels."""
+        return sum(copy.bytes * copy.times for copy in self.copies)
 
     def kernel(self, name: str = "") -> CompiledKernel:
         """Return the kernel of this name; without one, the Pallas kernel of most cycles.
@@ -125,21 +259,52 @@ class CompiledProgram:
             raise KeyError(f"no kernel {name!r}: there are {[k.name for k in self.kernels]}")
         return max(found, key=lambda k: k.cost(self.chip).cycles)
 
-    def costs(self, passes: Mapping[str, float] | float = 1) -> list[Cost]:
+    def costs(self, passes: Passes = None) -> list[Cost]:
         """Return the costs of every kernel.
 
         Args:
           passes: by name of the kernel, or one number for all; see :meth:`CompiledKernel.cost`.
         """
         each = passes if isinstance(passes, Mapping) else {}
-        every = 1 if isinstance(passes, Mapping) else passes
+        every = None if isinstance(passes, Mapping) else passes
         return [k.cost(self.chip, each.get(k.name, every)) for k in self.kernels]
 
-    def seconds(self, passes: Mapping[str, float] | float = 1) -> float:
-        """Return seconds: kernels in sequence, with copies that share the memory's bandwidth."""
+    def open(self, passes: Passes = None) -> list[str]:
+        """Return names of kernels that are not counted in full, see :attr:`Cost.complete`."""
+        return [cost.kernel.name for cost in self.costs(passes) if not cost.complete]
+
+    def seconds(self, passes: Passes = None, at_least: bool = False) -> float:
+        """Return seconds: kernels in sequence, with copies that share the memory's bandwidth.
+
+        Args:
+          passes: by name of the kernel, or one number for all; see :meth:`CompiledKernel.cost`.
+          at_least: count kernels that are not known in full too, with one pass of each loop whose
+            passes are unknown.
+
+        Raises:
+          InputError: a kernel is not known in full.
+        """
         costs = self.costs(passes)
-        moved = sum(cost.bytes for cost in costs) + self.copied
-        return max(sum(cost.seconds for cost in costs), moved / self.chip.device_bandwidth)
+        if not at_least and (some := [cost.kernel.name for cost in costs if not cost.complete]):
+            raise InputError(
+                f"{len(some)} kernels are not counted in full, such as {some[0]}: give passes= for "
+                "loops whose number of passes is known at run time only, or at_least=True"
+            )
+        moved = sum(c.bytes for c in costs) / self.chip.bandwidth
+        moved += self.copied / self.chip.device_bandwidth
+        return max(sum(c.seconds for c in costs) + self._waits(costs), moved)
+
+    def _waits(self, costs: Sequence[Cost]) -> float:
+        """Return seconds of waiting for copies beside kernels that are too short to hide them."""
+        waits = 0.0
+        for copy in self.copies:
+            if copy.prefetched:
+                continue
+            took = self.chip.latency + copy.bytes / self.chip.device_bandwidth
+            beside = costs[copy.begin : copy.end]
+            hidden = sum(cost.seconds / max(cost.kernel.times, 1) for cost in beside)
+            waits += copy.times * max(took - hidden, 0.0)
+        return waits
 
     @property
     def lower_bound(self) -> float:
@@ -161,16 +326,14 @@ class CompiledProgram:
 
 
 LEFT_OUT = (
-    "Left out: the start of kernels, the latency of copies (only their bytes are counted), and "
-    "work that a second core of the device takes over. Regions that a predicate guards are counted "
-    "as executed. Loops whose passes are known at run time only count as one pass, unless their "
-    "number is given. Nothing was measured on a TPU."
+    "Each pass of a loop takes the longer of its schedule and of its copies (latency and "
+    "transfer). Left out: the loads of code, and what cores wait for each other. Regions under "
+    "predicates that depend on data are counted as executed. Nothing was measured on a TPU by "
+    "voxax."
 )
 
 
-def render(
-    program: CompiledProgram, passes: Mapping[str, float] | float = 1, most: int = 12
-) -> str:
+def render(program: CompiledProgram, passes: Passes = None, most: int = 12) -> str:
     """Return a table of kernels, the slowest first, and the whole."""
     chip = program.chip
     rows = [("kernel", "runs", "cycles", "issued", "MB", "us", "bound")]
@@ -180,7 +343,7 @@ def render(
         rows.append(
             (
                 kernel.name,
-                f"{kernel.times}{'+' * kernel.in_open_loop}",
+                f"{kernel.times}{'' if cost.complete else '+'}",
                 f"{cost.cycles:,.0f}",
                 f"{cost.bundles:,.0f}",
                 f"{cost.bytes / 1e6:,.1f}",
@@ -193,11 +356,16 @@ def render(
     if len(costs) > most:
         rest = sum(cost.seconds for cost in costs[most:])
         lines.append(f"and {len(costs) - most} more, {1e6 * rest:,.1f} us")
+    some = program.open(passes)
     lines.append(
-        f"{chip.name} at {chip.clock / 1e9:.3f} GHz (inferred): "
-        f"{1e6 * program.seconds(passes):,.1f} us; "
+        f"{chip.name} at {chip.clock / 1e9:.3f} GHz (inferred): {'at least ' if some else ''}"
+        f"{1e6 * program.seconds(passes, at_least=True):,.1f} us; "
         f"temporary memory {program.temporary / 1e6:,.1f} MB"
     )
+    if some:
+        lines.append(
+            f"+: {len(some)} kernels are counted with one pass of each loop of unknown length"
+        )
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -207,7 +375,9 @@ def render_loops(program: CompiledProgram, name: str = "") -> str:
     assert kernel.listing is not None
     lines = [f"{kernel.name} ({kernel.kind}), cycles (of them issued) of one pass, units busy:"]
     for loop in kernel.listing.whole.walk():
-        trips = "run-time" if loop.trips is None else f"{loop.trips:,}"
+        trips = "run-time" if loop.trips is None else f"{loop.trips:,.4g}"
+        if loop.runs is not None:
+            trips += f", in {loop.runs:,.4g} passes"
         busy = ", ".join(
             f"{kind} {loop.busy[kind] / units / max(loop.cycles, 1):.0%}"
             for kind, units in kernel.listing.units.items()

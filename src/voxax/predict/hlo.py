@@ -36,6 +36,8 @@ class Operation:
       in_open_loop: inside of such a loop of the program.
       bytes: operands and results in HBM, each once, padded to tiles.
       operands: dtype, as HLO calls it, and shape of each.
+      completes: of the end of a copy that runs beside the kernels, the name of its start.
+      prefetched: of the start of such a copy, whether the program before may run it.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Operation:
     in_open_loop: bool
     bytes: int
     operands: tuple[tuple[str, tuple[int, ...]], ...]
+    completes: str = dataclasses.field(default="", kw_only=True)
+    prefetched: bool = dataclasses.field(default=False, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +118,8 @@ def _walk(
                 in_open_loop,
                 _bytes_of(computations, line, shapes),
                 _operands(line, shapes),
+                completes=_OPERAND.findall(line.rest)[0] if line.opcode.endswith("-done") else "",
+                prefetched="cross_program_prefetch_index" in line.rest,
             )
 
 

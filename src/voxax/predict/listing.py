@@ -13,52 +13,85 @@ empty; the second listing alone would make the product faster than the matrix un
 lines of a third file, ``pre-delay_hlo-static-per-bundle-utilization``, say for each cycle how many
 of the core's units are at work.
 
-A loop is what a branch backwards encloses. How often it runs is printed where the number is known
-when it is compiled (``scmp.ge ..., 98 /* loop exit test */``); pipelined loops of s stages run s
-times more than they have steps, and in those the body is skipped. Every branch forwards is taken to
-fall through: each region that a predicate guards is counted as executed.
+Equal kernels of a program are compiled once. A file, ``deduplication-map``, names the kernels that
+share a listing.
+
+A loop is what a branch backwards encloses, a region what a branch forwards may skip. How often
+they run, and how often a copy under a predicate is started, follows from the scalars that the
+listing computes (:mod:`voxax.predict.scalars`). A loop that ends at a number from memory has
+``trips=None``: whoever counts has to say how often it runs. Regions and copies whose predicate is
+unknown count in every pass.
 
 Not in a listing: waiting for copies, for other cores and for the loads of code.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from voxax.predict.scalars import Scalars
 
 _LINE = re.compile(r"^\s*(0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:[ >]*(\{.*)$")
-_BRANCH = re.compile(r"sbr\.rel (?:\(!?(\S+)\) )?target bundleno = (\d+)")
-_EXIT = re.compile(r"scmp\.ge\.s32\.totalorder (?:\(\S+\), )?%\w+, (\d+) /\* loop exit test")
-_STAGE = re.compile(r"iteration index, stage = (\d+)")
-_COPY = re.compile(r"= dma\.(\w+?)_to_(\w+) .*?/\*size_in_granules=\*/(\d+)?")
+_BRANCH = re.compile(r"sbr\.rel (?:\((!?)(\S+)\) )?target bundleno = (\d+)")
+_EXIT_NOTE = "loop exit test"
+_COPY = re.compile(
+    r"(?:\{|;;)\s+%\w+ = dma\.(\w+?)_to_(\w+) (?:\[thread:\S+\]\s+)?(?:\((!?)(%\w+)\), )?"
+    r".*?/\*size_in_granules=\*/(\d+)?.*?/\*dst_syncflagno=\*/([^\s,}]+)"
+)
+_WAIT = re.compile(r"(?:\{|;;)\s+%\w+ = dma\.done\.wait (?:\((!?)(%\w+)\), )?([^\s,}]+)")
 # Names of the listings in libtpu's flags and files.
 SCHEDULE, UTILIZATION = "packed-bundles-post-ra", "pre-delay_hlo-static-per-bundle-utilization"
+EQUAL = "deduplication-map"
 # Bundles behind a branch that are executed before it takes effect.
 _DELAY_SLOTS = 4
+# So many passes of a loop are evaluated; the rest is taken to be like them.
+_EVALUATED, _EVALUATED_OPEN, _EDGE = 2048, 64, 2
 
 
 def flags(folder: Path) -> str:
     """Return libtpu's flags that write the listings read here into a folder."""
     return (
         f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
-        f"--xla_jf_dump_llo_pass_label_regex={SCHEDULE}|{UTILIZATION}"
+        f"--xla_jf_dump_llo_pass_label_regex={SCHEDULE}|{UTILIZATION}|{EQUAL}"
     )
+
+
+def read_equal(text: str) -> dict[str, str]:
+    """Return by kernel the one that was compiled for it, from the ``deduplication-map``."""
+    found = {}
+    for part in text.split("key:")[1:]:
+        name, *rest = part.split()
+        found |= {equal: name for equal in rest if not equal.startswith(("ordinal:", "equivalent"))}
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """An asynchronous copy that a loop starts once in each pass.
+    """An asynchronous copy that a loop starts.
 
     Attributes:
       source, target: memories, e.g. ``hbm``, ``vmem``.
       granules: None where the size is known at run time only.
+      runs: how often all passes together start it; None: each does.
+      ahead: passes from its start until it is waited for; 0: its own pass waits.
     """
 
     source: str
     target: str
     granules: int | None
+    runs: float | None = None
+    ahead: int = 1
+
+    @property
+    def of_memory(self) -> bool:
+        """True for a copy from or to HBM."""
+        return "hbm" in (self.source, self.target)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,35 +99,54 @@ class Loop:
     """A part of a kernel; the whole kernel is the outermost one.
 
     Attributes:
-      depth: loops around it.
+      depth: loops and regions around it.
       first: number of its first cycle in the listing.
-      trips: how often it runs each time it is reached; None where that is known at run time only.
+      trips: how often it runs each time it is reached, in the mean; None where that is known at run
+        time only.
       cycles: of one pass, without inner loops.
       bundles: those of them in which something is issued.
       busy: units at work, summed over these cycles, by kind of unit.
-      copies: those that a pass starts.
-      inner: loops inside.
+      copies: those that a pass starts, those in regions of it included.
+      inner: loops and regions inside.
+      waits: how often a pass waits for copies that it started itself.
+      runs: of a region, how often all passes of the loop around it together execute it. None: each
+        does.
     """
 
     depth: int
     first: int
-    trips: int | None
+    trips: float | None
     cycles: int
     bundles: int
     busy: Mapping[str, int]
     copies: tuple[Copy, ...]
     inner: tuple[Loop, ...]
+    waits: int = 0
+    runs: float | None = None
 
-    def total(self, unknown: float = 1) -> Totals:
-        """Sum all passes; loops of unknown trips run ``unknown`` times, nested ones once."""
-        trips = unknown if self.trips is None else self.trips
-        parts = [loop.total(1 if self.trips is None else unknown) for loop in self.inner]
-        busy = {k: trips * (v + sum(p.busy[k] for p in parts)) for k, v in self.busy.items()}
+    def total(self, passes: float | None = None) -> Totals:
+        """Sum all passes.
+
+        Args:
+          passes: of each loop whose trips are unknown. Without, and of those inside another such
+            loop, one pass is counted and the sum is marked as not complete.
+        """
+        trips, complete = self.trips, True
+        if trips is None:
+            trips, complete = (1, False) if passes is None else (passes, True)
+        within = None if self.trips is None else passes
+        parts = [
+            (trips if loop.runs is None else min(loop.runs, trips), loop.total(within))
+            for loop in self.inner
+        ]
         return Totals(
-            trips * (self.cycles + sum(p.cycles for p in parts)),
-            trips * (self.bundles + sum(p.bundles for p in parts)),
-            busy,
-            trips * (_from_memory(self.copies) + sum(p.granules for p in parts)),
+            trips * self.cycles + sum(times * part.cycles for times, part in parts),
+            trips * self.bundles + sum(times * part.bundles for times, part in parts),
+            {
+                kind: trips * count + sum(times * part.busy[kind] for times, part in parts)
+                for kind, count in self.busy.items()
+            },
+            complete and all(part.complete for _, part in parts),
         )
 
     def walk(self) -> list[Loop]:
@@ -104,12 +156,12 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Cycles, bundles, busy units by kind, and granules copied from or to HBM."""
+    """Cycles, bundles and busy units by kind; ``complete`` unless a loop's passes are unknown."""
 
     cycles: float
     bundles: float
     busy: Mapping[str, float]
-    granules: float
+    complete: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,79 +196,250 @@ def read_listing(schedule: str, utilization: str = "") -> Listing:
     if not lines:
         raise ValueError("no bundle in this listing: its form is unknown")
     units, busy = _utilization(utilization, len(lines))
-    spans = []
-    for at, line in enumerate(lines):
-        for predicate, place in _BRANCH.findall(line):
-            target = int(place)
-            if target <= at:
-                end = min(at + _DELAY_SLOTS + 1, len(lines))
-                spans.append((target, end, _trips(lines[target:end], predicate)))
-    # Loops that begin together: the longer one is outside.
-    spans.sort(key=lambda s: (s[0], -s[1]))
-    whole, rest = _nest((0, len(lines), 1), spans, lines, busy, tuple(units), 0)
-    if rest:
-        raise ValueError(
-            f"loops of this listing overlap at bundle {rest[0][0]}: its form is unknown"
-        )
-    return Listing(whole, units)
+    reader = _Reader(lines, busy, tuple(units))
+    return Listing(reader.loop(_nest(lines), {}, 0), units)
 
 
-def _nest(
-    span: tuple[int, int, int | None],
-    spans: Sequence[tuple[int, int, int | None]],
-    lines: Sequence[str],
-    busy: Sequence[Sequence[int]],
-    kinds: tuple[str, ...],
-    depth: int,
-) -> tuple[Loop, Sequence[tuple[int, int, int | None]]]:
-    """Return the loop of ``span``, and the spans that begin behind it."""
-    begin, end, trips = span
-    inner, own = [], set(range(begin, end))
-    while spans and spans[0][0] < end:
-        inside = spans[0]
-        own -= set(range(inside[0], inside[1]))
-        if depth and inside[0] >= end - _DELAY_SLOTS:  # behind the branch: it follows this loop
-            break
-        loop, spans = _nest(inside, spans[1:], lines, busy, kinds, depth + 1)
-        inner.append(loop)
-    rows = sorted(own)
-    loop = Loop(
-        depth,
-        begin,
-        trips,
-        len(rows),
-        sum(not lines[row].startswith("{}") for row in rows),
-        {kind: sum(busy[row][at] for row in rows) for at, kind in enumerate(kinds)},
-        tuple(copy for row in rows for copy in _copies(lines[row])),
-        tuple(inner),
-    )
-    return loop, spans
+@dataclasses.dataclass
+class _Span:
+    """Rows of a loop or region, which the branch in row ``branch`` closes or skips.
 
-
-def _trips(lines: Sequence[str], predicate: str) -> int | None:
-    """Return the working passes of a loop that the branch under ``predicate`` closes.
-
-    Its exit test is the comparison that the branch depends on, and without one the test closest to
-    the loop's end.
+    The branch depends on ``predicate``, if there is one, or on its negation.
     """
-    text = "\n".join(lines)
-    own = re.search(rf"{re.escape(predicate)} = (scmp.*)", text) if predicate else None
-    tests = _EXIT.findall(own[1] if own else text)
-    if not tests:
-        return None
-    stages = [int(stage) for stage in _STAGE.findall(text)]
-    return max(int(tests[0 if own else -1]) - max(stages, default=0), 1)
+
+    begin: int
+    end: int
+    branch: int
+    predicate: str = ""
+    negated: bool = False
+    inner: list[_Span] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_loop(self) -> bool:
+        return self.branch >= self.begin
 
 
-def _copies(line: str) -> list[Copy]:
-    return [
-        Copy(source, target, int(size) if size else None)
-        for source, target, size in _COPY.findall(line)
-    ]
+def _nest(lines: Sequence[str]) -> _Span:
+    """Return the whole listing with its loops and regions inside each other."""
+    loops, regions = [], []
+    for row, line in enumerate(lines):
+        behind = min(row + _DELAY_SLOTS + 1, len(lines))
+        for negated, predicate, place in _BRANCH.findall(line):
+            target, more = int(place), (row, predicate, bool(negated))
+            if target <= row:
+                loops.append(_Span(target, behind, *more))
+            elif behind < target:
+                regions.append(_Span(behind, target, *more))
+    spans = loops + [region for region in regions if all(_fit(region, loop) for loop in loops)]
+    # Of those that begin together the longer one is outside, and a region around a loop.
+    spans.sort(key=lambda span: (span.begin, -span.end, span.is_loop))
+    whole = _Span(0, len(lines), -1)
+    around = [whole]
+    for span in spans:
+        # What begins while a branch backwards takes effect follows that loop; a row counts once.
+        while span.begin >= around[-1].end - _DELAY_SLOTS * around[-1].is_loop:
+            done = around.pop()
+            done.end = min(done.end, span.begin)
+        if span.end > around[-1].end:
+            if span.is_loop:
+                raise ValueError(f"loops of this listing overlap at bundle {span.begin}")
+            continue
+        around[-1].inner.append(span)
+        around.append(span)
+    return whole
 
 
-def _from_memory(copies: Sequence[Copy]) -> int:
-    return sum(c.granules or 0 for c in copies if "hbm" in (c.source, c.target))
+def _fit(region: _Span, loop: _Span) -> bool:
+    """Return True unless a branch forwards leaves a loop, or leads into one."""
+    closed = loop.branch + 1
+    if region.begin <= loop.begin and closed <= region.end:
+        region.end = max(region.end, loop.end)  # The slots behind a branch belong to its loop.
+        return True
+    inside = loop.begin <= region.begin and region.end <= loop.end
+    return inside or region.end <= loop.begin or closed <= region.begin
+
+
+@dataclasses.dataclass
+class _Passes:
+    """What happens in the passes of a loop that are evaluated.
+
+    Attributes:
+      number: of passes so far.
+      runs: of each span inside, by its branch, how often it is reached.
+      trips: of each loop inside, each time it is reached.
+      known: of each loop inside, the values where it is first reached.
+      started: ``(pass, row, which of the row's copies, flag)``.
+      waited: ``(pass, row, flag)``.
+    """
+
+    number: int = 0
+    runs: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    trips: dict[int, list[float | None]] = dataclasses.field(default_factory=dict)
+    known: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    started: list[tuple[int, int, int, Any]] = dataclasses.field(default_factory=list)
+    waited: list[tuple[int, int, Any]] = dataclasses.field(default_factory=list)
+
+
+class _Reader:
+    def __init__(
+        self, lines: Sequence[str], busy: Sequence[Sequence[int]], kinds: tuple[str, ...]
+    ) -> None:
+        self._lines, self._busy, self._kinds = lines, busy, kinds
+        self._scalars = Scalars(lines)
+        self._copies = {
+            row: found for row, line in enumerate(lines) if (found := _COPY.findall(line))
+        }
+        self._waits = {
+            row: found for row, line in enumerate(lines) if (found := _WAIT.findall(line))
+        }
+
+    def loop(self, span: _Span, known: dict[str, Any], depth: int) -> Loop:
+        """Return a loop, or the whole, where these values are known outside of it."""
+        found = _Passes()
+        trips: float | None = 1
+        passes: Iterable[dict[str, Any]] = [known]
+        if span.is_loop:
+            trips = self._trips(span, known)
+            most = _EVALUATED_OPEN if trips is None else min(math.ceil(trips), _EVALUATED)
+            passes = self._scalars.passes(span.begin, span.end, known, most)
+        endless, self._scalars.endless = self._scalars.endless, trips is None
+        for values in passes:
+            self._pass(span, values, found)
+            found.number += 1
+        self._scalars.endless = endless
+        return self._built(span, trips, found, depth)
+
+    def _pass(self, span: _Span, known: dict[str, Any], found: _Passes) -> None:
+        """Evaluate one pass of a loop, or of a region of it."""
+        for row in _own(span):
+            for which, (*_, negated, predicate, _, flag) in enumerate(self._copies.get(row, ())):
+                if self._holds(predicate, bool(negated), known):
+                    value = self._flag(flag, known)
+                    found.started.append((found.number, row, which, value))
+            for negated, predicate, flag in self._waits.get(row, ()):
+                # Whether a pass waits is not known of some: they are taken not to.
+                if not predicate or self._scalars.value(predicate, known) is (not negated):
+                    found.waited.append((found.number, row, self._flag(flag, known)))
+        for inner in span.inner:
+            if inner.is_loop:
+                found.trips.setdefault(inner.branch, []).append(self._trips(inner, known))
+            elif inner.predicate and not self._holds(inner.predicate, not inner.negated, known):
+                continue
+            found.runs[inner.branch] += 1
+            found.known.setdefault(inner.branch, known)
+            if not inner.is_loop:
+                self._pass(inner, known, found)
+
+    def _holds(self, predicate: str, negated: bool, known: dict[str, Any]) -> bool:
+        """Return False if a predicate, or its negation, is known not to hold."""
+        return not predicate or self._scalars.value(predicate, known) is not negated
+
+    def _flag(self, flag: str, known: dict[str, Any]) -> Any:
+        value = self._scalars.value(flag, known)
+        return flag if value is None else value
+
+    def _trips(self, span: _Span, known: dict[str, Any]) -> float | None:
+        """Return the passes of a loop that ends where a counter reaches a number."""
+        scalars = self._scalars
+        test = re.match(
+            r"scmp\.ge\.s32\.totalorder (?:\(\S+\), )?(%\w+), (\S+)$", scalars.text(span.predicate)
+        )
+        bound = scalars.value(test[2], dict(known)) if test and span.negated else None
+        if test is None or type(bound) is not int:
+            return None
+        step = re.match(r"sadd\.s32 (\d+), (%\w+)$", scalars.text(test[1]))
+        phi = re.match(r"sphi (%\w+), (%\w+)$", scalars.text(step[2])) if step else None
+        start = scalars.value(phi[1], dict(known)) if phi and phi[2] == test[1] else None
+        if step and type(start) is int:
+            return max(-(-(bound - start) // int(step[1])), 1)
+        return max(bound, 1) if scalars.is_noted(span.predicate, _EXIT_NOTE) else None
+
+    def _built(self, span: _Span, trips: float | None, found: _Passes, depth: int) -> Loop:
+        rows, parts = self._parts(span, trips, found)
+        inner = []
+        for part in parts:
+            runs = self._runs(found.runs[part.branch], trips, found.number)
+            known = found.known.get(part.branch)
+            if part.is_loop and known is not None:
+                each = found.trips[part.branch]
+                mean = None if None in each else sum(filter(None, each)) / len(each)
+                loop = dataclasses.replace(self.loop(part, known, depth + 1), trips=mean)
+            else:
+                # Of a region, with what its parts do while it is executed once.
+                once = dataclasses.replace(found, number=found.runs[part.branch], started=[])
+                loop = dataclasses.replace(self._built(part, 1, once, depth + 1), waits=0)
+            inner.append(dataclasses.replace(loop, runs=runs))
+        copies, waits = self._moves(trips, found)
+        return Loop(depth, span.begin, trips, *self._counts(rows), copies, tuple(inner), waits)
+
+    def _parts(
+        self, span: _Span, trips: float | None, found: _Passes
+    ) -> tuple[list[int], list[_Span]]:
+        """Return the rows that every pass executes, and the loops and regions that are apart."""
+        rows, parts = _own(span), []
+        for part in span.inner:
+            runs = self._runs(found.runs[part.branch], trips, found.number)
+            if part.is_loop or runs is not None:
+                parts.append(part)
+            else:
+                more, within = self._parts(part, trips, found)
+                rows, parts = rows + more, parts + within
+        return sorted(rows), parts
+
+    @staticmethod
+    def _runs(count: float, trips: float | None, number: int) -> float | None:
+        """Return how often all passes together do what ``count`` of ``number`` did."""
+        if count >= number:
+            return None
+        if trips is None:  # What is not only done in the first passes may be done in any.
+            return count if count <= _EDGE else None
+        return count * trips / number
+
+    def _counts(self, rows: Sequence[int]) -> tuple[int, int, dict[str, int]]:
+        issued = sum(not self._lines[row].startswith("{}") for row in rows)
+        busy = {k: sum(self._busy[row][at] for row in rows) for at, k in enumerate(self._kinds)}
+        return len(rows), issued, busy
+
+    def _moves(self, trips: float | None, found: _Passes) -> tuple[tuple[Copy, ...], int]:
+        """Return the copies of a loop, and how often a pass waits for its own."""
+        copies, own = [], set()
+        for row, which in sorted({(row, which) for _, row, which, _ in found.started}):
+            source, target, _, _, size, _ = self._copies[row][which]
+            starts = [(at, flag) for at, r, w, flag in found.started if (r, w) == (row, which)]
+            # In the middle: a pipeline begins and ends otherwise.
+            at, flag = starts[len(starts) // 2]
+            later = [p - at for p, r, f in found.waited if f == flag and (p, r) > (at, row)]
+            copies.append(
+                Copy(
+                    source,
+                    target,
+                    int(size) if size else None,
+                    self._runs(len(starts), trips, found.number),
+                    min(later, default=1),
+                )
+            )
+            if copies[-1].of_memory and copies[-1].ahead == 0:
+                own.add((row, flag))
+        waits, waiting = 0, set()
+        middle = found.number // 2
+        events = [(row, True, flag) for row, flag in own]
+        events += [(row, False, flag) for at, row, flag in found.waited if at == middle]
+        for _, starts_, flag in sorted(events, key=lambda event: event[:2]):
+            if starts_:
+                waiting.add(flag)
+            elif flag in waiting:
+                # Copies that are started together are waited for together.
+                waits += 1
+                waiting.clear()
+        return tuple(copies), waits
+
+
+def _own(span: _Span) -> list[int]:
+    """Return the rows of a loop or region that are of none inside."""
+    rows = set(range(span.begin, span.end))
+    for inner in span.inner:
+        rows -= set(range(inner.begin, inner.end))
+    return sorted(rows)
 
 
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:

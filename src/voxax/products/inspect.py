@@ -145,19 +145,24 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
     return report_of(find_products(fn, args, platform, maps=_is_concrete(fn, args)), platform)
 
 
-def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
+def tune(
+    fn: Callable[..., Any], *args: Any, anew: bool = False, budget: float | None = None
+) -> Report:
     """Find every sparse convolution in ``fn(*args)``, and measure every candidate of each.
 
     Where ``args`` are concrete, each problem is measured on its own map, and the choice holds
     for this function when it is compiled, and for eager calls on maps as dense as these.
     Products whose map is computed inside ``scan`` and other loops, and those of abstract
-    arguments, are measured on a recorded occupancy. There is no time budget. Choices go to the
-    cache: later processes start with them.
+    arguments, are measured on a recorded occupancy. Choices go to the cache: later processes start
+    with them.
 
     Args:
       fn: any traceable function; give the training step to tune the backward products as well.
       args: its arguments.
       anew: measure also what the cache knows.
+      budget: seconds in all, compiling included; None is no limit. Each problem has an equal share
+        of what is left, and the last ones may get none. At least two candidates of a problem are
+        compared, whatever that takes.
 
     Returns:
       The choices, as :func:`voxax.explain` gives them.
@@ -170,17 +175,20 @@ def tune(fn: Callable[..., Any], *args: Any, anew: bool = False) -> Report:
     platform = jax.default_backend()
     calls = find_products(fn, args, platform, maps=_is_concrete(fn, args))
     next_epoch()
-    done = set()
     # On a concrete map rather than on a recorded one, where a problem has both.
-    for call in sorted(calls, key=lambda call: call.views is None):
+    ordered = sorted(calls, key=lambda call: call.views is None)
+    distinct = list({(call.problem, call.admitted): call for call in ordered[::-1]}.values())[::-1]
+    for number, call in enumerate(distinct):
         problem, views = call.problem, call.views
-        if (problem, call.admitted) in done:
-            continue
-        done.add((problem, call.admitted))
+        share = None
+        if budget is not None:
+            share = (budget - (time.perf_counter() - begin)) / (len(distinct) - number)
+            if share <= 0:
+                break
         # The problem that an eager call on the same map will pose.
         dense = problem if views is None else _as_met(problem, views)
         also = () if dense == problem else (dense,)
-        tune_problem(problem, call.admitted, views, also=also, anew=anew)
+        tune_problem(problem, call.admitted, views, also=also, anew=anew, budget=share)
     return report_of(calls, platform, time.perf_counter() - begin)
 
 

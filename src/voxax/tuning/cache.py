@@ -7,8 +7,9 @@ There is one JSON file for each kind of device, ``tuning/<device>.json`` in the 
      "entries": {key: [entry, ...]}
     }
 
-A key has one entry for each jaxlib that measured it; the header's versions are those of the last
-writer, for people. Anybody who can write to the folder can write the file, so nothing in it is
+A key has one entry for each jaxlib that measured it, and one predicted entry, which holds for every
+jaxlib: its candidates name the revisions of their kernels. The header's versions are those of the
+last writer, for people. Anybody who can write to the folder can write the file, so nothing in it is
 trusted: it is data only, of limited size, checked field by field, and it names no paths. Several
 processes may read and write it at once, and any of them may die at any moment: a save merges what
 is new into the file under a lock, and replaces it in one step.
@@ -43,7 +44,7 @@ from voxax._atomic_file import replacing
 from voxax._version import __version__
 from voxax.hardware import HardwareInfo
 from voxax.hardware.cache_dir import cache_dir
-from voxax.tuning.entry import Entry, jaxlib_version
+from voxax.tuning.entry import PREDICTED, Entry, jaxlib_version
 
 FORMAT = 1
 MAX_BYTES = 64 << 20
@@ -66,7 +67,7 @@ _log = logging.getLogger("voxax.tuning")
 _caches: dict[tuple[int, Path, str], TuningCache] = {}
 
 Store = dict[tuple[str, str], Entry]
-"""Entries by problem and jaxlib."""
+"""Entries by problem and by what they are filed under, see :attr:`Entry.filed_under`."""
 
 Stamp = tuple[int, int, int] | None
 """Tells one state of a file from another; None: there is no file."""
@@ -141,21 +142,26 @@ class TuningCache:
         self._registered = False
 
     def get(self, key: str) -> Entry | None:
-        """The entry of the problem ``key`` under this jaxlib, or None.
+        """The entry of the problem ``key`` that holds under this jaxlib, or None.
 
-        The user's file comes before the entries shipped for the device, but measured times come
-        before predicted ones.
+        Measured times come before predicted ones, the user's own before those shipped for the
+        device; of two predictions the newer one.
         """
-        version = key, jaxlib_version()
+        others = shipped(self.device)
+        measured = key, jaxlib_version()
         with self._lock:
             self._look()
-            saved, added = self._saved.get(version), self._added.get(version)
-        if saved is not None and added is not None:
-            return saved.merged(added)
-        own, others = added or saved, shipped(self.device).get(version)
-        if own is None or (own.predicted and others is not None and not others.predicted):
-            return others
-        return own
+            own = self._own(measured)
+            predictions = self._own((key, PREDICTED)), others.get((key, PREDICTED))
+        found = own or others.get(measured)
+        if found is not None:
+            return found
+        return max(filter(None, predictions), key=Entry.time, default=None)
+
+    def _own(self, place: tuple[str, str]) -> Entry | None:
+        """What the file and this process have there; the caller holds the lock."""
+        saved, added = self._saved.get(place), self._added.get(place)
+        return saved.merged(added) if saved is not None and added is not None else added or saved
 
     def put(self, key: str, entry: Entry) -> None:
         """Remember ``entry``, merged with what is there; saved a moment later.
@@ -180,7 +186,7 @@ class TuningCache:
                     self._thread = None
 
     def items(self) -> list[tuple[str, Entry]]:
-        """All entries of the user's own under this jaxlib, sorted by key."""
+        """All measured entries of the user's own under this jaxlib, sorted by key."""
         with self._lock:
             self._look()
             store = dict(self._saved)
@@ -542,8 +548,9 @@ def entries_of(raw: Any) -> tuple[Store, list[str]]:
 
 def add_entry(store: Store, key: str, entry: Entry) -> None:
     """Merge ``entry``, the newer, into ``store``."""
-    known = store.get((key, entry.jaxlib))
-    store[key, entry.jaxlib] = entry if known is None else known.merged(entry)
+    place = key, entry.filed_under
+    known = store.get(place)
+    store[place] = entry if known is None else known.merged(entry)
 
 
 def store_to_json(store: Mapping[tuple[str, str], Entry]) -> dict[str, list[dict[str, Any]]]:

@@ -26,6 +26,10 @@ NO_TIME = "no time was left for it"
 
 Source = Literal["measured", "shipped", "predicted"]
 
+PREDICTED = "predicted"
+"""What predicted entries are filed under, instead of a jaxlib: the schedules that rank candidates
+change with the kernels, and those have revisions."""
+
 MAX_CANDIDATES = 1000
 _MAX_NAME = 64
 _MAX_TEXT = 500
@@ -155,7 +159,12 @@ class Entry:
     @property
     def predicted(self) -> bool:
         """Return whether the times were predicted instead of measured."""
-        return self.source == "predicted"
+        return self.source == PREDICTED
+
+    @property
+    def filed_under(self) -> str:
+        """What beside its key an entry is found by: the jaxlib, on which measured times depend."""
+        return PREDICTED if self.predicted else self.jaxlib
 
     def time(self) -> datetime.datetime:
         """:attr:`when`, to compare."""

@@ -35,7 +35,7 @@ variable                               says
 ``VOXAX_DYNAMIC_CONV_FWD_ALGO_MODE``   dynamic convolution on grids, forward
 ``VOXAX_DYNAMIC_CONV_BWD_ALGO_MODE``   its dgrad and wgrad
 ``WARPCONVNET_..._ALGO_MODE``          the first six, where no ``VOXAX_`` one decides
-``VOXAX_AUTOTUNE``                     ``on``, ``cached`` or ``off``
+``VOXAX_AUTOTUNE``                     ``on``, ``cached`` (unset on TPUs) or ``off``
 ``VOXAX_AUTOTUNE_BUDGET``              seconds, see :mod:`voxax.tuning.measure`
 ``VOXAX_AUTOTUNE_LOG``                 ``off``, ``info`` or ``debug``
 =====================================  ====================================================
@@ -337,13 +337,19 @@ def _environment_request(kind: WeightKind, product: Product) -> Admitted | None:
     return None
 
 
-def autotune_mode() -> AutotuneMode:
-    """``VOXAX_AUTOTUNE`` in lower case, ``on`` where unset.
+def autotune_mode(platform: str = "") -> AutotuneMode:
+    """``VOXAX_AUTOTUNE`` in lower case; where unset ``cached`` on TPUs, ``on`` elsewhere.
+
+    A TPU's compiler takes seconds for each candidate, and choices predicted for TPUs come with
+    voxax: they are taken at once, until ``vx.tune`` measures.
+
+    Args:
+      platform: that a product runs on, ``tpu`` for one.
 
     Raises:
       InputError: another value.
     """
-    value = _read("VOXAX_AUTOTUNE").lower() or "on"
+    value = _read("VOXAX_AUTOTUNE").lower() or ("cached" if platform == "tpu" else "on")
     for mode in get_args(AutotuneMode):
         if value == mode:
             return mode

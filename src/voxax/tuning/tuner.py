@@ -24,14 +24,16 @@ several     a measurement made just    its fastest, or an   (not measured)      
 - *error*: :class:`AlgorithmError` with every reason.
 - *default*: the heuristic of the first algorithm of the space.
 - *checked*: compared with the reference, once for each kind of problem, where there is a device.
-  A candidate that disagrees is rejected. A rejected pin is an error; rejected times count as
-  nothing; after a rejected default come the other heuristics, the reference, and any candidate.
+  This takes of the time for measuring; when that is used up, a kernel whose check another set of
+  parameters passed is taken unchecked. A candidate that disagrees is rejected. A rejected pin is an
+  error; rejected times count as nothing; after a rejected default come the other heuristics, the
+  reference, and any candidate.
 - *measure*: as many candidates as the time allows; all are remembered, also as skipped. If
   measuring fails, the default is used. Those that time was too short for count as measured in
   later runs, which never stop for them: reports name them, and ``vx.tune`` measures them.
 
-``VOXAX_AUTOTUNE`` chooses the column. In a job of several processes one decides, and the others
-take its decision.
+``VOXAX_AUTOTUNE`` chooses the column; unset it is ``cached`` on TPUs and ``on`` elsewhere. In a job
+of several processes one decides, and the others take its decision.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ def choose(
     configure_log()
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, available_views)
-    mode = "off" if _unmeasured.get() else autotune_mode()
+    mode = "off" if _unmeasured.get() else autotune_mode(problem.platform)
     policy = Policy(mode, device is not None)
     if space.candidates and admitted != names(problem.layer.kind):
         for name, reason in space.refused:
@@ -166,7 +168,7 @@ def foresee(problem: Problem, admitted: Resolved) -> Choice:
     """
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware)
-    mode, entry = autotune_mode(), None
+    mode, entry = autotune_mode(problem.platform), None
     if mode != "off" and len(space.candidates) > 1:
         entry = cache_for(device_name(hardware)).get(key_of(problem))
     choice = decide(space, entry, Policy(mode, device is not None))
@@ -193,6 +195,7 @@ def tune(
     *,
     also: Iterable[Problem] = (),
     anew: bool = False,
+    budget: float | None = None,
 ) -> None:
     """Measure a problem before it is met. See :func:`voxax.tune`.
 
@@ -203,6 +206,7 @@ def tune(
         then measured again. None: on a concrete map like it, else on a recorded occupancy.
       also: the same product under other keys, for which the times hold too.
       anew: measure also what the cache knows.
+      budget: seconds, compiling included; None is no limit.
     """
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware)
@@ -218,7 +222,7 @@ def tune(
             or not is_complete(space, known)
             or (views is not None and known.sample != CALLERS_MAP)
         ):
-            known = _measure(space, device, cache, views, budget=None)
+            known = _measure(space, device, cache, views, budget)
     for other in also:
         cache.put(key_of(other), known)
 
@@ -293,21 +297,33 @@ def _measure(
 
 
 _objections: dict[Hashable, str | None] = {}
+_passed: set[Hashable] = set()
 
 
 def _objection(choice: Choice, device: Any) -> str | None:
     """The reason why an unmeasured candidate must not be used on this device, or None.
 
     Checked at the first use for each product, kind of weight, dtype and precision. A check that
-    could not be made counts against the candidate, but is not remembered.
+    could not be made counts against the candidate, but is not remembered. It takes of the time that
+    measuring may take, since two programs are compiled for it. When that is used up, kernels are
+    taken that passed with other parameters, but for pinned ones.
     """
     p = choice.problem
-    key = (choice.candidate.identity, p.product, p.layer.kind, p.dtype, p.layer.precision, device)
+    name, parameters, revision = choice.candidate.identity
+    kernel = (name, revision, p.product, p.layer.kind, p.dtype, p.layer.precision, device)
+    key = (*kernel, parameters)
     if key not in _objections:
+        if choice.source != "pinned" and kernel in _passed and allowance() <= 0:
+            return None
+        begin = time.perf_counter()
         try:
             _objections[key] = _compared(p, choice.candidate, device)
         except Exception as error:
             return f"could not be checked: {type(error).__name__}: {error}"[:500]
+        finally:
+            spend(time.perf_counter() - begin)
+        if _objections[key] is None:
+            _passed.add(kernel)
     return _objections[key]
 
 

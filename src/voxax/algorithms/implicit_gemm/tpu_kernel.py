@@ -108,6 +108,8 @@ def call_over_visits(
     ``parameters`` are the compiler's; ``run`` gets the scalars, operands, result and ``scratch``.
     """
     scalars, arrays = visits.scalars, [array for array, _ in operands]
+    if not config.interpret:  # Plain JAX has one memory.
+        arrays = [_placed(*operand) for operand in operands]
     call = pl.pallas_call(
         run,
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -125,6 +127,17 @@ def call_over_visits(
     # The chip has no integers of 64 bits, which a Python number in an index map would be.
     with jax.enable_x64(False):
         return call(*scalars, *arrays)
+
+
+def _placed(array: jax.Array, spec: pl.BlockSpec) -> jax.Array:
+    """Keep an operand in HBM whose block is there.
+
+    The block's memory alone does not: XLA may put an array that fits into vector memory, and a copy
+    from there is a loop of loads and stores.
+    """
+    if spec.memory_space is not pltpu.HBM:
+        return array
+    return pltpu.with_memory_space_constraint(array, pltpu.HBM)
 
 
 # Jitted, so that layers of the same sizes are traced and translated for the chip once.

@@ -1,0 +1,121 @@
+"""A training step over all devices of a slice compiles, by JAX's own ahead-of-time path."""
+
+import functools
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+import voxax as vx
+from voxax import _compat
+from voxax.coords import tile_sort
+from voxax.nn.functional import spatially_sparse_conv
+from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SparseConv3d, SubMConv3d
+from voxax.parallel import DataParallelTrainer
+from voxax.tuning import record_choices
+from voxax.tuning.cache import cache_for, device_name
+from voxax.tuning.entry import key_of
+
+pytestmark = [
+    pytest.mark.tpu_compile,
+    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
+    pytest.mark.lax_promotion,  # optax relies on it
+]
+
+SLICES = ["v5e:2x2", "v5e:2x4", "v6e:2x2", "v5p:2x2x1", "tpu7x:2x2x1"]
+CAPACITY, CLASSES = 256, 3
+
+
+def network():
+    """A layer, one to half the resolution, and a head, in bfloat16."""
+    options = {"rngs": nnx.Rngs(0), "dtype": jnp.bfloat16}
+    return Sequential(
+        SubMConv3d(4, 16, 3, **options),
+        BatchNorm(16, rngs=nnx.Rngs(0)),
+        ReLU(),
+        SparseConv3d(16, 16, 2, 2, **options),
+        Linear(16, CLASSES, rngs=nnx.Rngs(0)),
+    )
+
+
+@functools.cache
+def devices(topology):
+    # Before libtpu is loaded: it would wait for a server, and allow one process at a time.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    return _compat.tpu_topology(topology)
+
+
+def lowered(topology):
+    """A step of the trainer over the slice's devices, and what its convolutions chose."""
+    here = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    trainer = DataParallelTrainer(network(), optax.adamw(1e-3), here)
+    mesh = trainer.mesh = Mesh(np.asarray(devices(topology)), ("data",))
+    coords = np.full((CAPACITY, 4), vx.PAD, np.int32)
+    coords[:8] = np.argwhere(np.ones((1, 2, 2, 2)))
+    voxels = vx.Voxels.from_coords(
+        coords, np.ones((CAPACITY, 4), np.float32), batch_size=1, capacity=CAPACITY
+    )
+    labels = np.zeros(CAPACITY, np.int32)
+
+    def whole(leaf):
+        sharding = NamedSharding(mesh, PartitionSpec())
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    def split(leaf):
+        sharding = NamedSharding(mesh, PartitionSpec("data"))
+        return jax.ShapeDtypeStruct((mesh.size, *leaf.shape), leaf.dtype, sharding=sharding)
+
+    kept = trainer.params, trainer.state, trainer.optimizer_state
+    with record_choices() as choices:
+        step = trainer._train.lower(
+            *jax.tree.map(whole, kept), *jax.tree.map(split, (voxels, labels))
+        )
+    return step, choices
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"])
+def test_a_program_for_an_absent_tpu_takes_what_ships_for_it(topology, monkeypatch, tmp_path):
+    """Its facts, and the choice that was predicted for a layer of its sizes."""
+    monkeypatch.delenv("VOXAX_AUTOTUNE")
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
+    one = SingleDeviceSharding(devices(topology)[0])
+    shapes = ((2**16, 4), "int32"), ((2**16, 4), "bfloat16"), ((27, 4, 32), "bfloat16")
+
+    def layer(coords, features, weight):
+        voxels = vx.Voxels.from_coords(coords, features, batch_size=1, capacity=2**16)
+        return spatially_sparse_conv(voxels, weight, 3).features
+
+    with record_choices() as choices:
+        jax.jit(layer).lower(*(jax.ShapeDtypeStruct(*s, sharding=one) for s in shapes))
+    (choice,) = choices
+    cache = cache_for(device_name(vx.hardware.describe(topology)))
+    assert choice.entry == cache.get(key_of(choice.problem))
+    assert choice.source == "predicted"
+    best = choice.entry.ranked()[0]
+    assert (choice.algorithm, choice.parameters) == (best.algorithm, best.parameters)
+
+
+@pytest.mark.parametrize("topology", SLICES)
+def test_a_step_over_a_slice_compiles(topology, monkeypatch):
+    """With the window kernels, gradients added up over all devices, and donated parameters."""
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "off")
+    step, choices = lowered(topology)
+    assert {c.problem.platform for c in choices} == {"tpu"}
+    assert {dict(c.parameters).get("body") for c in choices} == {"windows"}
+    kind, cores = devices(topology)[0].device_kind, getattr(devices(topology)[0], "num_cores", 1)
+    facts = vx.hardware.describe(topology)
+    assert (facts.device_kind, facts.cores) == (kind, cores)
+    program = step.compile()
+    text = program.as_text()
+    kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
+    windows = [line for line in kernels if tile_sort.NAME not in line.partition("=")[0]]
+    assert len(windows) >= len(choices) == 5
+    assert "all-reduce" in text
+    memory = program.memory_analysis()
+    assert memory.alias_size_in_bytes > 0
