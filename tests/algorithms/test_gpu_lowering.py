@@ -73,6 +73,19 @@ def test_a_layer_lowers_with_its_map(platform):
     assert "stablehlo.while" not in lowered.as_text()
 
 
+@pytest.mark.parametrize(
+    ("platform", "dtype", "calls"),
+    [("cuda", "bfloat16", 1), ("cuda", "float32", 0), ("rocm", "float16", 0)],
+)
+def test_half_precision_takes_triton_untuned_on_nvidia(platform, dtype, calls):
+    """There it was measured."""
+    voxels = make_voxels(random_cube(30), 16, capacity=64)
+    voxels = voxels.replace_features(voxels.features.astype(dtype))
+    weight = jnp.ones((27, 16, 16), dtype)
+    lowered = lower(CHIPS[platform], lambda w, v: spatially_sparse_conv(v, w, 3), weight, voxels)
+    assert custom_calls(lowered) == [TRITON] * calls
+
+
 def test_full_precision_unless_less_is_asked_for():
     """In Triton's language the precision of a product of float32 is an attribute."""
     for precision, exact in (("highest", True), ("high", False), ("default", False)):

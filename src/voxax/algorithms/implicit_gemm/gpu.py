@@ -32,15 +32,14 @@ ONE_PASS = ("default", "high", "TF32_TF32_F32", "BF16_BF16_F32")
 MOST_TAPS = 343
 # Triton's products have no smaller side.
 LEAST = 16
-# (rows, most channels of the other operand, most gathered channels of a step, stages, warps), in
-# the order in which they are expected to do well on many rows. Nothing of this was measured yet:
-# the sizes are those that Triton's own matrix product is usually tuned over.
+# (rows, most channels of the other operand, most gathered channels of a step, stages, warps): on an
+# H100 the first is the fastest or within a tenth of it for 16 to 256 channels and 1,000 to 100,000
+# rows of float16, and the second is ahead from 128 channels on (benchmarks/results/gpu.md).
 _TENSOR = (
-    (128, 64, 64, 3, 4),
-    (128, 128, 64, 3, 8),
     (64, 64, 64, 3, 4),
-    (64, 128, 32, 4, 4),
+    (128, 128, 64, 3, 8),
     (32, 64, 64, 3, 2),
+    (64, 128, 32, 4, 4),
     (16, 32, 64, 3, 1),
 )
 # Products of float32 with all digits are no work for tensor cores: small blocks, few stages.
@@ -52,9 +51,11 @@ _PLAIN = (
 )
 # Tiles are taken small enough for so many programs a core.
 _PROGRAMS_PER_CORE = 2
-# Pairs of one step of wgrad, and parts of its sum.
+# Pairs of one step of wgrad, and parts of its sum. The tap with most pairs, the center, has one of
+# each row: with fewer parts than one for so many rows its programs are the last to end.
 _WGRAD_ROWS = 32
 _SPLITS = (1, 4, 16, 64)
+_ROWS_OF_A_PART = 512
 # Slices of the taps of a tile, of forward and dgrad on few rows.
 _SLICES = (2, 8)
 _MOST_PARTIAL_BYTES = 2**28
@@ -223,13 +224,14 @@ def _every(problem: Problem, most_stages: int = 2) -> list[Parameters]:
 
 
 def _splits(problem: Problem, wanted: int) -> list[int]:
-    """Return the fewest parts that give so many programs, then the sizes next to it."""
+    """Return the fewest parts that give so many programs of few rows, then the sizes next to it."""
     sides = (
         -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.layer.num_offsets
     )
     weights = 4 * math.prod(problem.weight_shape)
     allowed = [n for n in _SPLITS if n == 1 or n * weights <= _MOST_PARTIAL_BYTES]
-    usual = next((i for i, n in enumerate(allowed) if n * sides >= wanted), len(allowed) - 1)
+    enough = max(wanted / sides, problem.out_rows / _ROWS_OF_A_PART)
+    usual = next((i for i, n in enumerate(allowed) if n >= enough), len(allowed) - 1)
     near = [i for i in (usual, usual + 1, usual - 1) if 0 <= i < len(allowed)]
     return [allowed[i] for i in near]
 
@@ -255,6 +257,12 @@ def _programs(problem: Problem, parameters: Parameters) -> int:
     return -(-problem.out_rows // int(values["fwd_block_size"])) * columns
 
 
+def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
+    """On an H100 float16 took 0.08 to 0.86 times as long as explicit_gemm, in all products that
+    were measured (docs/gpu.md). float32 and other vendors' GPUs were not measured."""
+    return problem.dtype in ("float16", "bfloat16") and not is_amd(hardware)
+
+
 TRITON = Kernel(
     name="implicit_gemm",
     kind="dense",
@@ -266,5 +274,6 @@ TRITON = Kernel(
     reads=reads,
     apply=apply,
     views=VIEWS,
+    preferred=_preferred,
     rank=20,
 )
