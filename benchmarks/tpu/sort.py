@@ -4,16 +4,15 @@
 
 Rows of four columns in lexicographic order with where they were, as strided maps need them: by
 voxax.coords.tile_sort, and by jax.lax.sort. Seconds that the compiler takes on this machine, of a
-program of nothing else, at most so many; and microseconds by its schedules (voxax.predict), each
-loop of the kernel as often as the network needs it. Nothing runs. Needs libtpu. Results go to
-results/tpu_sort.md and .json; a run goes on where another was stopped.
+program of nothing else, at most so many; and microseconds by its schedules (voxax.predict).
+Nothing runs. Needs libtpu. Results go to results/tpu_sort.md and .json; a run goes on where another
+was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -26,14 +25,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
 from voxax.errors import VoxaxError
-from voxax.predict import TOPOLOGIES, CompiledKernel, CompiledProgram, outcomes
+from voxax.predict import TOPOLOGIES, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS = (4_096, 41_936, 262_144)
 WIDTH = 4
 WAYS = ("tiles", "XLA")
-PLACE_BITS, LANE_BITS = 10, 7
-"""Of a row's place in its tile, and of these its lane's."""
 
 
 def program(rows: int, way: str) -> Any:
@@ -53,32 +50,6 @@ def program(rows: int, way: str) -> Any:
     return run, jax.ShapeDtypeStruct((rows, WIDTH), "int32")
 
 
-def seconds(found: CompiledProgram, rows: int) -> float:
-    """All kernels, the loops over lanes, sublanes and tiles as often as they run in the mean."""
-    bits = max(PLACE_BITS, min((rows - 1).bit_length(), 16))
-    tile_bits, lanes_from = bits - PLACE_BITS, bits - LANE_BITS
-    ranges = (bits, lanes_from), (lanes_from, tile_bits), (tile_bits, 0)
-    passes = [
-        sum(max(min(stage, top - 1) - last + 1, 0) for stage in range(bits)) / bits
-        for top, last in ranges
-    ]
-
-    def filled(kernel: CompiledKernel) -> CompiledKernel:
-        unknown = kernel.listing.unknown if kernel.listing else ()
-        if not unknown or not kernel.is_pallas:
-            return kernel
-        trips = dict(zip((loop.first for loop in unknown), passes, strict=True))
-
-        def walk(loop: Any) -> Any:
-            inner = tuple(map(walk, loop.inner))
-            return dataclasses.replace(loop, trips=trips.get(loop.first, loop.trips), inner=inner)
-
-        listing = dataclasses.replace(kernel.listing, whole=walk(kernel.listing.whole))
-        return dataclasses.replace(kernel, listing=listing)
-
-    return dataclasses.replace(found, kernels=tuple(map(filled, found.kernels))).seconds()
-
-
 def one(chip: str, rows: int, way: str) -> dict[str, Any]:
     from voxax.predict import compile_for
 
@@ -88,7 +59,7 @@ def one(chip: str, rows: int, way: str) -> dict[str, Any]:
     (found,) = outcomes([(chip, "benchmarks.tpu.sort:program", {"rows": rows, "way": way})])
     if isinstance(found, VoxaxError):
         return {"error": str(found)[:600]}
-    return {"compile": spent, "seconds": seconds(found, rows)}
+    return {"compile": spent, "seconds": found.seconds()}
 
 
 def measure(chip: str, rows: int, way: str, limit: float) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
         arguments = {"chip": chip, **arguments}
     function, *shapes = make(**arguments)
     compiled = compile_for(TOPOLOGIES[chip], function, *shapes)
-    listings = _listings(folder)
+    facts = chip_named(chip)
+    listings = _listings(folder, facts.delay_slots)
     kernels: list[CompiledKernel] = []
     copies: list[CopyBeside] = []
     started: dict[str, tuple[int, Operation]] = {}
@@ -62,7 +63,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
     # The table joins the cores of a v4, libtpu's description does not.
     cores = int(getattr(device, "num_cores", None) or 1)
     return CompiledProgram(
-        dataclasses.replace(chip_named(chip), cores=cores),
+        dataclasses.replace(facts, cores=cores),
         tuple(kernels),
         tuple(copies),
         memory.temp_size_in_bytes,
@@ -72,7 +73,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
     )
 
 
-def _listings(folder: Path) -> dict[str, Listing]:
+def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:
     """Return listings by operation, that of an equal one where the compiler wrote no other.
 
     Files are called ``TIME-OPERATION-NUMBER-LABEL.txt``.
@@ -85,7 +86,7 @@ def _listings(folder: Path) -> dict[str, Listing]:
         stem = path.name.split("-", 1)[0] + "-" + name
         utilization = next(iter(folder.glob(f"{stem}-*-{UTILIZATION}.txt")), None)
         text = "" if utilization is None else utilization.read_text()
-        found[name] = read_listing(path.read_text(), text)
+        found[name] = read_listing(path.read_text(), text, delay_slots)
     for path in folder.glob(f"*-{EQUAL}.txt"):
         equal = read_equal(path.read_text())
         found |= {name: found[first] for name, first in equal.items() if first in found}

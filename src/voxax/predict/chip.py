@@ -33,6 +33,8 @@ _LAUNCH = 0.05e-6
 # Bytes of a granule, the unit in which listings print the size of copies.
 _GRANULE = {4: 512}
 _LATER_GRANULE = 32
+# Behind branches in listings of that generation; four later.
+_DELAY_SLOTS = {4: 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Chip:
       vmem, hbm: bytes.
       cores: TensorCores that one device of JAX joins; each has such numbers. A program's schedule
         is that of one of them.
+      delay_slots: bundles behind a branch that are executed before it takes effect.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Chip:
     vmem: int
     hbm: int
     cores: int
+    delay_slots: int = 4
 
     @property
     def device_bandwidth(self) -> float:
@@ -96,6 +100,7 @@ def chip_named(name: str) -> Chip:
         table.vmem_capacity_bytes,
         table.hbm_capacity_bytes,
         table.num_cores,
+        _DELAY_SLOTS.get(table.generation, 4),
     )
 
 

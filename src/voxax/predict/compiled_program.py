@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from voxax.errors import InputError
@@ -43,8 +44,8 @@ class CompiledKernel(Operation):
             and of the program's around a kernel of XLA's.
         """
         times: float = self.times
-        # What has scalars alone is a part of the program's own code, and has no listing.
-        complete = self.listing is not None or all(not shape for _, shape in self.operands)
+        # What has single numbers alone is a part of the program's own code, and has no listing.
+        complete = self.listing is not None or all(math.prod(s) == 1 for _, s in self.operands)
         if self.in_open_loop:
             complete = complete and passes is not None and not self.is_pallas
             if not self.is_pallas:
@@ -132,7 +133,7 @@ class Traffic:
         if before and (some := max(share for _, share, _ in before)) > 0:
             copied = trips * some
             transfer = sum(time for *_, time in before) / some
-            ahead = min(copy.ahead for copy, share, _ in before if share == some)
+            ahead = min(copy.ahead for copy, share, _ in before if share >= some / 2)
             wait = max((self.chip.latency + transfer) / ahead, transfer)
             # A pipeline's body is a region that the first or last passes skip.
             bodies = max(copied, *(runs for runs, _ in seldom)) if seldom else trips

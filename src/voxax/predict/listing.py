@@ -39,6 +39,10 @@ from voxax.predict.scalars import Scalars
 
 _LINE = re.compile(r"^\s*(0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:[ >]*(\{.*)$")
 _BRANCH = re.compile(r"sbr\.rel (?:\((!?)(\S+)\) )?target bundleno = (\d+)")
+# The end of a loop: a counter reaches a number; how it is counted; and where it starts.
+_EXIT = re.compile(r"scmp\.ge\.s32\.totalorder (?:\(\S+\), )?(%\w+), (\S+)$")
+_STEP = re.compile(r"sadd\.s32 (?:\(\S+\), )?(\d+), (%\w+)$")
+_PHI = re.compile(r"sphi (%\w+), (%\w+)$")
 _EXIT_NOTE = "loop exit test"
 _COPY = re.compile(
     r"(?:\{|;;)\s+%\w+ = dma\.(\w+?)_to_(\w+) (?:\[thread:\S+\]\s+)?(?:\((!?)(%\w+)\), )?"
@@ -48,8 +52,6 @@ _WAIT = re.compile(r"(?:\{|;;)\s+%\w+ = dma\.done\.wait (?:\((!?)(%\w+)\), )?([^
 # Names of the listings in libtpu's flags and files.
 SCHEDULE, UTILIZATION = "packed-bundles-post-ra", "pre-delay_hlo-static-per-bundle-utilization"
 EQUAL = "deduplication-map"
-# Bundles behind a branch that are executed before it takes effect.
-_DELAY_SLOTS = 4
 # So many passes of a loop are evaluated; the rest is taken to be like them.
 _EVALUATED, _EVALUATED_OPEN, _EDGE = 2048, 64, 2
 
@@ -182,12 +184,13 @@ class Listing:
         return tuple(loop for loop in self.whole.walk() if loop.trips is None)
 
 
-def read_listing(schedule: str, utilization: str = "") -> Listing:
+def read_listing(schedule: str, utilization: str = "", delay_slots: int = 4) -> Listing:
     """Read a kernel's listings.
 
     Args:
       schedule: the text of ``packed-bundles-post-ra``.
       utilization: the text of ``pre-delay_hlo-static-per-bundle-utilization``.
+      delay_slots: bundles behind a branch that are executed before it takes effect.
 
     Raises:
       ValueError: a listing in another form, as other versions of libtpu may print.
@@ -197,7 +200,7 @@ def read_listing(schedule: str, utilization: str = "") -> Listing:
         raise ValueError("no bundle in this listing: its form is unknown")
     units, busy = _utilization(utilization, len(lines))
     reader = _Reader(lines, busy, tuple(units))
-    return Listing(reader.loop(_nest(lines), {}, 0), units)
+    return Listing(reader.loop(_nest(lines, delay_slots), {}, 0), units)
 
 
 @dataclasses.dataclass
@@ -219,11 +222,11 @@ class _Span:
         return self.branch >= self.begin
 
 
-def _nest(lines: Sequence[str]) -> _Span:
+def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
     """Return the whole listing with its loops and regions inside each other."""
     loops, regions = [], []
     for row, line in enumerate(lines):
-        behind = min(row + _DELAY_SLOTS + 1, len(lines))
+        behind = min(row + delay_slots + 1, len(lines))
         for negated, predicate, place in _BRANCH.findall(line):
             target, more = int(place), (row, predicate, bool(negated))
             if target <= row:
@@ -237,7 +240,7 @@ def _nest(lines: Sequence[str]) -> _Span:
     around = [whole]
     for span in spans:
         # What begins while a branch backwards takes effect follows that loop; a row counts once.
-        while span.begin >= around[-1].end - _DELAY_SLOTS * around[-1].is_loop:
+        while span.begin >= around[-1].end - delay_slots * around[-1].is_loop:
             done = around.pop()
             done.end = min(done.end, span.begin)
         if span.end > around[-1].end:
@@ -341,15 +344,15 @@ class _Reader:
     def _trips(self, span: _Span, known: dict[str, Any]) -> float | None:
         """Return the passes of a loop that ends where a counter reaches a number."""
         scalars = self._scalars
-        test = re.match(
-            r"scmp\.ge\.s32\.totalorder (?:\(\S+\), )?(%\w+), (\S+)$", scalars.text(span.predicate)
-        )
+        test = _EXIT.match(scalars.text(span.predicate))
         bound = scalars.value(test[2], dict(known)) if test and span.negated else None
         if test is None or type(bound) is not int:
             return None
-        step = re.match(r"sadd\.s32 (\d+), (%\w+)$", scalars.text(test[1]))
-        phi = re.match(r"sphi (%\w+), (%\w+)$", scalars.text(step[2])) if step else None
-        start = scalars.value(phi[1], dict(known)) if phi and phi[2] == test[1] else None
+        counter = scalars.origin(test[1])
+        step = _STEP.match(scalars.text(counter))
+        phi = _PHI.match(scalars.text(step[2])) if step else None
+        own = phi is not None and scalars.origin(phi[2]) == counter
+        start = scalars.value(phi[1], dict(known)) if phi and own else None
         if step and type(start) is int:
             return max(-(-(bound - start) // int(step[1])), 1)
         return max(bound, 1) if scalars.is_noted(span.predicate, _EXIT_NOTE) else None

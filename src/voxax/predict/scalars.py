@@ -72,6 +72,12 @@ class Scalars:
         """Return the instruction that defines a name, without notes; empty if there is none."""
         return _NOTE.sub("", self._texts.get(name, "")).strip()
 
+    def origin(self, name: str) -> str:
+        """Return the scalar that a name is a copy of, through all copies."""
+        while moved := re.match(r"smov (%\w+)$", self.text(name)):
+            name = moved[1]
+        return name
+
     def is_noted(self, name: str, note: str) -> bool:
         """Return True if the compiler's notes on a name contain these words."""
         return note in self._texts.get(name, "")
