@@ -1,15 +1,13 @@
 """A training step over all devices of a slice compiles, by JAX's own ahead-of-time path."""
 
-import functools
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from benchmarks.tpu.demo_step import devices, lowered
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 
 import voxax as vx
 from voxax import _compat
@@ -43,40 +41,16 @@ def network():
     )
 
 
-@functools.cache
-def devices(topology):
-    # Before libtpu is loaded: it would wait for a server, and allow one process at a time.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    return _compat.tpu_topology(topology)
-
-
-def lowered(topology):
+def step_for(topology):
     """A step of the trainer over the slice's devices, and what its convolutions chose."""
     here = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
     trainer = DataParallelTrainer(network(), optax.adamw(1e-3), here)
-    mesh = trainer.mesh = Mesh(np.asarray(devices(topology)), ("data",))
     coords = np.full((CAPACITY, 4), vx.PAD, np.int32)
     coords[:8] = np.argwhere(np.ones((1, 2, 2, 2)))
     voxels = vx.Voxels.from_coords(
         coords, np.ones((CAPACITY, 4), np.float32), batch_size=1, capacity=CAPACITY
     )
-    labels = np.zeros(CAPACITY, np.int32)
-
-    def whole(leaf):
-        sharding = NamedSharding(mesh, PartitionSpec())
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    def split(leaf):
-        sharding = NamedSharding(mesh, PartitionSpec("data"))
-        return jax.ShapeDtypeStruct((mesh.size, *leaf.shape), leaf.dtype, sharding=sharding)
-
-    kept = trainer.params, trainer.state, trainer.optimizer_state
-    with record_choices() as choices:
-        step = trainer._train.lower(
-            *jax.tree.map(whole, kept), *jax.tree.map(split, (voxels, labels))
-        )
-    return step, choices
+    return lowered(trainer, topology, voxels, np.zeros(CAPACITY, np.int32))
 
 
 @pytest.mark.parametrize("topology", ["v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"])
@@ -105,7 +79,7 @@ def test_a_program_for_an_absent_tpu_takes_what_ships_for_it(topology, monkeypat
 def test_a_step_over_a_slice_compiles(topology, monkeypatch):
     """With the window kernels, gradients added up over all devices, and donated parameters."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", "off")
-    step, choices = lowered(topology)
+    step, choices = step_for(topology)
     assert {c.problem.platform for c in choices} == {"tpu"}
     assert {dict(c.parameters).get("body") for c in choices} == {"windows"}
     kind, cores = devices(topology)[0].device_kind, getattr(devices(topology)[0], "num_cores", 1)
