@@ -240,3 +240,6 @@ def test_the_guard_knows_how_long_sums_are(product):
     terms = 2**13 if product == "wgrad" else 27 * 64
     assert measure._split_terms(problem) == terms
     assert measure._split_terms(problems.changed(problem, platform="cpu")) == 0
+    if product != "wgrad":
+        assert measure._split_terms(problems.changed(problem, kind="depthwise")) == 27
+        assert measure._split_terms(problems.changed(problem, kind="grouped", groups=4)) == 27 * 16

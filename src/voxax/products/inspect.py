@@ -160,7 +160,7 @@ def tune(
       fn: any traceable function; give the training step to tune the backward products as well.
       args: its arguments.
       anew: measure also what the cache knows.
-      budget: seconds in all, compiling included; None is no limit. Each problem has an equal share
+      budget: seconds of measuring in all, compiling included; None is no limit. Each problem has an equal share
         of what is left, and the last ones may get none. At least two candidates of a problem are
         compared, whatever that takes.
 
@@ -178,11 +178,12 @@ def tune(
     # On a concrete map rather than on a recorded one, where a problem has both.
     ordered = sorted(calls, key=lambda call: call.views is None)
     distinct = list({(call.problem, call.admitted): call for call in ordered[::-1]}.values())[::-1]
+    traced = time.perf_counter()
     for number, call in enumerate(distinct):
         problem, views = call.problem, call.views
         share = None
         if budget is not None:
-            share = (budget - (time.perf_counter() - begin)) / (len(distinct) - number)
+            share = (budget - (time.perf_counter() - traced)) / (len(distinct) - number)
             if share <= 0:
                 break
         # The problem that an eager call on the same map will pose.

@@ -190,7 +190,8 @@ def _split_terms(problem: Problem) -> int:
         return 0
     if problem.product == "wgrad":
         return problem.out_rows
-    return problem.layer.num_offsets * problem.gathered_channels // problem.layer.groups
+    channels = problem.gathered_channels // problem.layer.groups
+    return problem.layer.num_offsets * (1 if problem.layer.kind == "depthwise" else channels)
 
 
 def _compile(
