@@ -160,9 +160,9 @@ def tune(
       fn: any traceable function; give the training step to tune the backward products as well.
       args: its arguments.
       anew: measure also what the cache knows.
-      budget: seconds of measuring in all, compiling included; None is no limit. Each problem has an equal share
-        of what is left, and the last ones may get none. At least two candidates of a problem are
-        compared, whatever that takes.
+      budget: seconds of measuring in all, compiling included; None is no limit. Each problem has an
+        equal share of what is left, and the last ones may get none. At least two candidates of a
+        problem are compared, whatever that takes.
 
     Returns:
       The choices, as :func:`voxax.explain` gives them.
