@@ -26,7 +26,7 @@ from voxax.predict import (
     Loop,
     candidates,
 )
-from voxax.tuning.cache import cache_for, device_name
+from voxax.tuning.cache import cache_for, device_name, read_file
 from voxax.tuning.sample import sample_of
 
 TPU = HardwareInfo(
@@ -77,7 +77,7 @@ def program(cycles, pallas=True, in_open_loop=False):
     listing = Listing(Loop(0, 0, 1, 0, 0, {}, (), (inner,)), {})
     kind = "tpu_custom_call" if pallas else "fusion"
     kernel = CompiledKernel("k", kind, "", 1, in_open_loop, 8, (), listing)
-    return CompiledProgram(CHIP, (kernel,), (), 0, 0, 0, 0.0)
+    return CompiledProgram(CHIP, (kernel,), (), 0, 0, 0, 0.0, 0)
 
 
 def predicted(monkeypatch, answer, problem=None):
@@ -209,7 +209,7 @@ def test_a_model_is_predicted_once(tmp_path, monkeypatch, capsys):
     assert main(asked) == 0
     assert "products: 1, known before: 0" in capsys.readouterr().out
     cache = cache_for(device_name(describe(TOPOLOGIES["v5e"])))
-    ((_, entry),) = cache.items()
+    (entry,) = read_file(cache.path, cache.device).store.values()
     assert entry.predicted
     assert entry.ranked()[0].algorithm == "implicit_gemm"
     assert all(0 < m.seconds < 1 for m in entry.ranked())

@@ -1,8 +1,10 @@
 """Counting in a compiler's listing: loops, passes, waits, copies."""
 
+import jax
 import pytest
 
 from voxax.predict import read_listing
+from voxax.predict.child import value_bytes
 from voxax.predict.hlo import operations, runs_beside
 from voxax.predict.listing import read_equal
 
@@ -254,6 +256,12 @@ def test_equal_kernels_are_named_by_the_compiler():
         "key:k.2\nordinal:1\nequivalent_hlos[size=2]:\n  k.2\n  other\n"
     )
     assert read_equal(text) == {"k.2": "k.2", "other": "k.2"}
+
+
+def test_the_lower_bound_moves_features_and_weights_alone():
+    shape = jax.ShapeDtypeStruct
+    tree = shape((10, 4), "bfloat16"), {"table": shape((27, 10), "int32")}, shape((3,), "bool")
+    assert value_bytes((tree, shape((8,), "float32"), shape((5,), "int8"))) == 80 + 32 + 5
 
 
 CONDITIONAL = """HloModule m

@@ -32,8 +32,8 @@ def bench(
 
     Counts the cycles of each kernel in the compiler's own schedule, and the bytes and operations
     of the program. Prints the kernels by time with what bounds them, the whole, and its distance
-    to the lower bound: the operands and results once through the memory, or the operations at the
-    peak rate. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
+    to the lower bound: features, weights and results alone once through the memory at its peak, or
+    XLA's operations at theirs. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
 
     Args:
         workload: Model and voxels.

@@ -10,10 +10,14 @@ import importlib
 import importlib.util
 import inspect
 import json
+import math
 import pickle
 import sys
 from pathlib import Path
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from voxax import _compat
 from voxax.hardware.tpu import TOPOLOGIES
@@ -70,7 +74,18 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
         memory.argument_size_in_bytes,
         memory.output_size_in_bytes,
         float((compiled.cost_analysis() or {}).get("flops", 0.0)),
+        value_bytes((compiled.args_info, compiled.out_info)),
     )
+
+
+def value_bytes(tree: Any) -> int:
+    """Return the bytes of features, weights and the like: not of coordinates, tables and masks."""
+    found = 0
+    for leaf in jax.tree.leaves(tree):
+        dtype = jnp.dtype(leaf.dtype)
+        if jnp.issubdtype(dtype, jnp.inexact) or dtype.name == "int8":
+            found += math.prod(leaf.shape) * dtype.itemsize
+    return found
 
 
 def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:

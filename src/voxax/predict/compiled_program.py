@@ -234,6 +234,7 @@ class CompiledProgram:
       copies: those that run beside the kernels.
       temporary, arguments, results: bytes, as the compiler counts.
       flops: as the compiler counts, without those in Pallas kernels.
+      values: bytes of those arguments and results that are no coordinates, tables or masks.
     """
 
     chip: Chip
@@ -243,6 +244,7 @@ class CompiledProgram:
     arguments: int
     results: int
     flops: float
+    values: int
 
     @property
     def copied(self) -> int:
@@ -309,7 +311,10 @@ class CompiledProgram:
 
     @property
     def lower_bound(self) -> float:
-        """Seconds: arguments and results once through HBM, or the operations at the peak rate."""
+        """Seconds: features, weights and results once through HBM, or the operations at the peak.
+
+        Operations in Pallas kernels depend on the voxels and are not among them.
+        """
         return max(self._moved_once, self._computed)
 
     @property
@@ -319,7 +324,7 @@ class CompiledProgram:
 
     @property
     def _moved_once(self) -> float:
-        return (self.arguments + self.results) / self.chip.device_bandwidth
+        return self.values / self.chip.device_bandwidth
 
     @property
     def _computed(self) -> float:
