@@ -1,5 +1,10 @@
 """A training step over all devices of a slice compiles, by JAX's own ahead-of-time path."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,3 +98,29 @@ def test_a_step_over_a_slice_compiles(topology, monkeypatch):
     assert "all-reduce" in text
     memory = program.memory_analysis()
     assert memory.alias_size_in_bytes > 0
+
+
+PRINT = """
+import hashlib, sys
+import jax
+from test_multi_device import step_for
+with jax.numpy_dtype_promotion("standard"):
+    text = step_for("v5e:2x2")[0].as_text()
+print(len(text), hashlib.sha256(text.encode()).hexdigest())
+"""
+
+
+def test_every_process_lowers_the_same_program(tmp_path):
+    """Else the second one would not find what the first one compiled."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    given = os.environ | {"PYTHONPATH": path, "VOXAX_CACHE_DIR": str(tmp_path)}
+    del given["VOXAX_AUTOTUNE"]
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PRINT], env=given | {"PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE, check=True, timeout=300,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(found) == 1
+    assert int(next(iter(found)).split()[0]) > 10_000
