@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from voxax import predict
 from voxax.algorithms import Layer, Problem
 from voxax.algorithms.depthwise import tpu as depthwise_tpu
 from voxax.algorithms.implicit_gemm import tpu, windows
@@ -23,6 +24,8 @@ from voxax.predict import compile_for
 VIEWS = importlib.import_module("voxax.geometry.kernel_map")
 MAPS = tile_lookup, tile_sort, ordering, lookup, unique, VIEWS
 """The modules whose programs kernel maps are."""
+COUNT = "chip", "compiled_program", "hlo", "listing", "scalars"
+"""The modules of voxax.predict that figures depend on."""
 TOPOLOGIES = tuple(BY_CHIP.values())
 
 facts = functools.cache(describe)  # a process of its own each time
@@ -30,7 +33,7 @@ facts = functools.cache(describe)  # a process of its own each time
 
 @functools.cache
 def digest(name="windows"):
-    """Return a digest of the window kernels, maps or baselines, and of the compiler's versions."""
+    """Return a digest of the window kernels, maps or baselines, of the count, and of versions."""
     folder = Path(tpu.__file__).parent
     kernels = (folder / "tpu.py", folder / "tpu_kernel.py", Path(windows.__file__))
     files = {
@@ -38,7 +41,8 @@ def digest(name="windows"):
         "step": (*kernels, *(Path(m.__file__) for m in MAPS)),
         "baselines": (Path(__file__).parent / "baselines.py",),
     }
-    found = hashlib.sha256(b"".join(path.read_bytes() for path in files[name]))
+    counted = (Path(predict.__file__).parent / f"{name}.py" for name in COUNT)
+    found = hashlib.sha256(b"".join(path.read_bytes() for path in (*files[name], *counted)))
     for package in ("jax", "libtpu"):
         found.update(f"{package} {importlib.metadata.version(package)}".encode())
     return found.hexdigest()[:12]

@@ -350,7 +350,7 @@ class _Reader:
             return None
         counter = scalars.origin(test[1])
         step = _STEP.match(scalars.text(counter))
-        phi = _PHI.match(scalars.text(step[2])) if step else None
+        phi = _PHI.match(scalars.text(scalars.origin(step[2]))) if step else None
         own = phi is not None and scalars.origin(phi[2]) == counter
         start = scalars.value(phi[1], dict(known)) if phi and own else None
         if step and type(start) is int:

@@ -73,10 +73,15 @@ class Scalars:
         return _NOTE.sub("", self._texts.get(name, "")).strip()
 
     def origin(self, name: str) -> str:
-        """Return the scalar that a name is a copy of, through all copies."""
-        while moved := re.match(r"smov (%\w+)$", self.text(name)):
-            name = moved[1]
-        return name
+        """Return the scalar that a name is a copy of, through all copies and spills."""
+        while True:
+            kind, _, rest = self.text(name).partition(" ")
+            if kind == "sld" and (stored := self._before(name, self._place(rest))):
+                name = stored[1]
+            elif moved := re.match(r"smov (%\w+)$", self.text(name)):
+                name = moved[1]
+            else:
+                return name
 
     def is_noted(self, name: str, note: str) -> bool:
         """Return True if the compiler's notes on a name contain these words."""
@@ -172,12 +177,21 @@ class Scalars:
 
     def _loaded(self, name: str, place: str, known: dict[str, Any]) -> Any:
         """Return what was last stored to the place of a spilled register."""
-        place = place.removeprefix("[smem:").strip("[] ")
-        before = [store for store in self._stored.get(place, ()) if store[0] < self._rows[name]]
-        begin = known.get(_BEGIN, 0)
-        if place in known and (not before or before[-1][0] < begin):
+        place, begin = self._place(place), known.get(_BEGIN, 0)
+        before = self._before(name, place)
+        if place in known and (before is None or before[0] < begin):
             return known[place]  # By the pass before.
-        return self.value(before[-1][1], known) if before else None
+        return self.value(before[1], known) if before else None
+
+    @staticmethod
+    def _place(address: str) -> str:
+        return address.removeprefix("[smem:").strip("[] ")
+
+    def _before(self, name: str, place: str) -> tuple[int, str] | None:
+        """Return the last store to a place before a name is loaded: its row, and what it wrote."""
+        row = self._rows[name]
+        stores = [store for store in self._stored.get(place, ()) if store[0] < row]
+        return stores[-1] if stores else None
 
 
 def _both(a: bool | None, b: bool | None) -> bool | None:
