@@ -72,8 +72,8 @@ def refuse_other_hosts(command: str) -> None:
     if hosts > 1:
         raise InputError(
             f"the slice has {hosts} hosts with {jax.device_count()} devices, and `voxax {command}` "
-            "trains on the devices of one: take a slice of one host, such as v5e-8, or train "
-            "on all hosts with voxax.parallel.DataParallelTrainer in a script of your own"
+            "trains on the devices of one: take a slice of one host, or train on all hosts with "
+            "voxax.parallel.DataParallelTrainer in a script of your own"
         )
 
 
@@ -106,7 +106,9 @@ def keep_programs() -> None:
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let Ctrl-C wait for the end of the block, and raise :class:`KeyboardInterrupt` there."""
-    if threading.current_thread() is not threading.main_thread():
+    # Other threads set no handler, and one that is not Python's could not be put back.
+    ours = signal.getsignal(signal.SIGINT) is not None
+    if not ours or threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []

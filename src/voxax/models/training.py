@@ -282,7 +282,13 @@ class StepTrainer(abc.ABC):
 
 def _copied(tree: Any) -> Any:
     """The tree with arrays of its own, on the same devices."""
-    return jax.device_put(tree, may_alias=False)
+
+    def own(x: jax.Array) -> jax.Array:
+        # Named, a device would bind the array to it; over several processes it has to be named.
+        place = None if x.is_fully_addressable else x.sharding
+        return jax.device_put(x, place, may_alias=False)
+
+    return jax.tree.map(own, tree)
 
 
 class Trainer(StepTrainer):
