@@ -22,6 +22,7 @@ os.environ["VOXAX_CACHE_DIR"] = tempfile.mkdtemp(prefix="voxax-tests-")
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 pytest.register_assert_rewrite("conformance", "oracle", "samples")
 
@@ -59,9 +60,10 @@ def _usual_folder():
     names = "jax_compilation_cache_dir", "jax_compilation_cache_max_size"
     before = [jax.config.values[name] for name in names]
     yield
-    for name, value in zip(names, before, strict=True):
-        if jax.config.values[name] != value:
+    if before != [jax.config.values[name] for name in names]:
+        for name, value in zip(names, before, strict=True):
             jax.config.update(name, value)
+        compilation_cache.reset_cache()  # it would keep to its folder
 
 
 def pytest_configure(config):
