@@ -53,6 +53,7 @@ GROUPED = dataclasses.replace(
     apply=apply_grouped,
     preferred=lambda problem, hardware: (
         problem.product != "dgrad"  # adds to rows
+        and problem.platform != "tpu"  # gathers row after row
         and not (problem.layer.uniform and problem.product == "forward")
     ),
     rank=15,
