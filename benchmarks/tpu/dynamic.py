@@ -99,7 +99,8 @@ def program(
 
     problem = problem_of(product, dtype, size)
     parameters = tpu.space(problem, facts(TOPOLOGIES[chip]))[form]
-    return *_applied(problem, parameters, a, b), sizes
+    run, a, b = _applied(problem, parameters, a, b)
+    return run, a, b, sizes
 
 
 def _applied(problem: Problem, parameters: Parameters, a: Any, b: Any) -> tuple[Any, Any, Any]:
@@ -107,7 +108,9 @@ def _applied(problem: Problem, parameters: Parameters, a: Any, b: Any) -> tuple[
 
     def run(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
         operands = [v.reshape(s) for v, s in zip((a, b), problem.operand_shapes, strict=True)]
-        found = kernel.apply(problem, parameters, *operands, {"sizes": sizes.reshape(-1)})
+        found = kernel.apply(
+            problem, parameters, operands[0], operands[1], {"sizes": sizes.reshape(-1)}
+        )
         if problem.product == "wgrad":
             return found
         return found.reshape(1, EXTENT, EXTENT, -1)
