@@ -209,7 +209,7 @@ def _make_native(exchange: Any) -> None:
 def visits(idea: Idea, table: np.ndarray) -> int:
     """Return the visits of all tiles: each as often as its longest window needs."""
     rows, taps = table.shape
-    spec = program.make_problem("forward", "bfloat16").spec
+    spec = program.make_problem("forward", "bfloat16").layer.spec
     tiles = -(-rows // idea.tile)
     padded = np.pad(table, ((0, tiles * idea.tile - rows), (0, 0)), constant_values=-1)
     padded = padded.reshape(tiles, idea.tile, taps)

@@ -59,7 +59,7 @@ def one(chip: str, rows: int, way: str) -> dict[str, Any]:
     (found,) = outcomes([(chip, "benchmarks.tpu.sort:program", {"rows": rows, "way": way})])
     if isinstance(found, VoxaxError):
         return {"error": str(found)[:600]}
-    return {"compile": spent, "seconds": found.seconds()}
+    return {"compile": spent, "seconds": found.seconds(at_least=way == "XLA")}
 
 
 def measure(chip: str, rows: int, way: str, limit: float) -> dict[str, Any]:
