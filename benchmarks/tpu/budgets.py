@@ -22,9 +22,9 @@ from benchmarks.tpu.program import visits
 
 from voxax.predict import count_all
 
-TARGETS = {"v5e": 25.0, "v6e": 22.0}
+TARGETS = {"v5e": 7.8, "v6e": 5.6}
 """Aims, in cycles per output row."""
-BUDGETS = {"v5e": 14.3, "v6e": 10.6}
+BUDGETS = {"v5e": 7.8, "v6e": 5.6}
 """What a test holds: the figures of this script and 5 % more. Not above a target that was met."""
 
 

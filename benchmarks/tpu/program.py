@@ -19,6 +19,7 @@ from voxax.geometry import KernelSpec
 from voxax.hardware import describe
 from voxax.predict import TOPOLOGIES as BY_CHIP
 from voxax.predict import compile_for
+from voxax.predict.candidates import steps
 
 # `voxax.geometry.kernel_map` is a function too, which hides the module.
 VIEWS = importlib.import_module("voxax.geometry.kernel_map")
@@ -85,14 +86,9 @@ def visits(chip, neighbors, window=0, **options):
     """
     rows, taps = neighbors.shape
     problem = make_problem("forward", "bfloat16", rows=rows, **options)
-    chosen = dict(tpu.space(problem, facts(BY_CHIP[chip]))[window])
+    parameters = tpu.space(problem, facts(BY_CHIP[chip]))[window]
     columns = columns_of(problem.layer.spec, taps)
-    starts, lengths = np.asarray(find_windows(neighbors, columns))
-    # As the kernel aligns them: where rows are packed, to more than the view's multiples.
-    blocks = tpu.Blocks(*(chosen[name] for name in ("window_rows", "in_block", "out_block")))
-    lengths = np.where(lengths > 0, lengths + starts % blocks.alignment, 0)
-    total = int(np.sum(np.max(-(-lengths // chosen["window_rows"]), axis=1)))
-    return -(-total // chosen["stripes"])
+    return steps(problem, parameters, np.asarray(find_windows(neighbors, columns)))
 
 
 def operands(problem, parameters, kernel=None):

@@ -1,6 +1,6 @@
 """The TPU's depthwise kernels in interpret mode, where tiles, windows and blocks are many.
 
-Small maps are in ``test_every_form.py`` and the conformance suite, under the form ``windows_64``.
+Small maps are in ``test_every_form.py`` and the conformance suite, under the form ``windows_128``.
 """
 
 import dataclasses
@@ -51,17 +51,19 @@ def operands(kmap, product, channels, dtype):
     [
         slow_unless(fast, options, dtype, window, block, channels)
         for fast, options, dtype, window, block, channels in (
-            (True, {"kernel_size": 3}, "bfloat16", 256, 128, 5),
+            (True, {"kernel_size": (1, 3, 3)}, "bfloat16", 256, 16, 5),
+            (False, {"kernel_size": 3}, "bfloat16", 256, 16, 5),
             # Windows too short for any tile, and two blocks of channels.
-            (False, {"kernel_size": 2, "stride": 2}, "float32", 32, 128, 130),
-            (False, {"kernel_size": 3, "dilation": 2}, "float32", 64, 256, 200),
+            (False, {"kernel_size": 2, "stride": 2}, "float32", 128, 128, 130),
+            (False, {"kernel_size": 3, "dilation": 2}, "float32", 128, 256, 200),
         )
     ],
 )
 def test_products_are_those_of_explicit(options, dtype, window, block, channels, product):
     kmap = vx.kernel_map(make_voxels(random_cube(300), capacity=384), **options)
     problem = problem_of(product, kmap, channels, dtype)
-    chosen = (*tpu.parameters(tpu.Blocks(window, block)), ("interpret", 1))
+    blocks = tpu.Blocks(window, block, stripes=2, tiles=1)
+    chosen = (*tpu.parameters(blocks), ("interpret", 1))
     a, b = operands(kmap, product, channels, dtype)
     results = []
     for kernel, parameters in ((tpu.WINDOWED, chosen), (xla.EXPLICIT, xla.IM2COL)):

@@ -5,6 +5,7 @@ import functools
 import jax
 import pytest
 from benchmarks.tpu.program import TOPOLOGIES, compile_product, make_problem
+from window_operands import assert_in_its_memory
 
 import problems
 from voxax import _compat
@@ -24,8 +25,9 @@ facts = functools.cache(describe)  # a process of its own each time
 def check(topology, product, dtype, window=0, **options):
     problem = problems.changed(make_problem(product, dtype, **options), kind="depthwise")
     assert tpu.supports(problem, facts(topology)) is None
-    program = compile_product(topology, problem, tpu.space(problem, facts(topology))[window])
-    assert "tpu_custom_call" in program.as_text()
+    parameters = tpu.space(problem, facts(topology))[window]
+    program = compile_product(topology, problem, parameters)
+    assert_in_its_memory(program, dict(parameters)["resident"])
     # Three bfloat16 parts of one operand, float32 of the other, and the result before it is cut.
     rows, channels = 2 * problem.layer.in_capacity, -(-problem.in_channels // 128) * 128
     table = 4 * rows * (problem.layer.num_offsets + 8)

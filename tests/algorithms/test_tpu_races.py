@@ -152,15 +152,18 @@ RELATIONS = {
 
 
 def tiny(relation):
-    """Two tiles, the second one partly empty; two axes, since each tap takes its time."""
+    """Two tiles, the second one partly empty; two axes, since each tap takes its time.
+
+    Whole tiles: the interpreter raises where a block of a result exceeds it.
+    """
     cells = np.indices((2, 9, 13)).reshape(3, -1).T
     rows = cells[np.random.default_rng(0).random(len(cells)) < 0.75] - [0, 4, 7]
-    return vx.kernel_map(make_voxels(rows, capacity=160), **RELATIONS[relation])
+    return vx.kernel_map(make_voxels(rows, capacity=256), **RELATIONS[relation])
 
 
-def simulate(relation, product, dtype, window=32, stripes=1, **changes):
-    """The kernel's result and im2col's. Windows of 32 rows: most tiles are visited again."""
-    blocks = dict(parameters_of(window, 128, 128, stripes))
+def simulate(relation, product, dtype, window=128, stripes=1, **changes):
+    """The kernel's result and im2col's. Rows are copied, even by one stripe."""
+    blocks = dict(parameters_of(window, 16, 16, stripes)) | {"resident": 0}
     del blocks["interpret"]
     with simulated(**changes):
         return both(tiny(relation), product, 3, 5, dtype, tuple(sorted(blocks.items())))

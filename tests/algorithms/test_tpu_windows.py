@@ -1,6 +1,6 @@
 """The TPU's kernels in interpret mode, where tiles, windows, blocks and stripes are many.
 
-Small maps are in ``test_every_form.py`` and ``test_dense.py``, under the form ``windows_64``.
+Small maps are in ``test_every_form.py`` and ``test_dense.py``, under the form ``windows_128``.
 """
 
 import dataclasses
@@ -45,8 +45,9 @@ def with_an_empty_scene():
 CLOUDS = {"slabs": slabs, "scenes": with_an_empty_scene}
 
 
-def parameters_of(window, in_block, out_block, stripes):
-    blocks = tpu.Blocks(window, in_block, out_block, stripes)
+def parameters_of(window, in_block, out_block, stripes, tiles=1):
+    resident = int(stripes == 1)
+    blocks = tpu.Blocks(window, in_block, out_block, stripes, resident, tiles)
     return tuple(sorted((*tpu.parameters(blocks), ("interpret", 1))))
 
 
@@ -91,21 +92,29 @@ def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
         slow_unless(fast, cloud, options, dtype, blocks, channels)
         for fast, cloud, options, dtype, blocks, channels in (
             # One window of each column does, as on most scans.
-            (True, "scenes", {"kernel_size": 3}, "bfloat16", (256, 128, 128, 1), (3, 5)),
+            (True, "scenes", {"kernel_size": (1, 3, 3)}, "bfloat16", (256, 16, 16, 1), (3, 5)),
+            (False, "scenes", {"kernel_size": 3}, "bfloat16", (256, 16, 16, 1, 2), (3, 5)),
             # Two stripes, windows too short for any tile: each is visited several times.
-            (True, "slabs", {"kernel_size": 2, "stride": 2}, "float32", (32, 128, 128, 2), (4, 2)),
-            # Two rows in 128 lanes, that windows too short for any tile divide.
-            (True, "slabs", {"kernel_size": 2, "stride": 2}, "bfloat16", (32, 64, 64, 2), (4, 2)),
-            (False, "slabs", {"kernel_size": 3}, "float32", (64, 64, 128, 2), (64, 65)),
-            (False, "scenes", {"kernel_size": 3}, "float32", (256, 64, 64, 1), (33, 1)),
+            (True, "slabs", {"kernel_size": 2, "stride": 2}, "float32", (128, 16, 16, 2), (4, 2)),
+            # The same without copies, and two tiles in a step, the last one alone.
+            (
+                True,
+                "slabs",
+                {"kernel_size": 2, "stride": 2},
+                "bfloat16",
+                (128, 16, 16, 1, 2),
+                (4, 2),
+            ),
+            (False, "slabs", {"kernel_size": 3}, "float32", (128, 64, 128, 2, 2), (64, 65)),
+            (False, "scenes", {"kernel_size": 3}, "float32", (256, 48, 16, 1, 4), (33, 1)),
             # Blocks of channels on both sides, the last ones partly padding.
-            (False, "scenes", {"kernel_size": 3}, "float32", (64, 128, 128, 1), (130, 260)),
+            (False, "scenes", {"kernel_size": 3}, "float32", (128, 128, 128, 1), (130, 260)),
             (
                 False,
                 "slabs",
                 {"kernel_size": 5, "stride": 3},
                 "bfloat16",
-                (64, 128, 128, 3),
+                (128, 16, 16, 3),
                 (1, 1),
             ),
             (
@@ -113,7 +122,7 @@ def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
                 "slabs",
                 {"kernel_size": 3, "dilation": 20},
                 "float32",
-                (64, 128, 128, 1),
+                (128, 16, 16, 1),
                 (2, 2),
             ),
         )
@@ -132,7 +141,7 @@ def test_products_are_those_of_explicit_gemm(cloud, options, dtype, blocks, chan
 def test_the_short_windows_are_exceeded():
     """Check that runs in the case above are longer than the windows."""
     kmap = vx.kernel_map(make_voxels(slabs(), capacity=640), 2, 2)
-    assert np.asarray(kmap.view("windows", VIEWS["windows"]))[1].max() > 3 * 32
+    assert np.asarray(kmap.view("windows", VIEWS["windows"]))[1].max() > 2 * 128
 
 
 def shuffled_map(rng):
@@ -146,6 +155,21 @@ def shuffled_map(rng):
     return kmap, dataclasses.replace(kmap, views={"neighbors": table})
 
 
+@pytest.mark.parametrize("product", ["forward", "dgrad"])
+def test_no_value_of_another_row_reaches_a_result(product):
+    """Not even NaN in a row of the same window."""
+    rows = np.stack([np.zeros(60, int), 3 * np.arange(60)], 1)
+    kmap = vx.kernel_map(make_voxels(rows, capacity=64), 3)
+    rows = kmap.in_capacity
+    x = jnp.ones((rows, 2), "bfloat16").at[30].set(jnp.nan)
+    problem = problem_of(product, kmap, 2, 2, "bfloat16")
+    views = problems.views_of(kmap, tpu.WINDOWED, problem, ())
+    found = tpu.apply(
+        problem, parameters_of(256, 16, 16, 1), x, jnp.ones((3, 2, 2), x.dtype), views
+    )
+    np.testing.assert_array_equal(np.isnan(found).any(1), np.arange(rows) == 30)
+
+
 @pytest.mark.parametrize("product", ["forward", "wgrad"])
 def test_maps_in_no_order_are_right_or_nan(product, rng):
     kmap, shuffled = shuffled_map(rng)
@@ -153,7 +177,7 @@ def test_maps_in_no_order_are_right_or_nan(product, rng):
     problem = problems.changed(problem, symmetric=False, spec=None)
     a, b = (jnp.nan_to_num(v) for v in operands(kmap, product, 4, 4, "float32"))
     views = problems.views_of(shuffled, tpu.WINDOWED, problem, ())
-    chosen = parameters_of(16, 128, 128, 2)
+    chosen = parameters_of(128, 16, 16, 2)
     found = np.asarray(tpu.apply(problem, chosen, a, b, views))
     x = np.asarray(a)[np.asarray(shuffled.view("neighbors"))[:, 0]]
     wanted = x @ np.asarray(b)[0] if product == "forward" else (x.T @ np.asarray(b))[None]
@@ -171,7 +195,7 @@ def test_of_integers_in_no_order_some_are_right_the_others_the_least(rng):
     x = jnp.asarray(rng.integers(-128, 128, (kmap.in_capacity, 200)), "int8")
     w = jnp.asarray(rng.integers(-128, 128, (1, 200, 4)), "int8")
     views = problems.views_of(shuffled, tpu.WINDOWED, problem, ())
-    found = np.asarray(tpu.apply(problem, parameters_of(16, 128, 128, 2), x, w, views))
+    found = np.asarray(tpu.apply(problem, parameters_of(128, 128, 16, 2), x, w, views))
     rows = np.asarray(x, np.int32)[np.asarray(shuffled.view("neighbors"))[:, 0]]
     wanted = rows @ np.asarray(w, np.int32)[0]
     lost = (found == np.iinfo(np.int32).min).all(axis=1)
@@ -187,7 +211,7 @@ def test_selection_rounds_nothing():
     x = jnp.where(kmap.in_geometry.valid[:, None], jnp.asarray(x, "float32"), jnp.float32(0))
     views = problems.views_of(kmap, tpu.WINDOWED, problem, ())
     w = jnp.eye(4, dtype="float32")[None]
-    y = tpu.apply(problem, parameters_of(256, 128, 128, 1), x, w, views)
+    y = tpu.apply(problem, parameters_of(256, 16, 16, 1), x, w, views)
     np.testing.assert_array_equal(y, x)
 
 
@@ -218,12 +242,12 @@ def test_integers_of_8_bits_are_summed_exactly(product, x64):
 def test_stripes_have_as_many_visits():
     """Check that stripes are cut by visits: half of the tiles may have most of them."""
     windows = np.zeros((2, 40, 1), np.int32)
-    windows[1] = np.where(np.arange(40) < 20, 16, 16 * 9)[:, None]
-    blocks = tpu.Blocks(16, 128, 128, 4)
+    windows[1] = np.where(np.arange(40) < 20, 128, 128 * 9)[:, None]
+    blocks = tpu.Blocks(128, 128, 128, 4, tiles=1)
     spec = vx.KernelSpec.make(3, 1, 1)
     problem = SimpleNamespace(layer=SimpleNamespace(spec=spec))
-    (of_place, *_, bounds), fits = tpu._visits(
-        problem, blocks, ((0,),), jnp.asarray(windows), 40 * 128
+    (of_place, *_, bounds), fits = tpu.visits_of(
+        problem, blocks, ((0,),), jnp.asarray(windows), 180 * 128
     )
     visits = np.diff(bounds)
     assert bounds[0] == 0
@@ -238,7 +262,7 @@ def test_stripes_have_as_many_visits():
 
 def test_lower_precision_is_one_pass():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 1)
-    one_pass = parameters_of(256, 128, 128, 1)
+    one_pass = parameters_of(256, 16, 16, 1)
     actual, expected = both(kmap, "forward", 4, 4, "float32", one_pass, precision="default")
     assert 1e-4 < relative_error(actual, expected) < 1e-2
 
@@ -296,7 +320,7 @@ def test_channels_are_split_where_memory_is_small():
     assert split
     for chosen in split:
         blocks = chosen["in_block"], chosen["out_block"]
-        assert all(block % 128 == 0 for block in blocks)
+        assert all(block % 64 == 0 for block in blocks)
         assert blocks < (384, 512)
 
 

@@ -73,7 +73,7 @@ def test_windows_hold_every_neighbour_and_are_visited_often_enough(clouds, cloud
         np.testing.assert_array_equal(kmap.view(view, VIEWS[view]), expected)
         np.testing.assert_array_equal(VIEWS[view].on_host(table, kmap.spec), expected)
         rows = kmap.in_capacity if view == "windows" else kmap.out_capacity
-        for window in (16, 64, 256):
+        for window in (64, 128, 256):
             visits = (-(-expected[1] // window)).max(1).sum()
             assert visits <= most_visits(kmap.spec, columns, rows, expected.shape[1], window)
 
@@ -102,7 +102,7 @@ def test_one_column_is_visited_often_enough(rows, stride, options):
     for view in ("windows", "transposed_windows"):
         lengths = np.asarray(kmap.view(view, VIEWS[view]))[1]
         sources = kmap.in_capacity if view == "windows" else kmap.out_capacity
-        for window in (16, 32, 128):
+        for window in (64, 128):
             visits = (-(-lengths // window)).max(1)
             for stripes in (1, 2):
                 parts = np.array_split(visits, stripes)

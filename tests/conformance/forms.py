@@ -105,7 +105,8 @@ def windowed(name, window, stripes):
     chip = HardwareInfo(
         platform="tpu", device_kind="roomy", vmem_bytes=2**40, smem_bytes=2**40, cores=stripes
     )
-    return interpreted(name, chip, tpu, depthwise_tpu, {"window_rows": window})
+    sizes = {"window_rows": window, "tiles": 1}
+    return interpreted(name, chip, tpu, depthwise_tpu, sizes)
 
 
 def by_triton(name, rows, block):
@@ -118,7 +119,7 @@ def by_triton(name, rows, block):
 
 
 # Pallas's interpreter takes up to half a minute for a case.
-INTERPRETED = ("windows_64",)
+INTERPRETED = ("windows_128",)
 
 BLOCK = {False: "fwd_block_size", True: "gemm_block_size"}
 FORMS = {
@@ -134,7 +135,7 @@ FORMS = {
         implicit("tiles_256", 256, 16, 4),
         natively("native_4", 4),
         # Windows shorter than a tile, so that most are visited again, by two cores.
-        windowed("windows_64", 64, 2),
+        windowed("windows_128", 128, 2),
     )
 }
 

@@ -1,6 +1,6 @@
 """The TPU's kernels, interpreted, on a sample of kernels, axes, channels, relations and layouts.
 
-Each case is a convolution with the form ``windows_64``: its result and its gradients against loops
+Each case is a convolution with the form ``windows_128``: its result and its gradients against loops
 in float64. One in twelve runs by default, all with ``-m slow``; the whole product of the values
 below would take hours, so ``SAMPLE`` has every value, and pairs of them as they fall.
 """
@@ -14,7 +14,7 @@ from conformance.layouts import BATCH_SIZE
 from conformance.slopes import check_slopes
 from oracle import check_sites
 
-FORM = "windows_64"
+FORM = "windows_128"
 
 RELATIONS = {
     "submanifold": lambda size, c: convolution("s", Kernel(size), channels=c),

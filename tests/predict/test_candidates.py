@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,15 +60,12 @@ def test_steps_are_those_of_the_kernels_grid(kind, stride, product):
     for parameters in body.space(problem, TPU):
         found = candidates.steps(problem, parameters, np.asarray(windows))
         values = dict(parameters)
-        if kind == "dense":
-            blocks = tpu.Blocks(*(values[n] for n in ("window_rows", "in_block", "out_block")))
-            (*_, bounds), _ = tpu._visits(problem, blocks, columns, windows, gathered)
-            # Stripes end where tiles do, and so one is longer than a half by some visits.
-            assert int(bounds[-1]) // 2 <= found <= int(np.diff(bounds).max())
-        else:
-            blocks = depthwise.Blocks(values["window_rows"], values["channel_block"])
-            (*_, total), _, _ = depthwise._visits(problem, blocks, columns, windows, gathered)
-            assert found == int(total[0])
+        blocks = SimpleNamespace(
+            window=values["window_rows"], stripes=values["stripes"], tiles=values["tiles"]
+        )
+        (*_, bounds), _ = tpu.visits_of(problem, blocks, columns, windows, gathered)
+        # Stripes end where groups of tiles do, and so one is longer than a half by some visits.
+        assert int(bounds[-1]) // 2 <= found <= int(np.diff(bounds).max())
 
 
 def program(cycles, pallas=True, in_open_loop=False):

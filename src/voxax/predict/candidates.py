@@ -20,7 +20,6 @@ import numpy as np
 
 from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup
-from voxax.algorithms.implicit_gemm import tpu
 from voxax.errors import VoxaxError
 from voxax.hardware import HardwareInfo
 from voxax.predict.compiled_program import CompiledProgram
@@ -128,7 +127,7 @@ def product(
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
     """Count the steps of a window kernel's grid on one core.
 
-    There is one for each window of each tile's longest column.
+    There is one for each window of the longest column of the tiles that a step takes together.
 
     Args:
       problem: a product.
@@ -136,15 +135,12 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
       windows: ``int32[2, tiles, columns]``, first rows and lengths, of the side that is written.
     """
     values = dict(parameters)
-    starts, lengths = np.asarray(windows)
-    stripes = 1
-    if problem.layer.kind == "dense":
-        sizes = (int(values[name]) for name in ("window_rows", "in_block", "out_block"))
-        # As the kernel aligns them: where rows are packed, to more than the view's multiples.
-        lengths = np.where(lengths > 0, lengths + starts % tpu.Blocks(*sizes).alignment, 0)
-        stripes = int(values["stripes"])
+    _, lengths = np.asarray(windows)
+    tiles = int(values["tiles"])
+    lengths = np.pad(lengths, ((0, -len(lengths) % tiles), (0, 0)))
+    lengths = lengths.reshape(len(lengths) // tiles, -1)
     visits = np.max(-(-lengths // int(values["window_rows"])), axis=1)
-    return max(-(-int(visits.sum()) // stripes), 1)
+    return max(-(-int(visits.sum()) // int(values["stripes"])), 1)
 
 
 def _priced(space: Space) -> list[Candidate]:

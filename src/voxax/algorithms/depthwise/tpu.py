@@ -1,4 +1,4 @@
-"""Depthwise products on TPUs: rows selected on the matrix unit, multiplied on the vector unit.
+"""Depthwise products on TPUs: rows selected within registers, multiplied on the vector unit.
 
 ``tpu_kernel.py`` has the idea. Here: whether a problem fits the chip, in which blocks, and the
 operands as the kernel wants them.
@@ -12,27 +12,27 @@ import jax
 import jax.numpy as jnp
 
 from voxax.algorithms.implicit_gemm.tpu import WINDOWED as DENSE
+from voxax.algorithms.implicit_gemm.tpu import steps_of, unless_lost, unvisited, visits_of
 from voxax.algorithms.implicit_gemm.windows import (
-    CHANNELS,
     SHORTEST,
-    WINDOW_ALIGNMENT,
+    SPILLED,
     WINDOW_TILE,
-    Columns,
     MapArrays,
     block_sizes,
+    by_channels,
     columns_of,
     fitting,
     free_smem,
-    most_visits,
-    padded,
-    parts_of,
+    from_words,
+    in_windows,
+    places_of,
     scalar_bytes,
-    split,
-    tiles_of_visits,
+    to_words,
     unfit,
+    with_rows,
 )
 from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
-from voxax.algorithms.rows import clear_unreached, oriented
+from voxax.algorithms.rows import oriented
 from voxax.hardware import HardwareInfo
 
 _DTYPES = ("float32", "bfloat16")
@@ -45,10 +45,16 @@ class Blocks:
     Attributes:
       window: rows of a window.
       channels: channels of one call; what they compute is independent.
+      stripes: parts of the tiles that run side by side.
+      resident: 1 if all rows that are gathered from are in vector memory, else 0.
+      tiles: tiles of 128 output rows that a step takes together.
     """
 
     window: int
     channels: int
+    stripes: int = 1
+    resident: int = 0
+    tiles: int = 4
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
@@ -58,7 +64,8 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     reason = None if problem.dtype in _DTYPES else reason
     reason = unfit(problem, "these window kernels take depthwise", reason)
     if reason is None and not _fitting(problem, hardware):
-        least, taps = Blocks(SHORTEST, CHANNELS), problem.layer.num_offsets
+        least = Blocks(SHORTEST, block_sizes(problem.in_channels)[-1], hardware.cores or 1)
+        taps = problem.layer.num_offsets
         return (
             f"the window kernels need {_vmem_bytes(problem, least)} bytes of vector memory and "
             f"{_smem_bytes(problem, least)} of scalar memory for {taps} taps and "
@@ -78,6 +85,9 @@ def parameters(blocks: Blocks) -> Parameters:
     return (
         ("body", "windows"),
         ("channel_block", blocks.channels),
+        ("resident", blocks.resident),
+        ("stripes", blocks.stripes),
+        ("tiles", blocks.tiles),
         ("window_rows", blocks.window),
     )
 
@@ -91,102 +101,91 @@ def apply(
     from voxax.algorithms.implicit_gemm.tpu_kernel import TileConfig, Visits
 
     values = dict(parameters)
-    blocks = Blocks(int(values["window_rows"]), int(values["channel_block"]))
+    names = ("window_rows", "channel_block", "stripes", "resident", "tiles")
+    blocks = Blocks(*(int(values[name]) for name in names))
     kmap, shape = MapArrays.of(problem, views), problem.result_shape
-    table, channels = kmap.table, problem.in_channels
+    table = kmap.table
     if 0 in (*a.shape, *b.shape, *table.shape, *shape):
         return jnp.zeros(shape, a.dtype)
 
-    columns = kmap.columns
-    visits, visited, fits = _visits(problem, blocks, columns, kmap.windows, a.shape[0])
+    visits, fits = visits_of(problem, blocks, kmap.columns, kmap.windows, a.shape[0])
     config = TileConfig(
-        columns=columns,
+        columns=kmap.columns,
         window=blocks.window,
-        parts=parts_of(problem),
-        vmem_bytes=_vmem_bytes(problem, blocks),
+        parts=1,
+        resident=bool(blocks.resident),
+        tiles=blocks.tiles,
+        vmem_bytes=_vmem_bytes(problem, blocks) * 17 // 16,
         interpret=bool(values.get("interpret", 0)),
     )
-    by_tap, block = kmap.by_tap, blocks.channels
-    arguments = config, Visits(*visits), by_tap
-    # Rows that nothing reads are zero, since zero times NaN is NaN. A window may begin at the last.
-    rows = a.shape[0] + blocks.window
-    x = padded(clear_unreached(a, kmap.other), rows + -rows % WINDOW_ALIGNMENT, block)
-    xs = [_in_parts(part, parts_of(problem)) for part in split(x, block, 1)]
+    packed = a.dtype == jnp.bfloat16
+    arguments = config, Visits(*visits), table
+    xs = [in_windows(block, blocks.window) for block in by_channels(a, blocks.channels)]
 
     if problem.product == "wgrad":
-        dy = padded(clear_unreached(b, table).astype(jnp.float32), by_tap.shape[1], block)
-        dys = split(dy, block, 1)
-        parts = [tpu_kernel.weight_product(*arguments, *p) for p in zip(xs, dys, strict=True)]
-        whole = jnp.concatenate(parts, axis=1)[: problem.layer.num_offsets, :channels]
-        return jnp.where(jnp.all(fits), whole, jnp.nan).astype(a.dtype)
+        dys = by_channels(b, blocks.channels)
+        if packed:
+            dys = [to_words(part, 0) for part in dys]
+        sums = [tpu_kernel.weight_product(*arguments, *p) for p in zip(xs, dys, strict=True)]
+        taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
+        if packed:
+            taps = [from_words(part, 1) for part in taps]
+        whole = jnp.concatenate(taps, axis=1)[:, : problem.in_channels]
+        return unless_lost(whole, jnp.all(fits)).astype(a.dtype)
 
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    w = padded(w.astype(jnp.float32), by_tap.shape[0], block)
-    ws = split(w, block, 1)
-    parts = [tpu_kernel.product(*arguments, *p, a.dtype) for p in zip(xs, ws, strict=True)]
-    y = jnp.concatenate(parts, axis=1).reshape(len(visited), WINDOW_TILE, -1)
-    y = jnp.where(visited[:, None, None], y, jnp.zeros((), y.dtype))
-    y = jnp.where(fits[:, None, None], y, jnp.asarray(jnp.nan, y.dtype))
-    return y.reshape(by_tap.shape[1], -1)[: shape[0], :channels]
-
-
-def _visits(
-    problem: Problem, blocks: Blocks, columns: Columns, windows: jax.Array, rows: int
-) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array]:
-    """Return the arrays of ``tpu_kernel.Visits``, and ``bool[tiles]`` twice.
-
-    The first marks tiles with visits, the second tiles whose visits fit the bound: all do in maps
-    between canonical orders, see :func:`voxax.algorithms.implicit_gemm.windows.most_visits`.
-    """
-    tiles = windows.shape[1]
-    most = most_visits(problem.layer.spec, columns, rows, tiles, blocks.window)
-    of_place, first, ends = tiles_of_visits(windows[1], blocks.window, most)
-    total = jnp.minimum(ends[-1:], most)
-    scalars = (of_place, first, windows[0].reshape(-1), windows[1].reshape(-1), total)
-    return scalars, ends > first, ends <= most
-
-
-def _in_parts(x: jax.Array, parts: int) -> jax.Array:
-    """``bfloat16[N, parts * C]`` whose parts sum to ``x``, as far as that many bits go.
-
-    ``reduce_precision``, since compilers may take a conversion there and back for nothing.
-    """
-    if parts == 1:
-        return x.astype(jnp.bfloat16)
-    found = []
-    for _ in range(parts):
-        found.append(jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7))
-        x = x - found[-1]
-    return jnp.concatenate(found, axis=1).astype(jnp.bfloat16)
+    ws = by_channels(w.astype(jnp.float32), blocks.channels)
+    if packed:
+        ws = [to_words(part, 0) for part in ws]
+    start = unvisited(fits, blocks, (blocks.channels, shape[0]), a.dtype)
+    parts = [tpu_kernel.product(*arguments, *p, start) for p in zip(xs, ws, strict=True)]
+    if packed:
+        parts = [from_words(part, 0) for part in parts]
+    return jnp.concatenate(parts, axis=0)[: shape[1], : shape[0]].T
 
 
 def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
-    sizes = block_sizes(problem.in_channels)
+    halves = 2 if problem.dtype == "bfloat16" else 1
+    sizes, stripes = block_sizes(problem.in_channels), hardware.cores or 1
     return fitting(
         hardware,
-        lambda window: (Blocks(window, size) for size in sizes),
-        lambda blocks: _vmem_bytes(problem, blocks),
+        lambda window: (
+            Blocks(window, size, stripes, resident, tiles)
+            for size in sizes
+            for resident, tiles in steps_of(hardware, size // halves)
+        ),
+        lambda blocks: with_rows(_vmem_bytes(problem, blocks), _resident_bytes(problem, blocks)),
         lambda blocks: _smem_bytes(problem, blocks),
     )
 
 
 def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
-    return scalar_bytes(problem, blocks.window, WINDOW_ALIGNMENT, 1)
+    return scalar_bytes(problem, blocks.window, blocks.stripes, blocks.tiles)
+
+
+def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
+    operand = 2 if problem.dtype == "bfloat16" else 4
+    places = places_of(problem.gathered_rows, blocks.window)
+    return blocks.resident * places * blocks.channels * operand
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
-    """Vector memory of a call: what the pipeline holds twice, what stays, what is computed."""
+    """Vector memory of a call: windows, what is held twice, what stays, what is computed."""
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),
-        problem.layer.num_offsets + 8,
+        problem.layer.num_offsets,
     )
-    longest, wide = max(map(len, columns)), 4
-    selected = blocks.channels * parts_of(problem)
-    tile = WINDOW_TILE * blocks.channels * wide
-    windows = len(columns) * blocks.window * selected * 2
-    twice = windows + taps * (WINDOW_TILE + 2 * blocks.channels) * wide + 2 * tile
-    computed = (longest + 2) * WINDOW_TILE * (2 * blocks.window + 2 * selected) * wide
-    return 2 * twice + tile + computed
+    wide, operand = 4, 2 if problem.dtype == "bfloat16" else 4
+    rows = blocks.tiles * WINDOW_TILE
+    tile = rows * blocks.channels
+    window = blocks.window * blocks.channels * operand
+    windows = 0 if blocks.resident else 3 * blocks.tiles * len(columns) * window
+    # The table and a tile of the operand or result; weights over all lanes, or their sums.
+    twice = (taps + 8) * rows * wide + tile * wide + taps * tile * wide
+    picked = taps * tile * operand
+    computed = (blocks.window + WINDOW_TILE) * blocks.channels * wide
+    # And registers that do not suffice.
+    return windows + 2 * twice + picked + tile * wide + 2 * computed + SPILLED
 
 
 WINDOWED = dataclasses.replace(

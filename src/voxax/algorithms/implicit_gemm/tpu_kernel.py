@@ -1,26 +1,26 @@
-"""The Pallas kernels of ``implicit_gemm`` on TPUs: rows are selected by products with 0 and 1.
+"""The Pallas kernels of ``implicit_gemm`` on TPUs: rows are selected within registers.
 
-A step of the grid is one *visit*: a tile of output rows, and of every column of taps one window of
-input rows, copied from HBM while the step before computes. It selects the rows of its visit, and
-multiplies those that the step before selected: neither waits for the other, so the matrix unit is
-at work while rows are compared and results come back. Everything is transposed, channels by
-rows: for each tap a matrix of ones where "that row of the window is this output row's neighbor"
-and zeros elsewhere is the *stationary* operand of the matrix unit, and the window's channels pass
-through it. That picks rows exactly; no row is copied alone. The picked rows of all taps stand
-below each other, ``[K * C_in, WINDOW_TILE]``, and meet all the weights (forward, dgrad) or the
-tile's cotangent (wgrad) in one product. Tiles whose neighbors lie further apart are visited
-again, for the next window of each column.
+A step of the grid is one *visit*: some tiles of output rows, and of each tile and column of taps
+one window of input rows. Several tiles, since the last results of one alone would be waited for.
+All input rows are in vector memory, or where they do not fit windows are copied from HBM two steps
+ahead. A step selects the rows of its visit, and multiplies those that the step before selected:
+neither waits for the other, so the matrix unit is at work while rows are selected and results come
+back. Everything is transposed, channels by rows, as XLA likes to keep arrays of few channels. Rows
+of a window stand in the lanes of registers, and one instruction permutes the lanes of a register:
+lane ``m`` of the result is the neighbor of output row ``m``. It moves 32 bits, which are two
+channels of bfloat16. A window is several registers long, so each is permuted, and a comparison says
+whose result counts. The selected rows of all taps stand below each other, ``[K * C_in, rows]``, and
+meet all the weights (forward, dgrad) or the cotangent (wgrad) in one product. Tiles whose neighbors
+lie further apart are visited again, for the next window of each column.
 
-Why transposed: the ones are built by comparing a row of the table with the index of the row in a
-register, no value crosses lanes; 64 channels fill what passes through the matrix unit, where as
-lanes they would leave half of it empty.
+What is no neighbor is not multiplied: NaN in another row of a window reaches nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,10 +29,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from voxax import _compat
-from voxax.algorithms.implicit_gemm.windows import WINDOW_ALIGNMENT, WINDOW_TILE, Columns
+from voxax.algorithms.implicit_gemm.windows import (
+    WINDOW_ALIGNMENT,
+    WINDOW_TILE,
+    Columns,
+    rows_of,
+)
 
 # Sums of so many products of two 8-bit integers are exact in float32: 2^14 * 2^10 = 2^24.
 _EXACT_TERMS = 1024
+# Places of windows in vector memory: one is read, two arrive. A step may be shorter than a copy
+# takes, about a microsecond.
+_SLOTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +49,13 @@ class TileConfig:
 
     Attributes:
       columns: taps of each column.
-      window: rows of a window.
-      parts: bfloat16 numbers whose sum each operand is: 1, or 3 for all digits of float32.
-      vmem_bytes: memory that the compiler may use.
+      window: rows of a window, a multiple of ``WINDOW_TILE``.
+      parts: bfloat16 numbers whose sum each operand is: 3 for all digits of float32; or 1, and
+        selected rows are kept as they are.
+      resident: whether all input rows are in vector memory.
+      tiles: tiles of ``WINDOW_TILE`` rows that a step takes together, each with windows of its own.
+      vmem_bytes: memory that the compiler may use beside them.
       interpret: run as plain JAX, on any platform. Or Pallas' parameters of its TPU interpreter.
-      packed: rows that stand side by side in one row of ``x``: 1 or 2.
       total: dtype that sums are kept in: float32, or int32 for operands that hold integers of
         8 bits.
     """
@@ -53,15 +63,26 @@ class TileConfig:
     columns: Columns
     window: int
     parts: int
+    resident: bool
+    tiles: int
     vmem_bytes: int
     interpret: Any = False
-    packed: int = 1
     total: Any = jnp.float32
 
     @property
     def taps(self) -> int:
         """K."""
         return sum(map(len, self.columns))
+
+    @property
+    def rows(self) -> int:
+        """Output rows of a step."""
+        return self.tiles * WINDOW_TILE
+
+    @property
+    def windows(self) -> int:
+        """Windows of a step."""
+        return self.tiles * len(self.columns)
 
 
 @jax.tree_util.register_dataclass
@@ -70,17 +91,16 @@ class Visits:
     """The scalars that are known before a step starts: ``int32``, one-dimensional.
 
     Attributes:
-      tiles: ``[most]``, the tile of each visit; a tile's visits follow each other.
-      first: ``[tiles]``, the place of a tile's first visit.
-      starts: ``[tiles * columns]``, first input row of a tile's first window; not negative, and
-        a multiple of ``packed * WINDOW_ALIGNMENT``.
-      lengths: ``[tiles * columns]``, rows from there to the last neighbor.
+      groups: ``[most]``, the group of tiles of each visit; a group's visits follow each other.
+      first: ``[groups]``, the place of a group's first visit.
+      starts: ``[groups * windows]``, first input row of the first window of each tile and column;
+        not negative, and a multiple of ``WINDOW_ALIGNMENT``.
+      lengths: ``[groups * windows]``, rows from there to the last neighbor.
       bounds: ``[stripes + 1]``, the place where each stripe's visits begin, and where all end.
-        No tile has visits in two stripes. Of depthwise products, which have no stripes, ``[1]``:
-        the number of visits.
+        No group has visits in two stripes.
     """
 
-    tiles: jax.Array
+    groups: jax.Array
     first: jax.Array
     starts: jax.Array
     lengths: jax.Array
@@ -89,55 +109,7 @@ class Visits:
     @property
     def scalars(self) -> tuple[jax.Array, ...]:
         """All of them, in this order."""
-        return self.tiles, self.first, self.starts, self.lengths, self.bounds
-
-
-def call_over_visits(
-    run: Callable[..., None],
-    config: TileConfig,
-    visits: Visits,
-    grid: tuple[Any, ...],
-    operands: Sequence[tuple[jax.Array, pl.BlockSpec]],
-    out: tuple[Any, pl.BlockSpec],
-    scratch: list[Any],
-    aliases: dict[int, int] | None = None,
-    **parameters: Any,
-) -> jax.Array:
-    """A call that knows the visits before its steps start, with its arrays and their blocks.
-
-    ``parameters`` are the compiler's; ``run`` gets the scalars, operands, result and ``scratch``.
-    """
-    scalars, arrays = visits.scalars, [array for array, _ in operands]
-    if not config.interpret:  # Plain JAX has one memory.
-        arrays = [_placed(*operand) for operand in operands]
-    call = pl.pallas_call(
-        run,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(scalars),
-            grid=grid,
-            in_specs=[spec for _, spec in operands],
-            out_specs=out[1],
-            scratch_shapes=scratch,
-        ),
-        out_shape=out[0],
-        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=config.vmem_bytes, **parameters),
-        input_output_aliases=aliases or {},
-        interpret=config.interpret,
-    )
-    # The chip has no integers of 64 bits, which a Python number in an index map would be.
-    with jax.enable_x64(False):
-        return call(*scalars, *arrays)
-
-
-def _placed(array: jax.Array, spec: pl.BlockSpec) -> jax.Array:
-    """Keep an operand in HBM whose block is there.
-
-    The block's memory alone does not: XLA may put an array that fits into vector memory, and a copy
-    from there is a loop of loads and stores.
-    """
-    if spec.memory_space is not pltpu.HBM:
-        return array
-    return pltpu.with_memory_space_constraint(array, pltpu.HBM)
+        return self.groups, self.first, self.starts, self.lengths, self.bounds
 
 
 # Jitted, so that layers of the same sizes are traced and translated for the chip once.
@@ -145,38 +117,82 @@ def _placed(array: jax.Array, spec: pl.BlockSpec) -> jax.Array:
 def product(
     config: TileConfig, visits: Visits, table: Any, x: Any, w: Any, unvisited: jax.Array
 ) -> jax.Array:
-    """``y[m] = sum_k x[table[k, m]] @ w[k]``: ``[tiles + 1, WINDOW_TILE, C_out]``.
-
-    The last tile is undefined.
+    """``y[:, m] = sum_k w[k]^T x[:, table[k, m]]``: ``[C_out, M]``.
 
     Args:
       config, visits: see there.
-      table: ``int32[K', tiles * WINDOW_TILE]``, input row or -1; K' is a multiple of 8.
-      x: ``[N / packed, packed * C_in]``, bfloat16, or float32 for more than one part; finite. The
-        last window of rows is zero, and no neighbor.
-      w: ``bfloat16[parts * C_out, K * C_in]``, part after part; channels are multiples of 64.
+      table: ``int32[K, M]``, input row or -1.
+      x: ``int32[C_in / 2, N]`` whose words are two channels of bfloat16, that of the even number
+        below; or ``float32[C_in, N]`` for more than one part; see ``windows.in_windows``.
+      w: ``bfloat16[parts * C_out, K * C_in]``, part after part; channels are multiples of 16.
       unvisited: the result, as it is in tiles that have no visit. Its memory becomes the result's:
-        no pass over all rows has to follow that looks for such tiles.
+        no pass over all rows has to follow that looks for such tiles. With several stripes a group
+        of tiles stands behind M, which is undefined.
     """
-    channels, c_in = w.shape[0] // config.parts, x.shape[1] // config.packed
+    channels, c_in = w.shape[0] // config.parts, channels_of(x)
 
-    def body(step: _Step, picked: Any, w_ref: Any, out: Any, total: Any) -> None:
-        y = jnp.zeros((channels, WINDOW_TILE), config.total)
+    def multiply(step: Step, picked: Any, w_ref: Any, _: Any) -> jax.Array:
+        del step
+        y = jnp.zeros((channels, config.rows), config.total)
         # The smallest terms first. The products of two small parts are below float32's digits.
         for part in reversed(range(config.parts)):
             rows = config.parts - part
             for begin, size in _pieces(config, config.taps * c_in):
                 terms = _dot(
                     w_ref[: rows * channels, begin : begin + size],
-                    picked[part, begin : begin + size],
-                    1,
+                    _as_bfloat16(picked[part, begin // 2 : (begin + size) // 2]),
                     0,
                 ).astype(config.total)
                 for row in reversed(range(rows)):
                     y = y + terms[row * channels : (row + 1) * channels]
+        return y
+
+    return call_of_rows(config, visits, multiply, table, x, w, unvisited)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
+    """``dw[k] = sum_m x[:, table[k, m]] dy[:, m]^T``: ``[stripes, C_out, K * C_in]``, to be summed.
+
+    Args: those of :func:`product`; ``dy`` is ``[C_out, M]``, bfloat16 or float32 as ``x``.
+    """
+    channels = dy.shape[0]
+
+    def add(picked: Any, dy_tile: jax.Array, out: Any) -> None:
+        cotangents = _in_parts(dy_tile, config.parts)
+        for part in reversed(range(config.parts)):
+            rows = config.parts - part
+            selected = _as_bfloat16(picked[part])
+            terms = _dot(jnp.concatenate(cotangents[:rows], axis=0), selected, 1)
+            terms = terms.astype(config.total)
+            for row in reversed(range(rows)):
+                out[0] += terms[row * channels : (row + 1) * channels]
+
+    shape = channels, config.taps * channels_of(x)
+    return call_of_weights(config, visits, add, table, x, dy, shape)
+
+
+def call_of_rows(
+    config: TileConfig,
+    visits: Visits,
+    multiply: Callable[..., jax.Array],
+    table: jax.Array,
+    x: jax.Array,
+    w: jax.Array,
+    unvisited: jax.Array,
+) -> jax.Array:
+    """The call of a product whose result has a tile for each tile of the table.
+
+    Args: those of :func:`product`; ``multiply(step, picked, w_ref, channels)`` returns what a visit
+      adds to its tile, ``[C_out, config.rows]``.
+    """
+    channels = unvisited.shape[0]
+
+    def body(step: Step, picked: Any, w_ref: Any, out: Any, total: Any) -> None:
+        y = multiply(step, picked, w_ref, channels)
         y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
         total[...] = y
-        out[...] = jnp.transpose(y).astype(out.dtype)
+        out[...] = y.astype(out.dtype)
 
     return _call(
         config,
@@ -187,40 +203,43 @@ def product(
         # One buffer: its block never changes.
         (w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))),
         _compat.shape_like(unvisited.shape, unvisited.dtype, x),
-        # A stripe without visits writes behind the last tile: its place is not another's.
+        # Of several stripes one without visits writes behind: its place is not another's.
         lambda step: pl.BlockSpec(
-            (None, WINDOW_TILE, channels), lambda *place: (step(*place).written, 0, 0)
+            (channels, config.rows), lambda *place: (0, step(*place).written)
         ),
         None,
-        [pltpu.VMEM((channels, WINDOW_TILE), config.total)],
+        [pltpu.VMEM((channels, config.rows), config.total)],
         unvisited,
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
-    """``dw[k] = sum_m x[table[k, m]]^T dy[m]``: ``[stripes, C_out, K * C_in]``, to be summed.
+def call_of_weights(
+    config: TileConfig,
+    visits: Visits,
+    add: Callable[..., None],
+    table: jax.Array,
+    x: jax.Array,
+    dy: jax.Array,
+    shape: tuple[int, int],
+) -> jax.Array:
+    """The call of a product whose result is summed over all visits: ``[stripes, *shape]``.
 
-    Args: those of :func:`product`; ``dy`` is ``[tiles * WINDOW_TILE, C_out]`` of the dtype of
-      ``x``, and finite.
+    Args: those of :func:`weight_product`; ``add(picked, dy, out)`` adds a visit's part, where
+      ``dy`` is ``[C_out, config.rows]``, zero in rows without neighbors.
     """
-    c_in = x.shape[1] // config.packed
-    shape = (visits.bounds.shape[0] - 1, dy.shape[1], config.taps * c_in)
+    whole = (visits.bounds.shape[0] - 1, *shape)
 
     def clear(out: Any) -> None:
         out[...] = jnp.zeros_like(out)
 
-    def body(step: _Step, picked: Any, dy_ref: Any, out: Any) -> None:
+    def body(step: Step, picked: Any, dy_ref: Any, out: Any, last: Any) -> None:
         del step
-        channels = dy.shape[1]
-        cotangents = _in_parts(jnp.transpose(dy_ref[...]), config.parts)
-        for part in reversed(range(config.parts)):
-            rows = config.parts - part
-            terms = _dot(
-                jnp.concatenate(cotangents[:rows], axis=0), picked[part], 1, 1
-            ).astype(config.total)  # fmt: skip
-            for row in reversed(range(rows)):
-                out[0] += terms[row * channels : (row + 1) * channels]
+        # Padding may be NaN, and zero times NaN is NaN.
+        dy_tile = dy_ref[...]
+        add(picked, jnp.where(last[...] >= 0, dy_tile, jnp.zeros_like(dy_tile)), out)
+
+    def remember(neighbors: jax.Array, last: Any) -> None:
+        last[...] = jnp.max(neighbors, axis=0, keepdims=True)
 
     return _call(
         config,
@@ -229,107 +248,139 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
         table,
         x,
         (dy, None),
-        _compat.shape_like(shape, config.total, x),
-        lambda step: pl.BlockSpec((1, *shape[1:]), lambda stripe, *_: (stripe, 0, 0)),
+        _compat.shape_like(whole, config.total, x),
+        lambda step: pl.BlockSpec((1, *shape), lambda stripe, *_: (stripe, 0, 0)),
         clear,
-        [],
+        [pltpu.VMEM((1, config.rows), jnp.int32)],
+        remember=remember,
     )
 
 
-class _Step:
+class Step:
     """One step of the grid, from its indices and the scalars (those of ``Visits``, as refs).
 
     Rows are selected for the visit of the step's number, and multiplied for the one before. So a
     stripe has one step more than visits; what its first step multiplies is thrown away.
 
     Attributes:
+      number: of the step, in its stripe.
       begins, ends: whether it is its stripe's first, or its last that does anything.
       live: whether it does anything; a stripe may have fewer visits than another, or none.
-      tile: whose rows are selected.
+      group: whose rows are selected.
       before: whose rows are multiplied.
-      written: the tile whose results are written.
+      written: the group whose results are written.
       turn: how often ``before`` was visited before that.
     """
 
     def __init__(
         self, config: TileConfig, stripe: Any, step: Any,
-        tiles: Any, first: Any, starts: Any, lengths: Any, bounds: Any,
+        groups: Any, first: Any, starts: Any, lengths: Any, bounds: Any,
     ) -> None:  # fmt: skip
         begin, end = bounds[stripe], bounds[stripe + 1]
-        self._place, self._end = begin + step, end
+        self.number, self._place, self._end = step, begin + step, end
         self.begins, self.ends = step == 0, begin + step == end
         self.live = jnp.logical_and(begin < end, begin + step <= end)
-        self.tile = tiles[self._known(begin + step)]
+        self.group = groups[self._known(begin + step)]
         before = self._known(jnp.maximum(begin + step - 1, begin))
-        self.before = tiles[before]
+        self.before = groups[before]
         self.written = jnp.where(begin < end, self.before, first.shape[0])
         self.turn = before - first[self.before]
-        self._config, self._scalars = config, (tiles, first, starts, lengths)
+        self._config, self._scalars = config, (groups, first, starts, lengths)
 
     def _known(self, place: Any) -> Any:
         """A place that holds a visit."""
         return jnp.maximum(jnp.minimum(place, self._end - 1), 0)
 
-    def windows(self, behind: int, ahead: int = 0) -> list[Any]:
-        """First rows of the windows of this visit, or of the one after; ``behind`` if none.
-
-        ``behind``: where the rows begin that are zero. No window starts after it, whatever the
-        scalars say: the copies need no further check.
-        """
-        config, (tiles, first, starts, lengths) = self._config, self._scalars
-        wanted = self._place + ahead
+    def windows(self, ahead: int = 0) -> list[Any]:
+        """First rows of the windows of this visit, or of one after; behind all rows if none."""
+        config, (groups, first, starts, lengths) = self._config, self._scalars
+        wanted, none = self._place + ahead, jnp.iinfo(jnp.int32).max
         place = self._known(wanted)
-        tile = tiles[place]
-        passed = (place - first[tile]) * config.window
-        # Behind the last visit every window is one of zeros.
-        passed = jnp.where(wanted < self._end, passed, jnp.iinfo(jnp.int32).max)
+        group = groups[place]
+        passed = (place - first[group]) * config.window
+        # Behind the last visit there are none.
+        passed = jnp.where(wanted < self._end, passed, none)
         found = []
-        for column in range(len(config.columns)):
-            at = tile * len(config.columns) + column
-            start = jnp.where(lengths[at] > passed, starts[at] + passed, behind)
-            found.append(jnp.minimum(start, behind))
+        for window in range(config.windows):
+            at = group * config.windows + window
+            found.append(jnp.where(lengths[at] > passed, starts[at] + passed, none))
         return found
 
 
-def _pick(config: TileConfig, starts: list[Any], table: Any, windows: Any, picked: Any) -> None:
-    """Every tap's rows: ``picked[part, tap * C_in + channel, row]``, zero where there is none."""
-    places = _places(config)
-    for column in range(len(config.columns)):
-        _pick_column(config, column, starts[column], table, windows[column], places, picked)
+def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Array:
+    """A group's part of the table; the last one may exceed its rows, and holds anything there."""
+    found = table[...]
+    if rows % config.rows == 0:
+        return found
+    row = group * config.rows + jax.lax.broadcasted_iota(jnp.int32, found.shape, 1)
+    return jnp.where(row < rows, found, jnp.int32(-1))
 
 
-def _places(config: TileConfig) -> Any:
-    """The number that each row of a transposed window had: ``[window, WINDOW_TILE]``.
-
-    Rows that share one come apart as the first of each, then the second of each.
-    """
-    places = jax.lax.broadcasted_iota(jnp.int32, (config.window, WINDOW_TILE), 0)
-    if config.packed == 1:
-        return places
-    half = config.window // 2
-    return jnp.where(places < half, 2 * places, 2 * places - (config.window - 1))
-
-
-def _pick_column(
-    config: TileConfig, column: int, start: Any, table: Any, x: Any, places: Any, picked: Any
+def _pick(
+    config: TileConfig, starts: list[Any], rows: int, table: jax.Array, windows: Any, picked: Any
 ) -> None:
-    """The rows of one column's taps, from its window ``x``, which begins at row ``start``."""
-    c_in = picked.shape[1] // config.taps
-    x = jnp.transpose(x)
-    x = jnp.concatenate([x[p * c_in : (p + 1) * c_in] for p in range(config.packed)], axis=1)
-    x = jnp.concatenate(_in_parts(x, config.parts), axis=0)
-    for tap in config.columns[column]:
-        wanted = table[pl.ds(tap, 1), :] - start
-        ones = jnp.where(wanted == places, jnp.float32(1), jnp.float32(0))
-        rows = _dot(x, ones.astype(jnp.bfloat16), 1, 0).astype(jnp.bfloat16)
-        for part in range(config.parts):
-            picked[part, pl.ds(tap * c_in, c_in), :] = rows[part * c_in : (part + 1) * c_in]
+    """Every tap's rows: ``picked[part, tap * words + word, row]``, zero where there is none.
+
+    ``starts``: where each window begins. ``windows``: those, or all ``rows``.
+    """
+    words = picked.shape[1] // config.taps
+    for number, start in enumerate(starts):
+        tile, column = divmod(number, len(config.columns))
+        lanes = slice(tile * WINDOW_TILE, (tile + 1) * WINDOW_TILE)
+        begin, at = _at_hand(config, start, rows)
+        blocks = []
+        for block in range(0, config.window, WINDOW_TILE):
+            if config.resident:
+                place = pl.multiple_of(at + block, WINDOW_TILE)
+                blocks.append(windows[:, pl.ds(place, WINDOW_TILE)])
+            else:
+                blocks.append(windows[number, :, block : block + WINDOW_TILE])
+        for tap in config.columns[column]:
+            row = table[tap : tap + 1, lanes]
+            found = _rows_at(blocks, jnp.where(row >= start, row - begin, jnp.int32(-1)))
+            parts = [found]
+            if config.parts > 1:
+                parts = [pltpu.bitcast(part, jnp.int32) for part in _in_parts(found, config.parts)]
+            for part, values in enumerate(parts):
+                picked[part, tap * words : (tap + 1) * words, lanes] = values
+
+
+def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
+    """First row of what is read for a window that begins at ``start``, and the place of that row.
+
+    The place is a multiple of ``WINDOW_TILE``: rows stand there twice, see ``windows.in_windows``.
+    """
+    begin = jnp.minimum(start, rows - config.window)
+    odd = jnp.bitwise_and(begin, jnp.int32(WINDOW_ALIGNMENT)) != 0
+    return begin, jnp.where(odd, begin + (rows + WINDOW_ALIGNMENT), begin)
+
+
+def _rows_at(blocks: list[jax.Array], place: jax.Array) -> jax.Array:
+    """``[words, WINDOW_TILE]``: of each lane the row at a place of the window, zero where none."""
+    shape = blocks[0].shape
+    lane = jnp.broadcast_to(jnp.bitwise_and(place, jnp.int32(WINDOW_TILE - 1)), shape)
+    block = jnp.broadcast_to(jax.lax.shift_right_arithmetic(place, jnp.int32(7)), shape)
+    found = jnp.zeros(shape, blocks[0].dtype)
+    for number, values in enumerate(blocks):
+        moved = jnp.take_along_axis(values, lane, axis=1, mode="promise_in_bounds")
+        found = jnp.where(block == number, moved, found)
+    return found
+
+
+def channels_of(x: jax.Array) -> int:
+    """C_in, of words of two channels or of one."""
+    return x.shape[0] * (2 if x.dtype == jnp.int32 else 1)
+
+
+def _as_bfloat16(words: jax.Array) -> jax.Array:
+    """Channels below each other, from words of two."""
+    return pltpu.bitcast(words, jnp.bfloat16)
 
 
 def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
     """bfloat16 numbers whose sum is ``x``, the largest first; each has the next 8 of its digits."""
     if parts == 1:
-        return [x.astype(jnp.bfloat16)]
+        return [x]
     found = []
     for _ in range(parts):
         # Cut, not rounded: a compiler may take a conversion there and back for nothing.
@@ -346,12 +397,12 @@ def _pieces(config: TileConfig, terms: int) -> list[tuple[int, int]]:
     return [(begin, min(size, terms - begin)) for begin in range(0, terms, size)]
 
 
-def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """bfloat16 operands contracted over these axes, in float32."""
+def _dot(a: jax.Array, b: jax.Array, b_axis: int) -> jax.Array:
+    """bfloat16 operands contracted over the first one's last axis, in float32."""
     return jax.lax.dot_general(
         a,
         b,
-        (((a_axis,), (b_axis,)), ((), ())),
+        (((1,), (b_axis,)), ((), ())),
         precision=jax.lax.Precision.DEFAULT,
         preferred_element_type=jnp.float32,
     )
@@ -365,96 +416,152 @@ def _call(
     x: jax.Array,
     other: tuple[jax.Array, pl.BlockSpec | None],
     out: Any,
-    out_spec: Callable[[Callable[..., _Step]], pl.BlockSpec],
+    out_spec: Callable[[Callable[..., Step]], pl.BlockSpec],
     clear: Callable[[Any], None] | None,
     scratch: list[Any],
     before: jax.Array | None = None,
+    remember: Callable[..., None] | None = None,
 ) -> jax.Array:
     """The grid over visits: windows of ``x`` by column, the table's and ``other``'s blocks.
 
-    ``before``: what the result's memory holds where no step writes.
+    ``before``: what the result's memory holds where no step writes. ``remember(neighbors,
+    *scratch)`` keeps what ``body`` needs of a tile's neighbors in the next step.
     """
-    number = len(visits.scalars)
-    stripes, columns = visits.bounds.shape[0] - 1, len(config.columns)
-    c_in, rows = x.shape[1] // config.packed, config.window // config.packed
-    behind = x.shape[0] * config.packed - config.window
+    scalars, number = visits.scalars, len(visits.scalars)
+    stripes = visits.bounds.shape[0] - 1
+    words, rows = x.shape[0], rows_of(x)
+    # Parts are bfloat16 too, in words of two.
+    kept = (words // 2, jnp.int32) if config.parts > 1 else (words, x.dtype)
 
     held = () if before is None else (before,)
 
-    def step_of(stripe: Any, step: Any, *known: Any) -> _Step:
-        return _Step(config, stripe, step, *known)
+    def step_of(stripe: Any, step: Any, *known: Any) -> Step:
+        return Step(config, stripe, step, *known)
 
     def run(*refs: Any) -> None:
         known, rest = refs[:number], refs[number:]
         table_ref, x_ref, other_ref, *rest = rest
-        out_ref, windows, picked, arrived, *own = rest[len(held) :]
+        out_ref, picked, *rest = rest[len(held) :]
+        own, ring = rest[: len(scratch)], rest[len(scratch) :]
         step = step_of(pl.program_id(0), pl.program_id(1), *known)
-        slot = jax.lax.rem(pl.program_id(1), jnp.int32(2))
 
-        def copies(starts: list[Any], slot: Any) -> list[Any]:
-            found = []
-            for column, start in enumerate(starts):
-                if config.packed == 2:
-                    start = jax.lax.shift_right_logical(start, jnp.int32(1))
-                source = x_ref.at[pl.ds(pl.multiple_of(start, WINDOW_ALIGNMENT), rows), :]
-                found.append(
-                    pltpu.make_async_copy(source, windows.at[slot, column], arrived.at[slot])
-                )
-            return found
-
-        def wait(slot: Any) -> None:
-            # For as many bytes as all copies of a slot bring: they share a semaphore.
-            whole = windows.at[slot]
-            pltpu.make_async_copy(whole, whole, arrived.at[slot]).wait()
+        def compute(windows: Any) -> None:
+            body(step, picked, other_ref, out_ref, *own)
+            neighbors = _neighbors(config, table_ref, table.shape[1], step.group)
+            _pick(config, step.windows(), rows, neighbors, windows, picked)
+            if remember is not None:
+                remember(neighbors, *own)
 
         @pl.when(step.live)
         def _() -> None:
-            here = step.windows(behind)
-
-            @pl.when(step.begins)
-            def _() -> None:
-                for copy in copies(here, slot):
-                    copy.start()
-
-            # Without a condition, which would part this from the computation; the last step's
-            # copies bring zeros, which nothing reads.
-            for copy in copies(step.windows(behind, ahead=1), 1 - slot):
-                copy.start()
-            wait(slot)
-            body(step, picked, other_ref, out_ref, *own)
-            _pick(config, here, table_ref, windows.at[slot], picked)
-
-            @pl.when(step.ends)
-            def _() -> None:
-                wait(1 - slot)
+            if config.resident:
+                compute(x_ref)
+            else:
+                _with_copies(config, step, rows, (x_ref, *ring), compute)
 
         if clear is not None:
             pl.when(step.begins)(functools.partial(clear, out_ref))
 
-    other_spec = other[1] or pl.BlockSpec(
-        (WINDOW_TILE, other[0].shape[1]), lambda *place: (step_of(*place).before, 0)
-    )
+    copied = [
+        pltpu.VMEM((_SLOTS, config.windows, words, config.window), x.dtype),
+        pltpu.SemaphoreType.DMA((_SLOTS,)),
+    ]
+    if config.resident:
+        copied = []
+
+    def by_group(rows: int, group_of: Callable[[Step], Any]) -> pl.BlockSpec:
+        return pl.BlockSpec((rows, config.rows), lambda *place: (0, group_of(step_of(*place))))
+
+    other_spec = other[1] or by_group(other[0].shape[0], lambda step: step.before)
+    hbm, vmem = (pl.BlockSpec(memory_space=space) for space in (pltpu.HBM, pltpu.VMEM))
+    operands = [
+        (table, by_group(table.shape[0], lambda step: step.group)),
+        (x, vmem if config.resident else hbm),
+        (other[0], other_spec),
+        *((array, hbm) for array in held),
+    ]
     # Traced: neither padding nor tiles without neighbors cost a step. One step more than visits:
     # the last are multiplied in it; and sums are set to zero in the first, visits or not.
     steps = jnp.max(visits.bounds[1:] - visits.bounds[:-1]) + jnp.int32(1)
-    tile = pl.BlockSpec((table.shape[0], WINDOW_TILE), lambda *place: (0, step_of(*place).tile))
-    hbm = pl.BlockSpec(memory_space=pltpu.HBM)
-    return call_over_visits(
+    call = pl.pallas_call(
         run,
-        config,
-        visits,
-        (stripes, steps),
-        [(table, tile), (x, hbm), (other[0], other_spec), *((array, hbm) for array in held)],
-        (out, out_spec(step_of)),
-        [
-            pltpu.VMEM((2, columns, rows, x.shape[1]), x.dtype),
-            pltpu.VMEM((config.parts, config.taps * c_in, WINDOW_TILE), jnp.bfloat16),
-            pltpu.SemaphoreType.DMA((2,)),
-            *scratch,
-        ],
-        {number + 3: 0} if held else {},
-        # Stripes are independent: a device of two cores takes two at once. Visits add up.
-        dimension_semantics=("parallel", "arbitrary"),
-        # No copy leaves its array, see _Step.windows; the checks took 260 bundles a visit.
-        disable_bounds_checks=True,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=number,
+            grid=(stripes, steps),
+            in_specs=[spec for _, spec in operands],
+            out_specs=out_spec(step_of),
+            scratch_shapes=[
+                pltpu.VMEM((config.parts, config.taps * kept[0], config.rows), kept[1]),
+                *scratch,
+                *copied,
+            ],
+        ),
+        out_shape=out,
+        compiler_params=pltpu.CompilerParams(
+            vmem_limit_bytes=config.vmem_bytes,
+            # Stripes are independent: a device of two cores takes two at once. Visits add up.
+            dimension_semantics=("parallel", "arbitrary"),
+            # No window leaves its array, see _at_hand.
+            disable_bounds_checks=True,
+        ),
+        input_output_aliases={number + 3: 0} if held else {},
+        interpret=config.interpret,
     )
+    arrays = [array for array, _ in operands]
+    if not config.interpret:  # Plain JAX has one memory.
+        arrays = [_placed(*operand) for operand in operands]
+    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    with jax.enable_x64(False):
+        return call(*scalars, *arrays)
+
+
+def _with_copies(
+    config: TileConfig, step: Step, rows: int, refs: tuple[Any, ...], compute: Callable[..., None]
+) -> None:
+    """Compute with windows that were copied in the steps before, and start to copy later ones.
+
+    ``refs``: all rows, the places of windows, and the semaphores of these places.
+    """
+    x, windows, arrived = refs
+    slots = [jax.lax.rem(step.number + ahead, jnp.int32(_SLOTS)) for ahead in range(_SLOTS)]
+
+    def bring(ahead: int) -> None:
+        for number, start in enumerate(step.windows(ahead)):
+            place = pl.multiple_of(_at_hand(config, start, rows)[1], WINDOW_TILE)
+            pltpu.make_async_copy(
+                x.at[:, pl.ds(place, config.window)],
+                windows.at[slots[ahead], number],
+                arrived.at[slots[ahead]],
+            ).start()
+
+    def wait(slot: Any) -> None:
+        # For as many bytes as all copies of a slot bring: they share a semaphore.
+        whole = windows.at[slot]
+        pltpu.make_async_copy(whole, whole, arrived.at[slot]).wait()
+
+    @pl.when(step.begins)
+    def _() -> None:
+        for ahead in range(_SLOTS - 1):
+            bring(ahead)
+
+    # Without a condition, which would part this from the computation; what the last steps copy
+    # nothing reads.
+    bring(_SLOTS - 1)
+    wait(slots[0])
+    compute(windows.at[slots[0]])
+
+    @pl.when(step.ends)
+    def _() -> None:
+        for slot in slots[1:]:
+            wait(slot)
+
+
+def _placed(array: jax.Array, spec: pl.BlockSpec) -> jax.Array:
+    """Keep an operand in HBM whose block is there.
+
+    The block's memory alone does not: XLA may put an array that fits into vector memory, and a copy
+    from there is a loop of loads and stores.
+    """
+    if spec.memory_space is not pltpu.HBM:
+        return array
+    return pltpu.with_memory_space_constraint(array, pltpu.HBM)

@@ -29,19 +29,23 @@ from voxax.hardware import HardwareInfo
 
 WINDOW_TILE = 128
 """Output rows of one tile."""
-WINDOW_ALIGNMENT = 16
-"""Windows start at multiples of it: what TPUs copy of 16-bit rows."""
+WINDOW_ALIGNMENT = 64
+"""Windows start at multiples of it."""
 LONGEST_COLUMN = 16
 """Cells from the first to the last tap of a column, at most."""
 
-CHANNELS = 128
-"""Channels are taken in multiples of it: the lanes of a TPU's registers."""
+# Channels stand above each other in registers, of bfloat16 so many.
+_CHANNELS = 16
+# More than that are cut into blocks of multiples of it, the sides of a matrix unit; or of half.
+_CHANNEL_BLOCK = 128
 
-# Of tiles of 128 rows on LiDAR sweeps and indoor scans, 98.6 to 100 % have no window longer than
-# 256 rows, and none had one longer than 512.
+# Of tiles of 128 rows on LiDAR sweeps and indoor scans, 91 to 100 % have no window longer than 256
+# rows from such a start, and none had one longer than 512.
 _WINDOWS = (256, 512)
 SHORTEST = _WINDOWS[0]
 """Rows of the shorter windows."""
+SPILLED = 2**20
+"""Bytes of vector memory for what does not fit in registers."""
 # Every column and tap is code of its own, so many taps would take long to compile. 7 x 7 x 7.
 _MOST_TAPS = 343
 # float32 is the sum of three bfloat16 numbers, of 8 bits each.
@@ -134,7 +138,7 @@ def tiles_of_visits(
     """Return the tile of each visit, tile after tile.
 
     Args:
-      lengths: ``int32[tiles, columns]``, of the windows.
+      lengths: ``int32[tiles, windows]``, of the windows of each tile.
       window: rows of each column that one visit covers.
       most: number of places for visits, see :func:`most_visits`.
 
@@ -157,15 +161,15 @@ def most_visits(
     in_capacity: int,
     tiles: int,
     window: int,
-    alignment: int = WINDOW_ALIGNMENT,
+    tiles_of_step: int = 1,
 ) -> int:
-    """The most visits of all tiles, where one covers ``window`` rows of each column.
+    """The most visits of all tiles, where one covers ``window`` rows of each column of some tiles.
 
     A tile of visits ``max_c ceil(length_c / window)`` needs ``sum_c (length_c - 1) // window``
     more than one at most. Windows of one column overlap only where two tiles meet, by less than
     the column's reach: each input row's taps lie in a segment no longer than that, which belongs
     to two tiles at most. It holds where the rows of both sides are in canonical order, as those
-    of every map that voxax builds. Each window may start up to ``alignment - 1`` rows early.
+    of every map that voxax builds. Each window may start up to ``WINDOW_ALIGNMENT - 1`` rows early.
     """
     more = 0
     for column in columns:
@@ -173,20 +177,16 @@ def most_visits(
         if spec is not None:
             last = spec.dilated_offsets[list(column), -1]
             reach = int(last.max() - last.min()) + 1
-        more += (in_capacity + tiles * (alignment + reach)) // window
-    return tiles + more
+        more += (in_capacity + tiles * (WINDOW_ALIGNMENT + reach)) // window
+    return -(-tiles // tiles_of_step) + more
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The table of the side that is written, its windows, and the other table.
-
-    The other table says which rows of the gathered operand are read at all.
-    """
+    """The table of the side that is written, and its windows."""
     del parameters
-    if symmetric:
-        return ("neighbors", "windows")
-    windows = "windows" if product != "dgrad" else "transposed_windows"
-    return ("neighbors", "transposed_neighbors", windows)
+    if product == "dgrad" and not symmetric:
+        return ("transposed_neighbors", "transposed_windows")
+    return ("neighbors", "windows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,14 +194,12 @@ class MapArrays:
     """The arrays of a map that a product reads.
 
     Attributes:
-      table: ``int32[M, K]``, of the side that is written.
-      other: the table of the side that is gathered from.
-      windows: of ``table``, see :func:`find_windows`.
+      table: ``int32[K, M]``, of the side that is written, tap by tap.
+      windows: of the table, see :func:`find_windows`.
       columns: taps of each column.
     """
 
     table: jax.Array
-    other: jax.Array
     windows: jax.Array
     columns: Columns
 
@@ -209,19 +207,8 @@ class MapArrays:
     def of(cls, problem: Problem, views: Views) -> MapArrays:
         """The arrays among the views that :func:`reads` names."""
         name, layer = table_name(problem), problem.layer
-        other = name
-        if not layer.symmetric:
-            (other,) = (n for n in ("neighbors", "transposed_neighbors") if n != name)
         windows = views["windows" if name == "neighbors" else "transposed_windows"]
-        columns = columns_of(layer.spec, layer.num_offsets)
-        return cls(views[name], views[other], windows, columns)
-
-    @property
-    def by_tap(self) -> jax.Array:
-        """``int32[K', tiles * WINDOW_TILE]``: the table tap by tap, filled up with -1."""
-        rows, taps = self.table.shape
-        fill = ((0, -taps % 8), (0, WINDOW_TILE * self.windows.shape[1] - rows))
-        return jnp.pad(self.table.T, fill, constant_values=-1)
+        return cls(views[name].T, windows, columns_of(layer.spec, layer.num_offsets))
 
 
 def unfit(problem: Problem, takes: str, dtype_reason: str | None) -> str | None:
@@ -253,7 +240,9 @@ def fitting(
     """The first blocks of each length of windows that fit vector memory, if their scalars fit."""
     found = []
     for window in _WINDOWS:
-        fits = (b for b in blocks_of(window) if vmem_bytes(b) <= (hardware.vmem_bytes or 0))
+        # XLA's own arrays take some.
+        most = (hardware.vmem_bytes or 0) * 15 // 16
+        fits = (b for b in blocks_of(window) if vmem_bytes(b) <= most)
         best = next(fits, None)
         if best is not None and smem_bytes(best) <= free_smem(hardware):
             found.append(best)
@@ -261,18 +250,23 @@ def fitting(
 
 
 def block_sizes(channels: int) -> list[int]:
-    """Multiples of :data:`CHANNELS` that cut ``channels`` into equal blocks, the largest first."""
-    whole = max(1, -(-channels // CHANNELS))
-    return sorted({-(-whole // pieces) * CHANNELS for pieces in range(1, whole + 1)}, reverse=True)
+    """Blocks of equal size that channels are cut into, padded, the largest first."""
+    if channels <= _CHANNEL_BLOCK:
+        return [-(-channels // _CHANNELS) * _CHANNELS]
+    whole = -(-channels // _CHANNEL_BLOCK)
+    sizes = {-(-whole // pieces) * _CHANNEL_BLOCK for pieces in range(1, whole + 1)}
+    return [*sorted(sizes, reverse=True), _CHANNEL_BLOCK // 2]
 
 
-def scalar_bytes(problem: Problem, window: int, alignment: int, bounds: int) -> int:
-    """Scalar memory of a call: its visits, the windows of each tile, and so many bounds."""
+def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int) -> int:
+    """Scalar memory of a call: its visits, the windows of each tile, and where stripes begin."""
     columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
     tiles = -(-problem.out_rows // WINDOW_TILE)
-    sizes = problem.gathered_rows, tiles, window, alignment
-    visits = most_visits(problem.layer.spec, columns, *sizes)
-    return 4 * (visits + tiles * (1 + 2 * len(columns)) + bounds)
+    visits = most_visits(
+        problem.layer.spec, columns, problem.gathered_rows, tiles, window, tiles_of_step
+    )
+    scalars = (tiles + tiles_of_step) * (1 + 2 * len(columns))
+    return 4 * (visits + scalars + stripes + 1)
 
 
 def free_smem(hardware: HardwareInfo) -> int:
@@ -286,11 +280,52 @@ def parts_of(problem: Problem) -> int:
     return _PARTS if exact else 1
 
 
-def padded(x: jax.Array, rows: int, block: int) -> jax.Array:
-    """``[N, C]`` with zeros up to so many rows, and up to whole blocks of channels."""
-    return jnp.pad(x, ((0, rows - x.shape[0]), (0, -x.shape[1] % block)))
+def by_channels(x: jax.Array, block: int) -> list[jax.Array]:
+    """``[N, C]`` to blocks of channels, ``[block, N]``; the last one is filled up with zeros."""
+    x = jnp.pad(x.T, ((0, -x.shape[1] % block), (0, 0)))
+    return jnp.split(x, x.shape[0] // block)
 
 
-def split(x: jax.Array, block: int, axis: int) -> list[jax.Array]:
-    """Blocks along an axis."""
-    return jnp.split(x, x.shape[axis] // block, axis)
+def in_windows(x: jax.Array, window: int) -> jax.Array:
+    """``[C, N]`` twice, side by side: registers hold rows that start at any window's first row.
+
+    Of ``R`` rows, N with some to spare, row ``r`` is in places ``r`` and ``R + 64 + r``: where a
+    window's first row is no multiple of ``WINDOW_TILE`` in one, it is in the other. Channels of
+    bfloat16 are in words of two, ``int32[C / 2, ...]``: the first half of them below.
+    """
+    rows = max(x.shape[1] + -x.shape[1] % WINDOW_TILE, window)
+    x = jnp.pad(x, ((0, 0), (0, rows - x.shape[1])))
+    if x.dtype == jnp.bfloat16:
+        low, high = jnp.split(jax.lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32), 2)
+        x = jax.lax.bitcast_convert_type(low | (high << 16), jnp.int32)
+    return jnp.concatenate([x, jnp.pad(x, ((0, 0), (WINDOW_ALIGNMENT, WINDOW_ALIGNMENT)))], axis=1)
+
+
+def rows_of(x: jax.Array) -> int:
+    """Rows of what :func:`in_windows` returns, those to spare too."""
+    return x.shape[1] // 2 - WINDOW_ALIGNMENT
+
+
+def places_of(rows: int, window: int) -> int:
+    """Places that so many rows take there."""
+    return 2 * max(rows + -rows % WINDOW_TILE, window) + 2 * WINDOW_ALIGNMENT
+
+
+def with_rows(working: int, resident: int) -> int:
+    """Vector memory of a call; with all rows there a quarter is left to XLA's own arrays."""
+    return (working + resident) * 4 // 3 if resident else working
+
+
+def to_words(x: jax.Array, axis: int) -> jax.Array:
+    """Channels in the order of :func:`in_windows`: of each word the lower, then the upper."""
+    return _halves(x, axis, (2, x.shape[axis] // 2))
+
+
+def from_words(x: jax.Array, axis: int) -> jax.Array:
+    """The way back."""
+    return _halves(x, axis, (x.shape[axis] // 2, 2))
+
+
+def _halves(x: jax.Array, axis: int, sizes: tuple[int, int]) -> jax.Array:
+    apart = x.reshape(*x.shape[:axis], *sizes, *x.shape[axis + 1 :])
+    return jnp.swapaxes(apart, axis, axis + 1).reshape(x.shape)
