@@ -181,7 +181,8 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
     window = blocks.window * blocks.channels * operand
     windows = 0 if blocks.resident else 3 * blocks.tiles * len(columns) * window
     # The table and a tile of the operand or result; weights over all lanes, or their sums.
-    twice = (taps + 8) * rows * wide + tile * wide + taps * tile * wide
+    weights = taps * WINDOW_TILE * blocks.channels * wide
+    twice = (taps + 8) * rows * wide + tile * wide + weights
     picked = taps * tile * operand
     computed = (blocks.window + WINDOW_TILE) * blocks.channels * wide
     # And registers that do not suffice.

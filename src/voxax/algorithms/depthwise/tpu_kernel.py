@@ -23,6 +23,7 @@ from voxax.algorithms.implicit_gemm.tpu_kernel import (
     call_of_weights,
     channels_of,
 )
+from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -38,22 +39,24 @@ def product(
         ``windows.in_windows``; C is a multiple of 16.
       unvisited: the result, as it is in tiles that have no visit; its memory becomes the result's.
     """
-    everywhere = jnp.broadcast_to(w.T.reshape(-1, 1), (w.size, config.rows))
+    everywhere = jnp.broadcast_to(w.T.reshape(-1, 1), (w.size, WINDOW_TILE))
 
     def multiply(step: Step, picked: Any, w_ref: Any, channels: int) -> jax.Array:
         del step
-        y = jnp.zeros((channels, config.rows), jnp.float32)
-        for begin in range(0, config.taps * channels, channels):
-            rows = _rows(picked, begin, channels)
-            y = y + rows * w_ref[begin : begin + channels]
-        return y
+        tiles = []
+        for lanes in config.tile_lanes:
+            y = jnp.zeros((channels, WINDOW_TILE), jnp.float32)
+            for begin in range(0, config.taps * channels, channels):
+                y = y + _rows(picked, begin, channels, lanes) * w_ref[begin : begin + channels]
+            tiles.append(y)
+        return jnp.concatenate(tiles, axis=1)
 
     return call_of_rows(config, visits, multiply, table, x, everywhere, unvisited)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
-    """``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``: ``float32[stripes, K * C, rows]``.
+    """``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``: ``float32[stripes, K * C, WINDOW_TILE]``.
 
     Stripes and the last axis are to be summed.
 
@@ -64,16 +67,19 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
     def add(picked: Any, dy_tile: jax.Array, out: Any) -> None:
         cotangent = dy_tile.astype(jnp.float32)
         for begin in range(0, config.taps * channels, channels):
-            rows = _rows(picked, begin, channels)
-            out[0, begin : begin + channels] += rows * cotangent
+            terms = [
+                _rows(picked, begin, channels, lanes) * cotangent[:, lanes]
+                for lanes in config.tile_lanes
+            ]
+            out[0, begin : begin + channels] += sum(terms[1:], terms[0])
 
-    shape = config.taps * channels, config.rows
+    shape = config.taps * channels, WINDOW_TILE
     return call_of_weights(config, visits, add, table, x, dy, shape)
 
 
-def _rows(picked: Any, begin: int, channels: int) -> jax.Array:
-    """The selected rows of one tap, ``float32[C, rows]``."""
+def _rows(picked: Any, begin: int, channels: int, lanes: slice) -> jax.Array:
+    """The selected rows of one tap in one tile, ``float32[C, WINDOW_TILE]``."""
     if picked.dtype == jnp.float32:
-        return picked[0, begin : begin + channels]
-    words = picked[0, begin // 2 : (begin + channels) // 2]
+        return picked[0, begin : begin + channels, lanes]
+    words = picked[0, begin // 2 : (begin + channels) // 2, lanes]
     return pltpu.bitcast(words, jnp.bfloat16).astype(jnp.float32)

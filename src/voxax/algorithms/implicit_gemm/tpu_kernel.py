@@ -80,6 +80,11 @@ class TileConfig:
         return self.tiles * WINDOW_TILE
 
     @property
+    def tile_lanes(self) -> list[slice]:
+        """The lanes of each tile of a step."""
+        return [slice(at, at + WINDOW_TILE) for at in range(0, self.rows, WINDOW_TILE)]
+
+    @property
     def windows(self) -> int:
         """Windows of a step."""
         return self.tiles * len(self.columns)
@@ -326,7 +331,7 @@ def _pick(
     words = picked.shape[1] // config.taps
     for number, start in enumerate(starts):
         tile, column = divmod(number, len(config.columns))
-        lanes = slice(tile * WINDOW_TILE, (tile + 1) * WINDOW_TILE)
+        lanes = config.tile_lanes[tile]
         begin, at = _at_hand(config, start, rows)
         blocks = []
         for block in range(0, config.window, WINDOW_TILE):

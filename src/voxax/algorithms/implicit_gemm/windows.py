@@ -36,8 +36,8 @@ LONGEST_COLUMN = 16
 
 # Channels stand above each other in registers, of bfloat16 so many.
 _CHANNELS = 16
-# More than that are cut into blocks of multiples of it, the sides of a matrix unit; or of half.
-_CHANNEL_BLOCK = 128
+CHANNELS = 128
+"""More channels are cut into blocks of multiples of it, the sides of a matrix unit; or of half."""
 
 # Of tiles of 128 rows on LiDAR sweeps and indoor scans, 91 to 100 % have no window longer than 256
 # rows from such a start, and none had one longer than 512.
@@ -251,11 +251,11 @@ def fitting(
 
 def block_sizes(channels: int) -> list[int]:
     """Blocks of equal size that channels are cut into, padded, the largest first."""
-    if channels <= _CHANNEL_BLOCK:
+    if channels <= CHANNELS:
         return [-(-channels // _CHANNELS) * _CHANNELS]
-    whole = -(-channels // _CHANNEL_BLOCK)
-    sizes = {-(-whole // pieces) * _CHANNEL_BLOCK for pieces in range(1, whole + 1)}
-    return [*sorted(sizes, reverse=True), _CHANNEL_BLOCK // 2]
+    whole = -(-channels // CHANNELS)
+    sizes = {-(-whole // pieces) * CHANNELS for pieces in range(1, whole + 1)}
+    return [*sorted(sizes, reverse=True), CHANNELS // 2]
 
 
 def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int) -> int:
