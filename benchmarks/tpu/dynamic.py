@@ -29,7 +29,7 @@ from voxax.algorithms.dynamic import tpu
 from voxax.algorithms.dynamic.grid import box_conv
 from voxax.algorithms.kernel import Parameters
 from voxax.errors import VoxaxError
-from voxax.predict import TOPOLOGIES, CompiledProgram, outcomes
+from voxax.predict import TOPOLOGIES, outcomes
 from voxax.products.convolve import sized_spec
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -118,33 +118,13 @@ def _applied(problem: Problem, parameters: Parameters, a: Any, b: Any) -> tuple[
     return run, a, b
 
 
-def cycles_of(found: CompiledProgram) -> tuple[float, float]:
-    """Cycles of all kernels, and of those the Pallas kernel's.
-
-    Its weights are laid out in the first step alone: that loop, the first, counts once.
-    """
-    whole = sum(cost.cycles for cost in found.costs() if not cost.kernel.is_pallas)
-    own = 0.0
-    for kernel in found.kernels:
-        if kernel.is_pallas and kernel.listing is not None:
-            own += _steps(kernel.listing.whole)
-    return whole + own, own
-
-
-def _steps(loop: Any, times: float = 1) -> float:
-    """Cycles of a kernel: its grid's loops, and inside each of its steps."""
-    total = times * loop.cycles
-    for place, inner in enumerate(loop.inner):
-        trips = inner.trips or 1
-        laid_out = place == 0 and loop.depth > 0 and len(loop.inner) > 2
-        total += _steps(inner, trips * (1 if laid_out else times))
-    return total
-
-
-def measure(chip: str, anew: bool, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of a generation that are not known."""
+def measure(
+    chip: str, only: str, products: list[str], anew: bool, rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the rows of a generation that are asked for and not known."""
     known = {(r["strategy"], r["product"]) for r in rows if r["chip"] == chip and not anew}
-    cases = [(s, p) for s, products in STRATEGIES.items() for p in products if (s, p) not in known]
+    asked_for = [(s, p) for s, of in STRATEGIES.items() for p in of if only in s and p in products]
+    cases = [case for case in asked_for if case not in known]
     target = "benchmarks.tpu.dynamic:program"
     asked = [(chip, target, {"strategy": s, "product": p}) for s, p in cases]
     found = []
@@ -153,9 +133,10 @@ def measure(chip: str, anew: bool, rows: list[dict[str, Any]]) -> list[dict[str,
         if isinstance(outcome, VoxaxError):
             found.append(row | {"error": str(outcome)[-600:]})
             continue
-        cycles, own = cycles_of(outcome)
-        row |= {"cycles": cycles / EXTENT**2, "own": own / EXTENT**2}
-        found.append(row | {"cores": outcome.chip.cores})
+        costs = outcome.costs()
+        own = sum(cost.cycles for cost in costs if cost.kernel.is_pallas)
+        row |= {"cycles": sum(cost.cycles for cost in costs) / EXTENT**2, "own": own / EXTENT**2}
+        found.append(row | {"complete": all(cost.complete for cost in costs)})
     return found
 
 
@@ -187,13 +168,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    parser.add_argument("--only", default="", help="strategies whose name has this")
+    parser.add_argument("--products", nargs="*", default=list(PRODUCTS), choices=PRODUCTS)
     parser.add_argument("--anew", action="store_true", help="count again what is known")
     arguments = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / "tpu_dynamic.json"
     rows = json.loads(kept.read_text()) if kept.exists() else []
     for chip in arguments.chips:
-        found = measure(chip, arguments.anew, rows)
+        found = measure(chip, arguments.only, arguments.products, arguments.anew, rows)
         again = {(row["chip"], row["strategy"], row["product"]) for row in found}
         rows = [r for r in rows if (r["chip"], r["strategy"], r["product"]) not in again] + found
         kept.write_text(json.dumps(rows, indent=1) + "\n")

@@ -27,7 +27,7 @@ from voxax.algorithms.dynamic.blocks import SUBLANES, Blocks, Pass
 
 _ROWS_OF_A_PRODUCT = 256
 """About as many rows of a block are multiplied at a time: their sums stay in registers."""
-_LINES_AT_A_TIME = 4
+_AT_A_TIME = 4
 LEVELS = 8
 """Levels of a row's positions are as many numbers, or one for each position if those are more."""
 
@@ -294,14 +294,13 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
     """Fill ``weights``, pass after pass ``[P * C_in, P * C_out]``, from those of taps."""
     pack, channels = blocks.pack, w.shape[1]
 
-    def some(number: Any, carry: Any) -> Any:
+    def one(number: Any) -> None:
         # A pass and a source; the outputs stand side by side.
         found = [w[taps[number * pack + a]] for a in range(pack)]
         rows = pl.ds(pl.multiple_of(number * channels, SUBLANES), channels)
         weights[rows, :] = jnp.concatenate(found, axis=1)
-        return carry
 
-    jax.lax.fori_loop(0, len(blocks.passes) * pack, some, 0)
+    _several(len(blocks.passes) * pack, one)
 
 
 def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
@@ -358,16 +357,22 @@ def _shift_window(
                 if own == number:
                     columns[slot, at] = shifted.from_column(column).astype(columns.dtype)
 
+    _several(blocks.window[0], line)
+
+
+def _several(number: int, run: Callable[[Any], None]) -> None:
+    """``run`` of each number, several at a time: rotations take long, but do not wait for each
+    other."""
+
     def some(turn: Any, carry: Any) -> Any:
-        # Several lines at a time: rotations take long, but do not wait for each other.
-        for at in range(_LINES_AT_A_TIME):
-            line(turn * _LINES_AT_A_TIME + at)
+        for at in range(_AT_A_TIME):
+            run(turn * _AT_A_TIME + at)
         return carry
 
-    turns, left = divmod(blocks.window[0], _LINES_AT_A_TIME)
+    turns, left = divmod(number, _AT_A_TIME)
     jax.lax.fori_loop(0, turns, some, 0)
     for at in range(left):
-        line(turns * _LINES_AT_A_TIME + at)
+        run(turns * _AT_A_TIME + at)
 
 
 class _Shifted:
