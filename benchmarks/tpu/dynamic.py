@@ -25,9 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 from benchmarks.tpu.program import facts
 
 from voxax.algorithms import Layer, Problem, lookup
-from voxax.algorithms.dynamic import tpu
 from voxax.algorithms.dynamic.grid import box_conv
-from voxax.algorithms.kernel import Parameters
+from voxax.algorithms.kernel import Kernel, Parameters
 from voxax.errors import VoxaxError
 from voxax.predict import TOPOLOGIES, outcomes
 from voxax.products.convolve import sized_spec
@@ -37,6 +36,7 @@ EXTENT, CHANNELS, SIZES = 256, 64, (3, 4, 5, 6, 7)
 PRODUCTS = ("forward", "dgrad", "wgrad")
 STRATEGIES = {
     "tiled (blocks)": PRODUCTS,
+    "masked": ("forward",),
     "convolution of the largest size, not masked": PRODUCTS,
     "convolution of each size, then a choice": ("forward",),
     "selected, a scene of size 3": ("forward",),
@@ -88,7 +88,7 @@ def program(
             return y
 
         return run, a, b, sizes
-    if not strategy.startswith("tiled"):
+    if strategy.startswith(("convolution", "selected")):
         # With respect to either operand a convolution is linear.
         runs = {
             "forward": convolution,
@@ -98,13 +98,17 @@ def program(
         return runs[product], a, b
 
     problem = problem_of(product, dtype, size)
-    parameters = tpu.space(problem, facts(TOPOLOGIES[chip]))[form]
-    run, a, b = _applied(problem, parameters, a, b)
+    name, platform = ("masked", "any") if strategy == "masked" else ("tiled", "tpu")
+    kernel = next(k for k in lookup(name, "dynamic") if k.platform == platform)
+    parameters = kernel.space(problem, facts(TOPOLOGIES[chip]))[form]
+    run, a, b = _applied(kernel, problem, parameters, a, b)
     return run, a, b, sizes
 
 
-def _applied(problem: Problem, parameters: Parameters, a: Any, b: Any) -> tuple[Any, Any, Any]:
-    kernel = next(k for k in lookup("tiled", "dynamic") if k.platform == "tpu")
+def _applied(
+    kernel: Kernel, problem: Problem, parameters: Parameters, a: Any, b: Any
+) -> tuple[Any, Any, Any]:
+    """The product over arrays with all their axes, as a network has them."""
 
     def run(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
         operands = [v.reshape(s) for v, s in zip((a, b), problem.operand_shapes, strict=True)]

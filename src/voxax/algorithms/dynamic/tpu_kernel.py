@@ -25,8 +25,9 @@ from jax.experimental.pallas import tpu as pltpu
 from voxax import _compat
 from voxax.algorithms.dynamic.blocks import SUBLANES, Blocks, Pass
 
-_ROWS_OF_A_PRODUCT = 256
-"""About as many rows of a block are multiplied at a time: their sums stay in registers."""
+_ROWS_OF_A_PRODUCT = 512
+"""Rows of a block that are multiplied at a time: of more, sums would leave registers more often, of
+fewer, the matrix unit would wait more often."""
 _AT_A_TIME = 4
 LEVELS = 8
 """Levels of a row's positions are as many numbers, or one for each position if those are more."""
