@@ -50,6 +50,8 @@ from voxax.algorithms.rows import oriented
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.hardware import HardwareInfo
 
+# Bytes of vector memory: v4 has 16 MiB, all later generations 64 or more.
+_ROOMY = 2**25
 _DTYPES = ("float32", "bfloat16", "int8")
 
 
@@ -284,10 +286,11 @@ def steps_of(hardware: HardwareInfo, words: int) -> Iterator[tuple[int, int]]:
     """Whether all rows are in vector memory, and tiles of a step: the quickest that fit come first.
 
     Args:
-      hardware: two cores have a memory each.
+      hardware: two cores have a memory each, and XLA keeps no array in that of a v4.
       words: of 32 bits, of a row. With more of them one tile is enough work, and less code.
     """
-    places = (1, 0) if (hardware.cores or 1) == 1 else (0,)
+    can = (hardware.cores or 1) == 1 and (hardware.vmem_bytes or 0) >= _ROOMY
+    places = (1, 0) if can else (0,)
     tiles = 4 if words <= 32 else 2 if words <= 128 else 1
     return itertools.product(places, [n for n in (4, 2, 1) if n <= tiles])
 

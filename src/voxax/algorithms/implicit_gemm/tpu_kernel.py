@@ -562,11 +562,11 @@ def _with_copies(
 
 
 def _placed(array: jax.Array, spec: pl.BlockSpec) -> jax.Array:
-    """Keep an operand in HBM whose block is there.
+    """Keep an operand that is no pipeline's in the memory where its block is.
 
-    The block's memory alone does not: XLA may put an array that fits into vector memory, and a copy
-    from there is a loop of loads and stores.
+    The block's memory alone does not. XLA may put an array that fits into vector memory, and a copy
+    from there is a loop of loads and stores; or it may bring one there in the kernel's own part.
     """
-    if spec.memory_space is not pltpu.HBM:
+    if spec.memory_space is None:
         return array
-    return pltpu.with_memory_space_constraint(array, pltpu.HBM)
+    return pltpu.with_memory_space_constraint(array, spec.memory_space)
