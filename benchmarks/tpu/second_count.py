@@ -4,9 +4,9 @@
 
 voxax.predict reads loops off a listing. This script does not: it executes the bundles one after the
 other, with the registers and the scalar memory that the core has, follows each branch, and counts.
-The scalars that the kernel is given are those of a map with one visit of each tile. It shares no
-code with voxax.predict, whose count it prints beside its own. Cycles are those of the schedule,
-without waits for copies. Needs libtpu.
+The scalars that the kernel is given are those of a map with one visit of each group of tiles. It
+shares no code with voxax.predict, whose count it prints beside its own. Cycles are those of the
+schedule, without waits for copies. Needs libtpu.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
-ROWS, TILE, WINDOW = 100_352, 128, 256
+ROWS, VISITS = 100_352, 64
 LISTING = "packed-bundles-post-ra"
 SLOTS = {"v4": 1}
 """Bundles that are executed behind a branch before it is taken; 4 on the others."""
@@ -177,11 +177,13 @@ class Core:
         return None
 
 
-def scalars(visits: int, columns: int = 9) -> list[list[int]]:
-    """Those of a map whose tiles are visited once: tiles, first visits, starts, lengths, bounds."""
-    tiles = list(range(visits))
-    starts = [tile * TILE for tile in tiles for _ in range(columns)]
-    return [tiles, tiles, starts, [WINDOW // 2] * (columns * visits), [0, visits]]
+def scalars(visits: int, windows: int = 128) -> list[list[int]]:
+    """Those of a map whose groups of tiles are visited once: see ``Visits`` in tpu_kernel.py.
+
+    ``windows``: of a visit, at most; where they begin changes no cycle.
+    """
+    groups = list(range(visits))
+    return [groups, groups, [0] * (windows * visits), [1] * (windows * visits), [0, visits]]
 
 
 def compiled(chip: str, folder: str) -> None:
@@ -225,7 +227,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("chips", nargs="+")
-    parser.add_argument("--visits", type=int, default=ROWS // TILE)
+    parser.add_argument("--visits", type=int, default=VISITS)
     parser.add_argument("--compile", metavar="FOLDER", help="compile alone; for this script")
     arguments = parser.parse_args()
     if arguments.compile:

@@ -19,7 +19,7 @@ def program(*inner, copies=(), **more):
     return CompiledProgram(CHIP, (kernel,), copies, 0, 0, 0, 0.0, **{"values": 0, **more})
 
 
-def loop(cycles, copies=(), trips=10, waits=0):
+def loop(cycles: int, copies=(), trips: float | None = 10, waits: int = 0):
     return Loop(1, 0, trips, cycles, cycles, {}, tuple(copies), (), waits)
 
 
