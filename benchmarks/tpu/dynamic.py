@@ -39,6 +39,7 @@ STRATEGIES = {
     "masked": ("forward",),
     "convolution of the largest size, not masked": PRODUCTS,
     "convolution of each size, then a choice": ("forward",),
+    "convolutions of each shell, masked": ("forward",),
     "selected, a scene of size 3": ("forward",),
     "selected, a scene of size 5": ("forward",),
 }
@@ -88,6 +89,8 @@ def program(
             return y
 
         return run, a, b, sizes
+    if strategy.startswith("convolutions of each shell"):
+        return _by_shells, a, b, sizes
     if strategy.startswith(("convolution", "selected")):
         # With respect to either operand a convolution is linear.
         runs = {
@@ -103,6 +106,27 @@ def program(
     parameters = kernel.space(problem, facts(TOPOLOGIES[chip]))[form]
     run, a, b = _applied(kernel, problem, parameters, a, b)
     return run, a, b, sizes
+
+
+def _by_shells(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+    """The exact result with every tap once: a convolution for each side that a size adds."""
+    center, total = (w.shape[0] - 1) // 2, jnp.zeros(x.shape, jnp.float32)
+    before = None
+    for size in SIZES:
+        low, high = -((size - 1) // 2), size // 2
+        sides = [((low, high), (low, high))]
+        if before is not None:
+            new = low if low < before[0] else high
+            sides = [((new, new), (low, high)), (before, (new, new))]
+        for box in sides:
+            taken = tuple(slice(center + a, center + b + 1) for a, b in box)
+            padding = [(-a, b) for a, b in box]
+            part = box_conv(
+                x, w[taken], (1, 1), (1, 1), padding, preferred_element_type=jnp.float32
+            )
+            total = total + jnp.where((sizes >= size)[..., None], part, 0)
+        before = low, high
+    return total.astype(x.dtype)
 
 
 def _applied(
