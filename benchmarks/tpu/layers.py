@@ -1,14 +1,13 @@
-"""Predict one layer on TPUs: window kernel, XLA's gather, copies of rows.
+"""Predict 3x3x3 layers on TPUs: the window kernels, and XLA's gather with products.
 
     python benchmarks/tpu/layers.py --data FOLDER
 
-A 3x3x3 submanifold layer of 64 channels in bfloat16 on two real scans at 5 cm: forward, and
-training (forward, dgrad and wgrad). Times are predicted from the TPU compiler's schedules
-(voxax.predict): whole programs, what XLA does before and after a kernel included; the kernel map
-is not, nor are the lists that the copies of rows go by. Of a device with two cores each takes half
-of all work, as if XLA always divided it evenly, in its own kernels too. Nothing runs.
-The lower bound: operands and results once through HBM, or the products of neighbours at the peak
-rate.
+Submanifold layers of 16 to 256 channels in bfloat16 on three real scans at 5 cm: thin LiDAR, a
+dense scan and a room; forward and wgrad (dgrad of such a layer is forward over the reversed taps).
+Times are predicted from the TPU compiler's schedules (voxax.predict): whole programs, what XLA does
+before and after a kernel included; the kernel map is not. Of a device with two cores each takes
+half of the work. Nothing runs. The lower bound: features, weights and results once through HBM, or
+the products of neighbors at the peak rate.
 Needs libtpu. Results go to results/tpu_layers.md and .json after each generation and scan; a run
 goes on where another was stopped, and takes again what was made of other kernels.
 """
@@ -32,68 +31,47 @@ from voxax.errors import VoxaxError
 from voxax.predict import TOPOLOGIES, CompiledProgram, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
-SCANS, VOXEL, CHANNELS, TILE = ("semantickitti", "lone_star"), 0.05, 64, 128
+SCANS, VOXEL = ("semantickitti", "lone_star", "office1"), 0.05
+CHANNELS, PRODUCTS = (16, 64, 128, 256), ("forward", "wgrad")
+# XLA's gather is slow to compile where there is much: one width.
 METHODS = {
-    "windows": "benchmarks.tpu.program:product",
-    "XLA gather": "benchmarks.tpu.baselines:xla",
-    "row copies": "benchmarks.tpu.baselines:row_copies",
+    "windows": ("benchmarks.tpu.program:product", CHANNELS),
+    "gather": ("benchmarks.tpu.baselines:xla", (64,)),
 }
-# dgrad of a submanifold layer is forward over the reversed taps.
-TRAINING = {"forward": 2, "wgrad": 1}
 
 
-def predicted(program: CompiledProgram, method: str, table: np.ndarray) -> dict[str, Any]:
-    """Seconds, those of them in Pallas' kernels, and what bounds the dearest kernel."""
-    number = 1.0
-    if method == "windows":
-        number = float(visits(program.chip.name, table))
-    elif method == "row copies":
-        number = float((table >= 0).sum() / -(-len(table) // TILE))
-    passes = {kernel.name: number for kernel in program.kernels if kernel.is_pallas}
-    costs = program.costs(passes)
+def predicted(program: CompiledProgram, steps: float, table: np.ndarray, channels: int) -> Any:
+    """The program's seconds and lower bound, and the window kernel's cycles and limit."""
+    chip, rows = program.chip, len(table)
+    passes = {kernel.name: steps for kernel in program.kernels if kernel.is_pallas}
+    kernels = [cost for cost in program.costs(passes) if cost.kernel.is_pallas]
+    operations = 2 * int((table >= 0).sum()) * channels**2 / (chip.peak * chip.cores)
+    moved = 2 * (2 * rows * channels + 27 * channels**2) / (chip.bandwidth * chip.cores)
     return {
-        "seconds": program.seconds(passes),
-        "kernels": sum(cost.seconds for cost in costs if cost.kernel.is_pallas),
-        "bound": max(costs, key=lambda cost: cost.seconds).bound,
+        "seconds": program.seconds(passes, at_least=not kernels),
+        "lower_bound": max(operations, moved),
+        "cycles": sum(cost.cycles for cost in kernels) / rows,
+        "kernel": sum(cost.seconds for cost in kernels),
+        "bound": max(kernels, key=lambda cost: cost.seconds).bound if kernels else "",
     }
 
 
-def lower_bounds(program: CompiledProgram, table: np.ndarray) -> tuple[float, float]:
-    """Return the lower bounds of forward and of training."""
-    chip, rows = program.chip, len(table)
-    operations = 2 * int((table >= 0).sum()) * CHANNELS**2 / (chip.peak * chip.cores)
-    moved = 2 * (2 * rows * CHANNELS + 27 * CHANNELS**2) / (chip.bandwidth * chip.cores)
-    return max(operations, moved), 3 * max(operations, moved)
-
-
-def measure(name: str, table: np.ndarray, chip: str, methods: list[str]) -> list[dict[str, Any]]:
+def measure(scan: str, table: np.ndarray, chip: str, method: str) -> list[dict[str, Any]]:
+    target, widths = METHODS[method]
+    cases = [(product, channels) for channels in widths for product in PRODUCTS]
     asked = [
-        (chip, METHODS[method], {"product": product, "rows": len(table)})
-        for method in methods
-        for product in TRAINING
+        (chip, target, {"product": product, "rows": len(table), "channels": channels})
+        for product, channels in cases
     ]
-    outcome = iter(outcomes(asked))
     found = []
-    for method in methods:
-        programs = {product: next(outcome) for product in TRAINING}
-        row: dict[str, Any] = {"scan": name, "voxels": len(table), "chip": chip}
-        row |= {"method": method, "code": _digest(method)}
-        errors = [str(p) for p in programs.values() if isinstance(p, VoxaxError)]
-        if errors:
-            found.append(row | {"error": errors[0][:600]})
+    for (product, channels), outcome in zip(cases, outcomes(asked), strict=True):
+        row: dict[str, Any] = {"scan": scan, "voxels": len(table), "chip": chip, "method": method}
+        row |= {"product": product, "channels": channels, "code": _digest(method)}
+        if isinstance(outcome, VoxaxError):
+            found.append(row | {"error": str(outcome)[:600]})
             continue
-        each = {p: predicted(program, method, table) for p, program in programs.items()}
-        forward, training = lower_bounds(programs["forward"], table)
-        row |= {
-            "forward": each["forward"]["seconds"],
-            "training": sum(times * each[p]["seconds"] for p, times in TRAINING.items()),
-            "forward_kernels": each["forward"]["kernels"],
-            "training_kernels": sum(times * each[p]["kernels"] for p, times in TRAINING.items()),
-            "forward_lower_bound": forward,
-            "training_lower_bound": training,
-            "bound": each["forward"]["bound"],
-        }
-        found.append(row)
+        steps = float(visits(chip, table, channels=channels)) if method == "windows" else 1.0
+        found.append(row | predicted(outcome, steps, table, channels))
     return found
 
 
@@ -101,49 +79,52 @@ def _digest(method: str) -> str:
     return digest("windows" if method == "windows" else "baselines")
 
 
-def _case(row: dict[str, Any]) -> tuple[str, ...]:
-    return row["scan"], row["chip"], row["method"]
+def _case(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["scan"], row["method"], row["channels"], row["product"], row["chip"]
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
+    """A line for each scan, width and product: by chip cycles a row, and of the lower bound."""
+    known = {_case(row): row for row in rows}
     lines = [
-        "| scan, voxels | chip | method | forward, ms | of the lower bound | training, ms "
-        "| of the lower bound | bound |",
-        "|---|---|---|---:|---:|---:|---:|---|",
+        "| scan, voxels | channels | product | " + " | ".join(TOPOLOGIES) + " |",
+        "|---|---:|---|" + "---:|" * len(TOPOLOGIES),
     ]
-    for r in rows:
-        head = f"| {r['scan']}, {r['voxels']:,} | {r['chip']} | {r['method']} "
-        if "error" in r:
-            lines.append(f"{head}| does not compile | | | | |")
-            continue
-        lines.append(
-            f"{head}| {1e3 * r['forward']:.2f} | {r['forward'] / r['forward_lower_bound']:.1f} x "
-            f"| {1e3 * r['training']:.2f} | {r['training'] / r['training_lower_bound']:.1f} x "
-            f"| {r['bound']} |"
-        )
+    voxels = {row["scan"]: row["voxels"] for row in rows}
+    for scan in voxels:
+        for channels in CHANNELS:
+            for product in PRODUCTS:
+                case = scan, "windows", channels, product
+                cells = [_cell(known.get((*case, chip))) for chip in TOPOLOGIES]
+                head = f"| {scan}, {voxels[scan]:,} | {channels} | {product} | "
+                lines.append(head + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def summary_of(rows: list[dict[str, Any]]) -> str:
-    """A line for each scan, generation and product that all methods are known of."""
-    known = {_case(row): row for row in rows if "error" not in row}
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if "error" in row:
+        return "does not compile"
+    return f"{row['cycles']:.1f}, {row['seconds'] / row['lower_bound']:.0f}x ({row['bound']})"
+
+
+def against_gather(rows: list[dict[str, Any]]) -> str:
+    """A line for each scan and product at 64 channels: XLA's gather over the window kernels."""
+    known = {_case(row): row for row in rows}
     lines = [
-        "| scan | chip | product | window kernels | of it the kernels | copies of rows "
-        "| XLA's gather | lower bound | the better of both, of window kernels |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+        "| scan, 64 channels | product | " + " | ".join(TOPOLOGIES) + " |",
+        "|---|---|" + "---:|" * len(TOPOLOGIES),
     ]
-    for scan, chip in dict.fromkeys((row["scan"], row["chip"]) for row in rows):
-        found = [known.get((scan, chip, m)) for m in ("windows", "row copies", "XLA gather")]
-        if None in found:
-            continue
-        for product in ("forward", "training"):
-            ours, *others = (1e3 * row[product] for row in found if row)
-            part = found[0][f"{product}_kernels"] / found[0][product]
-            lines.append(
-                f"| {scan} | {chip} | {product} | {ours:.2f} | {part:.0%} | {others[0]:.2f} "
-                f"| {others[1]:.2f} | {1e3 * found[0][f'{product}_lower_bound']:.3f} "
-                f"| {min(others) / ours:.1f} x |"
-            )
+    for scan in dict.fromkeys(row["scan"] for row in rows):
+        for product in PRODUCTS:
+            cells = []
+            for chip in TOPOLOGIES:
+                ours = known.get((scan, "windows", 64, product, chip), {}).get("seconds")
+                other = known.get((scan, "gather", 64, product, chip), {}).get("seconds")
+                both = ours and other
+                cells.append(f"{1e3 * ours:.2f}, {other / ours:.1f}x" if both else "")
+            lines.append(f"| {scan} | {product} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -159,27 +140,22 @@ def main() -> None:
     arguments = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / "tpu_layers.json"
-    for scan in arguments.scans:
-        table = neighbors(cells(points(arguments.data, scan), VOXEL))
-        for chip in arguments.chips:
-            valid = {_case(row) for row in _known(kept)}
-            asked = [
-                method
-                for method in arguments.methods
-                if arguments.anew or (scan, chip, method) not in valid
-            ]
-            if not asked:
-                continue
-            new = measure(scan, table, chip, asked)
-            _write(kept, new)
-            print(table_of(new), flush=True)
-    print(summary_of(_known(kept)))
+    for method in arguments.methods:
+        for scan in arguments.scans:
+            table = neighbors(cells(points(arguments.data, scan), VOXEL))
+            for chip in arguments.chips:
+                valid = {(row["scan"], row["method"], row["chip"]) for row in _known(kept)}
+                if arguments.anew or (scan, method, chip) not in valid:
+                    _write(kept, measure(scan, table, chip, method))
+                    print(scan, method, chip, flush=True)
+    print(table_of(_known(kept)))
+    print(against_gather(_known(kept)))
 
 
 def _known(kept: Path) -> list[dict[str, Any]]:
     """Rows of earlier runs, and of others that run now, but for those of other kernels."""
     rows = json.loads(kept.read_text()) if kept.exists() else []
-    return [row for row in rows if row.get("code") == _digest(row["method"])]
+    return [r for r in rows if r["method"] in METHODS and r.get("code") == _digest(r["method"])]
 
 
 def _write(kept: Path, new: list[dict[str, Any]]) -> None:
@@ -189,8 +165,10 @@ def _write(kept: Path, new: list[dict[str, Any]]) -> None:
     rows.sort(key=lambda row: (SCANS.index(row["scan"]), list(TOPOLOGIES).index(row["chip"])))
     kept.write_text(json.dumps(rows, indent=1) + "\n")
     kept.with_suffix(".md").write_text(
-        "# One layer on TPUs, predicted\n\nSee benchmarks/tpu/layers.py. Milliseconds.\n\n"
-        f"{summary_of(rows)}\n\n{table_of(rows)}\n"
+        "# 3x3x3 layers on TPUs, predicted\n\nSee benchmarks/tpu/layers.py. Cycles of the window "
+        "kernel for a row; the whole layer over its lower bound; and what limits the kernel.\n\n"
+        f"{table_of(rows)}\n\nMilliseconds of the layer, and XLA's gather over it.\n\n"
+        f"{against_gather(rows)}\n"
     )
 
 
