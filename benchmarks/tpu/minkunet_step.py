@@ -134,6 +134,10 @@ def compiled(chip: str, target: str, **arguments: Any) -> dict[str, Any]:
     passes = {kernel.name: passes_of(kernel) for kernel in found.kernels}
     pallas = [c for c in found.costs(passes) if c.kernel.is_pallas]
     windows = [c for c in pallas if tile_sort.NAME not in c.kernel.name]
+    kinds: dict[str, float] = {}
+    for cost in found.costs(passes):
+        kind = _kind(cost.kernel.name)
+        kinds[kind] = kinds.get(kind, 0.0) + cost.seconds
     return {
         "memory": found.chip.hbm * found.chip.cores,
         "temporary": found.temporary,
@@ -143,7 +147,25 @@ def compiled(chip: str, target: str, **arguments: Any) -> dict[str, Any]:
         "seconds": found.seconds(passes, at_least=True),
         "open": len(found.open(passes)),
         "kernel_seconds": sum(cost.seconds for cost in windows),
+        "kinds": dict(sorted(kinds.items(), key=lambda item: -item[1])),
     }
+
+
+def _kind(name: str) -> str:
+    """The name of a kernel without its number."""
+    return name.rstrip(".0123456789")
+
+
+def kinds_of(rows: list[dict[str, Any]], most: int = 6) -> str:
+    """A line for each program: the kinds of kernels that take most of its time."""
+    lines = ["| capacity | chip | ms by kind of kernel |", "|---:|---|---|"]
+    for r in rows:
+        if kinds := r.get("kinds"):
+            parts = [f"{kind} {1e3 * seconds:.1f}" for kind, seconds in list(kinds.items())[:most]]
+            rest = sum(list(kinds.values())[most:])
+            parts.append(f"others {1e3 * rest:.1f}")
+            lines.append(f"| {r['capacity']:,} | {r['chip']} | {', '.join(parts)} |")
+    return "\n".join(lines)
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
@@ -168,6 +190,11 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def whole(rows: list[dict[str, Any]]) -> str:
+    """Both tables."""
+    return f"{table_of(rows)}\n\n{kinds_of(rows)}"
+
+
 def known(kept: Path) -> list[dict[str, Any]]:
     """Return the rows of a file of results."""
     return json.loads(kept.read_text()) if kept.exists() else []
@@ -186,7 +213,7 @@ def keep(kept: Path, new: dict[str, Any], by: tuple[str, ...], title: str, table
     rows.sort(key=lambda r: (key(r), list(TOPOLOGIES).index(r["chip"])))
     kept.write_text(json.dumps(rows, indent=1) + "\n")
     kept.with_suffix(".md").write_text(f"# {title}, predicted\n\n{table(rows)}\n")
-    print(new.get("error", table([new]).splitlines()[-1]), flush=True)
+    print(new.get("error", table([new]).splitlines()[2]), flush=True)
 
 
 def main() -> None:
@@ -208,8 +235,8 @@ def main() -> None:
         for chip in arguments.chips:
             if (chip, capacity) not in done:
                 new = measure(chip, capacity)
-                keep(kept, new, ("capacity",), "A training step of MinkUNet18 on TPUs", table_of)
-    print(table_of(known(kept)))
+                keep(kept, new, ("capacity",), "A training step of MinkUNet18 on TPUs", whole)
+    print(whole(known(kept)))
 
 
 if __name__ == "__main__":
