@@ -30,7 +30,7 @@ SECTIONS = {
     "On GPUs": ("gpu",),
     "Predicted for TPUs": (
         *("tpu_layers", "tpu_maps", "tpu_sort", "tpu_minkunet_step", "tpu_ptv3_step"),
-        *("tpu_cycles", "tpu_windows", "tpu_ideas", "tpu_published"),
+        *("tpu_cycles", "tpu_windows", "tpu_published"),
     ),
     "The checker of static programs": ("check_public_models",),
 }

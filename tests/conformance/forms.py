@@ -12,7 +12,6 @@ from voxax.algorithms import Kernel, registry
 from voxax.algorithms.depthwise import cpu as depthwise_cpu
 from voxax.algorithms.depthwise import gpu as depthwise_gpu
 from voxax.algorithms.depthwise import tpu as depthwise_tpu
-from voxax.algorithms.explicit_gemm import sparse_core
 from voxax.algorithms.explicit_gemm import xla as explicit_xla
 from voxax.algorithms.implicit_gemm import cpu, gpu, tpu, xla
 from voxax.algorithms.kernel import EVERY_PRODUCT
@@ -140,36 +139,9 @@ FORMS = {
 }
 
 
-def by_sparse_cores(name, block):
-    """Rows gathered as SparseCores do, but in plain JAX, in blocks of so many; else im2col."""
-    chip = HardwareInfo(
-        platform="tpu",
-        device_kind="roomy",
-        sparse_cores=2,
-        sparse_subcores=16,
-        sparse_lanes=16,
-        sparse_memory_bytes=2**40,
-    )
-    chosen = tuple(sorted((*sparse_core.parameters(block, chip), ("interpret", 1))))
-
-    def parameters(problem):
-        there = dataclasses.replace(problem, platform="tpu")
-        runs = sparse_core.supports(there, chip) is None
-        return chosen if runs else explicit_xla.IM2COL
-
-    def apply(problem, parameters, a, b, views):
-        module = sparse_core if parameters == chosen else explicit_xla
-        return module.apply(problem, parameters, a, b, views)
-
-    return make_form(name, parameters, table_read, apply)
-
-
 # Interpreted too, and run by a sample of their own alone: in the smallest tiles and blocks, so that
 # most problems have several.
-SAMPLED = {
-    "triton_16": by_triton("triton_16", 16, 16),
-    "sparse_core_128": by_sparse_cores("sparse_core_128", 128),
-}
+SAMPLED = {"triton_16": by_triton("triton_16", 16, 16)}
 
 
 @contextlib.contextmanager

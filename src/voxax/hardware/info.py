@@ -77,9 +77,6 @@ class HardwareInfo:
       cores: cores of this device: TensorCores, streaming multiprocessors, CPU cores.
       cores_per_chip: cores of the chip that the device is (a part of).
       sparse_cores: SparseCores, as the compiler's table counts them.
-      sparse_subcores: vector subcores of one SparseCore.
-      sparse_lanes: 32-bit values of a vector subcore's registers.
-      sparse_memory_bytes: memory of one vector subcore.
       memory_in_use: bytes in use on this device (on a CPU: by all processes).
       memory_peak: largest number of bytes in use so far, by this process.
       physical_memory_bytes: memory of the device itself, before JAX's limit.
@@ -122,9 +119,6 @@ class HardwareInfo:
     cores: int | None = None
     cores_per_chip: int | None = None
     sparse_cores: int | None = None
-    sparse_subcores: int | None = None
-    sparse_lanes: int | None = None
-    sparse_memory_bytes: int | None = None
     memory_in_use: int | None = None
     memory_peak: int | None = None
     physical_memory_bytes: int | None = None

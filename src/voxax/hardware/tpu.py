@@ -29,6 +29,13 @@ TOPOLOGIES = {
     "7x": "tpu7x:2x2x1",
 }
 """The smallest slice of each generation that libtpu describes."""
+# v4: 483.6 cycles, by the chip's own counter (github.com/ayaka14732/tpu-v4-latency-numbers,
+# results/02_local.md). v5e: what is left of 350 ns, the time of a step of JAX's product in blocks
+# of 128 x 128 x 128 (docs.jax.dev/en/latest/pallas/tpu/matmul.html: 91.8 ms for 8192 x 8192
+# matrices), after 64 KiB at the bandwidth.
+COPY_LATENCY = {"v4": 461e-9, "v5e": 270e-9}
+"""Seconds from the start of a copy from HBM until its first bytes are there; published for these
+generations alone."""
 
 SOURCE = "pltpu.get_tpu_info"
 # Dtypes that a matrix unit may take.
@@ -69,9 +76,6 @@ def table_facts(table: Any, source: str = SOURCE) -> Facts:
         cores=cores,
         cores_per_chip=getattr(table.chip_version, "num_physical_tensor_cores_per_chip", None),
         sparse_cores=0 if sparse is None else sparse.num_cores,
-        sparse_subcores=None if sparse is None else sparse.num_subcores,
-        sparse_lanes=None if sparse is None else sparse.num_lanes,
-        sparse_memory_bytes=None if sparse is None else sparse.vmem_capacity_bytes,
         memory_bytes=memory,
         physical_memory_bytes=memory,
         vmem_bytes=table.vmem_capacity_bytes,

@@ -13,19 +13,12 @@ from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use
 from voxax import _compat
 from voxax.errors import InputError
 from voxax.hardware import describe
-from voxax.hardware.tpu import TOPOLOGIES
+from voxax.hardware.tpu import COPY_LATENCY, TOPOLOGIES
 from voxax.tuning import targeting
 
 # Rows that a matrix unit of so many columns takes in a cycle. In the listing of a plain product of
 # large matrices each unit is busy for rows * columns / columns^2 / this number of cycles.
 _ROWS_PER_CYCLE = {128: 1, 256: 2}
-# Seconds from the start of a copy from HBM until its first bytes are there. v4: 483.6 cycles, by
-# the chip's own counter (github.com/ayaka14732/tpu-v4-latency-numbers, results/02_local.md). v5e:
-# what is left of 350 ns, the time of a step of JAX's product in blocks of 128 x 128 x 128
-# (docs.jax.dev/en/latest/pallas/tpu/matmul.html: 91.8 ms for 8192 x 8192 matrices), after 64 KiB
-# at the bandwidth. No figure is published for the others: they get the longer one.
-_LATENCY = {"v4": 461e-9, "v5e": 270e-9}
-_LATENCY_UNPUBLISHED = 461e-9
 # Seconds from the end of a kernel to the start of the next: what a program on v4 takes more than
 # its kernels, by XProf (github.com/ayaka14732/pallas-tpu-tutorial, chapter03/02_fair_timing and
 # chapter02/09_large_matmul, TPU:1: 76.4 us for two kernels of 76.3 us, 80.15 us for 80.04).
@@ -95,7 +88,7 @@ def chip_named(name: str) -> Chip:
         float(table.bf16_ops_per_second),
         float(table.mem_bw_bytes_per_second),
         _GRANULE.get(table.generation, _LATER_GRANULE),
-        _LATENCY.get(name, _LATENCY_UNPUBLISHED),
+        COPY_LATENCY.get(name, max(COPY_LATENCY.values())),
         _LAUNCH,
         table.vmem_capacity_bytes,
         table.hbm_capacity_bytes,

@@ -18,6 +18,7 @@ from voxax.algorithms.implicit_gemm.windows import (
     SPILLED,
     WINDOW_TILE,
     MapArrays,
+    allowed,
     block_sizes,
     by_channels,
     columns_of,
@@ -115,7 +116,7 @@ def apply(
         parts=1,
         resident=bool(blocks.resident),
         tiles=blocks.tiles,
-        vmem_bytes=_vmem_bytes(problem, blocks) * 17 // 16,
+        vmem_bytes=allowed(_vmem_bytes(problem, blocks)),
         interpret=bool(values.get("interpret", 0)),
     )
     packed = a.dtype == jnp.bfloat16

@@ -21,6 +21,7 @@ from voxax.algorithms.implicit_gemm.windows import (
     WINDOW_TILE,
     Columns,
     MapArrays,
+    allowed,
     block_sizes,
     by_channels,
     columns_of,
@@ -124,7 +125,7 @@ def apply(
         parts=parts,
         resident=bool(blocks.resident),
         tiles=blocks.tiles,
-        vmem_bytes=_vmem_bytes(problem, blocks) * 17 // 16,
+        vmem_bytes=allowed(_vmem_bytes(problem, blocks)),
         interpret=bool(values.get("interpret", 0)),
         total=total,
     )
