@@ -24,7 +24,7 @@ import numpy as np
 from voxax.algorithms.dynamic.grid import Grid, grid_of
 from voxax.algorithms.kernel import Problem
 
-SUBLANES = 16
+TILE_ROWS = 16
 """Rows of a register tile of 16-bit values; blocks are as many rows long, or a multiple."""
 
 Triple = tuple[int, int, int]
@@ -133,7 +133,7 @@ def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
     Args:
       problem: a dynamic product.
       pack: P, see the module.
-      rows: of a block, at least :data:`SUBLANES` and about so many.
+      rows: of a block, at least :data:`TILE_ROWS` and about so many.
     """
     grid = grid_of(problem)
     return _calls(problem.product == "dgrad", _Extents.of(grid), pack, rows)
@@ -211,16 +211,16 @@ def _call(
     own = np.arange(len(shifts)) if own is None else own
     depth, high, wide = (int(n) for n in outputs)
     low = np.maximum(0, -shifts.min(0))
-    low[2] = -(-low[2] // (SUBLANES * pack)) * SUBLANES * pack
+    low[2] = -(-low[2] // (TILE_ROWS * pack)) * TILE_ROWS * pack
     shifts = shifts + low
     least, most = shifts.min(0), shifts.max(0)
 
     length = min(rows, -(-wide // pack))
-    length = -(-length // SUBLANES) * SUBLANES
+    length = -(-length // TILE_ROWS) * TILE_ROWS
     lines = max(1, min(high, rows // length))
     blocks_high, blocks_wide = -(-high // lines), -(-wide // (length * pack))
     window = lines + int(most[1] - least[1]), length + int(most[2] + pack - 1) // pack + 1
-    window = window[0], -(-window[1] // SUBLANES) * SUBLANES
+    window = window[0], -(-window[1] // TILE_ROWS) * TILE_ROWS
     padded = np.maximum(low + source, (depth + most[0], 0, 0))
     padded[1] = max(padded[1], blocks_high * lines + most[1])
     padded[2] = max(padded[2], ((blocks_wide - 1) * length + window[1]) * pack)

@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from voxax import _compat
-from voxax.algorithms.dynamic.blocks import SUBLANES, Blocks, Pass
+from voxax.algorithms.dynamic.blocks import TILE_ROWS, Blocks, Pass
 
 _ROWS_OF_A_PRODUCT = 512
 """Rows of a block that are multiplied at a time: of more, sums would leave registers more often, of
@@ -237,7 +237,7 @@ class _Part:
     @property
     def rows(self) -> Any:
         """Where they are among the block's."""
-        return pl.ds(pl.multiple_of(self.first * self.blocks.length, SUBLANES), self.size)
+        return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
         """The source's rows of a pass of a shell, ``[size, P * C]``."""
@@ -298,7 +298,7 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
     def one(number: Any) -> None:
         # A pass and a source; the outputs stand side by side.
         found = [w[taps[number * pack + a]] for a in range(pack)]
-        rows = pl.ds(pl.multiple_of(number * channels, SUBLANES), channels)
+        rows = pl.ds(pl.multiple_of(number * channels, TILE_ROWS), channels)
         weights[rows, :] = jnp.concatenate(found, axis=1)
 
     _several(len(blocks.passes) * pack, one)
@@ -473,7 +473,7 @@ def _call(
             scene = jax.lax.div(along, jnp.int32(blocks.outputs[0]))
             inner = jax.lax.rem(along, jnp.int32(blocks.outputs[0])) + shift
             first = (phase * blocks.scenes + scene) * depth + inner
-            rows = pl.multiple_of(wide * blocks.length, SUBLANES)
+            rows = pl.multiple_of(wide * blocks.length, TILE_ROWS)
             return first, high * blocks.lines + blocks.begin, rows, 0
 
         shape = (1, *blocks.window, x.shape[3])
