@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 
 from benchmarks.tpu.program import digest
 
-from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
+from voxax.cli.bench import passes_of
 from voxax.errors import VoxaxError
 from voxax.predict import TOPOLOGIES, outcomes
 
@@ -40,8 +40,9 @@ def measure(chip: str, cases: list[tuple[str, str]]) -> list[dict[str, Any]]:
         if isinstance(outcome, VoxaxError):
             found.append(row | {"error": str(outcome)[:600]})
             continue
-        passes = ROWS / WINDOW_TILE
-        costs = [k.cost(outcome.chip, passes) for k in outcome.kernels if k.is_pallas]
+        kernels = [kernel for kernel in outcome.kernels if kernel.is_pallas]
+        # All work of a core, as if it were the only one.
+        costs = [k.cost(outcome.chip, outcome.chip.cores * (passes_of(k) or 1)) for k in kernels]
         cycles = sum(cost.cycles for cost in costs)
         busy = {unit: sum(c.busy.get(unit, 0) for c in costs) / cycles for unit in costs[0].busy}
         row |= {"cycles": cycles / ROWS, "issued": sum(c.bundles for c in costs) / ROWS}

@@ -2,12 +2,20 @@
 
 import json
 
+import numpy as np
 import pytest
+from benchmarks.tpu.program import BY_CHIP, compile_product, facts, make_problem
 
+import problems
 from voxax import _compat
+from voxax.algorithms.depthwise import tpu as depthwise_tpu
+from voxax.algorithms.implicit_gemm import tpu
+from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of
 from voxax.cli import main
 from voxax.cli.bench import passes_of
 from voxax.predict import CompiledKernel
+from voxax.predict.candidates import steps
+from voxax.predict.hlo import operations
 
 MODEL = """\
 import jax.numpy as jnp
@@ -38,14 +46,34 @@ def test_unknown_generations_and_files(monkeypatch, capsys):
     assert "there is no file none.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("scalars", "steps"), [((3,), 10), ((2,), 20), ((1,), 20)])
-def test_a_window_kernel_visits_each_tile_once_in_one_of_its_stripes(scalars, steps):
-    visits = [(), (40,), (20,), (180,), (180,), scalars]
-    operands = [("s32", shape) for shape in [*visits, (32, 20 * 128)]]
-    kernel = CompiledKernel(
-        "run", "tpu_custom_call", "", 1, False, 0, (*operands, ("bf16", (2688, 64))), None
-    )
-    assert passes_of(kernel) == steps
+@pytest.mark.parametrize(("stripes", "steps"), [(2, 10), (1, 20)])
+def test_a_window_kernel_visits_each_group_of_tiles_once_in_one_of_its_stripes(stripes, steps):
+    """Of four tiles; features are words, which are integers as the table is."""
+    visits = [(), (40,), (20,), (720,), (720,), (stripes + 1,)]
+    operands = [("s32", shape) for shape in [*visits, (27, 80 * 128), (32, 160 * 128 + 128)]]
+
+    def kernel(operands):
+        return CompiledKernel("run", "tpu_custom_call", "", 1, False, 0, tuple(operands), None)
+
+    assert passes_of(kernel([*operands, ("bf16", (64, 1728))])) == steps
+    assert passes_of(kernel(operands[2:])) is None
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+@pytest.mark.parametrize("chip", ["v5e", "v5p"])
+def test_the_steps_of_compiled_kernels_are_found(kind, chip):
+    rows = 2_000
+    problem = problems.changed(make_problem("forward", "bfloat16", rows=rows), kind=kind)
+    module = {"dense": tpu, "depthwise": depthwise_tpu}[kind]
+    parameters = module.space(problem, facts(BY_CHIP[chip]))[0]
+    columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
+    once = np.ones((2, -(-rows // WINDOW_TILE), len(columns)), np.int32)
+    text = compile_product(BY_CHIP[chip], problem, parameters).as_text()
+    kernels = [CompiledKernel(**vars(item), listing=None) for item in operations(text)]
+    (found,) = [kernel for kernel in kernels if kernel.is_pallas]
+    assert passes_of(found) == pytest.approx(steps(problem, parameters, once), abs=0.5)
 
 
 @pytest.mark.tpu_compile

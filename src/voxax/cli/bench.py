@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 DEFAULT = Workload()
 _SHOWN = 12
-# Place of ``Visits.bounds`` among the lists of scalars of a window kernel.
-_BOUNDS = 4
+# Lists of scalars of a window kernel: ``Visits``.
+_LISTS = 5
 
 
 def bench(
@@ -95,20 +95,16 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
 
 
 def passes_of(kernel: CompiledKernel) -> float | None:
-    """Steps of a window kernel that visits each tile once; None for other kernels.
+    """Steps of a window kernel that visits each group of tiles once; None for other kernels.
 
-    The table of neighbors, ``int32[K', rows]``, is its largest operand of integers. The fifth list
-    of scalars holds where each stripe begins, and the end; of depthwise kernels it is one number.
+    Its scalars are the lists of ``Visits``, in their order: the second has a number for each group,
+    the third and fourth are as long as each other, the fifth holds where each stripe begins, and
+    the end.
     """
-    from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
-
-    integers = [shape for dtype, shape in kernel.operands if dtype == "s32"]
-    tables = [shape for shape in integers if len(shape) == 2]
-    if not kernel.is_pallas or not tables:
+    lists = [shape for dtype, shape in kernel.operands if dtype == "s32" and len(shape) == 1]
+    if not kernel.is_pallas or len(lists) != _LISTS or lists[2] != lists[3]:
         return None
-    scalars = [shape for shape in integers if len(shape) == 1]
-    stripes = max(scalars[_BOUNDS][0] - 1, 1) if len(scalars) > _BOUNDS else 1
-    return max(tables, key=lambda shape: shape[0] * shape[1])[1] / WINDOW_TILE / stripes
+    return lists[1][0] / max(lists[4][0] - 1, 1)
 
 
 def _to_json(program: CompiledProgram) -> dict[str, Any]:

@@ -155,10 +155,13 @@ def apply(
     starts = [start] + [jnp.zeros_like(start)] * (len(x) - 1)
     outs = []
     for ws in _split(_padded_weight(w, blocks), blocks.out_block, 2):
-        terms = [
-            tpu_kernel.product(*arguments, xs, _weight_of(problem, part), start)
-            for xs, part, start in zip(x, _split(ws, blocks.in_block, 1), starts, strict=True)
-        ]
+        terms: list[jax.Array] = []
+        for xs, part, begin in zip(x, _split(ws, blocks.in_block, 1), starts, strict=True):
+            if len(terms) > 1:
+                # Else XLA may hold all terms, each as large as the result, before it adds them.
+                added = sum(terms[1:], terms[0])
+                xs, begin, *terms = jax.lax.optimization_barrier((xs, begin, added))
+            terms.append(tpu_kernel.product(*arguments, xs, _weight_of(problem, part), begin))
         outs.append(sum(terms[1:], terms[0]))
     y = jnp.concatenate(outs, axis=0)
     return y[: shape[1], : shape[0]].T.astype(result)
