@@ -1,12 +1,12 @@
-"""Measure the windows of real scans, and the cost of selecting rows from them.
+"""Measure the windows of real scans, and how much of the products with weights is useful.
 
     python benchmarks/tpu/windows.py --data FOLDER
 
 For each scan at two voxel sizes: the 3x3x3 submanifold map, its tiles of 128 rows and nine columns.
-A window is what `implicit_gemm/windows.py` finds, its start rounded down to 16 rows. Operations of
-the matrix units are those of the kernel's design, at 64 channels: every visit selects 128 rows from
-256 for each of 27 taps and multiplies them with the taps' weights; useful are the products of
-voxels that are neighbours. Results go to results/tpu_windows.md and .json.
+A window is what `implicit_gemm/windows.py` finds, its start rounded down to a multiple of 64 rows.
+Operations of the matrix units are those of the kernel's design, at 64 channels: every visit
+multiplies 128 rows under each of 27 taps with the taps' weights; useful are the products of voxels
+that are neighbours. Results go to results/tpu_windows.md and .json.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
     reached = (padded.reshape(tiles, WINDOW_TILE, TAPS) >= 0).any(1)
     held = lengths[lengths > 0]
     useful = 2 * int((table >= 0).sum()) * CHANNELS**2
-    selection = 2 * visits * TAPS * WINDOW_TILE * WINDOW * CHANNELS
     product = 2 * visits * TAPS * WINDOW_TILE * CHANNELS**2
     return {
         "scan": name,
@@ -54,7 +53,6 @@ def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
         "visits": visits / tiles,
         "pairs": float(reached.mean()),
         "useful": useful,
-        "selection": selection,
         "product": product,
     }
 
@@ -62,15 +60,14 @@ def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
 def table_of(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| scan, voxel | voxels | neighbours | mean window | p99 | max | tiles within 256 "
-        "| visits a tile | (tile, tap) not empty | useful GFLOP | selection, of useful "
-        "| weights, of useful |",
-        "|---|" + "---:|" * 11,
+        "| visits a tile | (tile, tap) not empty | useful GFLOP | weights, of useful |",
+        "|---|" + "---:|" * 10,
     ]
     lines += [
         f"| {r['scan']} {r['voxel']:.3g} | {r['voxels']:,} | {r['neighbours']:.1f} "
         f"| {r['mean']:.0f} | {r['p99']:.0f} | {r['max']} | {100 * r['within']:.1f} % "
         f"| {r['visits']:.3f} | {r['pairs']:.2f} | {r['useful'] / 1e9:.2f} "
-        f"| {r['selection'] / r['useful']:.1f} x | {r['product'] / r['useful']:.1f} x |"
+        f"| {r['product'] / r['useful']:.1f} x |"
         for r in rows
     ]
     return "\n".join(lines)
