@@ -16,7 +16,9 @@ from samples import slow_unless
 from voxax.algorithms.dynamic import tpu
 from voxax.algorithms.dynamic.blocks import blocks_of
 from voxax.hardware import HardwareInfo
+from voxax.nn.functional import dynamic_conv
 from voxax.products.convolve import sized_spec
+from voxax.tuning import targeting
 
 CHIP = HardwareInfo(
     platform="tpu", device_kind="some", vmem_bytes=2**27, smem_bytes=2**20, cores=1,
@@ -208,3 +210,42 @@ def test_interpreted_as_jax_does():
     for size in (1, 4):
         call(jnp.full(outputs, size, jnp.int32))
     assert call._cache_size() == 1
+
+
+def kernels_of(run, shapes, **options):
+    """Custom calls of Pallas in a program for TPUs, of ``run`` and of its three products."""
+    found = []
+    with targeting(CHIP):
+        for function in (run, jax.grad(lambda *args: run(*args).sum(), (0, 1))):
+            traced = jax.jit(function, **options).trace(*shapes)
+            program = traced.lower(lowering_platforms=("tpu",)).as_text()
+            found.append(program.count("@tpu_custom_call"))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("method", ["auto", "tiled"])
+def test_shards_take_the_kernel_and_what_xla_spreads_does_not(method):
+    """XLA does not partition kernels in Pallas: alone over two devices, or in a `shard_map` over
+    one of two axes of the mesh, `tiled` is plain XLA."""
+
+    def run(x, w, sizes):
+        return dynamic_conv(x, w, size=sizes, method=method)
+
+    shapes = [
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in (
+            ((4, 8, 16, 3), jnp.float32), ((3, 3, 3, 4), jnp.float32), ((4, 8, 16), jnp.int32)
+        )
+    ]  # fmt: skip
+    auto = jax.sharding.AxisType.Auto
+    mesh = jax.sharding.AbstractMesh((2, 2), ("part", "other"), axis_types=(auto, auto))
+    part, whole = jax.sharding.PartitionSpec("part"), jax.sharding.PartitionSpec()
+    sides = {"mesh": mesh, "in_specs": (part, whole, part), "out_specs": part}
+    in_every_axis = jax.shard_map(run, **sides)
+    in_one_axis = jax.shard_map(run, **sides, axis_names={"part"})
+    over = {"in_shardings": tuple(jax.sharding.NamedSharding(mesh, s) for s in sides["in_specs"])}
+    # Without what XLA computes again, each product is one call.
+    assert kernels_of(run, shapes) == (1, 2)
+    assert kernels_of(in_every_axis, shapes, **over) == (1, 2)
+    assert kernels_of(run, shapes, **over) == (0, 0)
+    assert kernels_of(in_one_axis, shapes, **over) == (0, 0)

@@ -1,14 +1,20 @@
 """Blocks of positions with their halo: how a dynamic product becomes few large matrix products.
 
-The grid is ``[B, D, H, W]``; absent axes have one position. ``P`` positions that follow each other
-along W stand side by side in one row, so that few channels fill the matrix unit: a row of P
-sources times a matrix of ``P x P`` weight blocks is a part of P outputs. A block is ``lines`` lines
-of ``length`` rows. The *shell* of a size has the taps that the next smaller size lacks. All taps
-of a shell that lie on one line are the fewest *passes* that cover them: a pass multiplies the
-rows that begin ``column`` positions further on.
+The grid is ``[B, D, H, W]``; absent axes have one position. Terms of this module, of ``tpu.py`` and
+of ``tpu_kernel.py``:
 
-Strides are taken apart into phases: the source of ``forward`` has a plane for each phase of its
-positions, and ``dgrad`` computes each phase of its result by itself, so every tap is a shift.
+- *source*: the operand that taps read, ``x`` in ``forward`` and ``wgrad``, ``dy`` in ``dgrad``.
+- *row*: P positions that follow each other along W, side by side, so that few channels fill the
+  matrix unit. A row of P sources times a matrix of ``P x P`` weights gives a part of P outputs.
+- *line*: all rows with the same place along ``B * D`` and H.
+- *block*: ``lines`` lines of ``length`` rows. Its *window* is what its taps read, with the halo.
+- *shell*: the taps that a size has and the next smaller one lacks. The *level* of a position is how
+  many shells it has, smallest size first.
+- *pass*: one product of a shell. It multiplies the rows that begin ``column`` positions further on,
+  on another line or the same. As few passes as possible cover all taps of a shell on one line.
+- *plane*: the sources with one place along D, and one phase.
+- *phase*: the remainder of a position by the stride. The source of ``forward`` is sorted by phase,
+  and ``dgrad`` computes each phase of its result by itself: then every tap is a shift.
 """
 
 from __future__ import annotations
@@ -25,7 +31,9 @@ from voxax.algorithms.dynamic.grid import Grid, grid_of
 from voxax.algorithms.kernel import Problem
 
 TILE_ROWS = 16
-"""Rows of a register tile of 16-bit values; blocks are as many rows long, or a multiple."""
+"""Rows of a register tile of 16-bit values. A block's length is a multiple of it."""
+MOST_PACKED = 8
+"""Positions of a row at most: as many levels fit in one register tile of 32-bit values."""
 
 Triple = tuple[int, int, int]
 
@@ -35,9 +43,10 @@ class Pass:
     """One matrix product of a shell.
 
     Attributes:
-      line: how many lines further the source's rows lie.
-      column: how many positions further they begin.
-      taps: ``[P][P]``, the tap by which each source of a row reaches each output, or -1.
+      line: line of the window, relative to the output's line in the block.
+      column: position of the window at which a line's first row of sources begins.
+      taps: ``[source][output]``, P each: the tap by which a source of a row reaches an output of a
+        row, or -1.
     """
 
     line: int
@@ -47,32 +56,38 @@ class Pass:
 
 @dataclasses.dataclass(frozen=True)
 class Shell:
-    """The taps of one size that the next smaller one lacks: passes, plane after plane."""
+    """The passes of a shell.
+
+    Attributes:
+      planes: the number of each plane that is read, and the passes that read it.
+    """
 
     planes: tuple[tuple[int, tuple[Pass, ...]], ...]
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """All, in the order of the weight's blocks."""
+        """All passes, in the order in which the weights are laid out."""
         return tuple(p for _, passes in self.planes for p in passes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The static side of a call.
+    """What is static in one call of the kernel.
 
     Attributes:
       scenes: B.
-      phase: of the result, in ``dgrad``; else zeros.
-      phases: of the source, those that taps read.
-      source: ``(D, H, W)`` of the source with its margin, W a multiple of ``pack``.
-      low: zeros in front of the source, by axis.
-      outputs: ``(D, H, W)`` of the result.
-      pack: P.
-      lines, length: of a block.
-      planes: ``(phase, shift along D)`` of each window.
-      window: lines and rows of a window.
-      begin: first line of a block's window, for the first block.
+      phase: the phase of the result in ``dgrad``; else zeros.
+      phases: those phases of the source that taps read.
+      source: extents ``(D, H, W)`` of the source with its margin, in positions; W is a multiple of
+        ``pack``.
+      low: positions of the margin in front of the source, by axis.
+      outputs: extents ``(D, H, W)`` of the result, in positions.
+      pack: P, positions of a row.
+      lines: lines of a block.
+      length: rows of a line of a block.
+      planes: ``(place in phases, shift along D)`` of each plane that a block reads.
+      window: lines, and rows of a line, of a window.
+      begin: the line of the source at which the first block's window begins.
       columns: distinct :attr:`Pass.column`, ascending.
       shells: from the smallest size.
       sizes: the size of each shell.
@@ -108,11 +123,12 @@ class Blocks:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Of all shells, in the order of the weight's blocks."""
+        """Those of all shells, in the order in which the weights are laid out."""
         return tuple(p for shell in self.shells for p in shell.passes)
 
     def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
-        """``(shell, number of its first pass, passes)`` of the first shells, on one plane."""
+        """``(shell, number of its first pass on the plane, passes on the plane)`` of each of the
+        first ``reached`` shells."""
         found, at = [], 0
         for number, shell in enumerate(self.shells[:reached]):
             for on, passes in shell.planes:
@@ -133,7 +149,7 @@ def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
     Args:
       problem: a dynamic product.
       pack: P, see the module.
-      rows: of a block, at least :data:`TILE_ROWS` and about so many.
+      rows: about how many a block has, at least :data:`TILE_ROWS`.
     """
     grid = grid_of(problem)
     return _calls(problem.product == "dgrad", _Extents.of(grid), pack, rows)
@@ -207,7 +223,15 @@ def _call(
     pack: int,
     rows: int,
 ) -> Blocks:
-    """One call; ``own`` are its taps, None all, with their phase and shift."""
+    """Lay out one call.
+
+    Args:
+      grid: the relation.
+      phase, source, outputs: as in :class:`Blocks`, the source without margin.
+      phases, shifts: ``[taps, 3]``, the phase and the shift by which each tap reads the source.
+      own: numbers of these taps; None means all.
+      pack, rows: as for :func:`blocks_of`.
+    """
     own = np.arange(len(shifts)) if own is None else own
     depth, high, wide = (int(n) for n in outputs)
     low = np.maximum(0, -shifts.min(0))
@@ -271,7 +295,12 @@ def _cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
     """Return the fewest passes for taps on one line, by their shift along W.
 
     Output ``a`` of a row reads the source at ``a + shift``. From the left, each pass begins at the
-    first source that none before it has: the fewest intervals of P that cover points.
+    first source that no pass before it has. No choice of intervals of P needs fewer.
+
+    Args:
+      line: :attr:`Pass.line` of all.
+      taps: the tap at each shift.
+      pack: P.
     """
     reads: dict[int, list[tuple[int, int]]] = {}
     for (shift, tap), a in itertools.product(taps.items(), range(pack)):

@@ -1,6 +1,7 @@
-"""``tiled`` on TPUs: blocks of positions with their halo in vector memory, see ``tpu_kernel.py``.
+"""``tiled`` on TPUs: blocks of positions with their halo in vector memory.
 
-Here: whether a problem fits the chip, in which blocks, and the operands as the kernel wants them.
+``blocks.py`` explains the terms, ``tpu_kernel.py`` has the kernels. This module decides whether a
+problem fits the chip and in which blocks, and lays out the operands.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.algorithms.dynamic import masked
-from voxax.algorithms.dynamic.blocks import Blocks, blocks_of, shells_of
+from voxax.algorithms.dynamic.blocks import MOST_PACKED, Blocks, blocks_of, shells_of
 from voxax.algorithms.dynamic.grid import Grid, grid_of
 from voxax.algorithms.implicit_gemm.windows import CHANNELS, free_smem, parts_of
 from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
@@ -22,7 +23,7 @@ from voxax.geometry.dtypes import product_dtype
 from voxax.hardware import HardwareInfo
 
 _DTYPES = ("float32", "bfloat16")
-# Every shell is code of its own, and so is every pass.
+# Limits of the program's length: there is code for each number of shells, with all their passes.
 _MOST_SHELLS, _MOST_PASSES = 16, 512
 _ROWS = (2048, 1024, 512, 256, 128)
 
@@ -69,11 +70,11 @@ def parameters(pack: int, rows: int, stripes: int = 1) -> Parameters:
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
-    """Positions that fill the matrix unit side by side, and half as many."""
+    """Return how many positions fill the matrix unit side by side, and half as many."""
     side = (hardware.matrix_unit or (CHANNELS,))[-1]
     most = max(problem.in_channels, problem.out_channels)
     pack = 1
-    while 2 * pack * most <= side and pack < 8:
+    while 2 * pack * most <= side and pack < MOST_PACKED:
         pack *= 2
     return [pack, pack // 2] if pack > 1 else [pack]
 
@@ -88,17 +89,19 @@ def _fits(problem: Problem, hardware: HardwareInfo, pack: int, rows: int) -> boo
 
 
 def _channels(channels: int, pack: int) -> int:
-    """Channels of a position, so that a row fills whole registers."""
+    """Return the channels of a position, rounded up so that a row fills whole registers."""
     lanes = max(1, CHANNELS // pack)
     return -(-channels // lanes) * lanes
 
 
 def _smem_bytes(call: Blocks) -> int:
-    return 4 * 2 * math.prod(call.number)
+    """Return the scalar memory of a call: the order of the blocks, their levels, and the taps."""
+    return 4 * (2 * math.prod(call.number) + len(call.passes) * call.pack**2)
 
 
 def _vmem_bytes(problem: Problem, call: Blocks) -> int:
-    """Vector memory of a call: what is held twice, what stays, what is computed."""
+    """Return the vector memory of a call: two buffers of what changes with the block, one of what
+    stays, and the compiler's stack."""
     size, wide = jnp.dtype(problem.dtype).itemsize, 4
     source = call.pack * _channels(problem.gathered_channels, call.pack)
     result = call.pack * _channels(problem.other_channels, call.pack)
@@ -115,6 +118,7 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
     if problem.product == "wgrad":
         twice += weight * wide
     else:
+        # Of the taps' weights, whose last axis fills whole registers.
         taps = problem.layer.num_offsets + 1
         once += weight * size + taps * source * result // call.pack**2 * size * call.pack
     if problem.product == "dgrad":
@@ -147,7 +151,7 @@ def apply(
             stripes=min(int(values["stripes"]), math.prod(call.number)),
             masks_source=problem.product == "dgrad",
             repeats=problem.product != "wgrad",
-            whole=problem.layer.uniform == "all" and len(calls) == 1,
+            all_shells=problem.layer.uniform == "all" and len(calls) == 1,
             interpret=bool(values.get("interpret", 0)),
         )
 
@@ -180,7 +184,7 @@ def apply(
 
 
 def _whole(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """``(B, *spatial)`` with three spatial axes."""
+    """Return ``(B, *spatial)`` with three spatial axes."""
     return (shape[0], *(1,) * (4 - len(shape)), *shape[1:])
 
 
@@ -210,12 +214,12 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _levels(call: Blocks, sizes: jax.Array) -> jax.Array:
-    """``int32[B, *outputs]``: how many shells each position has."""
+    """Return the level of each position, ``int32[B, *outputs]``."""
     return sum((sizes >= size).astype(jnp.int32) for size in call.sizes)  # pyright: ignore
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
-    """``float32[blocks, LEVELS, rows]``: levels by block and by place in a row."""
+    """``float32[blocks, MOST_PACKED, rows]``: levels by block and by place in a row."""
     along, high, wide = call.number
     extents = _whole(level.shape)
     level = level.reshape(along, *extents[2:])
@@ -225,11 +229,11 @@ def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
     )
     level = level.reshape(along, high, call.lines, wide, call.length, call.pack)
     level = level.transpose(0, 1, 3, 5, 2, 4).reshape(-1, call.pack, call.rows)
-    return jnp.pad(level, ((0, 0), (0, -call.pack % 8), (0, 0))).astype(jnp.float32)
+    return jnp.pad(level, ((0, 0), (0, MOST_PACKED - call.pack), (0, 0))).astype(jnp.float32)
 
 
 def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
-    """``int32[blocks]``: shells that any source of a block's window has."""
+    """Return the largest level in each block's window, ``int32[blocks]``."""
     level = level.reshape(_whole(level.shape))
     sides = zip(call.low, call.source, level.shape[1:], strict=True)
     level = jnp.pad(level, [(0, 0), *((low, n - low - own) for low, n, own in sides)])
@@ -253,7 +257,7 @@ def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _steps(call: Blocks, reached: jax.Array, stripes: int, taps: int) -> Any:
-    """The kernel's scalars; each stripe gets as many blocks of every cost as the others."""
+    """Return the kernel's scalars; blocks are dealt to stripes in turn, the dearest first."""
     from voxax.algorithms.dynamic.tpu_kernel import Steps
 
     blocks = len(reached)
@@ -261,7 +265,7 @@ def _steps(call: Blocks, reached: jax.Array, stripes: int, taps: int) -> Any:
     order = jnp.arange(blocks, dtype=jnp.int32)
     if stripes > 1:
         order = jnp.argsort(-reached, stable=True).astype(jnp.int32)
-        # Behind a stripe's last block that block again.
+        # A stripe with one block fewer gets its last block twice.
         steps = -(-blocks // stripes)
         places = np.arange(stripes)[:, None] + stripes * np.arange(steps)
         order = order[np.where(places < blocks, places, places - stripes).reshape(-1)]

@@ -1,12 +1,12 @@
 """The Pallas kernels of dynamic products on TPUs: blocks of positions, shell after shell.
 
-A step of the grid is one block of :class:`~voxax.algorithms.dynamic.blocks.Blocks`. Its window, the
-block with its halo, is in vector memory, so no row is gathered. Shells that no position of the
-block has are skipped: ``reached`` says how many it has, before the step starts. What a position of
-the block lacks is masked: of the result in ``forward``, of the cotangents in the other two.
+``blocks.py`` explains the terms. A step of the grid is one block. Its window is in vector memory,
+so no row is gathered. Shells that no position of the block has are skipped: ``reached`` says how
+many it has, before the step starts. What a single position lacks is masked: in the result of
+``forward``, in the cotangents of ``dgrad`` and ``wgrad``.
 
-Rows that begin elsewhere are made once for each column, see :class:`_Shifted`; a shift along lines
-costs nothing.
+A pass reads rows that begin at its column. These are copied once for each column into ``columns``,
+see :class:`_ShiftedLine`; another line of the window is only another address.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from voxax import _compat
 from voxax.algorithms.dynamic.blocks import TILE_ROWS, Blocks, Pass
 
 _ROWS_OF_A_PRODUCT = 512
-"""Rows of a block that are multiplied at a time: of more, sums would leave registers more often, of
-fewer, the matrix unit would wait more often."""
-_AT_A_TIME = 4
-LEVELS = 8
-"""Levels of a row's positions are as many numbers, or one for each position if those are more."""
+"""Rows of a block that are multiplied at a time. With more, sums leave the registers more often;
+with fewer, the matrix unit waits more often."""
+_UNROLLED = 4
+"""Runs of a loop's body that the compiler may interleave, see :func:`_unrolled`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig:
-    """The static side of a call.
+    """What is static in one call of a kernel.
 
     Attributes:
-      blocks: see there.
+      blocks: the layout.
       exact: whether float32 operands keep all digits.
-      vmem_bytes: memory that the compiler may use.
-      stripes: parts of the blocks that run side by side.
+      vmem_bytes: vector memory that the compiler may use.
+      stripes: parts of the grid that may run at the same time, one on each core.
       masks_source: what a position lacks is masked in the source, not in the result.
-      repeats: a step without a block repeats the one before; it may not where steps add up.
-      whole: every block has all shells.
+      repeats: a step without a block of its own computes the stripe's last block again. False where
+        steps add to one result.
+      all_shells: every block has all shells, so there is code for that number alone.
       interpret: run as plain JAX, on any platform.
     """
 
@@ -54,12 +54,12 @@ class BlockConfig:
     stripes: int = 1
     masks_source: bool = False
     repeats: bool = True
-    whole: bool = False
+    all_shells: bool = False
     interpret: Any = False
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Place in memory of a shell's rows from a column on; masked ones are each shell's own."""
+        """Place in ``columns`` by shell and column. Shells share it unless sources are masked."""
         found = (
             (number if self.masks_source else 0, p.column)
             for number, shell in enumerate(self.blocks.shells)
@@ -68,7 +68,7 @@ class BlockConfig:
         return {key: place for place, key in enumerate(sorted(set(found)))}
 
     def slot(self, number: int, column: int) -> int:
-        """See :attr:`slots`."""
+        """The place of a shell's rows that begin at ``column``."""
         return self.slots[number if self.masks_source else 0, column]
 
 
@@ -79,9 +79,9 @@ class Steps:
 
     Attributes:
       order: ``[stripes * steps]``, the block of each step, stripe after stripe.
-      reached: ``[blocks]``, shells that any position of a block has; where sources are masked, of
-        its window.
-      taps: ``[passes * P * P]``, see :attr:`Blocks.taps`; the place behind the last where none.
+      reached: ``[blocks]``, the largest level in each block; where sources are masked, in its
+        window.
+      taps: ``[passes * P * P]``, see :attr:`Blocks.taps`; K, the tap of zeros, where there is none.
     """
 
     order: jax.Array
@@ -90,7 +90,7 @@ class Steps:
 
     @property
     def scalars(self) -> tuple[jax.Array, ...]:
-        """All of them, in this order."""
+        """All of them, in the order of the kernel's arguments."""
         return self.order, self.reached, self.taps
 
 
@@ -99,22 +99,27 @@ class Steps:
 def product(
     config: BlockConfig, steps: Steps, x: Any, levels: Any, seen: Any, w: Any, like: Any
 ) -> jax.Array:
-    """``y[m] = sum over shells of x's rows @ w``: ``[B * D, H', W' / P, P * C_out]``.
+    """Sum the passes of all shells, masked by position.
 
     Args:
-      config, steps: see there.
-      x: ``[phases * B * D, H, W / P, P * C_in]`` with its margin.
-      levels: ``float32[blocks, LEVELS, rows]``, shells of each position, by their place in a row:
-        what a position lacks is masked in the result. Or None.
-      seen: shells of each source, as ``x``; what it lacks is masked in the source. Or None.
-      w: ``[K + 1, C_in, C_out]``, the last tap zero.
+      config: what is static.
+      steps: the scalars.
+      x: the source with its margin, ``[phases * B * D, H, W / P, P * C_in]``.
+      levels: ``float32[blocks, MOST_PACKED, rows]``, the level of each output by its place in a
+        row: what an output lacks is masked in the result. Or None.
+      seen: the level of each source, in all its channels, shape and dtype of ``x``: what a source
+        lacks is masked in the source. Or None.
+      w: ``[K + 1, C_in, C_out]``; the last tap is zero.
       like: an array of the result's dtype.
+
+    Returns:
+      ``[B * D, H', W' / P, P * C_out]``, whole blocks.
     """
     blocks = config.blocks
     inside, channels = x.shape[3], blocks.pack * w.shape[2]
     along, high, wide = blocks.number
     out = (along, high * blocks.lines, wide * blocks.length, channels)
-    whole = len(blocks.planes) == 1
+    one_plane = len(blocks.planes) == 1
 
     def body(step: _Step, windows: Any, seens: Any, level: Any, w_ref: Any, out: Any, *rest: Any):
         columns, weights, *totals = rest
@@ -136,7 +141,7 @@ def product(
                 if has is not None:
                     terms = jnp.where(has > number, terms, jnp.zeros_like(terms))
                 y = y + terms
-            if whole:
+            if one_plane:
                 shape = (part.lines, blocks.length, channels)
                 out[pl.ds(part.first, part.lines)] = y.reshape(shape).astype(out.dtype)
             else:
@@ -155,7 +160,8 @@ def product(
     scratch = [
         _columns(config, x),
         pltpu.VMEM((len(blocks.passes) * inside, channels), w.dtype),
-        *([] if whole else [pltpu.VMEM((blocks.rows, channels), jnp.float32)]),
+        # Planes add up in float32 before the result is rounded.
+        *([] if one_plane else [pltpu.VMEM((blocks.rows, channels), jnp.float32)]),
     ]
     return _call(
         config, steps, x, levels, seen, body,
@@ -168,9 +174,14 @@ def product(
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: Any) -> jax.Array:
-    """The sums of every pass: ``float32[stripes, passes, P * C_out, P * C_in]``.
+    """Sum over all rows the product of cotangents and sources, for each pass.
 
-    Args: those of :func:`product`; ``dy`` is ``[B * D, H', W' / P, P * C_out]``.
+    Args:
+      config, steps, x, levels: as for :func:`product`; the level of an output masks its cotangent.
+      dy: ``[B * D, H', W' / P, P * C_out]``, whole blocks.
+
+    Returns:
+      ``float32[stripes, passes, P * C_out, P * C_in]``.
     """
     blocks, channels = config.blocks, dy.shape[3]
     shape = (config.stripes, len(blocks.passes), channels, x.shape[3])
@@ -204,12 +215,12 @@ def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: A
 
 
 class _Step:
-    """One step of the grid, from its indices and the scalars (those of :class:`Steps`, as refs).
+    """One step of the grid, from its indices and the scalars of :class:`Steps` in scalar memory.
 
     Attributes:
       begins: whether it is its stripe's first.
-      reached: shells that any position has; 0 where the stripe has no block left.
-      taps: the scalars' own.
+      reached: how many shells it computes; 0 where the stripe has no block left.
+      taps: as in :class:`Steps`.
     """
 
     def __init__(self, config: BlockConfig, order: Any, reached: Any, taps: Any) -> None:
@@ -217,13 +228,13 @@ class _Step:
         block = order[stripe * pl.num_programs(1) + step]
         left = step * config.stripes + stripe < math.prod(config.blocks.number)
         self.begins, self.taps = step == 0, taps
-        # In forward the block of the step before is computed again: it is written in any case.
+        # A block of the result is written in any case: zeros would replace the result.
         self.reached = reached[block] if config.repeats else jnp.where(left, reached[block], 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part of a block that is multiplied at once: lines from ``first`` on."""
+    """The lines of a block, from ``first`` on, that are multiplied at once."""
 
     blocks: Blocks
     first: Any
@@ -231,16 +242,16 @@ class _Part:
 
     @property
     def size(self) -> int:
-        """Its rows."""
+        """The number of its rows."""
         return self.lines * self.blocks.length
 
     @property
     def rows(self) -> Any:
-        """Where they are among the block's."""
+        """The slice of its rows in the block."""
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """The source's rows of a pass of a shell, ``[size, P * C]``."""
+        """The sources that a pass of shell ``number`` multiplies, ``[size, P * C]``."""
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -258,15 +269,25 @@ def _each_level(
     multiply: Callable[[_Part, Any, int, int], None],
     end: Callable[[], None] | None,
 ) -> None:
-    """``multiply(part, levels, plane, shells)`` with the shells that the block has, and no other.
+    """Call ``multiply(part, levels, plane, reached)`` for each part of a block and each plane.
 
-    Each number of shells is code of its own: without a branch between shells, the products of one
-    begin while those of another end.
+    There is code for each number of shells, of which a step runs one. So no branch stands between
+    shells, and the products of one begin while those of another end.
+
+    Args:
+      config, step: of the call.
+      windows: refs of a block's window in each plane.
+      seens: refs of the levels of these sources, or empty.
+      level: ref of the levels of a block's outputs, or None.
+      columns: where the rows of each column are stored.
+      channels: of a row of the result; levels are given in so many.
+      begin, end: called before the first plane and behind the last.
+      multiply: see above; ``levels`` is None where ``level`` is.
     """
     blocks = config.blocks
     most = max(1, _ROWS_OF_A_PRODUCT // blocks.length)
     lines = max(n for n in range(1, blocks.lines + 1) if n <= most and blocks.lines % n == 0)
-    least = len(blocks.shells) if config.whole else 1
+    least = len(blocks.shells) if config.all_shells else 1
     for reached in range(least, len(blocks.shells) + 1):
 
         @pl.when(step.reached == reached)
@@ -292,20 +313,20 @@ def _each_level(
 
 
 def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
-    """Fill ``weights``, pass after pass ``[P * C_in, P * C_out]``, from those of taps."""
+    """Fill ``weights`` with ``[P * C_in, P * C_out]`` for each pass, from the taps' ``w``."""
     pack, channels = blocks.pack, w.shape[1]
 
     def one(number: Any) -> None:
-        # A pass and a source; the outputs stand side by side.
+        # ``number`` counts passes and their sources; the outputs stand side by side.
         found = [w[taps[number * pack + a]] for a in range(pack)]
         rows = pl.ds(pl.multiple_of(number * channels, TILE_ROWS), channels)
         weights[rows, :] = jnp.concatenate(found, axis=1)
 
-    _several(len(blocks.passes) * pack, one)
+    _unrolled(len(blocks.passes) * pack, one)
 
 
 def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
-    """The block of a result or cotangent, by what finds a step's block."""
+    """Return what makes the spec of a result or cotangent from a step's number of its block."""
     shape = (None, blocks.lines, blocks.length, channels)
 
     def spec(of_step: Callable[..., Any]) -> pl.BlockSpec:
@@ -315,7 +336,7 @@ def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
 
 
 def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
-    """The place of a block along ``B * D``, H and W."""
+    """Return the place of a block along ``B * D``, H and W, in blocks."""
     _, high, wide = blocks.number
     rest = jax.lax.div(block, jnp.int32(wide))
     return (
@@ -326,7 +347,7 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Memory for a window's rows from every column on."""
+    """Vector memory for a window's rows from each column on, one slot each."""
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
     return pltpu.VMEM(shape, x.dtype)
@@ -335,7 +356,7 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Fill ``columns`` for so many shells: a plane's rows from every column on."""
+    """Fill ``columns`` from a plane's window, as the first ``reached`` shells need it."""
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)
@@ -346,40 +367,43 @@ def _shift_window(
     def line(at: Any) -> None:
         rows = windows[plane][0, at]
         if not seens:
-            shifted = _Shifted(blocks, rows)
+            shifted = _ShiftedLine(blocks, rows)
             for slot, (_, column) in needed.items():
                 columns[slot, at] = shifted.from_column(column)
             return
         # In 32 bits, as comparisons are.
         rows, has = rows.astype(jnp.float32), seens[plane][0, at].astype(jnp.float32)
         for number in sorted({number for number, _ in needed.values()}):
-            shifted = _Shifted(blocks, jnp.where(has > number, rows, jnp.zeros_like(rows)))
+            shifted = _ShiftedLine(blocks, jnp.where(has > number, rows, jnp.zeros_like(rows)))
             for slot, (own, column) in needed.items():
                 if own == number:
                     columns[slot, at] = shifted.from_column(column).astype(columns.dtype)
 
-    _several(blocks.window[0], line)
+    _unrolled(blocks.window[0], line)
 
 
-def _several(number: int, run: Callable[[Any], None]) -> None:
-    """``run`` of each number, several at a time: rotations take long, but do not wait for each
-    other."""
+def _unrolled(number: int, run: Callable[[Any], None]) -> None:
+    """Call ``run`` with each number below ``number``, in a loop that is unrolled in part.
+
+    A rotation takes long, and another one may start while it runs.
+    """
 
     def some(turn: Any, carry: Any) -> Any:
-        for at in range(_AT_A_TIME):
-            run(turn * _AT_A_TIME + at)
+        for at in range(_UNROLLED):
+            run(turn * _UNROLLED + at)
         return carry
 
-    turns, left = divmod(number, _AT_A_TIME)
+    turns, left = divmod(number, _UNROLLED)
     jax.lax.fori_loop(0, turns, some, 0)
     for at in range(left):
-        run(turns * _AT_A_TIME + at)
+        run(turns * _UNROLLED + at)
 
 
-class _Shifted:
-    """A line of a window, ``[rows, P * C]``, from any position on; parts are shared.
+class _ShiftedLine:
+    """A line of a window, ``[rows, P * C]``, from any of its positions on.
 
-    Rows of 16 bits are shifted as pairs in 32: compilers take twice as long over single ones.
+    Intermediate rotations are shared. Rows of 16 bits are shifted in pairs, as 32 bits: the
+    compiler needs twice as many instructions for single ones.
     """
 
     def __init__(self, blocks: Blocks, rows: jax.Array) -> None:
@@ -400,7 +424,7 @@ class _Shifted:
         return pltpu.bitcast(found, self._dtype) if self._paired else found
 
     def _rotated(self, first: int, past: int) -> jax.Array:
-        """Rows from ``first`` on, rotated so that position ``past`` of each comes first."""
+        """Return rows from ``first`` on, each rotated so that its position ``past`` is first."""
         if (first, past) not in self._known:
             if past:
                 lanes = self._line.shape[1] // self._blocks.pack
@@ -412,6 +436,7 @@ class _Shifted:
         return self._known[first, past]
 
     def _from_row(self, first: int) -> jax.Array:
+        """Return ``length`` rows from ``first`` on."""
         if not self._paired:
             return self._line[first : first + self._blocks.length]
         pair, number = first // 2, self._blocks.length // 2
@@ -424,12 +449,13 @@ class _Shifted:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """``[LEVELS, rows]`` to ``[rows, channels]``: each position's level in all its channels.
+    """``[MOST_PACKED, rows]`` to ``[rows, channels]``: each position's level in all its channels.
 
-    On the matrix unit, which is exact for small integers; moving lanes takes far longer.
+    A product with ones on the matrix unit, exact for small integers. To move lanes takes longer.
     """
     shape = (levels.shape[0], channels)
-    own = jax.lax.broadcasted_iota(jnp.int32, shape, 1) // (channels // pack)
+    lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    own = jax.lax.div(lane, jnp.full(shape, channels // pack, jnp.int32))
     ones = jnp.where(own == jax.lax.broadcasted_iota(jnp.int32, shape, 0), 1.0, 0.0)
     return jax.lax.dot_general(
         levels, ones.astype(levels.dtype), (((0,), (0,)), ((), ())),
@@ -438,7 +464,7 @@ def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 
 
 def _dot(config: BlockConfig, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """Operands contracted over these axes, in float32."""
+    """Contract two operands over these axes; sums are float32."""
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
     return jax.lax.dot_general(
         a, b, (((a_axis,), (b_axis,)), ((), ())),
@@ -457,7 +483,16 @@ def _call(
     out: tuple[Any, Callable[..., pl.BlockSpec]],
     scratch: list[Any],
 ) -> jax.Array:
-    """The grid over blocks: a window of ``x`` for each plane, and a block of all else."""
+    """Run ``body`` for each block.
+
+    Args:
+      config, steps, x, levels, seen: as for :func:`product`.
+      body: called with a :class:`_Step` and the refs of: windows of ``x``, windows of ``seen``,
+        levels, ``other``, ``out``, ``scratch``.
+      other: one more operand, and its spec, or what makes it as :func:`_tile` does.
+      out: the result's shape, and what makes its spec.
+      scratch: memory of the kernel.
+    """
     blocks = config.blocks
     number, scalars = steps.order.shape[0] // config.stripes, steps.scalars
 
