@@ -31,6 +31,13 @@ def test_every_result_is_on_the_page():
         assert [line for line in lines if line.startswith("|") and line not in text] == []
 
 
+def test_the_page_on_dynamic_convolution_has_its_tables():
+    """``docs/dynamic.md`` has every figure and note as the benchmark wrote them."""
+    text = (ROOT / "benchmarks" / "results" / "tpu_dynamic.md").read_text()
+    tables = text[text.index("|") :].strip()
+    assert tables in (ROOT / "docs" / "dynamic.md").read_text()
+
+
 def test_readme_has_the_same_table():
     assert script().peers_table() in (ROOT / "README.md").read_text()
 

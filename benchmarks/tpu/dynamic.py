@@ -6,13 +6,15 @@
 every block has a position of the largest size. Cycles a position by the compiler's schedules,
 whole programs with what XLA does before and after a kernel, on one core of a device; of two cores
 each takes half of the positions. Nothing runs. Needs libtpu. Results go to
-results/tpu_dynamic.md and .json; what is there is counted again with --anew only.
+results/tpu_dynamic.md and .json; what is there is counted again with --anew only, and --table
+writes the table anew without counting. docs/dynamic.md has the same table, which a test compares.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,26 +30,44 @@ from voxax.algorithms import Layer, Problem, lookup
 from voxax.algorithms.dynamic.grid import box_conv
 from voxax.algorithms.kernel import Kernel, Parameters
 from voxax.errors import VoxaxError
-from voxax.predict import TOPOLOGIES, outcomes
+from voxax.nn.dynamic.dynamic_conv import bank_conv
+from voxax.predict import TOPOLOGIES, CompiledProgram, Cost, outcomes
 from voxax.products.convolve import sized_spec
 
 RESULTS = Path(__file__).parents[1] / "results"
 EXTENT, CHANNELS, SIZES = 256, 64, (3, 4, 5, 6, 7)
 PRODUCTS = ("forward", "dgrad", "wgrad")
+BLOCKS = "`tiled` (blocks)"
+UNMASKED = "XLA, one convolution of the largest size, not masked"
+SHELLS = "XLA, a convolution of each shell, masked"
+CHOICE = "XLA, a convolution of each size, then a choice"
+BANK = "`bank` of sizes 3, 5 and 7"
+SELECTED = "`selected` (`lax.switch`), a scene of size"
 STRATEGIES = {
-    "tiled (blocks)": PRODUCTS,
-    "masked": ("forward",),
-    "convolution of the largest size, not masked": PRODUCTS,
-    "convolution of each size, then a choice": ("forward",),
-    "convolutions of each shell, masked": ("forward",),
-    "selected, a scene of size 3": ("forward",),
-    "selected, a scene of size 5": ("forward",),
+    BLOCKS: PRODUCTS,
+    SHELLS: PRODUCTS,
+    CHOICE: ("forward",),
+    "`masked` (gather)": ("forward",),
+    "`masked` (slices)": ("forward",),
+    "`grouped`": ("forward",),
+    BANK: ("forward",),
+    **{f"{SELECTED} {size}": ("forward",) for size in (3, 5, 7)},
+    UNMASKED: PRODUCTS,
 }
+# The kernel, its platform, the place of the parameters in its space, and how uniform sizes are.
+KERNELS = {
+    BLOCKS: ("tiled", "tpu", 0, "all"),
+    "`masked` (gather)": ("masked", "any", 0, ""),
+    "`masked` (slices)": ("masked", "any", 2, ""),
+    "`grouped`": ("grouped", "any", 0, ""),
+    SELECTED: ("selected", "any", 0, "scenes"),
+}
+OPEN_LOOP = "the number of passes of its loops is known at run time only"
 
 
-def problem_of(product: str, dtype: str, size: int) -> Problem:
-    """A product over the grid; ``uniform``: the kernel's code for blocks of the largest size."""
-    spec = sized_spec((size, size), (1, 1), (1, 1))
+def problem_of(product: str, dtype: str, uniform: str) -> Problem:
+    """A product over the grid; ``uniform="all"``: blocks have code for the largest size alone."""
+    spec = sized_spec((max(SIZES),) * 2, (1, 1), (1, 1))
     rows = EXTENT**2
     layer = Layer(
         in_capacity=rows,
@@ -59,53 +79,69 @@ def problem_of(product: str, dtype: str, size: int) -> Problem:
         precision="highest",
         spec=spec,
         grid=(1, EXTENT, EXTENT),
-        uniform="all",
+        uniform=uniform,  # pyright: ignore[reportArgumentType]
     )
     return Problem(product, layer, CHANNELS, CHANNELS, dtype, "tpu")  # pyright: ignore
 
 
 def program(
-    chip: str, strategy: str, product: str, dtype: str = "bfloat16", form: int = 0
+    chip: str, strategy: str, product: str, dtype: str = "bfloat16", form: int | None = None
 ) -> tuple[Any, ...]:
-    """Return a program for ``voxax.predict``, over arrays with all their axes."""
-    size = int(strategy[-1]) if strategy[-1].isdigit() else max(SIZES)
+    """Return a program for ``voxax.predict``, over arrays with all their axes.
+
+    Args:
+      chip: the generation.
+      strategy: of ``STRATEGIES``; those of ``SELECTED`` are one program, without a size.
+      product, dtype: of the product.
+      form: which of the kernel's parameters; None: those of the table.
+    """
+    size = max(SIZES)
     x = jax.ShapeDtypeStruct((1, EXTENT, EXTENT, CHANNELS), dtype)
     w = jax.ShapeDtypeStruct((size, size, CHANNELS, CHANNELS), dtype)
     sizes = jax.ShapeDtypeStruct((1, EXTENT, EXTENT), "int32")
     a, b = {"forward": (x, w), "dgrad": (x, w), "wgrad": (x, x)}[product]
-
-    def convolution(x: jax.Array, w: jax.Array) -> jax.Array:
-        wide = {"preferred_element_type": jnp.float32}
-        return box_conv(x, w, (1, 1), (1, 1), **wide).astype(x.dtype)
-
-    if strategy.startswith("convolution of each"):
-
-        def run(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
-            y = jnp.zeros_like(x)
-            for number in SIZES:
-                low = (size - 1) // 2 - (number - 1) // 2
-                own = w[low : low + number, low : low + number]
-                y = jnp.where((sizes >= number)[..., None], convolution(x, own), y)
-            return y
-
+    if strategy in KERNELS:
+        name, platform, place, uniform = KERNELS[strategy]
+        problem = problem_of(product, dtype, uniform)
+        kernel = next(k for k in lookup(name, "dynamic") if k.platform == platform)
+        parameters = kernel.space(problem, facts(TOPOLOGIES[chip]))
+        run = _applied(kernel, problem, parameters[place if form is None else form])
         return run, a, b, sizes
-    if strategy.startswith("convolutions of each shell"):
-        return _by_shells, a, b, sizes
-    if strategy.startswith(("convolution", "selected")):
-        # With respect to either operand a convolution is linear.
-        runs = {
-            "forward": convolution,
-            "dgrad": lambda dy, w: jax.linear_transpose(lambda x: convolution(x, w), x)(dy)[0],
-            "wgrad": lambda x, dy: jax.linear_transpose(lambda w: convolution(x, w), w)(dy)[0],
-        }
-        return runs[product], a, b
 
-    problem = problem_of(product, dtype, size)
-    name, platform = ("masked", "any") if strategy == "masked" else ("tiled", "tpu")
-    kernel = next(k for k in lookup(name, "dynamic") if k.platform == platform)
-    parameters = kernel.space(problem, facts(TOPOLOGIES[chip]))[form]
-    run, a, b = _applied(kernel, problem, parameters, a, b)
-    return run, a, b, sizes
+    forward = {UNMASKED: _not_masked, SHELLS: _by_shells, CHOICE: _by_choice, BANK: _bank}[strategy]
+    # With respect to either operand a convolution is linear.
+    runs = {
+        "forward": forward,
+        "dgrad": lambda dy, w, s: jax.linear_transpose(lambda x: forward(x, w, s), x)(dy)[0],
+        "wgrad": lambda x, dy, s: jax.linear_transpose(lambda w: forward(x, w, s), w)(dy)[0],
+    }
+    return runs[product], a, b, sizes
+
+
+def _convolution(x: jax.Array, w: jax.Array) -> jax.Array:
+    wide = {"preferred_element_type": jnp.float32}
+    return box_conv(x, w, (1, 1), (1, 1), **wide).astype(x.dtype)
+
+
+def _not_masked(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Not the result: every position has all taps."""
+    return _convolution(x, w)
+
+
+def _by_choice(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+    """The exact result: a convolution of each size, of which each position takes its own."""
+    y = jnp.zeros_like(x)
+    for size in SIZES:
+        low = (len(w) - 1) // 2 - (size - 1) // 2
+        own = w[low : low + size, low : low + size]
+        y = jnp.where((sizes >= size)[..., None], _convolution(x, own), y)
+    return y
+
+
+def _bank(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Approximate: sizes 4 and 6 take a neighbor's kernel."""
+    spec = sized_spec(w.shape[:2], (1, 1), (1, 1))
+    return bank_conv(x, w.reshape(-1, *w.shape[2:]), sizes, spec, bank=(3, 5, 7))
 
 
 def _by_shells(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
@@ -129,9 +165,7 @@ def _by_shells(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
     return total.astype(x.dtype)
 
 
-def _applied(
-    kernel: Kernel, problem: Problem, parameters: Parameters, a: Any, b: Any
-) -> tuple[Any, Any, Any]:
+def _applied(kernel: Kernel, problem: Problem, parameters: Parameters) -> Any:
     """The product over arrays with all their axes, as a network has them."""
 
     def run(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
@@ -143,51 +177,95 @@ def _applied(
             return found
         return found.reshape(1, EXTENT, EXTENT, -1)
 
-    return run, a, b
+    return run
 
 
-def measure(
-    chip: str, only: str, products: list[str], anew: bool, rows: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the rows of a generation that are asked for and not known."""
-    known = {(r["strategy"], r["product"]) for r in rows if r["chip"] == chip and not anew}
-    asked_for = [(s, p) for s, of in STRATEGIES.items() for p in of if only in s and p in products]
-    cases = [case for case in asked_for if case not in known]
+def measure(chip: str, cases: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return a row for each strategy and product."""
+    # One program has the kernels of all sizes.
+    programs = dict.fromkeys((SELECTED if s.startswith(SELECTED) else s, p) for s, p in cases)
     target = "benchmarks.tpu.dynamic:program"
-    asked = [(chip, target, {"strategy": s, "product": p}) for s, p in cases]
-    found = []
-    for (strategy, product), outcome in zip(cases, outcomes(asked), strict=True):
+    asked = [(chip, target, {"strategy": s, "product": p}) for s, p in programs]
+    found = dict(zip(programs, outcomes(asked), strict=True))
+    rows = []
+    for strategy, product in cases:
         row: dict[str, Any] = {"chip": chip, "strategy": strategy, "product": product}
-        if isinstance(outcome, VoxaxError):
-            found.append(row | {"error": str(outcome)[-600:]})
-            continue
-        costs = outcome.costs()
-        own = sum(cost.cycles for cost in costs if cost.kernel.is_pallas)
-        row |= {"cycles": sum(cost.cycles for cost in costs) / EXTENT**2, "own": own / EXTENT**2}
-        found.append(row | {"complete": all(cost.complete for cost in costs)})
-    return found
+        size = int(strategy[-1]) if strategy.startswith(SELECTED) else None
+        outcome = found[strategy if size is None else SELECTED, product]
+        rows.append(row | _counted(outcome, size))
+    return rows
+
+
+def _counted(outcome: CompiledProgram | VoxaxError, size: int | None) -> dict[str, Any]:
+    """Return cycles of a program, of the branch of one size where it has several."""
+    if isinstance(outcome, VoxaxError):
+        return {"error": str(outcome)[-600:]}
+    costs = [cost for cost in outcome.costs() if size is None or _runs(cost, size)]
+    missing = [cost for cost in costs if not cost.complete]
+    if any(cost.kernel.in_open_loop for cost in missing):
+        return {"not counted": OPEN_LOOP}
+    own = sum(cost.cycles for cost in costs if cost.kernel.is_pallas)
+    return {
+        "cycles": sum(cost.cycles for cost in costs) / EXTENT**2,
+        "own": own / EXTENT**2,
+        "without a schedule": [cost.kernel.name for cost in missing],
+    }
+
+
+def _runs(cost: Cost, size: int) -> bool:
+    """False for a kernel of another branch of ``lax.switch`` than this."""
+    branches = re.findall(r"branch_(\d+)_fun", cost.kernel.label)
+    return not branches or int(branches[0]) == size
+
+
+def cell(row: dict[str, Any] | None) -> str:
+    """A cell of the table."""
+    if row is None:
+        return ""
+    if "error" in row:
+        return "does not compile"
+    if "not counted" in row:
+        return "not countable"
+    own = f" ({row['own']:.1f})" if row["own"] else ""
+    return f"{'≥ ' if row['without a schedule'] else ''}{row['cycles']:.1f}{own}"
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """The table of docs/dynamic.md."""
+    """Return the tables of docs/dynamic.md: cycles, and how they relate to those of the blocks."""
     known = {(row["strategy"], row["product"], row["chip"]): row for row in rows}
-    lines = [
+    head = [
         "| strategy | product | " + " | ".join(TOPOLOGIES) + " |",
         "|---|---|" + "---:|" * len(TOPOLOGIES),
     ]
+    lines, left = list(head), []
     for strategy, products in STRATEGIES.items():
         for product in products:
+            cells = [cell(known.get((strategy, product, chip))) for chip in TOPOLOGIES]
+            if any(cells):
+                lines.append(f"| {strategy} | {product} | " + " | ".join(cells) + " |")
+            else:
+                left.append(f"{strategy}, {product}")
+    lines += [
+        "",
+        "≥: the compiler wrote no schedule of some small operation, which is left out. "
+        f"Not countable: {OPEN_LOOP}. An empty cell was not counted yet.",
+    ]
+    if left:
+        lines += ["", f"Not counted yet for any chip: {'; '.join(left)}."]
+    lines += ["", "Cycles relative to those of the blocks:", "", *head]
+    for words, of in (
+        ("exact masked maximum, the faster of XLA's two", (SHELLS, CHOICE)),
+        ("one convolution, which is not the result", (UNMASKED,)),
+    ):
+        for product in PRODUCTS:
             cells = []
             for chip in TOPOLOGIES:
-                row = known.get((strategy, product, chip))
-                if row is None:
-                    cells.append("")
-                elif "error" in row:
-                    cells.append("does not compile")
-                else:
-                    own = f" ({row['own']:.1f})" if row["own"] else ""
-                    cells.append(f"{row['cycles']:.1f}{own}")
-            lines.append(f"| {strategy} | {product} | " + " | ".join(cells) + " |")
+                blocks = known.get((BLOCKS, product, chip), {}).get("cycles")
+                others = [known.get((s, product, chip), {}).get("cycles") for s in of]
+                others = [cycles for cycles in others if cycles]
+                cells.append(f"{min(others) / blocks:.2f}" if blocks and others else "")
+            if any(cells):
+                lines.append(f"| {words} | {product} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -199,14 +277,23 @@ def main() -> None:
     parser.add_argument("--only", default="", help="strategies whose name has this")
     parser.add_argument("--products", nargs="*", default=list(PRODUCTS), choices=PRODUCTS)
     parser.add_argument("--anew", action="store_true", help="count again what is known")
+    parser.add_argument("--table", action="store_true", help="count nothing")
     arguments = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / "tpu_dynamic.json"
     rows = json.loads(kept.read_text()) if kept.exists() else []
-    for chip in arguments.chips:
-        found = measure(chip, arguments.only, arguments.products, arguments.anew, rows)
-        again = {(row["chip"], row["strategy"], row["product"]) for row in found}
-        rows = [r for r in rows if (r["chip"], r["strategy"], r["product"]) not in again] + found
+    for chip in [] if arguments.table else arguments.chips:
+        known = {(r["strategy"], r["product"]) for r in rows if r["chip"] == chip}
+        cases = [
+            (strategy, product)
+            for strategy, products in STRATEGIES.items()
+            for product in products
+            if arguments.only in strategy and product in arguments.products
+            and (arguments.anew or (strategy, product) not in known)
+        ]  # fmt: skip
+        found = measure(chip, cases)
+        rows = [r for r in rows if r["chip"] != chip or (r["strategy"], r["product"]) not in cases]
+        rows += found
         kept.write_text(json.dumps(rows, indent=1) + "\n")
     text = "# Cycles of dynamic convolution for each position\n\nSee benchmarks/tpu/dynamic.py."
     (RESULTS / "tpu_dynamic.md").write_text(f"{text}\n\n{table_of(rows)}\n")
