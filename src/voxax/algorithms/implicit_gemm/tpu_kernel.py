@@ -191,7 +191,9 @@ def call_of_rows(
     Args: those of :func:`product`; ``multiply(step, picked, w_ref, channels)`` returns what a visit
       adds to its tile, ``[C_out, config.rows]``.
     """
-    channels = unvisited.shape[0]
+    channels, rows = unvisited.shape
+    if config.interpret:  # JAX 0.12's interpreter takes no part of a block of shared memory.
+        unvisited = jnp.pad(unvisited, ((0, 0), (0, -rows % config.rows)))
 
     def body(step: Step, picked: Any, w_ref: Any, out: Any, total: Any) -> None:
         y = multiply(step, picked, w_ref, channels)
@@ -215,7 +217,7 @@ def call_of_rows(
         None,
         [pltpu.VMEM((channels, config.rows), config.total)],
         unvisited,
-    )
+    )[:, :rows]
 
 
 def call_of_weights(
