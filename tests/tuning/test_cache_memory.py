@@ -303,5 +303,6 @@ def test_shipped_files_are_well_formed():
             kind = next((word for word in key.split() if word in ("grouped", "depthwise")), "dense")
             # A prediction of other kernels says nothing: then the tables are to be made again.
             assert all(
-                m.revision == lookup(m.algorithm, kind)[0].revision for m in known.measured
+                m.revision in {kernel.revision for kernel in lookup(m.algorithm, kind)}
+                for m in known.measured
             ), path
