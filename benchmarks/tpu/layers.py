@@ -127,7 +127,8 @@ def against_gather(rows: list[dict[str, Any]]) -> str:
                 other = known.get((scan, "gather", 64, product, chip), {}).get("seconds")
                 both = ours and other
                 cells.append(f"{1e3 * ours:.2f}, {other / ours:.1f}x" if both else "")
-            lines.append(f"| {scan} | {product} | " + " | ".join(cells) + " |")
+            if any(cells):
+                lines.append(f"| {scan} | {product} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
