@@ -183,7 +183,7 @@ def _not_measured() -> str:
     return (
         "## What was not measured\n\n"
         "- **TPUs: nothing.** The TPU figures below are counted in the compiler's own schedules, "
-        "without a TPU. No prediction was compared with a TPU.\n"
+        "without a TPU. Predictions were compared with measurements that others published.\n"
         f"{chips}\n"
         f"- **Other CPUs.** All figures are of {' and '.join(devices)} with two cores; of AVX-512 "
         "only those whose text says so, the others with AVX2. ARM was never timed.\n"

@@ -1,6 +1,6 @@
 """Kernels that programs start on an NVIDIA GPU that is not present, passes of loops counted.
 
-    pip install "jax[cuda13]" && JAX_PLATFORMS=cpu python benchmarks/gpu/launches.py
+    pip install "jax[cuda13]" && JAX_PLATFORMS=cpu python benchmarks/gpu/launches.py CLOUD.npz
 
 XLA compiles for the description of a GPU below. The network takes minutes.
 """

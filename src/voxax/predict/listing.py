@@ -19,7 +19,7 @@ share a listing.
 A loop is what a branch backwards encloses, a region what a branch forwards may skip. How often
 they run, and how often a copy under a predicate is started, follows from the scalars that the
 listing computes (:mod:`voxax.predict.scalars`). A loop that ends at a number from memory has
-``trips=None``: whoever counts has to say how often it runs. Regions and copies whose predicate is
+``trips=None``: the caller gives the number of its passes. Regions and copies whose predicate is
 unknown count in every pass.
 
 Not in a listing: waiting for copies, for other cores and for the loads of code.
