@@ -466,6 +466,8 @@ def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 def _dot(config: BlockConfig, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
     """Contract two operands over these axes; sums are float32."""
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
+    if config.interpret:  # Of some transposed operands JAX 0.12's CPU takes no bfloat16 product.
+        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     return jax.lax.dot_general(
         a, b, (((a_axis,), (b_axis,)), ((), ())),
         precision=precision, preferred_element_type=jnp.float32,
