@@ -5,10 +5,11 @@
 Kernel maps, forward, loss, gradients and AdamW in one program, bfloat16 with float32 parameters,
 every convolution pinned to ``implicit_gemm``. Levels have the capacities that the recorded sweep
 fits (vx.Plan). The compiler's account of memory: what the step reads, writes and needs in between,
-with nothing donated; and the least time by its schedules, each tile visited once. A process for
-each program. Nothing runs. Needs libtpu. Results go to results/tpu_minkunet_step.md and .json
-after each program; a run goes on where another was stopped and takes again what was made of other
-kernels, --anew begins again.
+with nothing donated; and the least time by its schedules, each tile visited once. The lower bound:
+of each product its features, weights and results once through HBM, or its pairs at the peak rate;
+pairs are those of recorded scenes. A process for each program. Nothing runs. Needs libtpu. Results
+go to results/tpu_minkunet_step.md and .json after each program; a run goes on where another was
+stopped and takes again what was made of other kernels, --anew begins again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -115,9 +117,29 @@ def training_step(make: Any, voxels: Any, algorithm: str | None) -> tuple[Any, .
     return train, *jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
 
 
+def lower_bound(chip: str, capacity: int) -> float:
+    """Least seconds of the step's convolutions: each one's features, weights and results once
+    through HBM, or the products of its neighbors at the peak rate.
+    """
+    from voxax.predict.chip import chip_named
+    from voxax.products.inspect import find_products
+    from voxax.products.lower_bound import PairCounter, lower_bound_of
+
+    facts, counter, seconds = chip_named(chip), PairCounter(), 0.0
+    function, *arguments = step(capacity)
+    for call in find_products(function, tuple(arguments), "tpu"):
+        problem = call.problem
+        values = sum(map(math.prod, (*problem.operand_shapes, problem.result_shape)))
+        operations = lower_bound_of(problem, counter.estimate(problem), None).operations
+        moved = 2 * values / facts.device_bandwidth
+        seconds += max(operations / (facts.peak * facts.cores), moved)
+    return seconds
+
+
 def measure(chip: str, capacity: int) -> dict[str, Any]:
     sizes = [rows for _, rows in planned(capacity).geometry.level_capacities]
     row = {"chip": chip, "capacity": capacity, "levels": sizes, "code": digest("step")}
+    row["lower_bound"] = lower_bound(chip, capacity)
     return row | compiled(chip, "benchmarks.tpu.minkunet_step:step", capacity=capacity)
 
 
@@ -171,23 +193,30 @@ def kinds_of(rows: list[dict[str, Any]], most: int = 6) -> str:
 def table_of(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| capacity | levels | chip | temporary, MB | arguments and results, MB | of the memory "
-        "| window kernels | ms at least | of it in window kernels |",
-        "|---:|---|---|---:|---:|---:|---:|---:|---:|",
+        "| window kernels | ms at least | of it in window kernels "
+        "| lower bound of the products, ms |",
+        "|---:|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for r in rows:
         levels = " ".join(f"{n:,}" for n in r["levels"])
         older = "" if r.get("code") == digest("step") else ", of older kernels"
         head = f"| {r['capacity']:,} | {levels} | {r['chip']}{older} "
         if "error" in r:
-            lines.append(f"{head}| does not compile | | | | | |")
+            lines.append(f"{head}| does not compile | | | | | | |")
             continue
         kept = r["arguments"] + r["results"]
         lines.append(
             f"{head}| {r['temporary'] / 1e6:,.0f} | {kept / 1e6:,.0f} "
             f"| {(r['temporary'] + kept) / r['memory']:.1%} | {r['window_kernels']} "
-            f"| {1e3 * r['seconds']:.1f} | {r['kernel_seconds'] / r['seconds']:.0%} |"
+            f"| {1e3 * r['seconds']:.1f} | {r['kernel_seconds'] / r['seconds']:.0%} "
+            f"| {_bound(r)} |"
         )
     return "\n".join(lines)
+
+
+def _bound(row: dict[str, Any]) -> str:
+    bound = row.get("lower_bound")
+    return f"{1e3 * bound:.2f}, {row['seconds'] / bound:.0f}x" if bound else ""
 
 
 def whole(rows: list[dict[str, Any]]) -> str:
