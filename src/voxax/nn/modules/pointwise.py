@@ -32,21 +32,30 @@ class _Named:
 
 
 class Activation(nnx.Module):
-    """Apply ``fn`` to the features ``[capacity, C]``; padding stays zero."""
+    """Apply ``fn`` to the features ``[capacity, C]``; padding stays zero.
+
+    float16 is computed in float32: the square of a feature above 255 has no value in float16, and a
+    derivative through it is NaN.
+    """
 
     def __init__(self, fn: Callable[[jax.Array], jax.Array]) -> None:
         name = getattr(fn, "__name__", "")
         self.fn = _Named(name) if getattr(jax.nn, name, None) is fn else fn
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        return voxels.map(self.fn)
+        return voxels.map(self._of)
+
+    def _of(self, x: jax.Array) -> jax.Array:
+        if x.dtype != jnp.float16:
+            return self.fn(x)
+        return self.fn(x.astype(jnp.float32)).astype(x.dtype)
 
 
 class _Smooth(Activation):
     """An activation with a fraction in it: integer features are taken as float32."""
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        return voxels.map(lambda x: self.fn(x.astype(fraction_dtype(x.dtype))))
+        return voxels.map(lambda x: self._of(x.astype(fraction_dtype(x.dtype))))
 
 
 class ReLU(Activation):
