@@ -19,6 +19,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from voxax._parent import end_with
 from voxax.errors import MissingExtraError
 
 Item = TypeVar("Item")
@@ -45,7 +46,7 @@ class Pipeline(Generic[Item, Result]):
         if workers > 0:
             # spawn: forking a process that runs XLA's threads can dead-lock.
             self._pool = concurrent.futures.ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), ignore_interrupts
+                workers, multiprocessing.get_context("spawn"), set_up_worker
             )
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
@@ -78,12 +79,15 @@ class Pipeline(Generic[Item, Result]):
         self.close()
 
 
-def ignore_interrupts(*worker: object) -> None:
-    """Set up a worker process; grain also says which one.
+def set_up_worker(*worker: object) -> None:
+    """Set up a worker process, which ends with its parent; grain also says which one.
 
     Ctrl-C reaches the whole process group; the parent alone handles it.
     """
     del worker
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        end_with(parent.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # One thread a worker: NumPy's would compete with XLA's for the same cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -128,7 +132,7 @@ class GrainPipeline(Generic[Item, Result]):
             options = grain.MultiprocessingOptions(
                 num_workers=workers, per_worker_buffer_size=max(1, ahead // workers)
             )
-            examples = examples.mp_prefetch(options, worker_init_fn=ignore_interrupts)
+            examples = examples.mp_prefetch(options, worker_init_fn=set_up_worker)
         iterator = iter(examples)
         try:
             yield from iterator

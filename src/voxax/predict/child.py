@@ -1,6 +1,6 @@
 """Compile in a process of its own: libtpu reads its flags once, when it is loaded.
 
-Started by ``cycles.py`` as ``python -m voxax.predict.child REQUESTS RESULTS FOLDER``.
+Started by ``cycles.py`` as ``python -m voxax.predict.child REQUESTS RESULTS FOLDER PARENT``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
+from voxax._parent import end_with
 from voxax.hardware.tpu import TOPOLOGIES
 from voxax.predict.chip import chip_named, compile_for
 from voxax.predict.compiled_program import CompiledKernel, CompiledProgram, CopyBeside
@@ -27,8 +28,9 @@ from voxax.predict.hlo import Operation, operations, runs_beside
 from voxax.predict.listing import EQUAL, SCHEDULE, UTILIZATION, Listing, read_equal, read_listing
 
 
-def main(requests: str, results: str, folder: str) -> None:
+def main(requests: str, results: str, folder: str, parent: str) -> None:
     """Compile each request, and pickle its program, or as text why it has none."""
+    end_with(int(parent))
     with Path(results).open("wb") as out:
         for chip, target, arguments in json.loads(Path(requests).read_text()):
             result: CompiledProgram | str

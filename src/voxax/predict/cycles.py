@@ -92,11 +92,11 @@ def _compiled(
     """Return the results of one process, which may end early, and how it ended."""
     with tempfile.TemporaryDirectory(prefix="voxax-predict-") as name:
         folder = Path(name)
-        asked, told, dump = folder / "requests", folder / "results", folder / "dump"
+        places = asked, told, dump = folder / "requests", folder / "results", folder / "dump"
         dump.mkdir()
         asked.write_text(json.dumps(requests))
         done = subprocess.run(
-            [sys.executable, "-m", "voxax.predict.child", str(asked), str(told), str(dump)],
+            [sys.executable, "-m", "voxax.predict.child", *map(str, places), str(os.getpid())],
             env=_environment(dump),
             capture_output=True,
             text=True,

@@ -1,0 +1,65 @@
+"""Child processes end when only their parent is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+WORKERS = """
+import os, time
+from voxax.io.pipeline import Pipeline
+
+def pid(_):
+    time.sleep(0.2)
+    return os.getpid()
+
+if __name__ == "__main__":
+    with Pipeline(pid, workers=2) as pipeline:
+        print(*set(pipeline(range(8))))
+        print("ready", flush=True)
+        {wait}
+"""
+CHILD = """
+import os, subprocess, sys, time
+code = "import os, sys, time; from voxax._parent import end_with; end_with(int(sys.argv[1]));"
+code += "print(os.getpid(), flush=True); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", code, str(os.getpid())])
+print("ready", flush=True)
+time.sleep(60)
+"""
+SCRIPTS = {
+    "idle workers": WORKERS.format(wait="time.sleep(60)"),
+    "busy workers": WORKERS.format(wait="list(pipeline(range(10_000)))"),
+    "a child": CHILD,
+}
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_children_of_a_killed_process_end(tmp_path, name):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPTS[name])
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    children, lines = [], []
+    while "ready" not in lines or not children:
+        line = parent.stdout.readline().strip()
+        assert line, "the script ended"
+        lines.append(line)
+        children += [int(word) for word in line.split() if word.isdigit()]
+    assert all(map(is_alive, children))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 20  # it takes one or two seconds on a machine with time
+    while any(map(is_alive, children)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(is_alive, children))
