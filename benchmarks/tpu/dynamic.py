@@ -16,6 +16,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,7 @@ def _counted(outcome: CompiledProgram | VoxaxError, size: int | None) -> dict[st
     """Return cycles of a program, of the branch of one size where it has several."""
     if isinstance(outcome, VoxaxError):
         return {"error": str(outcome)[-600:]}
-    costs = [cost for cost in outcome.costs() if size is None or _runs(cost, size)]
+    costs = outcome.costs() if size is None else _of_size(outcome.costs(), size)
     missing = [cost for cost in costs if not cost.complete]
     if any(cost.kernel.in_open_loop for cost in missing):
         return {"not counted": OPEN_LOOP}
@@ -213,10 +214,24 @@ def _counted(outcome: CompiledProgram | VoxaxError, size: int | None) -> dict[st
     }
 
 
-def _runs(cost: Cost, size: int) -> bool:
-    """False for a kernel of another branch of ``lax.switch`` than this."""
-    branches = re.findall(r"branch_(\d+)_fun", cost.kernel.label)
-    return not branches or int(branches[0]) == size
+def _of_size(costs: Sequence[Cost], size: int) -> list[Cost]:
+    """Kernels that run where ``lax.switch`` takes the branch of a size.
+
+    Copies have no label. Between two branches stand those of the results of one and of the operands
+    of the next. The branches of all sizes have results of one shape, so both count as the latter's.
+    """
+    kept: list[Cost] = []
+    unlabeled: list[Cost] = []
+    inside = False
+    for cost in costs:
+        branches = re.findall(r"branch_(\d+)_fun", cost.kernel.label)
+        if not branches:
+            unlabeled.append(cost)
+            continue
+        own = int(branches[0]) == size
+        kept += [*(unlabeled if own or not inside else ()), *((cost,) if own else ())]
+        unlabeled, inside = [], True
+    return kept + unlabeled
 
 
 def cell(row: dict[str, Any] | None) -> str:
