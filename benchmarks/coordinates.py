@@ -124,7 +124,7 @@ def all_maps(positions: np.ndarray, size: float, rounds: int) -> dict[str, float
     found = {
         "NumPy: voxelize": median_ms(lambda: host.voxelize(positions, features, size)[1], rounds)
     }
-    for label, kept in {"neighbour tables": _TABLES, "and pair lists": _TABLES | _PAIRS}.items():
+    for label, kept in {"neighbor tables": _TABLES, "and pair lists": _TABLES | _PAIRS}.items():
         records = tuple(
             dataclasses.replace(r, views=tuple(sorted(kept & (set(r.views) | _PAIRS))))
             for r in recorded.records

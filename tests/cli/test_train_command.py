@@ -230,7 +230,7 @@ def test_rooms_and_segment(tmp_path, rng, capsys, monkeypatch):
     write_ply(scan, positions, colors=colors)
     arguments = ["--checkpoint", str(out / "checkpoint"), "--out", str(tmp_path)]
     assert main(["segment", str(scan), *arguments]) == 0
-    assert len(read(tmp_path / "scan_ply_labelled.ply").labels) == 300
+    assert len(read(tmp_path / "scan_ply_labeled.ply").labels) == 300
     write_ply(tmp_path / "gray.ply", positions)
     capsys.readouterr()
     assert main(["segment", str(tmp_path / "gray.ply"), *arguments]) == 2

@@ -43,7 +43,7 @@ class Layer:
     Attributes:
       in_capacity, out_capacity: rows of the map's two sides.
       num_offsets: K.
-      symmetric: the map is its own adjoint with taps reversed (submanifold, centred box).
+      symmetric: the map is its own adjoint with taps reversed (submanifold, centered box).
       kind: weight kind.
       groups: G; 1 if dense or depthwise.
       precision: ``jax.lax.Precision`` name, part of every tuning key.

@@ -38,7 +38,7 @@ def demo(
     batch_size: int | None = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
 ) -> int:
-    """Train a small network on simulated LiDAR sweeps, or on a labelled scan.
+    """Train a small network on simulated LiDAR sweeps, or on a labeled scan.
 
     Writes a checkpoint, metrics.json, a picture and an interactive page. Ctrl-C stops early
     and leaves a usable checkpoint.
@@ -48,7 +48,7 @@ def demo(
             small CenterPoint on one device.
         out: Folder for the results.
         steps: Training steps, of --batch-size scenes each. By default 160, to detect 1000.
-        input: To segment, a labelled scan to learn from instead; half of its 10 m blocks are for
+        input: To segment, a labeled scan to learn from instead; half of its 10 m blocks are for
             validation.
         labels: Labels of --input where the file itself has none (.label, .npy, .npz).
         label_field: Column or array with the labels, where it has another name than usual.

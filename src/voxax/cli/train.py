@@ -1,4 +1,4 @@
-"""``voxax train`` trains a network on folders of labelled scans."""
+"""``voxax train`` trains a network on folders of labeled scans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def train(
     out: Path | None = None,
     devices: int | None = None,
 ) -> int:
-    """Train a network on folders of labelled scans, as a file configures it.
+    """Train a network on folders of labeled scans, as a file configures it.
 
     It learns a class for each point, boxes of objects, or a class for each cloud. Writes a
     checkpoint that `voxax segment` or `voxax detect` takes, the loss of every step and, with the
