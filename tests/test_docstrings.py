@@ -1,6 +1,6 @@
 """Every public name says what it is; a function that takes arrays, their shapes and its errors.
 
-Public is what `docs/api.md` names, and the checker; in a module what it hands on (`a as a`) or
+Public is what `docs/reference` names, and the checker; in a module what it hands on (`a as a`) or
 lists in `__all__`; of a class, its methods and properties without an underscore.
 """
 
@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMED = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
+NAMED = [n for p in PAGES for n in re.findall(r"^::: (\S+)", p.read_text(), re.MULTILINE)]
 NAMED.append("voxax.check")  # a page of its own
 
 # What JAX calls to take a class apart, and PyTorch to run a module and to print it.
