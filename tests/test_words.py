@@ -58,3 +58,20 @@ def test_the_pages_are_short_together():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_a_page_is_short(page):
     assert words(page.read_text()) <= WORDS_OF_A_PAGE
+
+
+@pytest.mark.parametrize(
+    ("searched", "page"),
+    [
+        ("train", "quickstart.md"),
+        ("train", "training.md"),
+        ("batch", "howto/batches.md"),
+        ("out of memory", "howto/capacity.md"),
+        ("nan", "faq.md"),
+        ("checkpoint", "howto/checkpoints.md"),
+    ],
+)
+def test_what_is_searched_for_is_in_a_heading(searched, page):
+    """The site's search ranks titles and headings first."""
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", (DOCS / page).read_text()), re.MULTILINE)
+    assert any(searched in heading.lower() for heading in headings), headings
