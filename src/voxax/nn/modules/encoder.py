@@ -247,7 +247,7 @@ class VoxelFeatureEncoder(nnx.Module):
 
 
 class PillarEncoder(VoxelFeatureEncoder):
-    """Vertical pillars: voxels of all axes but one, whose points are encoded together.
+    """Encode the points of each vertical pillar: a voxel of all axes but one.
 
     Each point enters with its features, its position, its offset from the mean of its pillar's
     points on all axes, and its offset from the pillar's center on the others. The result has
