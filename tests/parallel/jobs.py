@@ -32,7 +32,9 @@ def scene(rng, points, capacity=None, reach=4):
     """A slab of voxels with two binary classes: left or right, in front or behind."""
     positions = rng.uniform(-1, 1, (points, 3)) * [reach, reach, 0.8]
     features = rng.normal(size=(points, 3)).astype(np.float32)
-    voxels, _ = host.voxelize(positions.astype(np.float32), features, 0.4, capacity=capacity)
+    voxels, _ = host.voxelize_on_host(
+        positions.astype(np.float32), features, 0.4, capacity=capacity
+    )
     count = int(voxels.count)
     labels = np.full(voxels.capacity, -1, np.int32)
     side = np.asarray(voxels.coords)[:count, 1:3] > 0

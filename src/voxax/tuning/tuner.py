@@ -32,8 +32,10 @@ several     a measurement made just    its fastest, or an   (not measured)      
   measuring fails, the default is used. Those that time was too short for count as measured in
   later runs, which never stop for them: reports name them, and ``vx.tune`` measures them.
 
-``VOXAX_AUTOTUNE`` chooses the column; unset it is ``cached`` on TPUs and ``on`` elsewhere. In a job
-of several processes one decides, and the others take its decision.
+``VOXAX_AUTOTUNE`` chooses the column. Unset it is ``cached`` on TPUs, and where nothing is
+requested and the default is known to be the fastest by a wide margin (:attr:`Kernel.decisive`: the
+native kernels on CPUs), so that such runs measure nothing and have the same bits; elsewhere it is
+``on``. In a job of several processes one decides, and the others take its decision.
 """
 
 from __future__ import annotations
@@ -48,12 +50,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 
 from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup, names
+from voxax.hardware import HardwareInfo
 from voxax.tuning.cache import TuningCache, cache_for, device_name
 from voxax.tuning.decide import (
     Choice,
@@ -74,7 +77,7 @@ from voxax.tuning.entry import (
     utc_now,
 )
 from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
-from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
+from voxax.tuning.request import AutotuneMode, Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
 from voxax.tuning.share import agree
 from voxax.tuning.space import Candidate, Space, reference_of, space_of, views_read
@@ -86,13 +89,14 @@ _Result = TypeVar("_Result")
 _Views = Mapping[str, jax.Array] | None
 
 
-_unmeasured = contextvars.ContextVar("voxax_unmeasured", default=False)
+_unmeasured: contextvars.ContextVar[Literal["", "off", "foreseen"]]
+_unmeasured = contextvars.ContextVar("voxax_unmeasured", default="")
 
 
 @contextlib.contextmanager
-def unmeasured() -> Iterator[None]:
-    """Inside, this thread chooses as with ``VOXAX_AUTOTUNE=off``."""
-    token = _unmeasured.set(True)
+def unmeasured(*, foreseen: bool = False) -> Iterator[None]:
+    """Inside, this thread chooses as with ``VOXAX_AUTOTUNE=off``, or as :func:`foresee` does."""
+    token = _unmeasured.set("foreseen" if foreseen else "off")
     try:
         yield
     finally:
@@ -118,7 +122,11 @@ def record_choices() -> Iterator[list[Choice]]:
 
 
 def choose(
-    problem: Problem, admitted: Resolved, available_views: Iterable[str] | None = None
+    problem: Problem,
+    admitted: Resolved,
+    available_views: Iterable[str] | None = None,
+    *,
+    stated: bool = True,
 ) -> Choice:
     """The algorithm and parameters to execute ``problem`` with; see the table above.
 
@@ -126,6 +134,7 @@ def choose(
       problem: a product of one layer.
       admitted: names that the request admits.
       available_views: names of the map's arrays that came along; None means all.
+      stated: the user asked, also by ``"auto"``.
 
     Raises:
       AlgorithmError: no admitted algorithm can run; all reasons are given at once.
@@ -133,12 +142,14 @@ def choose(
     configure_log()
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, available_views)
-    mode = "off" if _unmeasured.get() else autotune_mode(problem.platform)
+    mode = "off" if _unmeasured.get() == "off" else _mode(space, hardware, stated)
     policy = Policy(mode, device is not None)
     if space.candidates and admitted != names(problem.layer.kind):
         for name, reason in space.refused:
             _log_refusal(name, reason)
-    if mode == "off" or len(space.candidates) < 2:
+    if _unmeasured.get() == "foreseen":
+        choice = _foreseen(space, device_name(hardware), policy)
+    elif mode == "off" or len(space.candidates) < 2:
         choice = _settled(space, None, policy, device)
     else:
         # Also what comes from caches alone: the processes of a job may have different ones.
@@ -158,7 +169,15 @@ def choose(
     return choice
 
 
-def foresee(problem: Problem, admitted: Resolved) -> Choice:
+def _mode(space: Space, hardware: HardwareInfo, stated: bool) -> AutotuneMode:
+    """The column of the table: what ``VOXAX_AUTOTUNE`` says, or what holds where it is unset."""
+    problem, ruled = space.problem, False
+    if not stated and space.candidates:
+        ruled = space.heuristics[0].kernel.decisive(problem, hardware)
+    return autotune_mode(problem.platform, ruled)
+
+
+def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Choice:
     """Return the choice of :func:`choose` from what is known now; measure and check nothing.
 
     A choice that would be measured first is given as ``predicted``.
@@ -168,11 +187,15 @@ def foresee(problem: Problem, admitted: Resolved) -> Choice:
     """
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware)
-    mode, entry = autotune_mode(problem.platform), None
-    if mode != "off" and len(space.candidates) > 1:
-        entry = cache_for(device_name(hardware)).get(key_of(problem))
-    choice = decide(space, entry, Policy(mode, device is not None))
-    return dataclasses.replace(choice, pending=None)
+    policy = Policy(_mode(space, hardware, stated), device is not None)
+    return _foreseen(space, device_name(hardware), policy)
+
+
+def _foreseen(space: Space, device: str, policy: Policy) -> Choice:
+    entry = None
+    if policy.mode != "off" and len(space.candidates) > 1:
+        entry = cache_for(device).get(key_of(space.problem))
+    return dataclasses.replace(decide(space, entry, policy), pending=None)
 
 
 def with_known_time(choice: Choice) -> Choice:
