@@ -146,7 +146,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     monkeypatch.setattr(Trainer, "step", step)
 
     assert main(["train", str(path), "--out", str(parts)]) == 2
-    assert "holds a checkpoint already: give --resume" in capsys.readouterr().err
+    assert "holds a run already, up to step 4: give --resume" in capsys.readouterr().err
     other = tmp_path / "other.toml"
     for old, new, message in (
         ("voxel_size = 1.0", "voxel_size = 0.5", "has voxel_size = 1.0, the configuration 0.5"),

@@ -12,7 +12,7 @@ from flax import nnx
 import voxax as vx
 from voxax.geometry import host
 from voxax.models import MinkUNet14
-from voxax.models.checkpoint import load_arrays, save_checkpoint
+from voxax.models.checkpoint import load_arrays, save_checkpoint, steps_of
 from voxax.models.training import Trainer
 from voxax.nn.modules import BatchNorm, ReLU, Sequential, SubMConv3d
 from voxax.parallel import (
@@ -181,7 +181,7 @@ def work(process, processes, port, folder, steps, dies_at=None):
     given = shard_scenes([scenes[i] for i in own], part, labels=[labels[i] for i in own])
     trainer = DataParallelTrainer(small(), optimizer(), mesh)
     checkpoint = Path(folder)
-    if (checkpoint / "voxax.json").exists():
+    if steps_of(checkpoint):
         trainer.load_tree(load_arrays(checkpoint, trainer.tree()))
     curve = {}
     while trainer.steps < steps:
