@@ -101,7 +101,14 @@ def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
     rows = coords[coords[:, 0] != PAD]
     if not len(rows):
         return
-    check_batch_range(rows[:, 0], batch_size)
+    try:
+        check_batch_range(rows[:, 0], batch_size)
+    except InputError as error:
+        raise InputError(
+            f"{error}. Column 0 of coords int{list(coords.shape)} is the batch index: coordinates "
+            f"without one, of a single scene, need a column of zeros before them, np.pad(coords, "
+            "((0, 0), (1, 0)))"
+        ) from None
     low, high = int(rows[:, 1:].min()), int(rows[:, 1:].max())
     if low < -COORD_LIMIT or high >= COORD_LIMIT:
         raise InputError(

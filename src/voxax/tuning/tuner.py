@@ -77,7 +77,7 @@ from voxax.tuning.entry import (
     utc_now,
 )
 from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
-from voxax.tuning.request import AutotuneMode, Resolved, autotune_mode, configure_log, epoch
+from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
 from voxax.tuning.share import agree
 from voxax.tuning.space import Candidate, Space, reference_of, space_of, views_read
@@ -142,7 +142,8 @@ def choose(
     configure_log()
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, available_views)
-    mode = "off" if _unmeasured.get() == "off" else _mode(space, hardware, stated)
+    ruled = not stated and _is_ruled(space, hardware)
+    mode = "off" if _unmeasured.get() == "off" else autotune_mode(problem.platform, ruled)
     policy = Policy(mode, device is not None)
     if space.candidates and admitted != names(problem.layer.kind):
         for name, reason in space.refused:
@@ -169,12 +170,9 @@ def choose(
     return choice
 
 
-def _mode(space: Space, hardware: HardwareInfo, stated: bool) -> AutotuneMode:
-    """The column of the table: what ``VOXAX_AUTOTUNE`` says, or what holds where it is unset."""
-    problem, ruled = space.problem, False
-    if not stated and space.candidates:
-        ruled = space.heuristics[0].kernel.decisive(problem, hardware)
-    return autotune_mode(problem.platform, ruled)
+def _is_ruled(space: Space, hardware: HardwareInfo) -> bool:
+    """Return whether the default is known to be the fastest by a wide margin."""
+    return bool(space.candidates) and space.heuristics[0].kernel.decisive(space.problem, hardware)
 
 
 def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Choice:
@@ -187,7 +185,8 @@ def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Cho
     """
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware)
-    policy = Policy(_mode(space, hardware, stated), device is not None)
+    ruled = not stated and _is_ruled(space, hardware)
+    policy = Policy(autotune_mode(problem.platform, ruled), device is not None)
     return _foreseen(space, device_name(hardware), policy)
 
 
@@ -328,15 +327,18 @@ def _objection(choice: Choice, device: Any) -> str | None:
 
     Checked at the first use for each product, kind of weight, dtype and precision. A check that
     could not be made counts against the candidate, but is not remembered. It takes of the time that
-    measuring may take, since two programs are compiled for it. When that is used up, kernels are
-    taken that passed with other parameters, but for pinned ones.
+    measuring may take, since two programs are compiled for it. When that is used up, and always for
+    :attr:`Kernel.decisive` ones, kernels are taken that passed with other parameters, but for
+    pinned ones.
     """
     p = choice.problem
     name, parameters, revision = choice.candidate.identity
     kernel = (name, revision, p.product, p.layer.kind, p.dtype, p.layer.precision, device)
     key = (*kernel, parameters)
     if key not in _objections:
-        if choice.source != "pinned" and kernel in _passed and allowance() <= 0:
+        trusted = choice.kernel.decisive(p, hardware_of(p.platform)[0])
+        hurried = trusted or allowance() <= 0
+        if choice.source != "pinned" and kernel in _passed and hurried:
             return None
         begin = time.perf_counter()
         try:
@@ -405,7 +407,7 @@ def _log_rejection(space: Space, choice: Choice, reason: str) -> None:
 @functools.lru_cache(maxsize=256)
 def _log_refusal(name: str, reason: str) -> None:
     """Once per reason."""
-    _LOG.info("%s is skipped: %s", name, reason)
+    _LOG.warning("%s was requested and is not available: %s", name, reason)
 
 
 @functools.lru_cache(maxsize=256)
