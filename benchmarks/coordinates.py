@@ -119,12 +119,14 @@ def all_maps(positions: np.ndarray, size: float, rounds: int) -> dict[str, float
     from voxax.models import MinkUNet18
 
     features = np.ones((len(positions), 4), np.float32)
-    voxels, _ = host.voxelize(positions, features, size)
+    voxels, _ = host.voxelize_on_host(positions, features, size)
     recorded = vx.Plan.record(MinkUNet18(4, 8, rngs=nnx.Rngs(0)), voxels).fitted([voxels])
     found = {
-        "NumPy: voxelize": median_ms(lambda: host.voxelize(positions, features, size)[1], rounds)
+        "NumPy: voxelize": median_ms(
+            lambda: host.voxelize_on_host(positions, features, size)[1], rounds
+        )
     }
-    for label, kept in {"neighbour tables": _TABLES, "and pair lists": _TABLES | _PAIRS}.items():
+    for label, kept in {"neighbor tables": _TABLES, "and pair lists": _TABLES | _PAIRS}.items():
         records = tuple(
             dataclasses.replace(r, views=tuple(sorted(kept & (set(r.views) | _PAIRS))))
             for r in recorded.records

@@ -1,10 +1,12 @@
-"""Time the first call of a network with the tuner, and the calls after it.
+"""Time the first call of a network with the tuner, and the calls after it; count the programs that
+``vx.voxelize`` compiles.
 
     python benchmarks/first_call.py [--data FOLDER]
 
-MinkUNet18 on a real LiDAR sweep, kernel maps planned ahead, in three processes one after the
-other: with an empty tuning cache, with the cache that the first left behind, and with
-``VOXAX_AUTOTUNE=off``. JAX's own compilation cache is off. Results go to results/first_call.md.
+MinkUNet18 on a real LiDAR sweep, kernel maps planned ahead, in four processes one after another:
+without a setting, with ``VOXAX_AUTOTUNE=off``, with ``on`` and an empty tuning cache, and with
+``on`` and the cache that this left behind. Then 1,000 clouds of as many sizes are voxelized
+eagerly. JAX's own compilation cache is off. Results go to results/first_call.md.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+COMPILED = "/backend_compile_duration"
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).parents[2] / "shared" / "data"
 SCAN, VOXEL_SIZE, ROUNDS = "lidar_os0_128.npz", 0.15, 5
+NUMBER = 1000  # of clouds
 
 
 def one(folder: str, training: bool) -> dict[str, Any]:
@@ -67,10 +71,45 @@ def one(folder: str, training: bool) -> dict[str, Any]:
     }
 
 
-def in_own_process(folder: Path, training: bool, cache: str, mode: str) -> dict[str, Any]:
-    script = (
-        f"import json, first_call\nprint(json.dumps(first_call.one({str(folder)!r}, {training})))"
+def clouds(folder: str, number: int = NUMBER) -> list[dict[str, Any]]:
+    """In a process of its own: voxelize parts of a sweep, each of another number of points."""
+    import jax
+    import numpy as np
+
+    import voxax as vx
+    from voxax import io
+
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **more: compiled.append(event) if event.endswith(COMPILED) else None
     )
+    positions = np.asarray(io.read(Path(folder) / SCAN).positions, np.float32)
+    positions = positions[np.isfinite(positions).all(1)]
+    sizes = np.linspace(1000, len(positions), number).astype(int)
+    rng = np.random.default_rng(0)
+    kinds = {
+        "NumPy arrays": lambda p, f: vx.voxelize(p, f, VOXEL_SIZE),
+        "JAX arrays": lambda p, f: vx.voxelize(*map(jax.device_put, (p, f)), VOXEL_SIZE),
+        "`vx.Points`": lambda p, f: vx.voxelize(vx.Points.make(p, f), voxel_size=VOXEL_SIZE),
+        "`vx.voxelize_on_host`": lambda p, f: vx.voxelize_on_host(p, f, VOXEL_SIZE)[0],
+    }
+    results = []
+    for name, voxelize in kinds.items():
+        compiled.clear()
+        times = []
+        for size in rng.permutation(sizes):
+            part, ones = positions[:size], np.ones((size, 4), np.float32)
+            begin = time.perf_counter()
+            jax.block_until_ready(voxelize(part, ones))
+            times.append(time.perf_counter() - begin)
+        figures = {"programs": len(compiled), "median": statistics.median(times)}
+        results.append({"given": name, **figures, "slowest": max(times)})
+    return results
+
+
+def in_own_process(call: str, cache: str, mode: str = "") -> Any:
+    """The result of an expression, with the module's functions, in a process of its own."""
+    script = f"import json\nfrom first_call import *\nprint(json.dumps({call}))"
     result = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
@@ -80,7 +119,7 @@ def in_own_process(folder: Path, training: bool, cache: str, mode: str) -> dict[
         env={
             **{k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"},
             "VOXAX_CACHE_DIR": cache,
-            "VOXAX_AUTOTUNE": mode,
+            "VOXAX_AUTOTUNE": mode,  # empty is unset
         },
     )
     if result.returncode:
@@ -97,21 +136,27 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    info = describe()
+    info, folder = describe(), str(Path(options.data).resolve())
     lines = [
         "# The first call with the tuner",
         "",
         f"MinkUNet18 on {SCAN}, voxels of {VOXEL_SIZE} m, float32. {info.model}, {info.cpu_cores} "
         f"cores, JAX {jax.__version__}. Each line is a process of its own; later calls are the "
-        f"median of {ROUNDS}.",
+        f"median of {ROUNDS}. Measuring includes the comparison of unmeasured choices with "
+        "`explicit_gemm`.",
         "",
-        "| | process | first call, s | of it measuring, s | later calls, ms | choices |",
+        "| | `VOXAX_AUTOTUNE` | first call, s | of it measuring, s | later calls, ms | choices |",
         "|---|---|---:|---:|---:|---|",
     ]
     for training in (False, True):
         with tempfile.TemporaryDirectory() as cache:
-            for name, mode in (("empty cache", "on"), ("cache", "on"), ("no tuning", "off")):
-                r = in_own_process(Path(options.data).resolve(), training, cache, mode)
+            for name, mode in (
+                ("unset", ""),
+                ("off", "off"),
+                ("on, empty cache", "on"),
+                ("on, cache", "on"),
+            ):
+                r = in_own_process(f"one({folder!r}, {training})", cache, mode)
                 sources = ", ".join(f"{n} {source}" for source, n in r["sources"].items())
                 cells = (
                     "forward and backward" if training else "inference",
@@ -123,6 +168,19 @@ def main() -> None:
                 )
                 lines.append(f"| {' | '.join(cells)} |")
                 print(lines[-1], flush=True)
+    lines += [
+        "",
+        f"`vx.voxelize` outside `jax.jit`: parts of the same sweep, {NUMBER:,} numbers of points "
+        "from 1,000 to all, in random order, each once.",
+        "",
+        "| given | programs compiled | median, ms | slowest, ms |",
+        "|---|---:|---:|---:|",
+    ]
+    with tempfile.TemporaryDirectory() as cache:
+        for r in in_own_process(f"clouds({folder!r})", cache):
+            times = f"{1e3 * r['median']:.1f} | {1e3 * r['slowest']:.0f}"
+            lines.append(f"| {r['given']} | {r['programs']} | {times} |")
+            print(lines[-1], flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "first_call.md").write_text("\n".join([*lines, ""]))
 

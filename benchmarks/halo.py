@@ -58,7 +58,7 @@ def voxels_of(folder: Path, name: str) -> Any:
     rows = scans.cells(scans.points(folder, name), size)
     rows = rows - rows.min(0)
     positions = (rows + 0.5).astype(np.float32)
-    voxels, _ = host.voxelize(positions, positions / positions.max(), 1.0)
+    voxels, _ = host.voxelize_on_host(positions, positions / positions.max(), 1.0)
     return voxels
 
 

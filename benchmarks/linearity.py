@@ -3,7 +3,7 @@
     python benchmarks/linearity.py [--rounds 5]
 
 Scenes of 10,000 to 2,000,000 voxels, as dense at every size: the recorded LiDAR sweep, side by side
-in a square grid, so that neighbours lie further apart in memory the larger the scene. Each size
+in a square grid, so that neighbors lie further apart in memory the larger the scene. Each size
 runs in a process of its own: the jitted 3x3x3 kernel map; forward, and forward with both
 gradients, of a layer with 32 channels in float32 with AUTO. Times are medians. Memory is what the
 process grows by at the peak of its first run, results included. The exponent is the slope of the

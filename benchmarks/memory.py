@@ -3,7 +3,7 @@
     python benchmarks/memory.py
 
 One 3x3x3 submanifold layer, 32 channels, float32, in one program: forward, dgrad and wgrad. Two
-numbers of voxels, each as LiDAR sweeps (5 of 27 neighbours) and as a solid block (nearly all).
+numbers of voxels, each as LiDAR sweeps (5 of 27 neighbors) and as a solid block (nearly all).
 Every row is a process of its own: its size is read before and, at its largest, during the first
 run. Beside it, what the compiler says its temporary arrays take; kernels may allocate more. Linux.
 Results go to results/memory.md and .json.

@@ -4,7 +4,7 @@
 
 The folder holds `air_ahn3_delft.npz` and `mesh_spot.obj` (both CC0); the LiDAR sweep and the
 room are simulated from fixed seeds. Writes `src/voxax/tuning/occupancies/*.npz`, and beside
-them a README with the source, licence and mean number of neighbours of each. Where the folder
+them a README with the source, license and mean number of neighbors of each. Where the folder
 has other scans too, their numbers are put beside ours; nothing of them is stored.
 """
 
@@ -24,7 +24,7 @@ from voxax.io.simulator.solids import BOX, BUILDING, CYLINDER, ELLIPSOID, Pose, 
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "voxax" / "tuning" / "occupancies"
 LEVELS = (1, 2, 4, 8)
-CENTRED = np.asarray(box_offsets((3, 3, 3), (1, 1, 1)))
+CENTERED = np.asarray(box_offsets((3, 3, 3), (1, 1, 1)))
 
 # Real scans to compare with: kind, file, what it is, voxel size of level 1.
 REAL = (
@@ -59,7 +59,7 @@ def lidar() -> np.ndarray:
     """One sweep of the simulated 64-beam sensor.
 
     Its streets are narrower than the recorded ones, so at the same voxel size it has more
-    neighbours; at 0.07 m they are those of a real sweep of 64 beams at 0.1 m.
+    neighbors; at 0.07 m they are those of a real sweep of 64 beams at 0.1 m.
     """
     return voxels(simulator.simulate_sweep(3, sensor="lidar64").positions, 0.07)
 
@@ -157,7 +157,7 @@ def statistics(rows: np.ndarray) -> list[tuple[int, float]]:
     for level in LEVELS:
         cells = host.unique_rows(np.floor_divide(rows, np.int32(level)))[0]
         cells = np.concatenate([np.zeros((len(cells), 1), np.int32), cells], axis=1)
-        hits = host.find_neighbors(cells, cells, CENTRED) >= 0
+        hits = host.find_neighbors(cells, cells, CENTERED) >= 0
         found.append((len(cells), float(hits.sum() / len(cells))))
     return found
 
@@ -172,7 +172,7 @@ README = """# Recorded occupancies
 Voxel sets on which the tuner measures when it cannot see the real map
 (`voxax.tuning.occupancy`). Made by `benchmarks/record_occupancies.py`; do not edit.
 
-| record | what it is | source and licence |
+| record | what it is | source and license |
 |---|---|---|
 | `lidar` | one sweep of a 64-beam sensor in a street, simulated | `voxax.io.simulator`, seed 3; \
 Apache-2.0 like voxax |
@@ -185,7 +185,7 @@ tudelft3d/3dfier, `example_data/ahn3`) |
 Format: a NumPy archive with `low int32[3]`, `extent int32[3]` and `steps uint8[4, N]`; see
 `unpack` in `recorded.py`.
 
-Voxels / mean occupied cells in the 3x3x3 box, centre included, at levels (total strides) 1, 2,
+Voxels / mean occupied cells in the 3x3x3 box, center included, at levels (total strides) 1, 2,
 4 and 8. Rows in italics are real scans, for comparison only.
 
 | scene | voxel size at level 1 | 1 | 2 | 4 | 8 |

@@ -1,5 +1,5 @@
 """Ground, buildings and the rest of an airborne scan: MinkUNet against a network without
-neighbours, at equal training time.
+neighbors, at equal training time.
 
     python benchmarks/segment_ahn3.py --data FOLDER
 """

@@ -1,5 +1,5 @@
 """The common classes of one SemanticKITTI sweep: MinkUNet against a network without
-neighbours, at equal training time.
+neighbors, at equal training time.
 
     python benchmarks/segment_semantickitti.py --data FOLDER
 """

@@ -1,8 +1,8 @@
 """Shared by the segmentation benchmarks: two networks, one scan, equal seconds of training.
 
 A scan is cut into a training and a test part. Every contender gets the same augmented
-crops of the training part, the same features, class weights and optimiser, and the same
-wall-clock seconds of optimisation; compilation and preparation of examples are outside
+crops of the training part, the same features, class weights and optimizer, and the same
+wall-clock seconds of optimization; compilation and preparation of examples are outside
 that clock. The learning rate follows the clock too, so that a slow network finishes its
 schedule just as a fast one does.
 """
@@ -50,7 +50,7 @@ class Task:
       name: of the result files.
       title: of the tables.
       notes: lines for the tables: the split, the features.
-      train, test: labelled parts; labels are indices into ``class_names``, or -1.
+      train, test: labeled parts; labels are indices into ``class_names``, or -1.
       class_names: all classes of the scan.
       scored: indices of the classes that count for the mean.
       preparation: voxel size and features.
@@ -299,7 +299,7 @@ def to_markdown(result: dict[str, Any]) -> str:
         f"- Voxels of {result['voxel_size']} m. Inputs of both models: "
         + ", ".join(result["features"])
         + ".",
-        f"- {result['seconds_of_training']:g} s of optimisation for each model and seed.",
+        f"- {result['seconds_of_training']:g} s of optimization for each model and seed.",
         "",
         "Test IoU by class, mean over seeds, in %:",
         "",
@@ -315,7 +315,7 @@ def to_markdown(result: dict[str, Any]) -> str:
         lines += ["", f"Not in the mean, absent from one part: {', '.join(other)}."]
     lines += [
         "",
-        "Test mIoU by seed, in %, and optimisation steps done in the equal time:",
+        "Test mIoU by seed, in %, and optimization steps done in the equal time:",
         "",
         "| seed | " + " | ".join(f"{m} | steps" for m in models) + " |",
         "|---|" + "---:|" * (2 * len(models)),

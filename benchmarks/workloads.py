@@ -14,7 +14,7 @@ import numpy as np
 
 
 def random_cube(size: int = 300, seed: int = 0, ndim: int = 3, batch_size: int = 2) -> np.ndarray:
-    """Uniform at about 30 % occupancy, centred, so that half the coordinates are negative."""
+    """Uniform at about 30 % occupancy, centered, so that half the coordinates are negative."""
     rng = np.random.default_rng(seed)
     edge = max(2, round((size / batch_size / 0.3) ** (1 / ndim)))
     rows = rng.integers(-(edge // 2), edge - edge // 2, (size, ndim))
@@ -22,7 +22,7 @@ def random_cube(size: int = 300, seed: int = 0, ndim: int = 3, batch_size: int =
 
 
 def flat_box(size: int = 300, seed: int = 0) -> np.ndarray:
-    """Non-cubic extents, off centre: 40 x 5 x 2 cells that start at (-7, 11, -1)."""
+    """Non-cubic extents, off center: 40 x 5 x 2 cells that start at (-7, 11, -1)."""
     rng = np.random.default_rng(seed)
     rows = rng.integers(0, [40, 5, 2], (size, 3)) + np.array([-7, 11, -1])
     return _shuffled(rng, np.column_stack([np.zeros(size, int), rows]))
@@ -101,7 +101,7 @@ def lidar_tiles(size: int) -> np.ndarray:
     sweep = scene_rows("lidar", (1, 1, 1), None)  # prefixes are sectors
     tiles = -(-size // len(sweep))
     columns = max(1, round(tiles**0.5))
-    pitch = np.ptp(sweep[:, 1:3], axis=0) + 8  # no voxel has neighbours in another tile
+    pitch = np.ptp(sweep[:, 1:3], axis=0) + 8  # no voxel has neighbors in another tile
     number = np.arange(tiles, dtype=np.int32)
     place = np.stack([number // columns, number % columns], axis=1) * pitch
     rows = np.tile(sweep, (tiles, 1))

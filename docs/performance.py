@@ -104,6 +104,53 @@ def peers_table(stem: str = "peers") -> str:
     return "\n".join(lines)
 
 
+def claims_table(stem: str = "peers") -> str:
+    """Return the table of the README: time of others over voxax's, which runs on two threads.
+
+    The columns keep apart what is fair to compare: libraries with correct results on as many
+    threads, spconv on the one thread where it is correct, and spconv with its wrong results.
+    """
+    lines = [f"| | {' | '.join(CLAIMS)} |", f"|---|{'---:|' * len(CLAIMS)}"]
+    for words, operation, channels in GROUPS:
+        own = [r for r in peers(stem)["results"] if r["case"][1] == operation]
+        own = [r for r in own if channels is None or r["case"][2] in channels]
+        for suffix, modes in (("", FORWARD), (", with gradients", BOTH)):
+            cases = [r for r in own if r["case"][3] in modes]
+            cells = [_range([s for r in cases for s in times(r)]) for times in CLAIMS.values()]
+            if cases:
+                lines.append(f"| {words}{suffix} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _correct_on_as_many(result: dict[str, Any]) -> list[float]:
+    """spconv is among them for kernel maps alone, which are right on any number of threads."""
+    races = "spconv single" in result["seconds"]
+    others = [
+        seconds
+        for name, seconds in result["seconds"].items()
+        if name not in OURS and name != "spconv single" and not (races and name == "spconv")
+    ]
+    return [min(others) / result["seconds"]["voxax"]] if others else []
+
+
+def _spconv_on_one(result: dict[str, Any]) -> list[float]:
+    seconds = result["seconds"]
+    return [seconds["spconv single"] / seconds["voxax"]] if "spconv single" in seconds else []
+
+
+def _spconv_with_races(result: dict[str, Any]) -> list[float]:
+    seconds = result["seconds"]
+    races = {"spconv", "spconv single"} <= seconds.keys()
+    return [seconds["spconv"] / seconds["voxax"]] if races else []
+
+
+CLAIMS = {
+    "fastest correct library, 2 threads": _correct_on_as_many,
+    "spconv, 1 thread: correct": _spconv_on_one,
+    "spconv, 2 threads: wrong": _spconv_with_races,
+}
+
+
 def fastest_right(result: dict[str, Any]) -> float:
     """Seconds of the fastest peer with right results, over voxax's.
 
@@ -125,9 +172,12 @@ def _over(result: dict[str, Any], counts: Callable[[str], bool]) -> float:
 
 
 def _spread(results: list[dict[str, Any]]) -> str:
-    if not results:
+    return _range([fastest_right(r) for r in results])
+
+
+def _range(ratios: list[float]) -> str:
+    if not ratios:
         return ""
-    ratios = [fastest_right(r) for r in results]
     low, high = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
     return low if low == high else f"{low} to {high}"
 

@@ -1,11 +1,15 @@
-"""An extension of griffe, which reads the code for the API page.
+"""An extension of griffe, which reads the code for the reference.
 
 griffe takes imported names for private, also those that a package hands on by ``from a import b as
-b``, and it expects one parameter in each entry of a docstring.
+b``, and it expects one parameter in each entry of a docstring. Roles of Sphinx, which docstrings
+have, mean nothing to Markdown: here they become links where the reference has the name.
 """
 
+import contextlib
+import html
 import inspect
 import re
+from collections.abc import Callable
 
 import griffe
 
@@ -14,6 +18,32 @@ SECTIONS = ("Args:", "Attributes:")
 SHARED = re.compile(
     r"^(?P<names>\*{0,2}\w+(?:,\s+\*{0,2}\w+)+):(?P<text>.*?)(?=^\S|\Z)", re.M | re.S
 )
+
+ROLE = re.compile(r":(?:func|class|meth|mod|data|attr|obj):`(?P<short>~?)(?P<name>[\w.]+)`")
+
+
+def linked(text: str, resolve: Callable[[str], str]) -> str:
+    """The text with a link, or code where nothing is there to link to, for each role."""
+
+    def link(match: re.Match) -> str:
+        name = match["name"]
+        shown = name.rpartition(".")[2] if match["short"] else name
+        identifier = html.escape(resolve(name))
+        return f'<autoref identifier="{identifier}" optional><code>{shown}</code></autoref>'
+
+    return ROLE.sub(link, text)
+
+
+def resolver(obj: griffe.Object) -> Callable[[str], str]:
+    """From a name as the object's module knows it to its path."""
+
+    def resolve(name: str) -> str:
+        first, dot, rest = name.partition(".")
+        with contextlib.suppress(griffe.NameResolutionError):
+            return obj.resolve(first) + dot + rest
+        return name
+
+    return resolve
 
 
 def split_entries(text: str) -> str:
@@ -45,4 +75,4 @@ class PublicNames(griffe.Extension):
         """Called for each object once a package is loaded."""
         del loader, kwargs
         if obj.docstring:
-            obj.docstring.value = split_entries(obj.docstring.value)
+            obj.docstring.value = linked(split_entries(obj.docstring.value), resolver(obj))

@@ -1,4 +1,4 @@
-"""Train a MinkUNet on a folder of labelled scans, and print the IoU of every class.
+"""Train a MinkUNet on a folder of labeled scans, and print the IoU of every class.
 
     python examples/segment_folder.py SemanticKITTI --format semantic_kitti --voxel-size 0.1
     python examples/segment_folder.py ScanNet --format scannet --train train.txt \\

@@ -1,6 +1,6 @@
 """Every public name says what it is; a function that takes arrays, their shapes and its errors.
 
-Public is what `docs/api.md` names, and the checker; in a module what it hands on (`a as a`) or
+Public is what `docs/reference` names, and the checker; in a module what it hands on (`a as a`) or
 lists in `__all__`; of a class, its methods and properties without an underscore.
 """
 
@@ -15,8 +15,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMED = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
+NAMED = [n for p in PAGES for n in re.findall(r"^::: (\S+)", p.read_text(), re.MULTILINE)]
 NAMED.append("voxax.check")  # a page of its own
+
+# On other pages of the reference: modules, and what chooses algorithms.
+ELSEWHERE = {"hardware", "__version__", "tune", "explain", "algorithms", "reload_environment"}
 
 # What JAX calls to take a class apart, and PyTorch to run a module and to print it.
 PROTOCOL = {"tree_flatten_with_keys", "tree_unflatten", "forward", "extra_repr"}
@@ -271,3 +275,20 @@ def test_the_same_of_voxax_torch():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     assert nameless(True) == []
     assert without_shapes_or_errors(public_functions(True)) == []
+
+
+def test_every_public_name_has_a_place_in_the_reference():
+    """Where several pages share a module, together they name all that it hands on."""
+    block = re.compile(r"^::: (\S+)\n((?:    .*\n)*)", re.MULTILINE)
+    shown: dict[str, list[str]] = {}
+    for page in PAGES:
+        for name, options in block.findall(page.read_text()):
+            shown.setdefault(name, []).extend(re.findall(r"^        - (\w+)$", options, re.M))
+    lists = {name: members for name, members in shown.items() if members}
+    assert "voxax.nn.modules" in lists
+    for name, members in lists.items():
+        assert sorted(members) == sorted(set(members)), name
+        if not name.startswith("voxax.torch"):
+            module = importlib.import_module(name)
+            own = {n for n in handed_on(module) if n not in ELSEWHERE}
+            assert own == set(members), name

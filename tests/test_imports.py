@@ -309,7 +309,7 @@ def test_import_prints_nothing():
     assert result.stderr == ""
 
 
-def test_import_initialises_no_backend():
+def test_import_initializes_no_backend():
     script = (
         "import voxax\n"
         "from jax._src import xla_bridge\n"

@@ -1,4 +1,4 @@
-"""Open3D-ML: its ``sparse_conv`` op on a prebuilt neighbour list, and its ``SparseConv`` layer."""
+"""Open3D-ML: its ``sparse_conv`` op on a prebuilt neighbor list, and its ``SparseConv`` layer."""
 
 from __future__ import annotations
 
@@ -105,5 +105,5 @@ def _table(points: torch.Tensor, kernel: int) -> Any:
 
 
 def _positions(coords: np.ndarray, stride: int = 1) -> torch.Tensor:
-    """Centres of voxels. Open3D counts a kernel's taps from z to x."""
+    """Centers of voxels. Open3D counts a kernel's taps from z to x."""
     return torch.from_numpy(coords[:, :0:-1].astype(np.float32) * stride + np.float32(0.5))

@@ -99,12 +99,12 @@ def _loop(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
 
 
 def _im2col(case: Case, arrays: dict[str, np.ndarray]) -> Contestant | str:
-    """All neighbours beside each other, zeros where there is none: one product."""
+    """All neighbors beside each other, zeros where there is none: one product."""
     rows, taps = arrays["neighbors"].shape
     size = rows * taps * case.channels * 4
     if size > _LIMIT:
         return f"its matrix has {size / 2**30:.1f} GiB"
-    # One row of zeros, after the others, is what a missing neighbour points to.
+    # One row of zeros, after the others, is what a missing neighbor points to.
     missing = len(arrays["coords"])
     table = torch.from_numpy(np.where(arrays["neighbors"] < 0, missing, arrays["neighbors"]))
     flat = table.long().reshape(-1)

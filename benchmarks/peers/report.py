@@ -110,6 +110,8 @@ class Report:
             f"A library that takes {SLOW} times the fastest or more runs {FEW_ROUNDS} rounds, or 1 "
             f"if a call takes more than {LONG:g} s. "
             "All results, spconv's on one thread, agree with voxax's to 1e-4 of the largest entry. "
+            "spconv's backward pass asks for a CUDA stream and fails on a CPU as released: the "
+            "benchmark replaces that call (`by_spconv.py`). "
             "Of maps, shuffled means that the coordinates come in no order: voxax and PyTorch then "
             "sort them first.",
         ]

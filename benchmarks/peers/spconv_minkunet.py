@@ -49,7 +49,7 @@ PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
 
 
 class ConvNormAct(nn.Module):
-    """A convolution without bias, batch normalisation, ReLU."""
+    """A convolution without bias, batch normalization, ReLU."""
 
     def __init__(self, conv: nn.Module, channels: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class ConvNormAct(nn.Module):
 
 
 class Shortcut(nn.Module):
-    """A 1x1x1 convolution with batch normalisation, on features alone."""
+    """A 1x1x1 convolution with batch normalization, on features alone."""
 
     def __init__(self, c_in: int, c_out: int) -> None:
         super().__init__()

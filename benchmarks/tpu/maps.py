@@ -2,7 +2,7 @@
 
     python benchmarks/tpu/maps.py --data FOLDER
 
-The table of neighbours of two real scans at 5 cm: 3x3x3 submanifold taps, and 2x2x2 taps of stride
+The table of neighbors of two real scans at 5 cm: 3x3x3 submanifold taps, and 2x2x2 taps of stride
 2 from the coarse voxels, between rows that are in canonical order already. By tiles, as TPUs find
 them (voxax.coords.tile_lookup), with the further windows that the scan's tiles need; and by binary
 search, row by row and column by column. Milliseconds by the TPU compiler's schedules
@@ -33,7 +33,7 @@ from voxax.predict import TOPOLOGIES, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL = ("semantickitti", "lone_star"), 0.05
-# Ways to find neighbours, and whether their centers are said to be in order.
+# Ways to find neighbors, and whether their centers are said to be in order.
 WAYS = {"semantickitti": {"tiles": True, "search": False}, "lone_star": {"tiles": True}}
 # Kernel size, stride, and its offsets along each axis.
 RELATIONS = {"3x3x3 submanifold": (3, 1, (-1, 0, 1)), "2x2x2, stride 2": (2, 2, (0, 1))}

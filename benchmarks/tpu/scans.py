@@ -1,4 +1,4 @@
-"""Real scans as voxels in canonical order, and their 3x3x3 neighbours, by NumPy alone."""
+"""Real scans as voxels in canonical order, and their 3x3x3 neighbors, by NumPy alone."""
 
 from __future__ import annotations
 

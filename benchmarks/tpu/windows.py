@@ -6,7 +6,7 @@ For each scan at two voxel sizes: the 3x3x3 submanifold map, its tiles of 128 ro
 A window is what `implicit_gemm/windows.py` finds, its start rounded down to a multiple of 64 rows.
 Operations of the matrix units are those of the kernel's design, at 64 channels: every visit
 multiplies 128 rows under each of 27 taps with the taps' weights; useful are the products of voxels
-that are neighbours. Results go to results/tpu_windows.md and .json.
+that are neighbors. Results go to results/tpu_windows.md and .json.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
         "scan": name,
         "voxel": size,
         "voxels": len(table),
-        "neighbours": float((table >= 0).sum() / len(table)),
+        "neighbors": float((table >= 0).sum() / len(table)),
         "mean": float(held.mean()),
         "p99": float(np.percentile(held, 99)),
         "max": int(held.max()),
@@ -59,12 +59,12 @@ def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
 
 def table_of(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| scan, voxel | voxels | neighbours | mean window | p99 | max | tiles within 256 "
+        "| scan, voxel | voxels | neighbors | mean window | p99 | max | tiles within 256 "
         "| visits a tile | (tile, tap) not empty | useful GFLOP | weights, of useful |",
         "|---|" + "---:|" * 10,
     ]
     lines += [
-        f"| {r['scan']} {r['voxel']:.3g} | {r['voxels']:,} | {r['neighbours']:.1f} "
+        f"| {r['scan']} {r['voxel']:.3g} | {r['voxels']:,} | {r['neighbors']:.1f} "
         f"| {r['mean']:.0f} | {r['p99']:.0f} | {r['max']} | {100 * r['within']:.1f} % "
         f"| {r['visits']:.3f} | {r['pairs']:.2f} | {r['useful'] / 1e9:.2f} "
         f"| {r['product'] / r['useful']:.1f} x |"

@@ -38,7 +38,7 @@ class FileFormatError(VoxaxError, ValueError):
 
 
 class MissingExtraError(VoxaxError, ImportError):
-    """An optional dependency is not installed; the message says which extra has it."""
+    """An optional dependency is not installed; the message names its extra."""
 
 
 class ModuleLoadedError(VoxaxError, ImportError):
@@ -46,7 +46,7 @@ class ModuleLoadedError(VoxaxError, ImportError):
 
 
 class RemovedNameError(VoxaxError, ImportError):
-    """A public name was removed or renamed; the message says what takes its place.
+    """A public name was removed or renamed; the message names its replacement.
 
     An ``ImportError``, because ``from module import name`` hides the message of an
     ``AttributeError`` that a module raises.

@@ -62,7 +62,7 @@ def clouds():
 
 @pytest.mark.parametrize("cloud", ["thin", "full", "empty", "one"])
 @pytest.mark.parametrize("name", MAPS)
-def test_windows_hold_every_neighbour_and_are_visited_often_enough(clouds, cloud, name):
+def test_windows_hold_every_neighbor_and_are_visited_often_enough(clouds, cloud, name):
     """In both directions of the map; the bound holds for windows of any length."""
     kmap = vx.kernel_map(clouds[cloud], **MAPS[name])
     columns = columns_of(kmap.spec, kmap.num_offsets)

@@ -10,7 +10,7 @@ from voxax.cli.scenes import from_file
 from voxax.io import read, write_ply
 
 
-def labelled_scan(path, rng, points=6000):
+def labeled_scan(path, rng, points=6000):
     """Ground and boxes over 40 m, with labels 2 and 6."""
     plan = rng.uniform(0, 40, (points, 2))
     house = (plan // 8).sum(1) % 3 == 0
@@ -23,7 +23,7 @@ def labelled_scan(path, rng, points=6000):
 @pytest.mark.lax_promotion  # optax promotes step counts
 def test_demo_resume_and_segment(tmp_path, rng, capsys):
     out = tmp_path / "run"
-    scan = labelled_scan(tmp_path / "scan.npz", rng)
+    scan = labeled_scan(tmp_path / "scan.npz", rng)
     options = ["--input", str(scan), "--voxel-size", "1.0", "--width", "0.25", "--workers", "0"]
     assert main(["demo", "--out", str(out), "--steps", "6", *options]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
@@ -41,9 +41,9 @@ def test_demo_resume_and_segment(tmp_path, rng, capsys):
     write_ply(tmp_path / "other.ply", cloud)
     arguments = [str(tmp_path / "other.ply"), "--checkpoint", str(out / "checkpoint")]
     assert main(["segment", *arguments, "--out", str(tmp_path)]) == 0
-    labelled = read(tmp_path / "other_ply_labelled.ply")
-    assert len(labelled) == 500
-    assert set(np.unique(labelled.labels)) <= {0, 1}
+    labeled = read(tmp_path / "other_ply_labeled.ply")
+    assert len(labeled) == 500
+    assert set(np.unique(labeled.labels)) <= {0, 1}
     assert "class 2" in capsys.readouterr().out
 
 
@@ -52,7 +52,7 @@ def test_demo_resume_and_segment(tmp_path, rng, capsys):
 def test_interrupt_leaves_a_checkpoint_that_resumes(tmp_path, rng, capsys, monkeypatch):
     from voxax.models.training import Trainer
 
-    scan = labelled_scan(tmp_path / "scan.npz", rng)
+    scan = labeled_scan(tmp_path / "scan.npz", rng)
     out = tmp_path / "run"
     options = ["--input", str(scan), "--voxel-size", "1.0", "--width", "0.25", "--workers", "0"]
     step = Trainer.step
@@ -73,7 +73,7 @@ def test_interrupt_leaves_a_checkpoint_that_resumes(tmp_path, rng, capsys, monke
 @pytest.mark.slow
 @pytest.mark.lax_promotion  # optax promotes step counts
 def test_segment_labels_an_empty_cloud_and_one_point(tmp_path, rng):
-    scan = labelled_scan(tmp_path / "scan.npz", rng)
+    scan = labeled_scan(tmp_path / "scan.npz", rng)
     out = tmp_path / "run"
     options = ["--input", str(scan), "--voxel-size", "1.0", "--width", "0.25", "--workers", "0"]
     assert main(["demo", "--out", str(out), "--steps", "2", *options]) == 0

@@ -55,7 +55,7 @@ def test_segment(scan, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "400 points in" in said
     assert "wall" in said
-    found = read(tmp_path / "out/room_npz_labelled.ply")
+    found = read(tmp_path / "out/room_npz_labeled.ply")
     cloud = read(scan)
     features = np.column_stack([cloud.attributes["rgb"] / 127.5 - 1, cloud.positions])
     corner = np.floor(cloud.positions.min(0) / 0.2) * 0.2

@@ -146,7 +146,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     monkeypatch.setattr(Trainer, "step", step)
 
     assert main(["train", str(path), "--out", str(parts)]) == 2
-    assert "holds a checkpoint already: give --resume" in capsys.readouterr().err
+    assert "holds a run already, up to step 4: give --resume" in capsys.readouterr().err
     other = tmp_path / "other.toml"
     for old, new, message in (
         ("voxel_size = 1.0", "voxel_size = 0.5", "has voxel_size = 1.0, the configuration 0.5"),
@@ -230,7 +230,7 @@ def test_rooms_and_segment(tmp_path, rng, capsys, monkeypatch):
     write_ply(scan, positions, colors=colors)
     arguments = ["--checkpoint", str(out / "checkpoint"), "--out", str(tmp_path)]
     assert main(["segment", str(scan), *arguments]) == 0
-    assert len(read(tmp_path / "scan_ply_labelled.ply").labels) == 300
+    assert len(read(tmp_path / "scan_ply_labeled.ply").labels) == 300
     write_ply(tmp_path / "gray.ply", positions)
     capsys.readouterr()
     assert main(["segment", str(tmp_path / "gray.ply"), *arguments]) == 2

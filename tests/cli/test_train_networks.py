@@ -44,7 +44,7 @@ def test_a_network_of_the_registry(tmp_path, rng, capsys):
     arguments = ["--checkpoint", str(out / "checkpoint"), "--out", str(tmp_path)]
     np.savez(tmp_path / "room.npz", xyz=rng.uniform(0, 4, (100, 3)), rgb=np.zeros((100, 3), "u1"))
     assert main(["segment", str(tmp_path / "room.npz"), *arguments]) == 0
-    assert len(read(tmp_path / "room_npz_labelled.ply").labels) == 100
+    assert len(read(tmp_path / "room_npz_labeled.ply").labels) == 100
 
 
 def test_settings_of_the_checkpoint():

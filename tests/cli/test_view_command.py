@@ -43,7 +43,7 @@ def test_ways_to_color(tmp_path, rng):
     for name in names:
         assert found[name]().colors.shape == (900, 3)
     assert found["label"]().legend[1][0] == f"right: {labels.sum()}"
-    assert found["error"]().note == "10.0 % of 900 labelled points wrong"
+    assert found["error"]().note == "10.0 % of 900 labeled points wrong"
     assert [words[0] for words, _ in found["kernel_size"]().legend] == ["3", "5"]
 
 
@@ -148,7 +148,7 @@ def test_a_browser_shows_the_points_in_their_colors(tmp_path, rng):
     viewer = Viewer(positions, colorings, "error", title="a scan", port=0)
     try:
         with shots.Page(viewer.url) as page:
-            page.wait(lambda p: "10.0 % of 900 labelled points wrong" in p.words(), "no legend")
+            page.wait(lambda p: "10.0 % of 900 labeled points wrong" in p.words(), "no legend")
             assert "a scan" in page.words()
             for color in (CORRECT, WRONG):
                 page.wait(lambda p, c=color: shots.drawn(p, rgb(c).astype(int)), f"no {color}")

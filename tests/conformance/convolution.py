@@ -59,7 +59,7 @@ class Kernel:
 
 
 def knight(ndim):
-    """Custom offsets in no particular order, not symmetric, the centre missing."""
+    """Custom offsets in no particular order, not symmetric, the center missing."""
     moves = [[2, 1, 0, 0], [0, 0, 0, 1], [-1, 0, 2, 0], [0, -1, 0, 0], [1, 0, 0, -2]]
     return np.unique(np.asarray(moves)[:, :ndim], axis=0)[::-1].tolist()
 
@@ -114,7 +114,7 @@ def generative(name, kernel, spatial_shape=None, start_stride=1, **options):
 
     def run(voxels, params, **pins):
         ndim = voxels.geometry.ndim
-        voxels = relabelled(voxels, start_stride)
+        voxels = relabeled(voxels, start_stride)
         taps = len(kernel.relation(ndim)["offsets"])
         return spatially_sparse_conv(
             voxels,
@@ -141,7 +141,7 @@ def generative(name, kernel, spatial_shape=None, start_stride=1, **options):
     )
 
 
-def relabelled(voxels, stride):
+def relabeled(voxels, stride):
     """Return the coordinates on a coarser lattice."""
     if stride == 1:
         return voxels

@@ -44,7 +44,7 @@ def _full(rng, ndim):
 
 
 def _extreme(rng, ndim):
-    """Pairs of neighbours at both ends of the coordinate range."""
+    """Pairs of neighbors at both ends of the coordinate range."""
     rows = _random_rows(rng, ndim, 30)
     low, high = -vx.coords.COORD_LIMIT, vx.coords.COORD_LIMIT - 1
     shifted = rows[:, 1:] - rows[:, 1:].min()

@@ -1,4 +1,4 @@
-"""Normalisation, dropout and functions of each voxel's features."""
+"""Normalization, dropout and functions of each voxel's features."""
 
 import jax
 import jax.numpy as jnp

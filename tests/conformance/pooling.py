@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from conformance.convolution import LOW, WITHIN_RANGE, Kernel, coarse_of, relabelled
+from conformance.convolution import LOW, WITHIN_RANGE, Kernel, coarse_of, relabeled
 from conformance.definition import Operator
 from conformance.layouts import CAPACITY
 from oracle import pooling as loops
@@ -108,7 +108,7 @@ def run_channel_to_space(voxels, params):
     del params
     ndim = voxels.geometry.ndim
     cells = math.prod(FACTOR[:ndim])
-    coarse = relabelled(voxels, FACTOR[:ndim])
+    coarse = relabeled(voxels, FACTOR[:ndim])
     stacked = coarse.map(lambda f: (f[:, None, :] * scale(cells, f.dtype)).reshape(len(f), -1))
     return F.channel_to_space(stacked, FACTOR[:ndim], capacity=cells * CAPACITY)
 

@@ -24,7 +24,7 @@ POINTS, QUERIES, RADIUS = 23, 11, 1.2
 
 
 def clouds(r, ndim=3):
-    """Positions and features, the scene of each, and the neighbours of each query."""
+    """Positions and features, the scene of each, and the neighbors of each query."""
     p = r.uniform(-1, 1, (POINTS, ndim))
     q = np.concatenate([p[:1], r.uniform(-1, 1, (QUERIES - 2, ndim)), np.full((1, ndim), 9.0)])
     sides = [r.integers(0, 2, n).astype(np.int32) for n in (POINTS, QUERIES)]
@@ -63,7 +63,7 @@ def lists(v):
 
 
 def search(r, find):
-    """Each query's neighbours, of which the j-th weighs j."""
+    """Each query's neighbors, of which the j-th weighs j."""
     v = clouds(r)
     del v["rows"]
     v["radius"] = np.array(RADIUS)

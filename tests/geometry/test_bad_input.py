@@ -46,7 +46,7 @@ def test_features_of_another_length():
     voxels = make_voxels(random_cube(50))
     complains(r"\(7, 3\).*\[384, C\]", voxels.replace_features, jnp.ones((7, 3)))
     complains(r"\(3,\).*\[2, C\]", vx.voxelize, POSITIONS, np.ones(3, np.float32))
-    complains("3 features for 2", host.voxelize, POSITIONS, np.ones((3, 1)), 0.1)
+    complains("3 features for 2", host.voxelize_on_host, POSITIONS, np.ones((3, 1)), 0.1)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -55,7 +55,7 @@ def test_positions_that_are_no_numbers(bad, on):
     positions = np.array([[0, 0, 0], [1, bad, 2]], np.float32)
     message = r"1 of 2 positions are NaN or infinite, first at row 1.*isfinite"
     if on == "host":
-        complains(message, host.voxelize, positions, ONES, 0.1)
+        complains(message, host.voxelize_on_host, positions, ONES, 0.1)
     else:
         given = positions if on == "numpy" else jnp.asarray(positions)
         complains(message, vx.voxelize, given, ONES, 0.1)
@@ -64,7 +64,7 @@ def test_positions_that_are_no_numbers(bad, on):
 @pytest.mark.parametrize("size", [0, -0.1, np.nan, (0.1, 0.1, 0)])
 def test_voxel_size_that_is_no_length(size):
     complains("voxel_size=.*positive", vx.voxelize, POSITIONS, ONES, size)
-    complains("voxel_size=.*positive", host.voxelize, POSITIONS, ONES, size)
+    complains("voxel_size=.*positive", host.voxelize_on_host, POSITIONS, ONES, size)
 
 
 def test_voxel_size_for_other_axes():
@@ -74,7 +74,7 @@ def test_voxel_size_for_other_axes():
 def test_positions_too_far_away():
     far = np.array([[0, 0, 0], [1e10, 0, 0]], np.float32)
     complains(r"row 1 .*voxel_size", vx.voxelize, far, ONES, 0.1)
-    complains("enlarge voxel_size", host.voxelize, far, ONES, 0.1)
+    complains("enlarge voxel_size", host.voxelize_on_host, far, ONES, 0.1)
 
 
 def test_positions_of_wrong_rank_or_dtype():
@@ -91,7 +91,9 @@ def test_batch_size_is_needed_under_jit():
 def test_capacity_too_small():
     complains("capacity 1", vx.Voxels.from_coords, ROWS, ONES, capacity=1, error=vx.CapacityError)
     positions = np.array([[0, 0, 0], [1, 1, 1]], np.float32)
-    complains("2 voxels", host.voxelize, positions, ONES, 0.1, capacity=1, error=vx.CapacityError)
+    complains(
+        "2 voxels", host.voxelize_on_host, positions, ONES, 0.1, capacity=1, error=vx.CapacityError
+    )
     complains("capacity=0", vx.Voxels.from_coords, ROWS, ONES, capacity=0)
     traced = jax.jit(lambda r: vx.Voxels.from_coords(r, ONES, capacity=1))(ROWS)
     complains("1 rows lost.*capacity=", traced.raise_if_overflowed, error=vx.CapacityError)
@@ -176,7 +178,7 @@ EDGE = np.ones((8, 1, 1), np.float32)
 WITH_A_CAPACITY = {
     "from_coords": lambda n: vx.Voxels.from_coords(ROWS, ONES, capacity=n),
     "voxelize": lambda n: vx.voxelize(POSITIONS, capacity=n),
-    "voxelize on the host": lambda n: host.voxelize(POSITIONS, ONES, 1.0, capacity=n)[0],
+    "voxelize on the host": lambda n: host.voxelize_on_host(POSITIONS, ONES, 1.0, capacity=n)[0],
     "Points": lambda n: vx.Points.make(POSITIONS, capacity=n),
     "strided": lambda n: conv(VOXELS, EDGE, 2, 2, capacity=n),
     "generative": lambda n: conv(VOXELS, EDGE, 2, generative=True, capacity=n),

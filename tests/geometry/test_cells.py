@@ -69,7 +69,7 @@ def test_everyone_puts_a_point_into_the_same_voxel(size, rng):
     def run(p):
         return vx.voxelize(p, features, size, capacity=2048, return_inverse=True)
 
-    ways = {"jit": jax.jit(run)(p), "host": host.voxelize(p, features, size, capacity=2048)}
+    ways = {"jit": jax.jit(run)(p), "host": host.voxelize_on_host(p, features, size, capacity=2048)}
     with jax.enable_x64(True):
         ways["x64"] = run(p)
     for name, (voxels, rows) in ways.items():
@@ -118,7 +118,7 @@ def test_surveys_keep_their_voxels(survey):
     want = np.unique(np.floor(local / 0.25).astype(int), axis=0)
     features = np.arange(400, dtype=np.float32)[:, None]
     voxels, rows = vx.voxelize(utm, features, 0.25, origin=CORNER, return_inverse=True)
-    at_worker, _ = host.voxelize(utm, features, 0.25, origin=CORNER)
+    at_worker, _ = host.voxelize_on_host(utm, features, 0.25, origin=CORNER)
     for v in (voxels, at_worker):
         np.testing.assert_array_equal(v.valid_coords()[:, 1:], want)
         centers = (want + 0.5) * 0.25 + CORNER
@@ -193,7 +193,7 @@ def test_what_float32_cannot_resolve_is_said(survey):
     for run in (
         lambda: vx.voxelize(rounded, voxel_size=0.25),
         lambda: vx.voxelize(jnp.asarray(rounded), voxel_size=0.25, origin=CORNER),
-        lambda: host.voxelize(rounded, np.ones((400, 1), np.float32), 0.25),
+        lambda: host.voxelize_on_host(rounded, np.ones((400, 1), np.float32), 0.25),
         lambda: vx.devoxelize(voxels, rounded),
         lambda: vx.splat(rounded, np.ones((400, 1), np.float32), voxels),
     ):

@@ -32,7 +32,7 @@ def test_merged_labels_keep_all_digits(reduction):
 MEANS = {
     "from_coords": lambda labels: make(labels),
     "voxelize": lambda labels: vx.voxelize(np.eye(3, dtype=np.float32), labels, 0.5),
-    "host": lambda labels: host.voxelize(np.eye(3, dtype=np.float32), labels, 0.5),
+    "host": lambda labels: host.voxelize_on_host(np.eye(3, dtype=np.float32), labels, 0.5),
     "mean_pool": lambda labels: F.mean_pool(make(labels, reduction="first"), 1),
     "global_pool": lambda labels: F.global_pool(make(labels, reduction="first")),
     "coarsen": lambda labels: vx.coarsen(make(labels, reduction="first")),

@@ -153,7 +153,7 @@ from voxax.geometry import host
 rng = np.random.default_rng(0)
 plan = pickle.load(sys.stdin.buffer)
 positions = rng.uniform(-1, 1, (200, 3))
-voxels, inverse = host.voxelize(positions, np.ones((200, 3), np.float32), 0.2, capacity=384)
+voxels, inverse = host.voxelize_on_host(positions, np.ones((200, 3), np.float32), 0.2, capacity=384)
 planned = plan.attach(voxels)
 leaves = [type(leaf) for leaf in __import__("jax").tree.leaves(planned)]
 assert set(leaves) == {np.ndarray}, leaves

@@ -53,7 +53,7 @@ def moved(v, scale=2, shift=0):
 def on_host(seed=0):
     positions = np.random.default_rng(seed).uniform(-1, 1, (300, 3)).astype(np.float32)
     features = np.random.default_rng(seed).normal(size=(300, 3)).astype(np.float32)
-    return host.voxelize(positions, features, 0.2, capacity=384)[0]
+    return host.voxelize_on_host(positions, features, 0.2, capacity=384)[0]
 
 
 WAYS_TO_COPY = {

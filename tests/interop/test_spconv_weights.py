@@ -208,7 +208,7 @@ def test_what_spconv_does_not_have():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("axes", [None, (2, 1, 0)])
-def test_submanifold_kernels_off_the_centre(offsets, options, places, fix, axes):
+def test_submanifold_kernels_off_the_center(offsets, options, places, fix, axes):
     layer = SubMConv3d(4, 16, kernel_shape=offsets, **options)
     match = rf"taps at {places}: spconv's SubMConv is centered.*kernel_size={fix}.*generative=True"
     with pytest.raises(vx.InputError, match=match):
@@ -218,7 +218,7 @@ def test_submanifold_kernels_off_the_centre(offsets, options, places, fix, axes)
         from_spconv(state, layer)
 
 
-def test_custom_offsets_about_the_centre(rng):
+def test_custom_offsets_about_the_center(rng):
     """Compare with the layer of kernel_size=3, dilation=2."""
     voxels, weight = grid_voxels(rng), draw(rng, C_OUT, 3, 3, 3, C_IN)
     offsets = spconv_offsets(3, 2, 2)[::-1]

@@ -112,7 +112,7 @@ def test_unknown_attribute_is_refused():
         Preparation(0.5, ("rgb",))(wide)
 
 
-def test_colours_are_three_channels_from_0_to_1():
+def test_colors_are_three_channels_from_0_to_1():
     colors = np.asarray([[0, 51, 255], [255, 0, 102]], np.uint8)
     given = PointCloud(np.asarray([[0.1, 0.1, 0.1], [5, 5, 5]]), {"rgb": colors})
     preparation = Preparation(0.5, ("rgb",))

@@ -707,7 +707,7 @@ def test_import_loads_no_decoder():
 # --- colors and classes -----------------------------------------------------------------
 
 
-def test_colours_of_every_scale():
+def test_colors_of_every_scale():
     assert to_uint8(np.array([[0.0, 0.5, 1.0]])).tolist() == [[0, 128, 255]]
     assert to_uint8(np.array([[0.0, 128.0, 300.0, np.nan]])).tolist() == [[0, 128, 255, 0]]
     assert to_uint8(np.array([[0, 0x8000, 0xFFFF]], np.uint16)).tolist() == [[0, 128, 255]]

@@ -32,9 +32,9 @@ def test_blocks_are_disjoint_and_apart(size, buffer, shift):
 
 
 def test_blocks_alternate_like_a_chessboard():
-    centres = np.array([[x + 5.0, y + 5.0, 0.0] for x in (0, 10, 20) for y in (0, 10, 20)])
+    centers = np.array([[x + 5.0, y + 5.0, 0.0] for x in (0, 10, 20) for y in (0, 10, 20)])
     corner = np.zeros((1, 3))  # fixes where the first block begins
-    positions = np.concatenate([corner, centres])
+    positions = np.concatenate([corner, centers])
     train, test = split_blocks(positions, 10.0, 1.0)
     assert train[1:].tolist() == [True, False, True, False, True, False, True, False, True]
     assert test[1:].tolist() == [not t for t in train[1:]]

@@ -46,7 +46,7 @@ REGION = Region((-3.2, -3.2, -1.0), (3.2, 3.2, 0.6), 0.4)
 def scene(rng):
     positions = rng.uniform(-3, 3, (200, 3)) * [1, 1, 0.2]
     local = positions - np.array(REGION.low)
-    voxels, _ = host.voxelize(local, np.ones((200, 3), np.float32), 0.4)
+    voxels, _ = host.voxelize_on_host(local, np.ones((200, 3), np.float32), 0.4)
     boxes = np.zeros((1, 2, 7), np.float32)
     boxes[0, 0] = [1.0, -1.0, 0, 2, 1, 1, 0.3]
     return voxels, (boxes, np.array([[0, -1]], np.int32))

@@ -30,7 +30,7 @@ def street(rng, points, size=40.0):
 def voxels_of(rng, points, voxel_size=0.5, capacity=None):
     positions = street(rng, points)
     features = np.ones((points, 1), np.float32)
-    return geometry_host.voxelize(positions, features, voxel_size, capacity=capacity)[0]
+    return geometry_host.voxelize_on_host(positions, features, voxel_size, capacity=capacity)[0]
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def sweeps_that_span_a_factor_of_four():
         positions = simulate_sweep(100 + i, sensor=sensors[i % 3]).positions
         positions = positions[np.hypot(positions[:, 0], positions[:, 1]) < radius]
         ones = np.ones((len(positions), 1), np.float32)
-        yield geometry_host.voxelize(positions, ones, 0.4)[0]
+        yield geometry_host.voxelize_on_host(positions, ones, 0.4)[0]
 
 
 @contextlib.contextmanager

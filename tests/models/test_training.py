@@ -24,7 +24,7 @@ def test_loss_by_hand():
     np.testing.assert_allclose(loss, -(np.log(0.5) + np.log(0.75)) / 2, rtol=1e-6)
 
 
-def test_unlabelled_rows_count_for_nothing_even_if_nan():
+def test_unlabeled_rows_count_for_nothing_even_if_nan():
     logits = jnp.array([[1.0, -1.0], [0.3, 0.2], [jnp.nan, jnp.inf], [2.0, 5.0]], jnp.float32)
     labels = jnp.array([0, 1, -1, -1])
     value, gradient = jax.value_and_grad(masked_cross_entropy)(logits, labels)

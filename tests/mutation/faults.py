@@ -59,7 +59,7 @@ def fault(name, *targets, tests=("conformance",), near=""):
 
 
 def _each_table_form(attribute):
-    """The attribute in every module that reads neighbour tables."""
+    """The attribute in every module that reads neighbor tables."""
     return tuple(f"{module}:{attribute}" for module in (_EXPLICIT, _IMPLICIT))
 
 
@@ -168,7 +168,7 @@ def _(original):
     return wrong
 
 
-@fault("missing neighbours read row 0", *_each_table_form("clear_missing"), near="tiles_4")
+@fault("missing neighbors read row 0", *_each_table_form("clear_missing"), near="tiles_4")
 def _(original):
     del original
     return lambda neighbors, x: jnp.maximum(neighbors, 0)

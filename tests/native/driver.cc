@@ -481,7 +481,7 @@ void TestExtremes(const Shape& s, Element element, MapKind kind, Random& random,
   }
 }
 
-// ---- neighbours
+// ---- neighbors
 
 using Coordinates = std::vector<int32_t>;  // [rows, width]
 

@@ -78,12 +78,12 @@ def pixel_adaptive_conv(x, guide, weight, bias, stride, dilation, normalize):
     flat = weight.reshape(len(taps), *weight.shape[-2:])
     y = np.zeros((x.shape[0], *outputs, weight.shape[-1]))
     for u in where:
-        centre = np.multiply(u[1:], stride)
+        center = np.multiply(u[1:], stride)
         total = 0.0
         for k, o in enumerate(taps):
-            q = centre + np.multiply(o, dilation)
+            q = center + np.multiply(o, dilation)
             if all(0 <= p < n for p, n in zip(q, x.shape[1:-1], strict=True)):
-                apart = guide[(u[0], *centre)] - guide[(u[0], *q)]
+                apart = guide[(u[0], *center)] - guide[(u[0], *q)]
                 affinity = np.exp(-np.sum(apart**2) / 2)
                 total += affinity
                 y[u] += affinity * (x[(u[0], *q)] @ flat[k])

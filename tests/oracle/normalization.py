@@ -1,4 +1,4 @@
-"""Normalisation on sites."""
+"""Normalization on sites."""
 
 import numpy as np
 

@@ -6,7 +6,7 @@ weight is the matrix ``[in, out]``.
 
 MinkowskiEngine 0.5.4 (``kernel_region.hpp``): the number of a box's tap is taken apart by
 remainders, first axis first; even sizes begin at offset 0, odd ones at ``-(size // 2)``. A cross
-has its centre first, then each axis with 1 to r and -r to -1.
+has its center first, then each axis with 1 to r and -r to -1.
 
 TorchSparse 2.1.0 (``sparsemapping_cuda.cu``) and WarpConvNet 1.8.1 (``kernel_map.cuh``): see below.
 """
@@ -112,9 +112,9 @@ def torchsparse_taps(kernel, size, *, stride=1, padding=0):
 def warpconvnet_taps(weight, size):
     """``{offset: matrix}`` of a WarpConvNet 1.8.1 kernel ``[K, ...]``, by its index arithmetic."""
     kx, ky, kz = size
-    centre = [k // 2 if k % 2 else 0 for k in size]
+    center = [k // 2 if k % 2 else 0 for k in size]
     taps = {}
     for number in range(kx * ky * kz):
         place = (number // (kz * ky), (number // kz) % ky, number % kz)
-        taps[tuple(p - c for p, c in zip(place, centre, strict=True))] = weight[number]
+        taps[tuple(p - c for p, c in zip(place, center, strict=True))] = weight[number]
     return taps

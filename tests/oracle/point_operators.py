@@ -1,4 +1,4 @@
-"""Neighbours of points, and convolutions over them, as their definitions read, in float64."""
+"""Neighbors of points, and convolutions over them, as their definitions read, in float64."""
 
 import itertools
 import math
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def neighbors(positions, scenes, around, own, radius=np.inf):
-    """For each query the rows of its neighbours, nearest first, then by row."""
+    """For each query the rows of its neighbors, nearest first, then by row."""
     lists = []
     for q, scene in zip(around, own, strict=True):
         apart = ((positions - q) ** 2).sum(1)

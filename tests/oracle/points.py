@@ -25,7 +25,7 @@ def containing(scene, position, lattice=None):
 
 
 def around(scene, position, lattice=None):
-    """``{site: weight}`` of multilinear interpolation between centres."""
+    """``{site: weight}`` of multilinear interpolation between centers."""
     inner = [x - 0.5 for x in cells(position, lattice)]
     low = [math.floor(x) for x in inner]
     corners = {}
@@ -74,25 +74,25 @@ def groups(cloud, lattice=None):
     return found
 
 
-def encode(cloud, features, weights, lattice, axes, reduction="max", centre=False, epsilon=1e-5):
+def encode(cloud, features, weights, lattice, axes, reduction="max", center=False, epsilon=1e-5):
     """Sites: points with offsets, through layers of linear map, batch norm and ReLU, by voxel.
 
     Args:
       cloud: all axes of the points; ``axes`` are those of the lattice.
       features: ``float64[N, C]``.
       weights: ``[C_in, C_out]`` of each layer.
-      centre: offsets from the centres enter too.
+      center: offsets from the centers enter too.
     """
     size, origin = lattice
     found = groups([(scene, [p[a] for a in axes]) for scene, p in cloud], lattice)
     positions = np.asarray([position for _, position in cloud], np.float64)
-    from_mean, from_centre = np.zeros_like(positions), np.zeros((len(cloud), len(axes)))
+    from_mean, from_center = np.zeros_like(positions), np.zeros((len(cloud), len(axes)))
     for (_, *cell), members in found.items():
         from_mean[members] = positions[members] - positions[members].mean(0)
         middle = (np.asarray(cell) + 0.5) * size + origin
-        from_centre[members] = positions[members][:, axes] - middle
+        from_center[members] = positions[members][:, axes] - middle
     rows = [np.asarray(features, np.float64), positions, from_mean]
-    rows = np.concatenate([*rows, *([from_centre] if centre else [])], axis=1)
+    rows = np.concatenate([*rows, *([from_center] if center else [])], axis=1)
     merge = {"max": np.max, "mean": np.mean}[reduction]
     for weight in weights:
         rows = rows @ np.asarray(weight, np.float64)

@@ -12,7 +12,7 @@ from flax import nnx
 import voxax as vx
 from voxax.geometry import host
 from voxax.models import MinkUNet14
-from voxax.models.checkpoint import load_arrays, save_checkpoint
+from voxax.models.checkpoint import load_arrays, save_checkpoint, steps_of
 from voxax.models.training import Trainer
 from voxax.nn.modules import BatchNorm, ReLU, Sequential, SubMConv3d
 from voxax.parallel import (
@@ -32,7 +32,9 @@ def scene(rng, points, capacity=None, reach=4):
     """A slab of voxels with two binary classes: left or right, in front or behind."""
     positions = rng.uniform(-1, 1, (points, 3)) * [reach, reach, 0.8]
     features = rng.normal(size=(points, 3)).astype(np.float32)
-    voxels, _ = host.voxelize(positions.astype(np.float32), features, 0.4, capacity=capacity)
+    voxels, _ = host.voxelize_on_host(
+        positions.astype(np.float32), features, 0.4, capacity=capacity
+    )
     count = int(voxels.count)
     labels = np.full(voxels.capacity, -1, np.int32)
     side = np.asarray(voxels.coords)[:count, 1:3] > 0
@@ -179,7 +181,7 @@ def work(process, processes, port, folder, steps, dies_at=None):
     given = shard_scenes([scenes[i] for i in own], part, labels=[labels[i] for i in own])
     trainer = DataParallelTrainer(small(), optimizer(), mesh)
     checkpoint = Path(folder)
-    if (checkpoint / "voxax.json").exists():
+    if steps_of(checkpoint):
         trainer.load_tree(load_arrays(checkpoint, trainer.tree()))
     curve = {}
     while trainer.steps < steps:

@@ -34,7 +34,7 @@ def test_errors():
     coloring = by_error(np.array([0, 1, 1, 5]), np.array([0, 1, 0, -1]))
     expected = [tuple(rgb(c)) for c in (CORRECT, CORRECT, WRONG, IGNORED)]
     assert [tuple(c) for c in coloring.colors] == expected
-    assert coloring.note == "33.3 % of 3 labelled points wrong"
+    assert coloring.note == "33.3 % of 3 labeled points wrong"
 
 
 def test_few_integers_are_told_apart_and_ordered(rng):

@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 
 from voxax.errors import InputError
-from voxax.plot.labels import RIGHT, SKIPPED, WRONG, labelled, percent
+from voxax.plot.labels import RIGHT, SKIPPED, WRONG, labeled, percent
 
 CUBE = np.eye(3)
 
 
 def test_verdict_ignores_what_the_truth_ignores():
-    cloud = labelled(np.zeros((4, 3)), [0, 1, 0, -1], [0, 0, -1, 1], ["a", "b"])
+    cloud = labeled(np.zeros((4, 3)), [0, 1, 0, -1], [0, 0, -1, 1], ["a", "b"])
     assert cloud.verdict().tolist() == [RIGHT, WRONG, SKIPPED, WRONG]
     assert cloud.counts().tolist() == [2, 1]
-    assert cloud.error_sentence() == "66.7 % of 3 labelled points wrong"
+    assert cloud.error_sentence() == "66.7 % of 3 labeled points wrong"
 
 
 def test_mismatched_lengths_name_both_numbers():
     with pytest.raises(InputError, match="prediction has 2 labels, but positions has 3 points"):
-        labelled(CUBE, [0, 0], None, ["a"])
+        labeled(CUBE, [0, 0], None, ["a"])
     with pytest.raises(InputError, match="truth has 4 labels, but positions has 3 points"):
-        labelled(CUBE, [0, 0, 0], [0, 0, 0, 0], ["a"])
+        labeled(CUBE, [0, 0, 0], [0, 0, 0, 0], ["a"])
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_mismatched_lengths_name_both_numbers():
 )
 def test_wrong_input(positions, prediction, names, message):
     with pytest.raises(InputError, match=message):
-        labelled(positions, prediction, None, names)
+        labeled(positions, prediction, None, names)
 
 
 def test_points_without_a_position_are_dropped():
     positions = np.array([[0, 0, 0], [np.nan, 0, 0], [0, np.inf, 0]])
-    cloud = labelled(positions, [0, 1, 1], [0, 0, 0], ["a", "b"])
+    cloud = labeled(positions, [0, 1, 1], [0, 0, 0], ["a", "b"])
     assert (len(cloud.positions), cloud.dropped, cloud.prediction.tolist()) == (1, 2, [0])
 
 

@@ -39,7 +39,7 @@ def test_work_is_that_of_existing_pairs(result):
     assert first.flops == 2 * 28 * 4 * 8
     assert second.flops == 2 * 10 * 8 * 8
     assert third.flops == 2 * 10 * 8 * 2
-    # Input, weight, output, and the table of neighbours.
+    # Input, weight, output, and the table of neighbors.
     assert first.bytes == 4 * (16 * 4 + 27 * 4 * 8 + 16 * 8 + 16 * 27)
 
 

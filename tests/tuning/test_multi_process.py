@@ -27,12 +27,12 @@ from voxax.tuning import hardware_of, record_choices, tuner
 from voxax.tuning.cache import TuningCache
 from voxax.tuning.entry import Measured
 
-favourite = ("explicit_gemm", "implicit_gemm")[process]
+favorite = ("explicit_gemm", "implicit_gemm")[process]
 measured_here = []
 
 def figures(candidates):
     return tuple(
-        Measured(*c.identity, 1e-3 if c.kernel.name == favourite else 2e-3, "ok")
+        Measured(*c.identity, 1e-3 if c.kernel.name == favorite else 2e-3, "ok")
         for c in candidates
     )
 

@@ -43,7 +43,7 @@ class Layer:
     Attributes:
       in_capacity, out_capacity: rows of the map's two sides.
       num_offsets: K.
-      symmetric: the map is its own adjoint with taps reversed (submanifold, centred box).
+      symmetric: the map is its own adjoint with taps reversed (submanifold, centered box).
       kind: weight kind.
       groups: G; 1 if dense or depthwise.
       precision: ``jax.lax.Precision`` name, part of every tuning key.
@@ -60,6 +60,7 @@ class Layer:
         up; known only to programs that are compiled for one histogram of sizes.
       requests: admitted algorithms by product. All three are fixed when the forward product is
         traced: its backward may be traced later, in another context.
+      stated: the products for which the user stated a request, ``"auto"`` included.
       view_names: which arrays of the map follow the two operands of each product, in order.
     """
 
@@ -78,13 +79,14 @@ class Layer:
     uniform: Uniform = ""
     prefix: tuple[int, ...] = ()
     requests: tuple[tuple[Product, tuple[str, ...]], ...] = ()
+    stated: tuple[Product, ...] = ()
     view_names: tuple[str, ...] = ()
 
     @functools.cached_property
     def of_problems(self) -> Layer:
         """The layer without its requests and view names: these decide which kernels are asked, and
         not what they answer."""
-        return dataclasses.replace(self, requests=(), view_names=())
+        return dataclasses.replace(self, requests=(), stated=(), view_names=())
 
     def channels(self, weight_shape: tuple[int, ...]) -> tuple[int, int]:
         """``(C_in, C_out)`` of a layer with such a weight."""
@@ -240,6 +242,8 @@ class Kernel:
         such program.
       preferred: ``(problem, hardware)`` to whether it is taken unmeasured before algorithms that
         come earlier in the registry or the request.
+      decisive: ``(problem, hardware)`` to whether it is known to be the fastest by a wide margin:
+        where nothing is requested, it is then taken and nothing is measured.
       alone: where it runs, no other kernel of its name is a candidate.
       revision: raised whenever what was measured before no longer holds.
       rank: its place in the order of preference, see :mod:`voxax.algorithms.registry`.
@@ -257,6 +261,7 @@ class Kernel:
     views: Mapping[str, View] = dataclasses.field(default_factory=dict)
     fused: Fused | None = None
     preferred: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
+    decisive: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
     alone: bool = False
     revision: int = 1
     rank: int = 1000

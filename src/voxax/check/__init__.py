@@ -38,7 +38,7 @@ def check_static(
     come in one call. Nothing but ``target`` is run.
 
     Args:
-      target: a function (also one made by ``jax.jit``, whose static arguments are honoured), or a
+      target: a function (also one made by ``jax.jit``, whose static arguments are honored), or a
         flax.nnx module or a ``torch.nn.Module``, whose parameters are traced. It is not changed.
       example_inputs: its positional arguments: arrays and pytrees of arrays; Python numbers, which
         ``jit`` traces unless told otherwise; anything else is static.

@@ -133,7 +133,7 @@ _TABLE = [
     ("VX309", "capacity far above its use", "warning", Verdict.STATIC,
      "every layer computes all rows of its voxels' capacity, used or not"),
     ("VX310", "kernel map built more than once", "warning", Verdict.STATIC,
-     "finding the neighbours of all voxels takes as long as a layer, and each time again"),
+     "finding the neighbors of all voxels takes as long as a layer, and each time again"),
 ]  # fmt: skip
 
 CODES = {row[0]: Code(*row) for row in _TABLE}

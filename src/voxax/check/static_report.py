@@ -58,7 +58,7 @@ class Report:
         return plain(self)
 
 
-_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+_COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 def plain(report: Report) -> str:
@@ -95,8 +95,8 @@ def styled(report: Report) -> Iterator[tuple[str, str]]:
 
 def _finding_lines(finding: Finding) -> Iterator[tuple[str, str]]:
     where = f"{relative(finding.file)}:{finding.line}:{finding.column}"
-    colour = _COLOURS[finding.severity]
-    yield f"{where}: {finding.severity} {finding.code}: {finding.message}", colour
+    color = _COLORS[finding.severity]
+    yield f"{where}: {finding.severity} {finding.code}: {finding.message}", color
     for line in finding.excerpt().splitlines():
         yield f"    {line}", "bold"
     if finding.depends_on:

@@ -65,7 +65,7 @@ from voxax.errors import InputError
 
 def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
     """See :func:`voxax.check.check_static`."""
-    subject = subject_of(initialised(target, examples[0]))
+    subject = subject_of(initialized(target, examples[0]))
     site = definition(forward_of(target))
     own = library_of(site.file)
     arguments = take_apart(forward_of(target), examples[0])
@@ -96,7 +96,7 @@ def subject_of(target: Any) -> TorchSubject:
     return TorchSubject(target, name.replace("<locals>.", ""), target, (), called, names)
 
 
-def initialised(target: Any, inputs: Inputs) -> Any:
+def initialized(target: Any, inputs: Inputs) -> Any:
     """Return a copy of a lazy module that knows the shapes of its parameters; or the target."""
     if not isinstance(target, torch.nn.Module):
         return target

@@ -8,6 +8,7 @@ import select
 import sys
 from collections.abc import Iterator, Sequence
 
+from voxax._version import __version__
 from voxax.errors import MissingExtraError, VoxaxError
 
 # What voxax[demo] brings, and voxax[cli] and voxax[tpu] do not.
@@ -67,6 +68,9 @@ def _told(arguments: Sequence[str] | None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    if list(sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        print(f"voxax {__version__}")
+        return 0
     try:
         import tyro
     except ImportError as error:

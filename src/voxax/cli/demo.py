@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,18 +29,19 @@ def demo(
     item: int | None = None,
     voxel_size: float | None = None,
     width: float | None = None,
-    learning_rate: float = 6e-3,
+    learning_rate: float | None = None,
     sensor: Literal["lidar32", "lidar64", "lidar128"] | None = None,
     scenes: int | None = None,
     workers: int = 1,
     seed: int = 0,
     resume: bool = False,
+    overwrite: bool = False,
     profile: Path | None = None,
     devices: int | None = None,
     batch_size: int | None = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
 ) -> int:
-    """Train a small network on simulated LiDAR sweeps, or on a labelled scan.
+    """Train a small network on simulated LiDAR sweeps, or on a labeled scan.
 
     Writes a checkpoint, metrics.json, a picture and an interactive page. Ctrl-C stops early
     and leaves a usable checkpoint.
@@ -46,9 +49,10 @@ def demo(
     Args:
         task: `segment` labels points; `detect` finds boxes of vehicles, poles and persons, with a
             small CenterPoint on one device.
-        out: Folder for the results.
+        out: Folder for the results. It belongs to one run: a second one needs --resume, --overwrite
+            or another folder.
         steps: Training steps, of --batch-size scenes each. By default 160, to detect 1000.
-        input: To segment, a labelled scan to learn from instead; half of its 10 m blocks are for
+        input: To segment, a labeled scan to learn from instead; half of its 10 m blocks are for
             validation.
         labels: Labels of --input where the file itself has none (.label, .npy, .npz).
         label_field: Column or array with the labels, where it has another name than usual.
@@ -59,12 +63,13 @@ def demo(
         width: Factor on all channels of the network. By default what the machine carries: the
             square root of half its cores, 1 on two cores and 2 on eight, and at most 1 for each
             2 GiB of free memory; on an accelerator 2.
-        learning_rate: Peak of the one-cycle schedule.
+        learning_rate: Peak of the one-cycle schedule, by default 0.006.
         sensor: Beam pattern of the simulated sweeps. By default lidar32, to detect lidar64.
         scenes: Simulated training streets. By default 48, to detect 96.
         workers: Processes that simulate, voxelize and build kernel maps.
         seed: Of streets and augmentation.
-        resume: Continue from the checkpoint in --out.
+        resume: Continue from the checkpoint in --out, with its settings.
+        overwrite: Delete the run in --out.
         profile: Folder for a trace of a few training steps, with layers by name, for
             TensorBoard, XProf or Perfetto.
         devices: How many devices a step's scenes are distributed over; on a CPU host devices, which
@@ -81,6 +86,9 @@ def demo(
         use_devices,
         usual_devices,
     )
+
+    options = dict(locals())
+    from voxax.cli.run_folder import claim_folder
 
     keep_heap()
     keep_programs()
@@ -104,6 +112,7 @@ def demo(
             f"--batch-size {batch_size} is less than --devices {devices}, and some would have no "
             f"scene: give --batch-size {devices} or more, or fewer devices"
         )
+    resume = claim_folder(out, resume=resume, overwrite=overwrite)
     from voxax.cli.demo_kinds import KINDS, dtype_for, width_for
     from voxax.cli.scenes import from_file
 
@@ -127,7 +136,25 @@ def demo(
         dtype_for(info) if dtype is None else dtype,
     )
     rest = seed, workers, resume, profile, devices, batch_size
-    return _Run(kind, out, chosen, *network, *rest)()
+    stated = {name: options[name] for name in _SETTINGS if options[name] is not None}
+    command = _command({**options, "resume": True, "overwrite": False})
+    return _Run(kind, out, chosen, *network, *rest, overwrite, stated, command)()
+
+
+# What a checkpoint keeps.
+_SETTINGS = ("voxel_size", "width", "learning_rate", "dtype")
+
+
+def _command(options: dict[str, Any]) -> str:
+    """The command line with these options, where they are not the defaults."""
+    words = ["voxax", "demo"]
+    for name, parameter in inspect.signature(demo).parameters.items():
+        value, option = options[name], f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value != parameter.default or name == "out":
+            words += [option, str(value)]
+    return shlex.join(words)
 
 
 @dataclasses.dataclass
@@ -143,6 +170,9 @@ class _Run:
     profile: Path | None = None
     devices: int = 1
     batch_size: int = 1
+    overwrite: bool = False
+    stated: dict[str, Any] = dataclasses.field(default_factory=dict)
+    command: str = ""
 
     def __post_init__(self) -> None:
         from voxax.cli.progress import phase
@@ -155,7 +185,6 @@ class _Run:
         from voxax.cli.scenes import run as run_task
         from voxax.io.pipeline import Pipeline
 
-        self.out.mkdir(parents=True, exist_ok=True)
         begin = time.perf_counter()
         with Pipeline(run_task, workers=self.workers, prefetch=64) as pipeline:
             tasks = [*self.scenes.validation, *self.scenes.train]
@@ -177,12 +206,7 @@ class _Run:
             with self._phase("checkpoint"):
                 self.learning.save()
             if interrupted:
-                same = f" --seed {self.seed}" if self.seed else ""
-                if self.batch_size > 1:
-                    same += f" --batch-size {self.batch_size} --devices {self.devices}"
-                task = "" if self.task.task == "segment" else f" --task {self.task.task}"
-                command = f"voxax demo{task} --resume --out {self.out}{same}"
-                return self.learning.say_interrupted(command)
+                return self.learning.say_interrupted(self.command)
             with self._phase("validate"):
                 self.score, self.prediction = self.learning.validate(pipeline, self.validation)
         with self._phase("pictures"):
@@ -205,6 +229,13 @@ class _Run:
                     f"the checkpoint in {checkpoint} knows the classes {task.class_names}, "
                     f"these scenes have {names}"
                 )
+            for name, value in self.stated.items():
+                if getattr(task, name) != value:
+                    raise InputError(
+                        f"the checkpoint in {checkpoint} has {name} = {getattr(task, name)}, "
+                        f"--{name.replace('_', '-')} is {value}: leave it out, or begin anew in "
+                        "another folder"
+                    )
         else:
             task = self.kind.task(samples, names, self.width, self.dtype)
         self.task = task
@@ -215,6 +246,7 @@ class _Run:
             devices=self.devices,
             batch_size=self.batch_size,
             resume=self.resume,
+            overwrite=self.overwrite,
         )
         self.learning.fit(samples)
 

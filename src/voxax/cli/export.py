@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -12,8 +12,10 @@ from voxax.errors import InputError
 
 
 def export(
-    model: Annotated[str, tyro.conf.Positional],
+    model: Annotated[str | None, tyro.conf.Positional] = None,
+    *,
     capacity: int,
+    checkpoint: Path | None = None,
     output: Path = Path("model.voxax"),
     tpu: str | None = None,
     cuda: bool = False,
@@ -27,7 +29,7 @@ def export(
     portable: bool = False,
     executable: bool = False,
 ) -> int:
-    """Write a model's forward pass with its weights to a file.
+    """Write the forward pass of a model or of a checkpoint, with its weights, to a file.
 
     voxax.io.program.load_program runs it.
 
@@ -39,11 +41,13 @@ def export(
             Voxels, or a function without arguments that makes one. A named model has random
             weights.
         capacity: Voxels that the program takes at most.
+        checkpoint: The network that voxax demo or voxax train wrote here, with its weights,
+            instead of a model.
         output: The file.
         tpu: For this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.
         cuda: For NVIDIA GPUs.
         cpu: For CPUs.
-        channels: Input channels.
+        channels: Input channels of a model.
         classes: Output channels of a named model.
         ndim: Spatial axes.
         batch_size: Scenes of one run.
@@ -57,8 +61,14 @@ def export(
 
     if (tpu is not None) + cuda + cpu != 1:
         raise InputError("give one of --tpu CHIP, --cuda and --cpu")
+    if (model is None) == (checkpoint is None):
+        raise InputError("give a model, or --checkpoint FOLDER, and not both")
+    if checkpoint is not None:
+        network, channels = _trained(checkpoint)
+    else:
+        network = model_of(str(model), channels, classes)
     about = export_program(
-        model_of(model, channels, classes),
+        network,
         output,
         capacity=capacity,
         channels=channels,
@@ -78,3 +88,13 @@ def export(
     for line in about["algorithms"]:
         print(f"  {line}")
     return 0
+
+
+def _trained(checkpoint: Path) -> tuple[Any, int]:
+    """The network of a checkpoint in evaluation mode, and its input channels."""
+    from voxax.cli.tasks import restore, task_of
+
+    task = task_of(checkpoint)
+    network = restore(checkpoint, task.trainer()).model()
+    network.eval()
+    return network, task.preparation().num_channels

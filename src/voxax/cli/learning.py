@@ -17,15 +17,16 @@ from voxax._atomic_file import write_atomically
 from voxax._version import __version__
 from voxax.cli.process import uninterrupted
 from voxax.cli.progress import result_table, training_bar
+from voxax.cli.run_folder import CHECKPOINT, check_space, remove_run
 from voxax.cli.scenes import MakeTask, Prepare
 from voxax.cli.task import Score, Task
 from voxax.cli.tasks import restore
-from voxax.errors import InputError
+from voxax.errors import InputError, VoxaxError
 from voxax.geometry import Plan
 from voxax.hardware import describe, peak_memory
 from voxax.io.pipeline import GrainPipeline, Pipeline
 from voxax.io.steps import Steps
-from voxax.models.checkpoint import load_description, save_checkpoint
+from voxax.models.checkpoint import load_description, remove_steps_above, save_checkpoint
 from voxax.parallel import pack_scenes
 
 AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
@@ -66,7 +67,8 @@ class Learning:
       seed: for order and augmentation.
       devices: number of devices that share a step.
       batch_size: scenes of a step.
-      resume: continue from the checkpoint.
+      resume: continue from the checkpoint's newest whole step.
+      overwrite: delete the run that the folder holds, once training begins.
       transform: augments a scene; None is the task's own.
 
     Raises:
@@ -84,6 +86,7 @@ class Learning:
         devices: int = 1,
         batch_size: int = 1,
         resume: bool = False,
+        overwrite: bool = False,
         transform: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         if batch_size < devices:
@@ -99,7 +102,8 @@ class Learning:
         self.task, self.folder, self.seed = task, folder, seed
         self.devices, self.batch_size = devices, batch_size
         self.transform = transform or task.augmentation()
-        self.checkpoint = folder / "checkpoint"
+        self.checkpoint = folder / CHECKPOINT
+        self._overwrites = overwrite
         self.preparation = task.preparation()
         self.trainer = task.trainer(devices)
         if resume:
@@ -112,6 +116,8 @@ class Learning:
                         "other scenes"
                     )
             restore(self.checkpoint, self.trainer)
+            remove_steps_above(self.checkpoint, self.trainer.steps)
+        check_space(folder, self.trainer.tree())
         self.begin = self.trainer.steps
         self._saved = self.begin if resume else None
         self.losses: list[float] = []
@@ -174,6 +180,8 @@ class Learning:
         Raises:
           InputError: the loss is no longer a number.
         """
+        if self._overwrites:
+            remove_run(self.folder)
         tell = self.task.tracker()
         taken = Steps(scenes, self._make, self.batch_size, steps, self.seed, self.begin)
         bar = training_bar(steps, self.trainer.steps, self.batch_size)
@@ -213,8 +221,11 @@ class Learning:
 
     def save(self) -> None:
         """Write the checkpoint and the loss of every step so far, unless already written."""
-        if self._saved == self.trainer.steps:
-            return
+        if self._saved != self.trainer.steps:
+            with uninterrupted():
+                self._save()
+
+    def _save(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "losses.csv"
         lines = ["step,loss"]
@@ -226,7 +237,15 @@ class Learning:
         step = self.trainer.steps
         description = {"task": self.task.task, "network": self.task.to_json(), "step": step}
         description["order"] = self._order()
-        save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
+        try:
+            save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
+        except VoxaxError:
+            raise
+        except (OSError, ValueError) as error:  # tensorstore raises ValueError for a full disk
+            raise InputError(
+                f"step {step} was not saved to {self.checkpoint}, which keeps the steps before: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
         self._saved = step
 
     def say_interrupted(self, command: str) -> int:

@@ -120,7 +120,7 @@ class SceneExample:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenes:
-    """Clouds, or the tasks that make them, with the classes they are labelled in."""
+    """Clouds, or the tasks that make them, with the classes they are labeled in."""
 
     train: list[Any]
     validation: list[Any]
@@ -164,7 +164,7 @@ def from_file(
     columns: str | None = None,
     item: int | None = None,
 ) -> Scenes:
-    """Cut a labelled scan into alternating 10 m blocks for training and validation.
+    """Cut a labeled scan into alternating 10 m blocks for training and validation.
 
     Points of negative labels are unknown; the others' classes are numbered from 0.
     """
@@ -209,7 +209,7 @@ class Batch:
       voxels: planned voxels with arrays ``[shards, ...]``; without that axis where there is one
         shard only.
       labels: of voxels ``int32[shards, capacity]`` or ``int32[capacity]``, -1 where padding or
-        unlabelled; of scenes ``[shards, scenes, ...]`` or ``[scenes, ...]``.
+        unlabeled; of scenes ``[shards, scenes, ...]`` or ``[scenes, ...]``.
       rows: for each scene ``int[N]``, each point's row among all rows of all shards; empty for
         labels of scenes.
       truths: for each scene ``int32[N]`` labels of points or None; for labels of scenes theirs.

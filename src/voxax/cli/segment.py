@@ -32,7 +32,7 @@ def segment(
     columns: str | None = None,
     item: int | None = None,
 ) -> int:
-    """Label every point of a scan; write a labelled PLY and a picture.
+    """Label every point of a scan; write a labeled PLY and a picture.
 
     The network is of a checkpoint, or one of `voxax.models` by name with a file of weights.
 
@@ -91,10 +91,10 @@ def segment(
     # Two files of one name but different kinds must not overwrite each other's results.
     name = file.name.replace(".", "_")
     colors = np.stack([rgb(color) for color in class_colors(names)])
-    ply = out / f"{name}_labelled.ply"
+    ply = out / f"{name}_labeled.ply"
     write_ply(ply, cloud.positions, labels=prediction, colors=colors[prediction])
     picture = segmentation_png(
-        out / f"{name}_labelled.png",
+        out / f"{name}_labeled.png",
         near_origin(upright.positions) * (scale or 1.0),
         prediction,
         None,
@@ -105,7 +105,7 @@ def segment(
     print(f"{len(cloud)} points in {count} voxels of {segmenter.voxel_size} m. {note}".strip())
     shares = np.bincount(prediction, minlength=len(names)) / max(len(cloud), 1)
     print(", ".join(f"{n} {s:.0%}" for n, s in zip(names, shares, strict=True)))
-    print(f"{'labelled':>10}  {ply}\n{'picture':>10}  {picture}")
+    print(f"{'labeled':>10}  {ply}\n{'picture':>10}  {picture}")
     return 0
 
 

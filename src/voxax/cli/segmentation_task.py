@@ -70,7 +70,7 @@ class SegmentationScore(Score):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Segmentation(Task):
-    """Settings of a network that segments; scenes are labelled clouds.
+    """Settings of a network that segments; scenes are labeled clouds.
 
     Attributes:
       class_weights: weight of each class in the loss; None weighs all the same.

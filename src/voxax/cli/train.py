@@ -1,17 +1,16 @@
-"""``voxax train`` trains a network on folders of labelled scans."""
+"""``voxax train`` trains a network on folders of labeled scans."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import tyro
-
-from voxax.errors import InputError
 
 if TYPE_CHECKING:
     from voxax.cli.task import Task
@@ -21,10 +20,11 @@ if TYPE_CHECKING:
 def train(
     config: Annotated[Path, tyro.conf.Positional],
     resume: bool = False,
+    overwrite: bool = False,
     out: Path | None = None,
     devices: int | None = None,
 ) -> int:
-    """Train a network on folders of labelled scans, as a file configures it.
+    """Train a network on folders of labeled scans, as a file configures it.
 
     It learns a class for each point, boxes of objects, or a class for each cloud. Writes a
     checkpoint that `voxax segment` or `voxax detect` takes, the loss of every step and, with the
@@ -33,6 +33,7 @@ def train(
     Args:
         config: The configuration, a TOML file.
         resume: Continue from the checkpoint in the folder of the results.
+        overwrite: Delete the run that the folder of the results holds.
         out: Folder for the results, instead of the file's.
         devices: Devices that a step is distributed over, instead of the file's.
     """
@@ -47,27 +48,28 @@ def train(
     asked = f"{config}: devices =" if devices is None else "--devices"
     use_devices(read.devices, asked)  # before anything starts JAX
     refuse_other_hosts("train")
-    return _Run(read, read.place(read.out) if out is None else out, resume)()
+    return _Run(read, read.place(read.out) if out is None else out, resume, overwrite, devices)()
 
 
 class _Run:
-    def __init__(self, config: TrainConfig, out: Path, resume: bool) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        out: Path,
+        resume: bool,
+        overwrite: bool = False,
+        devices: int | None = None,
+    ) -> None:
         from voxax.cli.progress import phase
-        from voxax.models.checkpoint import load_description
+        from voxax.cli.run_folder import claim_folder
 
-        self.config, self.out, self.resume = config, out, resume
+        self.config, self.out, self.overwrite, self.devices = config, out, overwrite, devices
         self.seconds: dict[str, float] = {}
         self._phase = functools.partial(phase, seconds=self.seconds)
         self.validations: list[tuple[int, float]] = []
         self.transform = config.transform()
         self.scans = config.dataset()
-        if resume:
-            load_description(out / "checkpoint")  # raises where there is none
-        elif (out / "checkpoint" / "voxax.json").exists():
-            raise InputError(
-                f"{out} holds a checkpoint already: give --resume to go on from it, or "
-                "another folder"
-            )
+        self.resume = claim_folder(out, resume=resume, overwrite=overwrite)
 
     def __call__(self) -> int:
         from voxax.cli.scenes import run as run_task
@@ -90,7 +92,6 @@ class _Run:
             with self._phase("compile"):
                 self.learning.compile(samples)
             del samples, held_out
-            self.out.mkdir(parents=True, exist_ok=True)
             with self._phase("train"):
                 interrupted = self.learning.train(
                     pipeline,
@@ -102,9 +103,17 @@ class _Run:
             with self._phase("checkpoint"):
                 self.learning.save()
             if interrupted:
-                return self.learning.say_interrupted(
-                    f"voxax train {self.config.path} --resume --out {self.out}"
-                )
+                words = [
+                    "voxax",
+                    "train",
+                    str(self.config.path),
+                    "--resume",
+                    "--out",
+                    str(self.out),
+                ]
+                if self.devices is not None:
+                    words += ["--devices", str(self.devices)]
+                return self.learning.say_interrupted(shlex.join(words))
             with self._phase("validate"):
                 score, _ = self.learning.validate(pipeline, self.scans.validation)
         self.seconds["total"] = time.perf_counter() - begin
@@ -163,6 +172,7 @@ class _Run:
             devices=config.devices,
             batch_size=training.batch_size or config.devices,
             resume=self.resume,
+            overwrite=self.overwrite,
             transform=self.transform,
         )
         self.learning.fit([*samples, held_out])

@@ -105,7 +105,7 @@ class Workload:
             scene = f"{self.file.name} at {size:g}"
         rng = np.random.default_rng(0)
         features = rng.standard_normal((len(positions), self.channels), np.float32)
-        voxels, _ = host.voxelize(positions, features, size)
+        voxels, _ = host.voxelize_on_host(positions, features, size)
         return voxels, scene
 
 

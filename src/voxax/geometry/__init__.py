@@ -10,6 +10,7 @@ from voxax.geometry.grow import add_sites as add_sites
 from voxax.geometry.grow import coarsen as coarsen
 from voxax.geometry.grow import dilate as dilate
 from voxax.geometry.grow import refine as refine
+from voxax.geometry.host import voxelize_on_host as voxelize_on_host
 from voxax.geometry.interpolate import devoxelize as devoxelize
 from voxax.geometry.interpolate import splat as splat
 from voxax.geometry.kernel_map import PAIR_ROOM as PAIR_ROOM

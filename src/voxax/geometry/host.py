@@ -30,7 +30,7 @@ from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
 
-def voxelize(
+def voxelize_on_host(
     positions: np.ndarray,
     features: np.ndarray,
     voxel_size: float | Sequence[float],
@@ -41,7 +41,10 @@ def voxelize(
     min_capacity: int = 0,
     origin: Sequence[float] | None = None,
 ) -> tuple[Voxels, np.ndarray]:
-    """``vx.voxelize(..., reduction="mean", return_inverse=True)`` in NumPy.
+    """``vx.voxelize(..., reduction="mean", return_inverse=True)``, NumPy arrays in and out.
+
+    For input pipelines: it starts no device and compiles nothing, so worker processes can call it.
+    ``jax.jit`` takes the result as it is.
 
     Args:
       positions: ``float[N, D]``.

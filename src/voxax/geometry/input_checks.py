@@ -53,8 +53,13 @@ def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
     return tuple(corner.tolist())
 
 
-def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """``(int32[N, 1 + D], [N, C])`` or :class:`InputError`; values are checked when concrete."""
+def check_coords(
+    coords: Any, features: Any, batch_size: int, *, on_host: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """``(int32[N, 1 + D], [N, C])`` or :class:`InputError`; values are checked when concrete.
+
+    With ``on_host`` NumPy arrays stay such.
+    """
     if not isinstance(coords, jax.Array):
         coords = np.asarray(coords)
     if coords.ndim != 2 or not 2 <= coords.shape[1] <= 5:
@@ -68,7 +73,7 @@ def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array
         )
     if operator.index(batch_size) < 1:
         raise InputError(f"batch_size={batch_size} must be at least 1")
-    features = jnp.asarray(features)
+    features = features if on_host else jnp.asarray(features)
     check_feature_rows(features, coords.shape[0], f"{coords.shape[0]} coordinates")
     if not _compat.is_traced(coords):
         check_coord_values(np.asarray(coords), batch_size)
@@ -78,7 +83,7 @@ def check_coords(coords: Any, features: Any, batch_size: int) -> tuple[jax.Array
         low, high = max(int(info.min), -int(PAD)), min(int(info.max), int(PAD) - 1)
         padding = coords == int(PAD) if int(info.max) >= int(PAD) else False
         coords = jnp.where(padding, coords, jnp.clip(coords, low, high))
-    return jnp.asarray(coords, jnp.int32), features
+    return (np if on_host else jnp).asarray(coords, np.int32), features  # type: ignore[return-value]
 
 
 def check_batch_range(batch_index: Any, batch_size: int) -> None:
@@ -96,7 +101,14 @@ def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
     rows = coords[coords[:, 0] != PAD]
     if not len(rows):
         return
-    check_batch_range(rows[:, 0], batch_size)
+    try:
+        check_batch_range(rows[:, 0], batch_size)
+    except InputError as error:
+        raise InputError(
+            f"{error}. Column 0 of coords int{list(coords.shape)} is the batch index: coordinates "
+            f"without one, of a single scene, need a column of zeros before them, np.pad(coords, "
+            "((0, 0), (1, 0)))"
+        ) from None
     low, high = int(rows[:, 1:].min()), int(rows[:, 1:].max())
     if low < -COORD_LIMIT or high >= COORD_LIMIT:
         raise InputError(
@@ -105,12 +117,15 @@ def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
         )
 
 
-def float_positions(positions: Any, *, finite: bool = True) -> Any:
+def float_positions(positions: Any, *, finite: bool = True, on_host: bool = False) -> Any:
     """``float[N, D]`` in float32 or wider, or :class:`InputError`.
 
     On the host float64 stays a NumPy array, so that an origin is subtracted before it becomes
-    float32. With ``finite`` all concrete positions of the host must be so.
+    float32. With ``finite`` all concrete positions of the host must be so. With ``on_host`` the
+    result is a NumPy array in every dtype.
     """
+    if on_host and isinstance(positions, jax.Array):
+        positions = jax.device_get(positions)
     if not isinstance(positions, jax.Array):
         positions = np.asarray(positions)
         floating = np.issubdtype(positions.dtype, np.floating)
@@ -118,7 +133,7 @@ def float_positions(positions: Any, *, finite: bool = True) -> Any:
             check_finite(positions)
         if floating and positions.dtype.itemsize > 4:
             positions = positions.astype(np.float64)
-        else:
+        elif not on_host:
             positions = jnp.asarray(positions)
     if positions.ndim != 2 or not 1 <= positions.shape[1] <= 4:
         raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
@@ -127,10 +142,11 @@ def float_positions(positions: Any, *, finite: bool = True) -> Any:
             f"positions must be floating point, got {positions.dtype}; for integer lattice "
             "coordinates use vx.Voxels.from_coords"
         )
-    if isinstance(positions, np.ndarray):
+    if isinstance(positions, np.ndarray) and not on_host:
         return positions
     # Half precision cannot number the cells of a scan: 11 bits reach 2048.
-    return positions.astype(accumulator(positions.dtype))
+    wide = accumulator(positions.dtype)
+    return positions if positions.dtype == wide else positions.astype(wide)
 
 
 def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
@@ -156,11 +172,12 @@ def check_finite(positions: np.ndarray) -> None:
         )
 
 
-def batch_indices(batch_index: Any, rows: int) -> jax.Array:
-    """``int32[rows]``, or :class:`InputError`; zeros for None."""
+def batch_indices(batch_index: Any, rows: int, *, on_host: bool = False) -> jax.Array:
+    """``int32[rows]``, or :class:`InputError`; zeros for None. With ``on_host`` it is of NumPy."""
+    xp: Any = np if on_host else jnp
     if batch_index is None:
-        return jnp.zeros((rows,), jnp.int32)
-    batch_index = jnp.asarray(batch_index)
+        return xp.zeros((rows,), np.int32)
+    batch_index = xp.asarray(batch_index)
     if batch_index.shape != (rows,) or not jnp.issubdtype(batch_index.dtype, jnp.integer):
         raise InputError(
             f"batch_index must be int[{rows}], one per position, got "

@@ -25,7 +25,13 @@ def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...
     try:
         values = (operator.index(value),) * ndim  # type: ignore[arg-type]
     except TypeError:
-        values = tuple(operator.index(v) for v in value)  # type: ignore[union-attr]
+        try:
+            values = tuple(operator.index(v) for v in value)  # type: ignore[union-attr]
+        except TypeError as error:
+            raise InputError(
+                f"{name}={value!r} is no whole number: give an integer, or one for each of the "
+                f"{ndim} axes"
+            ) from error
     if len(values) != ndim:
         raise InputError(f"{name}={values} has {len(values)} entries for {ndim} spatial axes")
     if any(v < 1 for v in values):

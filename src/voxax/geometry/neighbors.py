@@ -81,7 +81,7 @@ def radius_search(
     capacity: int,
     method: SearchMethod = "auto",
 ) -> Neighbors:
-    """All points of a query's scene whose distance is at most ``radius``.
+    """Return the points of each query's scene within ``radius``.
 
     A point among the queries is its own neighbor. Points and queries that are not finite have
     none. No gradient flows through the choice.

@@ -22,7 +22,7 @@ from voxax.errors import InputError
 
 
 def reaching_size(offsets: Any) -> np.ndarray:
-    """The smallest size whose kernel has each offset.
+    """Return the smallest kernel size that contains each offset.
 
     Args:
       offsets: static, ``int[K, D]``, in taps (before dilation).

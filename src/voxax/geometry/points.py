@@ -14,6 +14,7 @@ from voxax import _compat
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
 from voxax.geometry.cells import from_origin
+from voxax.geometry.host_merge import as_host_array, known_on_host, to_device_of
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
@@ -87,23 +88,30 @@ class Points:
             positions, batch indices outside ``[0, batch_size)``.
           CapacityError: N is larger than ``capacity``.
         """
-        positions = float_positions(positions)
+        given = positions, features, batch_index
+        on_host = known_on_host(*given)
+        xp: Any = np if on_host else jnp
+        positions = float_positions(positions, on_host=on_host)
+        exact = positions.dtype == np.float64 and not isinstance(given[0], jax.Array)
         rows: int = positions.shape[0]
-        scenes = batch_indices(batch_index, rows)
+        scenes = batch_indices(batch_index, rows, on_host=on_host)
         if batch_size is None:
             # Not from the checked array: without a batch index there is one scene, under jit too.
             batch_size = 1 if batch_index is None else infer_batch_size(scenes)
-        features = jnp.ones((rows, 1), jnp.float32) if features is None else jnp.asarray(features)
+        if features is None:
+            features = xp.ones((rows, 1), np.float32)
+        features = as_host_array(features) if on_host else jnp.asarray(features)
         check_feature_rows(features, rows, f"{rows} positions")
         if origin is not None:
             corner = as_origin(check_origin(origin, positions.shape[1]))
         else:
-            corner = near_origin(positions) if isinstance(positions, np.ndarray) else ()
+            corner = near_origin(positions) if exact else ()
         if not _compat.is_traced(positions):
             check_finite(np.asarray(positions))
         if corner:
-            positions = from_origin(*relative(positions, corner))
-        positions = jnp.asarray(positions)
+            relate = relative if exact else _with_parts
+            positions = from_origin(*relate(positions, corner))
+        positions = as_host_array(positions) if on_host else jnp.asarray(positions)
         if not _compat.is_traced(scenes) and rows:
             check_batch_range(scenes, batch_size)
         if capacity is None:
@@ -116,14 +124,10 @@ class Points:
                 f"{rows} points do not fit into capacity {capacity}: give "
                 f"capacity={bucket_capacity(rows)} (vx.bucket_capacity({rows})) or more"
             )
-        return cls(
-            _padded(positions, capacity),
-            _padded(scenes, capacity),
-            _padded(features, capacity),
-            jnp.asarray(rows, jnp.int32),
-            batch_size,
-            corner,
-        )
+        arrays = tuple(_padded(array, capacity) for array in (positions, scenes, features))
+        if on_host:
+            arrays = to_device_of(given, arrays)
+        return cls(*arrays, jnp.asarray(rows, jnp.int32), batch_size, corner)
 
     @property
     def capacity(self) -> int:
@@ -169,14 +173,15 @@ class Points:
         return self.replace_features(fn(self.replace_features(self.features).features))
 
 
-def _padded(array: jax.Array, capacity: int) -> jax.Array:
-    """``array`` with rows of zeros up to ``capacity``."""
+def _with_parts(positions: Any, corner: Origin) -> tuple[Any, Any]:
+    """Float32 positions, and the parts of the origin that is to be subtracted from them."""
+    return positions, shift(corner, (), positions.shape[1])
+
+
+def _padded(array: Any, capacity: int) -> Any:
+    """``array`` with rows of zeros up to ``capacity``; one of NumPy stays such."""
     missing = capacity - array.shape[0]
     if not missing:
         return array
-    if _compat.is_traced(array):
-        return jnp.concatenate([array, jnp.zeros((missing, *array.shape[1:]), array.dtype)])
-    # On the host: on the device every number of points would compile a program of its own.
-    host = np.zeros((capacity, *array.shape[1:]), array.dtype)
-    host[: array.shape[0]] = np.asarray(array)
-    return jnp.asarray(host)
+    xp: Any = np if isinstance(array, np.ndarray) else jnp
+    return xp.concatenate([array, xp.zeros((missing, *array.shape[1:]), array.dtype)])

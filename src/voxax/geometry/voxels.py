@@ -32,6 +32,13 @@ from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import product_dtype
 from voxax.geometry.halo import refuse_shard
+from voxax.geometry.host_merge import (
+    as_host_array,
+    known_on_host,
+    merge_rows,
+    reduce_on_host,
+    to_device_of,
+)
 from voxax.geometry.input_checks import (
     batch_indices,
     check_coords,
@@ -47,7 +54,7 @@ from voxax.geometry.input_checks import (
 )
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.losses import Level, Losses
-from voxax.geometry.origin import Origin, as_origin, relative
+from voxax.geometry.origin import Origin, as_origin, relative, shift
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import (
     REDUCTIONS,
@@ -303,6 +310,8 @@ def from_coords(
 ) -> Any:
     """Voxels from integer coordinates in any order, duplicates merged.
 
+    Eager calls work in NumPy and compile nothing, whatever N is; see :func:`voxelize`.
+
     Args:
       coords: ``int[N, 1 + D]``, batch index then D coordinates (negative allowed), D 1 to 4.
         Rows whose entries equal ``PAD`` are padding.
@@ -327,24 +336,41 @@ def from_coords(
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
         counted in ``num_dropped``.
     """
-    coords, features = check_coords(coords, features, batch_size)
+    given, on_host = (coords, features), known_on_host(coords, features)
+    if on_host:
+        coords, features = np.asarray(coords), as_host_array(features)
+    coords, features = check_coords(coords, features, batch_size, on_host=on_host)
     ndim = coords.shape[1] - 1
     rows = max(coords.shape[0], 1)
     if capacity is not None:
         rows = choose_capacity(capacity, rows, coords)
     check_known("reduction", reduction, REDUCTIONS)
-    if reduction == "mean":
+    # The mean of integers of 64 bits is float64.
+    if reduction == "mean" and features.dtype.itemsize < 8:
         check_mean_digits(features)
     level = per_axis(stride, ndim, "stride")
-    if reduction == "sum":
+    if on_host:
+        unique = merge_rows(coords, capacity, bucket_capacity)
+        check_overflow(unique.count, unique.num_dropped, level)
+        rows = unique.coords.shape[0]
+
+        def reduce(features: Any) -> Any:
+            return reduce_on_host(features, unique.inverse, rows, reduction)
+
+        if reduction == "sum":
+            check_sum_range(features, reduce)
+        lost = Losses.of({level: 0}).table
+        unique, reduced, lost = to_device_of(given, (unique, reduce(features), lost))
+    else:
         merge = functools.partial(_merge, coords, batch_size=batch_size, capacity=rows, level=level)
-        check_sum_range(features, lambda wide: merge(wide, reduction="sum")[1])
-    unique, reduced, lost = _merge(coords, features, batch_size, rows, reduction, level)
-    if capacity is None and not _compat.is_traced(unique.count):
-        rows = bucket_capacity(int(unique.count))
-        unique = unique._replace(coords=_resize(unique.coords, rows, int(PAD)))
-        reduced = _resize(reduced, rows, 0)
-    check_overflow(unique.count, unique.num_dropped, level)
+        if reduction == "sum":
+            check_sum_range(features, lambda wide: merge(wide, reduction="sum")[1])
+        unique, reduced, lost = merge(features, reduction=reduction)
+        if capacity is None and not _compat.is_traced(unique.count):
+            rows = bucket_capacity(int(unique.count))
+            unique = unique._replace(coords=_resize(unique.coords, rows, int(PAD)))
+            reduced = _resize(reduced, rows, 0)
+        check_overflow(unique.count, unique.num_dropped, level)
     drops = Losses(lost, none=not _compat.is_traced(lost))
     geometry = VoxelGeometry(unique.coords, unique.count, drops, None, level, batch_size)
     size = () if np.size(voxel_size) == 0 else check_voxel_size(voxel_size, ndim)
@@ -388,7 +414,7 @@ def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
 def voxelize(
     positions: Any,
     features: Any = None,
-    voxel_size: float | Sequence[float] = 0.1,
+    voxel_size: float | Sequence[float] | None = None,
     batch_index: Any = None,
     reduction: Reduction = "mean",
     capacity: int | None = None,
@@ -405,12 +431,15 @@ def voxelize(
     in voxel ``k``. Float32 resolves a quarter of a voxel up to ``2**21`` voxels from zero. Give
     larger coordinates as a NumPy array of float64, and an origin near them.
 
+    Outside ``jax.jit`` points are grouped in NumPy: nothing is compiled, whatever N is. Points on
+    an accelerator come to the host for it. :func:`voxelize_on_host` leaves the result there.
+
     Args:
       positions: ``float[N, D]``, D 1 to 4, in any unit; a :class:`voxax.Points` brings its
         features and batch index along. A NumPy array of float64 (UTM coordinates, time stamps)
         is read in float64, also inside ``jax.jit``; as an argument of ``jax.jit`` it is float32.
       features: ``[N, C]``; None gives one channel of ones.
-      voxel_size: edge length in the positions' unit, a number or one per axis.
+      voxel_size: edge length in the positions' unit, a number or one per axis; required.
       batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
       reduction: how the points of a voxel merge; see :meth:`Voxels.from_coords`.
       capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
@@ -428,36 +457,49 @@ def voxelize(
         counted in ``num_dropped``.
       CapacityError: eager, and the voxels do not fit ``capacity``.
     """
-    keep, own = None, ()
+    if voxel_size is None:
+        raise InputError(
+            "voxel_size is required: give the edge length of a voxel in the unit of the positions, "
+            "such as voxel_size=0.1 for 10 cm where positions are meters"
+        )
+    number, own = None, ()
     if isinstance(positions, Points):
         points = positions
-        positions, keep, own = points.positions, points.valid, points.origin
+        positions, number, own = points.positions, points.count, points.origin
         origin = (own or None) if origin is None else origin
         features = points.features if features is None else features
         batch_index = points.batch_index if batch_index is None else batch_index
         batch_size = points.batch_size if batch_size is None else batch_size
-    positions = float_positions(positions)
+    given = positions, features, batch_index
+    on_host = known_on_host(*given, number)
+    # What padding rows of Points hold doesn't matter.
+    positions = float_positions(positions, finite=number is None, on_host=on_host)
     rows, ndim = positions.shape
     size = check_voxel_size(voxel_size, ndim)
     corner = _origin((0.0,) * ndim if origin is None else origin, ndim)
     if batch_index is None and batch_size is None:
         batch_size = 1
-    batch_index = batch_indices(batch_index, rows)
+    batch_index = batch_indices(batch_index, rows, on_host=on_host)
     if batch_size is None:
         batch_size = infer_batch_size(batch_index)
+    xp: Any = np if on_host else jnp
     if features is None:
-        features = jnp.ones((rows, 1), jnp.float32)
+        features = xp.ones((rows, 1), np.float32)
 
-    positions, parts = relative(positions, corner, own)
+    if on_host and positions.dtype == np.float32:
+        parts = shift(corner, own, ndim)
+    else:
+        positions, parts = relative(positions, corner, own)
     to = lattice(parts, size, (1,) * ndim, positions.dtype)
     # Float64 of the host stays there: JAX may have 32 bits only.
-    place = _place_on_device if positions.dtype == np.float32 else _place
+    place = _place if on_host or positions.dtype != np.float32 else _place_on_device
     cell, inside, vague = place(positions, to)
-    wanted = jnp.ones((rows,), bool) if keep is None else keep
+    number = int(number) if on_host and number is not None else number
+    wanted = xp.arange(rows, dtype=np.int32) < (rows if number is None else number)
     _raise_on_bad_points(positions, wanted & ~inside, wanted & vague, size)
-    lost = jnp.sum(wanted & ~inside, dtype=jnp.int32)
-    coords = jnp.concatenate([batch_index[:, None], cell], axis=1)
-    coords = jnp.where((inside & wanted)[:, None], coords, PAD)
+    lost = xp.sum(wanted & ~inside, dtype=np.int32)
+    coords = xp.concatenate([batch_index[:, None], cell], axis=1)
+    coords = xp.where((inside & wanted)[:, None], coords, PAD)
     voxels, inverse = from_coords(
         coords,
         features,
@@ -468,6 +510,8 @@ def voxelize(
         voxel_size=size,
         origin=corner,
     )
+    if on_host:
+        voxels, inverse = to_device_of(given, (voxels, inverse))
     if _compat.is_traced(lost):
         drops = voxels.geometry.drops.add(voxels.stride, lost)
         geometry = dataclasses.replace(voxels.geometry, drops=drops)

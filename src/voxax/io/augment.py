@@ -146,7 +146,7 @@ def crop(
     size: ArrayLike | None = None,
     radius: float | None = None,
 ) -> PointCloud:
-    """Keep what lies in a box or a ball around a random point of the cloud.
+    """Keep the points in a box or a ball around a random point of the cloud.
 
     Args:
         cloud: the points. An empty cloud is returned as it is.

@@ -79,7 +79,7 @@ class Preparation:
         if np.abs(positions).max(initial=0) > 1e4:
             corner = np.floor(positions.min(0) / self.voxel_size)
         local = positions - corner * self.voxel_size
-        voxels, inverse = geometry_host.voxelize(
+        voxels, inverse = geometry_host.voxelize_on_host(
             local, features, self.voxel_size, min_capacity=self.min_capacity
         )
         if self.plan is not None:

@@ -76,7 +76,7 @@ class MeanFeatures:
             corner = np.asarray(self.low, np.float64)
         else:
             corner = np.floor(chosen.positions.min(0) / size) * size
-        voxels, rows = geometry_host.voxelize(
+        voxels, rows = geometry_host.voxelize_on_host(
             chosen.positions - corner,
             features.astype(np.float32),
             size.tolist(),

@@ -1,5 +1,12 @@
 """Networks, by class and by name. Needs ``pip install "voxax[nn]"``."""
 
+try:
+    import flax as _flax  # noqa: F401
+except ImportError as _error:
+    from voxax.errors import MissingExtraError
+
+    raise MissingExtraError('voxax.models needs flax: pip install "voxax[nn]"') from _error
+
 from voxax._shared_names import share_names as _share_names
 from voxax.models.bev_backbone import BEVBackbone as BEVBackbone
 from voxax.models.centerpoint import CenterDetector as CenterDetector

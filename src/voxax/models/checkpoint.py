@@ -1,76 +1,175 @@
-"""Checkpoints: arrays through orbax (written atomically), a description in JSON beside them."""
+"""Checkpoints: the arrays of a step through orbax, with a description in JSON.
+
+A step is a folder. orbax writes it under another name and renames it last, so that its arrays and
+its description become visible together: a process that is killed at any moment leaves the steps
+before as they were.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
-from voxax._atomic_file import write_atomically
-from voxax.errors import FileFormatError, MissingExtraError
+from voxax.errors import FileFormatError, InputError, MissingExtraError
 
-_DESCRIPTION = "voxax.json"
+_KEPT = 2
+# Items of a step. Steps that voxax wrote before had a description for all of them.
+_ARRAYS, _DESCRIPTION, _DESCRIPTION_OF_ALL = "default", "description", "voxax.json"
 
 
 def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], step: int) -> Path:
-    """Write step ``step``; the two newest steps are kept.
-
-    A process killed in the middle leaves the steps before as they were: orbax writes to a
-    temporary folder and renames it, and the description is replaced in one move.
+    """Write step ``step`` with its description; the two newest steps are kept.
 
     With several processes all must call it, with global arrays; ``folder`` is one that all see.
+
+    Raises:
+      InputError: ``step`` is not above the newest one of the folder.
+      OSError: it could not be written; the steps before are as they were.
     """
     folder = Path(folder).absolute()
+    newest = newest_step(folder)
+    if newest is not None and step <= newest:
+        raise InputError(
+            f"step {step} cannot be saved to {folder}, which holds step {newest}: steps of a "
+            "checkpoint ascend, and the newest is loaded. Give another folder, or delete this one"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    if jax.process_index() == 0:
-        write_atomically(folder / _DESCRIPTION, json.dumps(description, indent=2))
     ocp = _orbax()
+    items = {
+        _ARRAYS: ocp.args.StandardSave(tree),
+        _DESCRIPTION: ocp.args.JsonSave(description),
+    }
     with ocp.CheckpointManager(
         folder,
-        options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
+        options=ocp.CheckpointManagerOptions(
+            max_to_keep=_KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        ),
     ) as manager:
-        manager.save(step, args=ocp.args.StandardSave(tree), force=True)
+        manager.save(step, args=ocp.args.Composite(**items), force=True)
     return folder
 
 
+def steps_of(folder: str | Path) -> list[int]:
+    """Return the steps of a checkpoint, the newest first; none where there is no checkpoint."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return []
+    numbers = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+    return sorted(numbers, reverse=True)
+
+
+def newest_step(folder: str | Path) -> int | None:
+    """Return the newest step of a checkpoint, or None."""
+    return next(iter(steps_of(folder)), None)
+
+
+def remove_steps_above(folder: str | Path, step: int) -> None:
+    """Delete the steps behind ``step``: of a run that goes on from it, those that were broken."""
+    for number in steps_of(folder):
+        if number > step:
+            shutil.rmtree(Path(folder) / str(number))
+
+
 def load_description(folder: str | Path) -> dict[str, Any]:
-    """Return the JSON description of a checkpoint.
+    """Return the description of a checkpoint's newest step that has one.
 
     Raises:
       FileFormatError: no checkpoint in the folder, or an unreadable one.
     """
-    path = Path(folder) / _DESCRIPTION
-    if not path.exists():
+    folder = Path(folder)
+    paths = [folder / str(step) / _DESCRIPTION / "metadata" for step in steps_of(folder)]
+    paths = [path for path in (*paths, folder / _DESCRIPTION_OF_ALL) if path.is_file()]
+    if not paths:
         raise FileFormatError(
-            f"no voxax checkpoint in {folder}: {_DESCRIPTION} is missing. `voxax demo --out DIR` "
-            "and `voxax train CONFIG --out DIR` write one to DIR/checkpoint"
+            f"no voxax checkpoint in {folder}: it holds no whole step. `voxax demo --out DIR` and "
+            "`voxax train CONFIG --out DIR` write one to DIR/checkpoint"
         )
-    try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise FileFormatError(
-            f"{path} is not valid JSON ({error}): the checkpoint is broken"
-        ) from (error)
+    problems = []
+    for path in paths:
+        try:
+            found = json.loads(path.read_text())
+        except (OSError, ValueError, RecursionError) as error:
+            problems.append(f"{path} is not valid JSON ({error})")
+            continue
+        if isinstance(found, dict):
+            return found
+        problems.append(f"{path} is not an object")
+    raise FileFormatError(f"{'; '.join(problems)}: the checkpoint is broken")
 
 
 def load_arrays(folder: str | Path, like: Any) -> Any:
-    """Return the newest complete step's arrays, in the structure of ``like``.
+    """Return the newest whole step's arrays, in the structure of ``like``.
+
+    A step that cannot be read, of a damaged disk, say, is passed over with a warning.
 
     Raises:
-      FileFormatError: no complete step, or one of another structure.
+      FileFormatError: no whole step, or one of another structure.
     """
     folder = Path(folder).absolute()
+    steps = steps_of(folder)
+    if not steps:
+        raise FileFormatError(f"{folder} holds no complete checkpoint step")
     ocp = _orbax()
-    with ocp.CheckpointManager(folder) as manager:
-        step = manager.latest_step()
-        if step is None:
-            raise FileFormatError(f"{folder} holds no complete checkpoint step")
-        try:
-            return manager.restore(step, args=ocp.args.StandardRestore(like))
-        except (ValueError, KeyError, FileNotFoundError) as error:
-            raise FileFormatError(f"cannot restore step {step} of {folder}: {error}") from error
+    problem = ""
+    handlers = {_ARRAYS: ocp.StandardCheckpointHandler()}
+    with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
+        for step in steps:
+            try:
+                stored = manager.item_metadata(step)[_ARRAYS]
+                _check_structure(f"step {step} of {folder}", stored, like)
+                restored = manager.restore(
+                    step, args=ocp.args.Composite(**{_ARRAYS: ocp.args.StandardRestore(like)})
+                )
+            except FileFormatError:
+                raise
+            except Exception as error:  # orbax and tensorstore raise many kinds
+                problem = f"step {step} of {folder} cannot be read: {_line(error)}"
+                continue
+            if problem:
+                warnings.warn(f"{problem}; step {step} is taken", stacklevel=2)
+            return restored[_ARRAYS]
+    raise FileFormatError(f"{problem}: the checkpoint is broken")
+
+
+def _check_structure(where: str, stored: Any, like: Any) -> None:
+    """Raise :class:`FileFormatError` naming the first array that one has and the other has not."""
+    there, here = _shapes(stored), _shapes(like)
+    differing = [name for name in (*here, *there) if there.get(name) != here.get(name)]
+    if there and differing:
+        name = differing[0]
+        raise FileFormatError(
+            f"{where} is of another network: {name} is {there.get(name, 'not there')}, here it is "
+            f"{here.get(name, 'not there')} ({len(set(differing))} arrays differ). Build the "
+            "network and optimizer that were saved"
+        )
+
+
+def _shapes(tree: Any) -> dict[str, str]:
+    """The shape of each array by its path."""
+    tree = getattr(tree, "tree", tree)
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {
+        "/".join(map(_key, path)): str(list(getattr(leaf, "shape", np.shape(leaf))))
+        for path, leaf in leaves
+    }
+
+
+def _key(entry: Any) -> str:
+    """An entry of a path, as orbax names it."""
+    for name in ("key", "name", "idx"):
+        if hasattr(entry, name):
+            return str(getattr(entry, name))
+    return str(entry)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _orbax() -> Any:

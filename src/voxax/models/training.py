@@ -15,6 +15,7 @@ from flax import nnx
 from voxax import _compat
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
+from voxax.geometry.losses import Losses
 
 
 @_compat.on_whole_arrays
@@ -292,10 +293,14 @@ def _copied(tree: Any) -> Any:
 
 
 class Trainer(StepTrainer):
-    """Training of a network that gives each voxel a class.
+    """Training of a network that gives each voxel a class, or each scene.
+
+    Of scenes' logits, rows lost inside the network cannot be counted:
+    :class:`voxax.models.classifier.SceneTrainer` takes Voxels of logits and means over scenes.
 
     Args:
-      model: a module from Voxels to Voxels of logits.
+      model: a module from Voxels to Voxels of logits, or to logits ``[scenes, classes]``, as behind
+        ``GlobalPool``; labels are then ``int[scenes]``.
       optimizer: an optax transformation.
       class_weights: ``float[classes]`` or None.
       axis_name: the mapped axis over which loss and lost rows are added up, for programs that
@@ -323,19 +328,33 @@ class Trainer(StepTrainer):
         super().__init__(model, optimizer)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
-        out, axis_name, ignored = module(voxels), self._axis_name, self.ignore_label
-        self._classes = out.num_channels
+        axis_name, ignored = self._axis_name, self.ignore_label
+        logits, drops = self._logits(module(voxels), voxels)
+        self._classes = logits.shape[-1]
         weights = self._class_weights
-        loss = masked_cross_entropy(out.features, labels, weights, axis_name, ignore_label=ignored)
-        counts = out.num_dropped, count_outside(labels, out.num_channels, ignored)
+        loss = masked_cross_entropy(logits, labels, weights, axis_name, ignore_label=ignored)
+        counts = drops.number, count_outside(labels, self._classes, ignored)
         if axis_name is not None:
             counts = jax.lax.psum(counts, axis_name)
-        return loss, jnp.argmax(out.features, axis=-1).astype(jnp.int32), counts
+        return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
+
+    def _logits(self, out: Any, voxels: Voxels) -> tuple[jax.Array, Losses]:
+        """Return the logits of a module's output, and what is known of the rows that were lost."""
+        if isinstance(out, Voxels):
+            return out.features, out.geometry.drops
+        if not isinstance(out, jax.Array) or out.ndim != 2 or self._axis_name is not None:
+            shape = f" {list(out.shape)}" if isinstance(out, jax.Array) else ""
+            raise InputError(
+                f"the model returned {type(out).__name__}{shape}: Trainer takes vx.Voxels of "
+                "logits or, on one device, logits [scenes, classes]; for others derive a class "
+                "from StepTrainer"
+            )
+        return out, voxels.geometry.drops
 
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
-        out, axis_name = module(voxels), self._axis_name
-        drops = out.geometry.drops
-        return out.features, drops if axis_name is None else drops.summed_over(axis_name)
+        axis_name = self._axis_name
+        logits, drops = self._logits(module(voxels), voxels)
+        return logits, drops if axis_name is None else drops.summed_over(axis_name)
 
     def _counted(self, counts: Any) -> jax.Array:
         dropped, self.outside = counts

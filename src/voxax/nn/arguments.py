@@ -41,6 +41,7 @@ def request_map(
         another capacity.
       GeometryMismatchError: eager, and a map of other voxels.
     """
+    refuse_arrays("a sparse layer", voxels)
     if kernel_map is not None:
         given = {
             "stride": stride != 1,
@@ -165,8 +166,57 @@ def check_keeps_voxels(
         )
 
 
+def refuse_arrays(layer: Any, voxels: Any) -> None:
+    """Raise :class:`InputError` for arrays and containers where a layer takes Voxels or Points.
+
+    Args:
+      layer: a module, or a function's name.
+      voxels: what the layer was called with.
+    """
+    if not isinstance(voxels, jax.Array | np.ndarray | np.generic | Sequence | Mapping | None):
+        return
+    name = layer if isinstance(layer, str) else type(layer).__name__
+    shape = getattr(voxels, "shape", None)
+    what = type(voxels).__name__ if shape is None else f"an array {list(shape)}"
+    raise InputError(
+        f"{name} takes vx.Voxels, got {what}: make them by vx.voxelize(positions, features, "
+        "voxel_size). Behind GlobalPool features are an array [scenes, C], which layers of flax "
+        "take: nnx.Linear"
+    )
+
+
+# Arguments of other libraries' layers, and what says it here.
+_FOREIGN = {
+    "padding": "leave it out. Kernels are centered, and coordinates end nowhere; "
+    "generative=True with spatial_shape= makes the output sites of spconv's strided layers",
+    "output_padding": "leave it out: a transposed layer returns to out_voxels=",
+    "indice_key": "leave it out. Layers on the same voxels share one kernel map; an inverse layer "
+    "is transposed=True, called with out_voxels=",
+    "bias": "give use_bias=True or use_bias=False",
+    "algo": "give fwd_algo= and bwd_algo=",
+    "dimension": "give ndim=, or take a class such as SparseConv3d",
+}
+
+
+def refuse_foreign(name: str, options: Mapping[str, Any]) -> None:
+    """Raise :class:`InputError` for arguments that layers of other libraries have.
+
+    Args:
+      name: of the module.
+      options: the arguments that were given by name.
+    """
+    for option in options:
+        if option in _FOREIGN:
+            raise InputError(
+                f"{name} has no argument {option}={options[option]!r}: {_FOREIGN[option]}. The "
+                "pages of docs/migrate (spconv.md, minkowski.md, torchsparse.md, warpconvnet.md) "
+                "name the counterpart of each argument"
+            )
+
+
 def check_channels(module: Any, expected: int, voxels: Any) -> None:
     """Raise :class:`InputError` unless the voxels, of either framework, have these channels."""
+    refuse_arrays(module, voxels)
     if voxels.num_channels != expected:
         raise InputError(
             f"{type(module).__name__} expects {expected} channels, the voxels have "
@@ -234,6 +284,8 @@ def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
     """
     if bias is None:
         return y
+    if isinstance(bias, bool):
+        raise InputError(f"bias={bias}: give the array [{y.shape[-1]}], or None for no bias")
     if bias.shape != y.shape[-1:]:
         raise InputError(
             f"bias of shape {bias.shape} for {y.shape[-1]} output channels: expected "

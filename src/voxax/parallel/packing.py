@@ -121,7 +121,7 @@ def shard_scenes(
     plan: Plan | None = None,
     like: Voxels | None = None,
 ) -> tuple[Voxels, np.ndarray]:
-    """Voxels and labels whose every array has a leading axis of shards.
+    """Return voxels and labels whose arrays have a leading axis of shards.
 
     Each shard is a batch of ``packing.scenes_per_shard`` scenes, some perhaps empty, with
     ``packing.capacity`` rows. Runs in NumPy, so in workers of an input pipeline too.

@@ -1,4 +1,4 @@
-"""Pictures of labelled point clouds: PNG, HTML page, live in a browser.
+"""Pictures of labeled point clouds: PNG, HTML page, live in a browser.
 
 Importing this package loads NumPy only. Matplotlib and plotly are imported inside
 the functions that draw; both come with ``pip install "voxax[plot]"``, and viser, for

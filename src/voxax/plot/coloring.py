@@ -95,7 +95,7 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
     colors = (CORRECT, WRONG, IGNORED)
     words = [f"{w}: {n:,}" for w, n in zip(("correct", "wrong", "ignored"), counts, strict=True)]
     judged = counts[0] + counts[1]
-    note = f"{percent(counts[1], judged)} of {judged:,} labelled points wrong" if judged else ""
+    note = f"{percent(counts[1], judged)} of {judged:,} labeled points wrong" if judged else ""
     return Coloring(_table(colors)[verdict], tuple(zip(words, colors, strict=True)), note)
 
 

@@ -47,7 +47,7 @@ def segmentation_png(
     up: str = "z",
     origin_view: str | tuple[float, float] = "auto",
 ) -> Path:
-    """Draw a labelled cloud from above and in perspective, and return the path.
+    """Draw a labeled cloud from above and in perspective, and return the path.
 
     With `truth`: columns truth, prediction and error. Without: prediction and height.
     The first row is seen from above (to scale, with a bar), the second by a camera
@@ -76,7 +76,7 @@ def segmentation_png(
         OSError: the file cannot be written.
     """
     require("matplotlib")
-    cloud = lab.labelled(positions, prediction, truth, class_names)
+    cloud = lab.labeled(positions, prediction, truth, class_names)
     roof = cloud.ceiling()
     scene = compose(cloud.positions, up, origin_view, without=roof)
     kept = sample_rows(len(scene.points), MOST_DRAWN)
@@ -167,7 +167,7 @@ def fit_view(
 
 
 def _columns(
-    cloud: lab.Labelled, scene: Scene, colors: list[str]
+    cloud: lab.Labeled, scene: Scene, colors: list[str]
 ) -> list[tuple[str, str, np.ndarray]]:
     """Heading, note and [M, 3] uint8 point colors of each column."""
     # The last row is what -1 points at.
@@ -198,7 +198,7 @@ def _height_range(scene: Scene) -> tuple[float, float]:
 
 
 def _class_entries(
-    cloud: lab.Labelled, colors: list[str], iou: Mapping[str, float | None] | None
+    cloud: lab.Labeled, colors: list[str], iou: Mapping[str, float | None] | None
 ) -> list[Entry]:
     counts = cloud.counts()
     entries = []
@@ -211,13 +211,13 @@ def _class_entries(
             note = "no IoU" if value is None else f"IoU {value:.3f}"
         entries.append(Entry(colors[label], name, note))
     labels = cloud.prediction if cloud.truth is None else cloud.truth
-    unlabelled = int((labels < 0).sum())
-    if unlabelled and cloud.truth is None:
-        entries.append(Entry(IGNORED, "no prediction", f"{unlabelled:,}"))
+    unlabeled = int((labels < 0).sum())
+    if unlabeled and cloud.truth is None:
+        entries.append(Entry(IGNORED, "no prediction", f"{unlabeled:,}"))
     return entries
 
 
-def _facts(cloud: lab.Labelled, scene: Scene, roof: np.ndarray) -> str:
+def _facts(cloud: lab.Labeled, scene: Scene, roof: np.ndarray) -> str:
     """Remarks on the drawing itself: points left out, clipped or not drawn."""
     points = len(cloud.positions)
     facts = [f"{points:,} point{'' if points == 1 else 's'}"]

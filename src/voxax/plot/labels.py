@@ -18,8 +18,8 @@ VERDICTS = (
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """A cloud with labels; built by :func:`labelled`, which checks it.
+class Labeled:
+    """A cloud with labels; built by :func:`labeled`, which checks it.
 
     Attributes:
         positions: [N, 3] float64, in meters.
@@ -69,12 +69,12 @@ class Labelled:
         return table[np.maximum(labels, -1)]
 
     def error_sentence(self) -> str:
-        """The share of wrong points among the labelled ones, in words."""
+        """The share of wrong points among the labeled ones, in words."""
         (*_, right), (*_, wrong), _ = self.verdict_counts()
         judged = right + wrong
         if not judged:
-            return "no labelled points"
-        return f"{percent(wrong, judged)} of {judged:,} labelled points wrong"
+            return "no labeled points"
+        return f"{percent(wrong, judged)} of {judged:,} labeled points wrong"
 
 
 def checked_positions(positions: np.ndarray) -> np.ndarray:
@@ -87,12 +87,12 @@ def checked_positions(positions: np.ndarray) -> np.ndarray:
     return positions
 
 
-def labelled(
+def labeled(
     positions: np.ndarray,
     prediction: np.ndarray,
     truth: np.ndarray | None,
     class_names: Sequence[str],
-) -> Labelled:
+) -> Labeled:
     """Check a cloud and its labels. Points with a coordinate that is not finite are dropped.
 
     Args:
@@ -115,7 +115,7 @@ def labelled(
     finite = np.isfinite(positions).all(axis=1)
     # Survey coordinates are millions of meters: take the differences before float32 rounds.
     positions = positions[finite].astype(np.float64)
-    return Labelled(
+    return Labeled(
         positions,
         prediction[finite],
         None if truth is None else truth[finite],

@@ -66,13 +66,13 @@ def segmentation_html(
         MissingExtraError: plotly is not installed.
         OSError: the file cannot be written.
     """
-    cloud = lab.labelled(positions, prediction, truth, class_names)
+    cloud = lab.labeled(positions, prediction, truth, class_names)
     return _write(path, cloud, title or "Segmentation", summary, iou, up, ())
 
 
 def _write(
     path: str | os.PathLike,
-    cloud: lab.Labelled,
+    cloud: lab.Labeled,
     title: str,
     summary: Mapping[str, object] | None,
     iou: Mapping[str, float | None] | None,
@@ -129,12 +129,12 @@ def detection_html(
     """
     nothing = np.full(len(lab.checked_positions(positions)), -1)
     kinds = box_kinds(found, truth, class_names)
-    cloud = lab.labelled(positions, nothing, None, ())
+    cloud = lab.labeled(positions, nothing, None, ())
     return _write(path, cloud, title or "Detection", summary, None, up, kinds)
 
 
 def _data(
-    cloud: lab.Labelled,
+    cloud: lab.Labeled,
     scene: Scene,
     shown: np.ndarray,
     iou: Mapping[str, float | None] | None,
@@ -203,7 +203,7 @@ def _boxes(kind: BoxKind, origin: np.ndarray) -> dict:
     }
 
 
-def _facts(cloud: lab.Labelled, scene: Scene, shown: int) -> str:
+def _facts(cloud: lab.Labeled, scene: Scene, shown: int) -> str:
     total = len(cloud.positions)
     if total == 0:
         return "no points"
@@ -337,17 +337,17 @@ const height = Float32Array.from({length: D.count}, (_, i) => [0, 1, 2].reduce(
   (sum, axis) => sum + D.up[axis] * (place[axis][i] + D.origin[axis]), 0));
 
 const classKeys = D.present.map(label => ({...D.classes[label], label}));
-const unlabelled = name => ({name, color: D.ignored, label: -1, points: null});
+const unlabeled = name => ({name, color: D.ignored, label: -1, points: null});
 const verdictKeys = D.verdicts.map((kind, label) => ({...kind, label}));
 const nameOf = label => label < 0 ? "none" : D.classes[label].name;
 const modes = {
   prediction: {name: "Prediction", labels: prediction, hidden: "class",
-    keys: [...classKeys, unlabelled("no prediction")]},
+    keys: [...classKeys, unlabeled("no prediction")]},
   truth: truth && {name: "Truth", labels: truth, hidden: "class",
-    keys: [...classKeys, unlabelled("ignored")]},
+    keys: [...classKeys, unlabeled("ignored")]},
   error: truth && {name: "Error", labels: verdict, hidden: "verdict", keys: verdictKeys},
   height: {name: "Height", labels: prediction, hidden: "class",
-    keys: [...classKeys, unlabelled("no prediction")]},
+    keys: [...classKeys, unlabeled("no prediction")]},
 };
 for (const name of Object.keys(modes)) {
   const mode = modes[name];

@@ -18,6 +18,7 @@ from voxax.geometry import VoxelGeometry, Voxels
 from voxax.geometry.losses import Losses
 from voxax.geometry.model_step import Step, step_of
 from voxax.hardware import describe, process_memory
+from voxax.tuning import unmeasured
 
 
 class MemoryLimitError(CapacityError, MemoryError):
@@ -161,7 +162,8 @@ def fits(
     """Predict whether ``model(voxels)`` fits into the device's free memory, before running it.
 
     The program is compiled from shapes alone, and the compiler's own figures are read:
-    arguments, outputs and temporaries. Nothing is allocated on the device and nothing runs.
+    arguments, outputs and temporaries. Nothing is allocated on the device, nothing runs, and
+    nothing is measured: algorithms are those that :func:`voxax.explain` names.
     Compiling takes as long as the first call of the jitted model would, and more where a
     capacity is to be suggested.
 
@@ -317,7 +319,9 @@ def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = jax.tree.map(_shape, step.arguments(voxels))
     jitted = jax.jit(step.call, in_shardings=sharding, out_shardings=sharding)
-    lowered = jitted.lower(*shapes)
+    # The program of the choices that are known now: measuring would take memory and time.
+    with unmeasured(foreseen=True):
+        lowered = jitted.lower(*shapes)
     try:
         stats: Any = lowered.compile().memory_analysis()
     except Exception as error:

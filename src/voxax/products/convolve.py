@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,10 +33,9 @@ from voxax.hardware import HardwareInfo
 from voxax.products.primitives import forward_p
 from voxax.tuning import (
     Request,
-    Resolved,
+    admitted,
     autotune_mode,
     hardware_of,
-    resolve,
     target_platform,
     views_of,
 )
@@ -74,7 +73,7 @@ def convolve(
     features, kernel_map = kernel_map.with_halo(features)
     dtype = common_dtype(features.dtype, weight.dtype)
     kind = _KINDS[weight.ndim]
-    requests = _requests(kind, fwd_algo, dgrad_algo, wgrad_algo)
+    asked = _asked(kind, fwd_algo, dgrad_algo, wgrad_algo)
     tunes = autotune_mode() != "off"
     layer = Layer(
         in_capacity=kernel_map.in_capacity,
@@ -87,7 +86,7 @@ def convolve(
         spec=kernel_map.spec,
         level=kernel_map.in_geometry.stride,
         density=_density(kernel_map) if tunes else None,
-        requests=requests,
+        **asked,
     )
     platform = target_platform()
     # A kernel's answer depends on the problem, the hardware, and whether the library is loaded.
@@ -101,15 +100,16 @@ def convolve(
     return forward_p.bind(*operands, layer=layer)
 
 
-def _requests(
+def _asked(
     kind: WeightKind, forward: Request, dgrad: Request, wgrad: Request
-) -> tuple[tuple[Product, Resolved], ...]:
-    """The admitted algorithms of each product."""
-    return (
-        ("forward", resolve(forward, kind=kind, product="forward")),
-        ("dgrad", resolve(dgrad, kind=kind, product="dgrad")),
-        ("wgrad", resolve(wgrad, kind=kind, product="wgrad")),
-    )
+) -> dict[Literal["requests", "stated"], Any]:
+    """What a layer keeps of the requests, its own and those around it."""
+    of: dict[Product, Request] = {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
+    found = {name: admitted(request, kind=kind, product=name) for name, request in of.items()}
+    return {
+        "requests": tuple((product, request.names) for product, request in found.items()),
+        "stated": tuple(product for product, request in found.items() if request.stated),
+    }
 
 
 @functools.lru_cache(maxsize=4096)
@@ -283,7 +283,7 @@ def convolve_sized(
       ``[B, *outputs, C_out]``.
     """
     dtype = common_dtype(x.dtype, weight.dtype)
-    requests = _requests("dynamic", method, method, method)
+    asked = _asked("dynamic", method, method, method)
     grid = x.shape[:-1]
     outputs = output_grid(grid, spec.stride)
     if not (math.prod(grid) and weight.size):
@@ -299,11 +299,11 @@ def convolve_sized(
         spec=spec,
         grid=grid,
         uniform=uniform,
-        requests=requests,
+        **asked,
         view_names=("sizes",),
     )
-    pinned = any(names == ("specialised",) for _, names in requests)
-    is_open = any(len(names) > 1 for _, names in requests)
+    pinned = any(names == ("specialised",) for _, names in layer.requests)
+    is_open = any(len(names) > 1 for _, names in layer.requests)
     known = not _compat.is_traced(sizes) and getattr(sizes, "is_fully_addressable", True)
     if uniform == "all":
         if pinned:

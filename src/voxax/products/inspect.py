@@ -212,7 +212,8 @@ def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Rep
         pairs = (
             counter.estimate(problem) if call.views is None else counter.count(call.views, problem)
         )
-        choice = with_known_time(foresee(problem, call.admitted))
+        stated = problem.product in call.layer.stated
+        choice = with_known_time(foresee(problem, call.admitted, stated=stated))
         bound = lower_bound_of(problem, pairs, hardware)
         rows.append(Explained(call.scope, choice, pairs, counted, bound))
     notes = list(_rates(rows, platform, hardware))

@@ -52,7 +52,8 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
     only described: for them, views can be built from the table."""
     request = dict(layer.requests)[problem.product]
     everything = _compat.absent_device() is not None and "neighbors" in layer.view_names
-    return choose(problem, request, None if everything else layer.view_names)
+    views = None if everything else layer.view_names
+    return choose(problem, request, views, stated=problem.product in layer.stated)
 
 
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:

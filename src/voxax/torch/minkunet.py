@@ -66,7 +66,7 @@ class MinkUNet(nn.Module):
 
     Args:
       in_channels, out_channels: input features and classes.
-      blocks, planes, stem, width, stem_kernel_size, ndim: as in :class:`voxax.models.MinkUNet`.
+      blocks, planes, stem, width, stem_kernel_size: as in :class:`voxax.models.MinkUNet`.
       options: ``dtype``, ``fwd_algo``, ``bwd_algo``, ``precision`` and ``ndim``, handed to every
         convolution.
     """

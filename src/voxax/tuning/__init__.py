@@ -3,6 +3,7 @@
 from voxax.tuning.decide import Choice as Choice
 from voxax.tuning.request import Request as Request
 from voxax.tuning.request import Resolved as Resolved
+from voxax.tuning.request import admitted as admitted
 from voxax.tuning.request import algorithms as algorithms
 from voxax.tuning.request import autotune_mode as autotune_mode
 from voxax.tuning.request import reload_environment as reload_environment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import logging
 import os
 import sys
 import threading
@@ -362,21 +363,35 @@ def _limit() -> float:
 
 
 _CLEAR = "\r\x1b[K"
+_COLUMNS = 79  # a line of 80 would wrap on some terminals
+_EVERY = 5.0  # seconds between lines where there is no terminal
+_HINT = "voxax measures each new problem once; VOXAX_AUTOTUNE=off leaves it out"
+_told = float("-inf")
 
 
 @contextlib.contextmanager
 def progress(what: str, candidates: int) -> Iterator[None]:
-    """Show on the terminal what is measured, while it holds up the caller; then clear the line.
+    """Show what is measured, while it holds up the caller, on a line of at most 80 columns.
 
-    Nothing is written where stderr is not a terminal: there the log serves, see
-    ``VOXAX_AUTOTUNE_LOG``.
+    On a terminal the line is cleared afterwards. Elsewhere a line is written every few seconds, of
+    which the first says how to measure nothing. With ``VOXAX_AUTOTUNE_LOG`` the log serves instead.
     """
+    global _told
     stream = sys.stderr
-    if stream is None or not stream.isatty():
+    if stream is None or logging.getLogger("voxax.tuning").level > logging.CRITICAL:
         yield
         return
-    words = f"voxax measures {candidates} ways to compute: {what}"
-    stream.write(f"{_CLEAR}{words[:90]} ({spent():.0f} s so far)")
+    end = f" ({spent():.0f} s so far)"
+    line = f"voxax measures {candidates} ways to compute: {what}"[: _COLUMNS - len(end)] + end
+    if not stream.isatty():
+        if time.monotonic() - _told >= _EVERY:
+            first = _told == float("-inf")
+            _told = time.monotonic()
+            stream.write(f"{_HINT}\n" * first + f"{line}\n")
+            stream.flush()
+        yield
+        return
+    stream.write(f"{_CLEAR}{line}")
     stream.flush()
     try:
         yield

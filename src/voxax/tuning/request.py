@@ -35,7 +35,7 @@ variable                               says
 ``VOXAX_DYNAMIC_CONV_FWD_ALGO_MODE``   dynamic convolution on grids, forward
 ``VOXAX_DYNAMIC_CONV_BWD_ALGO_MODE``   its dgrad and wgrad
 ``WARPCONVNET_..._ALGO_MODE``          the first six, where no ``VOXAX_`` one decides
-``VOXAX_AUTOTUNE``                     ``on``, ``cached`` (unset on TPUs) or ``off``
+``VOXAX_AUTOTUNE``                     ``on``, ``cached`` or ``off``; see :func:`autotune_mode`
 ``VOXAX_AUTOTUNE_BUDGET``              seconds, see :mod:`voxax.tuning.measure`
 ``VOXAX_AUTOTUNE_LOG``                 ``off``, ``info`` or ``debug``
 =====================================  ====================================================
@@ -70,6 +70,7 @@ Resolved = tuple[str, ...]
 """Canonical names, in the user's order, without duplicates: a filter on the search space."""
 
 EVERYTHING = ("auto", "all")
+UNSTATED = "no request"
 
 AutotuneMode = Literal["on", "cached", "off"]
 """``on``: measure what the cache does not know. ``cached``: choose from caches and defaults,
@@ -117,6 +118,11 @@ class Admitted:
     names: Resolved
     origin: str
 
+    @property
+    def stated(self) -> bool:
+        """Return whether a user asked, also by ``"auto"``."""
+        return self.origin != UNSTATED
+
 
 def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitted:
     """The algorithms that may execute a product, and the origin of the request.
@@ -134,7 +140,7 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
         argument = "method" if kind == "dynamic" else _ARGUMENTS[product]
         return Admitted(parse(request, kind, argument), argument)
     found = _overlay_request(kind, product) or _environment_request(kind, product)
-    return found or Admitted(names(kind), "auto")
+    return found or Admitted(names(kind), UNSTATED)
 
 
 def resolve(request: Request, *, kind: WeightKind, product: Product) -> Resolved:
@@ -337,19 +343,20 @@ def _environment_request(kind: WeightKind, product: Product) -> Admitted | None:
     return None
 
 
-def autotune_mode(platform: str = "") -> AutotuneMode:
-    """``VOXAX_AUTOTUNE`` in lower case; where unset ``cached`` on TPUs, ``on`` elsewhere.
+def autotune_mode(platform: str = "", ruled: bool = False) -> AutotuneMode:
+    """``VOXAX_AUTOTUNE`` in lower case; where unset ``cached`` on TPUs and by rule, else ``on``.
 
     A TPU's compiler takes seconds for each candidate, and choices predicted for TPUs come with
     voxax: they are taken at once, until ``vx.tune`` measures.
 
     Args:
       platform: that a product runs on, ``tpu`` for one.
+      ruled: nothing is requested, and a kernel is :attr:`Kernel.decisive`.
 
     Raises:
       InputError: another value.
     """
-    value = _read("VOXAX_AUTOTUNE").lower() or ("cached" if platform == "tpu" else "on")
+    value = _read("VOXAX_AUTOTUNE").lower() or ("cached" if ruled or platform == "tpu" else "on")
     for mode in get_args(AutotuneMode):
         if value == mode:
             return mode

@@ -32,8 +32,10 @@ several     a measurement made just    its fastest, or an   (not measured)      
   measuring fails, the default is used. Those that time was too short for count as measured in
   later runs, which never stop for them: reports name them, and ``vx.tune`` measures them.
 
-``VOXAX_AUTOTUNE`` chooses the column; unset it is ``cached`` on TPUs and ``on`` elsewhere. In a job
-of several processes one decides, and the others take its decision.
+``VOXAX_AUTOTUNE`` chooses the column. Unset it is ``cached`` on TPUs, and where nothing is
+requested and the default is known to be the fastest by a wide margin (:attr:`Kernel.decisive`: the
+native kernels on CPUs), so that such runs measure nothing and have the same bits; elsewhere it is
+``on``. In a job of several processes one decides, and the others take its decision.
 """
 
 from __future__ import annotations
@@ -48,12 +50,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 
 from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup, names
+from voxax.hardware import HardwareInfo
 from voxax.tuning.cache import TuningCache, cache_for, device_name
 from voxax.tuning.decide import (
     Choice,
@@ -86,13 +89,14 @@ _Result = TypeVar("_Result")
 _Views = Mapping[str, jax.Array] | None
 
 
-_unmeasured = contextvars.ContextVar("voxax_unmeasured", default=False)
+_unmeasured: contextvars.ContextVar[Literal["", "off", "foreseen"]]
+_unmeasured = contextvars.ContextVar("voxax_unmeasured", default="")
 
 
 @contextlib.contextmanager
-def unmeasured() -> Iterator[None]:
-    """Inside, this thread chooses as with ``VOXAX_AUTOTUNE=off``."""
-    token = _unmeasured.set(True)
+def unmeasured(*, foreseen: bool = False) -> Iterator[None]:
+    """Inside, this thread chooses as with ``VOXAX_AUTOTUNE=off``, or as :func:`foresee` does."""
+    token = _unmeasured.set("foreseen" if foreseen else "off")
     try:
         yield
     finally:
@@ -118,7 +122,11 @@ def record_choices() -> Iterator[list[Choice]]:
 
 
 def choose(
-    problem: Problem, admitted: Resolved, available_views: Iterable[str] | None = None
+    problem: Problem,
+    admitted: Resolved,
+    available_views: Iterable[str] | None = None,
+    *,
+    stated: bool = True,
 ) -> Choice:
     """The algorithm and parameters to execute ``problem`` with; see the table above.
 
@@ -126,6 +134,7 @@ def choose(
       problem: a product of one layer.
       admitted: names that the request admits.
       available_views: names of the map's arrays that came along; None means all.
+      stated: the user asked, also by ``"auto"``.
 
     Raises:
       AlgorithmError: no admitted algorithm can run; all reasons are given at once.
@@ -133,12 +142,15 @@ def choose(
     configure_log()
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, available_views)
-    mode = "off" if _unmeasured.get() else autotune_mode(problem.platform)
+    ruled = not stated and _is_ruled(space, hardware)
+    mode = "off" if _unmeasured.get() == "off" else autotune_mode(problem.platform, ruled)
     policy = Policy(mode, device is not None)
     if space.candidates and admitted != names(problem.layer.kind):
         for name, reason in space.refused:
             _log_refusal(name, reason)
-    if mode == "off" or len(space.candidates) < 2:
+    if _unmeasured.get() == "foreseen":
+        choice = _foreseen(space, device_name(hardware), policy)
+    elif mode == "off" or len(space.candidates) < 2:
         choice = _settled(space, None, policy, device)
     else:
         # Also what comes from caches alone: the processes of a job may have different ones.
@@ -158,7 +170,12 @@ def choose(
     return choice
 
 
-def foresee(problem: Problem, admitted: Resolved) -> Choice:
+def _is_ruled(space: Space, hardware: HardwareInfo) -> bool:
+    """Return whether the default is known to be the fastest by a wide margin."""
+    return bool(space.candidates) and space.heuristics[0].kernel.decisive(space.problem, hardware)
+
+
+def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Choice:
     """Return the choice of :func:`choose` from what is known now; measure and check nothing.
 
     A choice that would be measured first is given as ``predicted``.
@@ -168,11 +185,16 @@ def foresee(problem: Problem, admitted: Resolved) -> Choice:
     """
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware)
-    mode, entry = autotune_mode(problem.platform), None
-    if mode != "off" and len(space.candidates) > 1:
-        entry = cache_for(device_name(hardware)).get(key_of(problem))
-    choice = decide(space, entry, Policy(mode, device is not None))
-    return dataclasses.replace(choice, pending=None)
+    ruled = not stated and _is_ruled(space, hardware)
+    policy = Policy(autotune_mode(problem.platform, ruled), device is not None)
+    return _foreseen(space, device_name(hardware), policy)
+
+
+def _foreseen(space: Space, device: str, policy: Policy) -> Choice:
+    entry = None
+    if policy.mode != "off" and len(space.candidates) > 1:
+        entry = cache_for(device).get(key_of(space.problem))
+    return dataclasses.replace(decide(space, entry, policy), pending=None)
 
 
 def with_known_time(choice: Choice) -> Choice:
@@ -305,15 +327,18 @@ def _objection(choice: Choice, device: Any) -> str | None:
 
     Checked at the first use for each product, kind of weight, dtype and precision. A check that
     could not be made counts against the candidate, but is not remembered. It takes of the time that
-    measuring may take, since two programs are compiled for it. When that is used up, kernels are
-    taken that passed with other parameters, but for pinned ones.
+    measuring may take, since two programs are compiled for it. When that is used up, and always for
+    :attr:`Kernel.decisive` ones, kernels are taken that passed with other parameters, but for
+    pinned ones.
     """
     p = choice.problem
     name, parameters, revision = choice.candidate.identity
     kernel = (name, revision, p.product, p.layer.kind, p.dtype, p.layer.precision, device)
     key = (*kernel, parameters)
     if key not in _objections:
-        if choice.source != "pinned" and kernel in _passed and allowance() <= 0:
+        trusted = choice.kernel.decisive(p, hardware_of(p.platform)[0])
+        hurried = trusted or allowance() <= 0
+        if choice.source != "pinned" and kernel in _passed and hurried:
             return None
         begin = time.perf_counter()
         try:
@@ -382,7 +407,7 @@ def _log_rejection(space: Space, choice: Choice, reason: str) -> None:
 @functools.lru_cache(maxsize=256)
 def _log_refusal(name: str, reason: str) -> None:
     """Once per reason."""
-    _LOG.info("%s is skipped: %s", name, reason)
+    _LOG.warning("%s was requested and is not available: %s", name, reason)
 
 
 @functools.lru_cache(maxsize=256)

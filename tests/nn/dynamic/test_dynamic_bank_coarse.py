@@ -13,7 +13,7 @@ from voxax.nn.functional import bank_error, dynamic_conv
 
 
 def by_cells(x, w, size, dilation):
-    """Each cell: the mean over its positions of the kernel centred there, on cells' means."""
+    """Each cell: the mean over its positions of the kernel centered there, on cells' means."""
     spatial, ndim = x.shape[1:-1], x.ndim - 2
     cells = np.zeros((len(x), *(-(-n // 2) for n in spatial), x.shape[-1]))
     for place in np.ndindex(*spatial):

@@ -1,4 +1,4 @@
-"""Convolutions over neighbouring points at their limits, kernel points, and errors.
+"""Convolutions over neighboring points at their limits, kernel points, and errors.
 
 Against their definitions, with derivatives and in one program: test_dynamic_cases.
 """

@@ -467,7 +467,7 @@ def test_a_mask_keeps_its_digits_beside_sizes_of_half_precision():
 
 
 @pytest.mark.parametrize("shape", ["box", "cross"])
-def test_a_stride_of_the_kernels_size_leaves_it_centred(shape):
+def test_a_stride_of_the_kernels_size_leaves_it_centered(shape):
     case = Case("gap", kernel_size=3)
     taps = 27 if shape == "box" else 7
     options = {"stride": 3, "kernel_shape": shape}

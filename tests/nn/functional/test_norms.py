@@ -1,4 +1,4 @@
-"""Normalisation by voxel and by scene. That they are their formula is shown in `conformance`."""
+"""Normalization by voxel and by scene. That they are their formula is shown in `conformance`."""
 
 import jax
 import jax.numpy as jnp

@@ -54,7 +54,7 @@ def reference(kind, encoder, points, kept=slice(POINTS)):
         (np.asarray(SIZE)[list(encoder.lattice_axes)], encoder.origin),
         list(encoder.lattice_axes),
         reduction=encoder.reduction,
-        centre=kind == "pillar",
+        center=kind == "pillar",
     )
 
 
@@ -130,9 +130,9 @@ def test_dropped_points_are_not_seen(rng):
 
 
 def test_large_coordinates_keep_small_offsets(rng):
-    """Offsets from mean and centre do not depend on where the scene lies."""
+    """Offsets from mean and center do not depend on where the scene lies."""
     positions = np.round(rng.uniform(0, 4, (POINTS, 3)) * 64) / 64
-    options = {"use_positions": False, "use_centre_offset": True, "capacity": CAPACITY}
+    options = {"use_positions": False, "use_center_offset": True, "capacity": CAPACITY}
     encoder = VoxelFeatureEncoder(0, 4, 1.0, **options)
     encoder.eval()
     run = jax.jit(lambda positions: encoder(positions))

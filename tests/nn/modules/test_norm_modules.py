@@ -1,4 +1,4 @@
-"""Normalisation modules: parameters, state, and statistics that span devices."""
+"""Normalization modules: parameters, state, and statistics that span devices."""
 
 import os
 import subprocess

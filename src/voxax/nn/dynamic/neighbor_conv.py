@@ -321,7 +321,7 @@ _RELAXATION_STEPS = 2000
 def kernel_point_positions(number: int, ndim: int = 3, *, radius: float = 1.0) -> np.ndarray:
     """Return ``float64[number, ndim]``: a point in the center, the others as far apart as possible.
 
-    They minimise the sum over pairs of ``1 / distance`` plus the sum of squared norms, and are then
+    They minimize the sum over pairs of ``1 / distance`` plus the sum of squared norms, and are then
     scaled so that the mean norm of those not in the center is ``radius``. The same on every call:
     it starts from fixed random places, on the host.
 

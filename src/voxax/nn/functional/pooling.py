@@ -18,7 +18,7 @@ from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard, split_axis
 from voxax.geometry.input_checks import check_mean_digits, check_sum_range
-from voxax.nn.arguments import output_voxels, request_map
+from voxax.nn.arguments import output_voxels, refuse_arrays, request_map
 from voxax.products import convolve
 
 Size = int | Sequence[int]
@@ -323,6 +323,7 @@ def global_pool(
     Raises:
       InputError: an unknown reduction.
     """
+    refuse_arrays("global_pool", voxels)
     check_known("reduction", reduction, ("mean", "sum", "max", "min"))
     if reduction == "mean":
         check_mean_digits(voxels.features)

@@ -66,7 +66,8 @@ def spatially_sparse_depthwise_conv(
         )
     if num_out_coords is not None and num_out_coords != kernel_map.out_capacity:
         raise InputError(
-            f"num_out_coords={num_out_coords}, the map has {kernel_map.out_capacity} output rows"
+            f"num_out_coords={num_out_coords}: it is the capacity here, {kernel_map.out_capacity} "
+            "output rows of the map with the padding, not the number of output voxels; leave it out"
         )
     with jax.named_scope("spatially_sparse_depthwise_conv"):
         return convolve(

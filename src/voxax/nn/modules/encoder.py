@@ -72,7 +72,7 @@ def decorate(
     Returns:
       ``[N, C + ...]``: features, then the parts in that order.
     """
-    use_positions, use_mean_offset, use_centre_offset = parts
+    use_positions, use_mean_offset, use_center_offset = parts
     member = (inverse >= 0)[:, None]
     positions = jnp.where(member, positions, jnp.zeros((), positions.dtype))
     center = (coords[:, 1:].astype(positions.dtype) + 0.5) * size[None, :]
@@ -87,7 +87,7 @@ def decorate(
         near = positions.at[:, columns].set(from_center)
         mean = reduce_rows(near, inverse, len(coords), "mean")
         entries.append(near - gather_rows(mean, inverse))
-    if use_centre_offset:
+    if use_center_offset:
         entries.append(from_center)
     together = jnp.concatenate([entry.astype(dtype) for entry in entries], axis=1)
     return jnp.where(member, together, jnp.zeros((), dtype))
@@ -109,7 +109,7 @@ class VoxelFeatureEncoder(nnx.Module):
       ndim: spatial axes D of the points.
       reduction: ``max`` or ``mean``.
       origin: position of the lattice origin; None is zero.
-      use_positions, use_mean_offset, use_centre_offset: what enters beside the features:
+      use_positions, use_mean_offset, use_center_offset: what enters beside the features:
         positions as given, offsets from the mean of the voxel's points, from its center.
       capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
       momentum, epsilon, axis_name: of the batch normalization.
@@ -134,7 +134,7 @@ class VoxelFeatureEncoder(nnx.Module):
         origin: Sequence[float] | None = None,
         use_positions: bool = True,
         use_mean_offset: bool = True,
-        use_centre_offset: bool = False,
+        use_center_offset: bool = False,
         capacity: int | None = None,
         momentum: float = 0.9,
         epsilon: float = 1e-5,
@@ -149,12 +149,12 @@ class VoxelFeatureEncoder(nnx.Module):
         self.voxel_size = check_voxel_size(voxel_size, len(self.lattice_axes))
         self.origin = None if origin is None else tuple(float(v) for v in origin)
         self.use_positions, self.use_mean_offset = use_positions, use_mean_offset
-        self.use_centre_offset = use_centre_offset
+        self.use_center_offset = use_center_offset
         self.reduction: Literal["max", "mean"] = reduction
         self.dtype = param_dtype if dtype is None else dtype
         rngs = nnx.Rngs(0) if rngs is None else rngs
         width = in_channels + ndim * (use_positions + use_mean_offset)
-        width += len(self.lattice_axes) * use_centre_offset
+        width += len(self.lattice_axes) * use_center_offset
         kept: dict[str, Any] = {"param_dtype": param_dtype}
         statistics = {"momentum": momentum, "epsilon": epsilon}
         linears, norms = [], []
@@ -216,7 +216,7 @@ class VoxelFeatureEncoder(nnx.Module):
             jnp.asarray(self.voxel_size, dtype),
             shift(voxels.origin, bare.origin, len(self.voxel_size)),
             axes=self.lattice_axes,
-            parts=(self.use_positions, self.use_mean_offset, self.use_centre_offset),
+            parts=(self.use_positions, self.use_mean_offset, self.use_center_offset),
             dtype=jnp.dtype(self.dtype),
         )
         rows = PointRows(decorated, inverse)
@@ -247,7 +247,7 @@ class VoxelFeatureEncoder(nnx.Module):
 
 
 class PillarEncoder(VoxelFeatureEncoder):
-    """Vertical pillars: voxels of all axes but one, whose points are encoded together.
+    """Encode the points of each vertical pillar: a voxel of all axes but one.
 
     Each point enters with its features, its position, its offset from the mean of its pillar's
     points on all axes, and its offset from the pillar's center on the others. The result has
@@ -273,7 +273,7 @@ class PillarEncoder(VoxelFeatureEncoder):
         *,
         axis: int = -1,
         ndim: int = 3,
-        use_centre_offset: bool = True,
+        use_center_offset: bool = True,
         **options: Any,
     ) -> None:
         if ndim < 2 or not -ndim <= axis < ndim:
@@ -284,7 +284,7 @@ class PillarEncoder(VoxelFeatureEncoder):
             channels,
             voxel_size,
             ndim=ndim,
-            use_centre_offset=use_centre_offset,
+            use_center_offset=use_center_offset,
             **options,
         )
 

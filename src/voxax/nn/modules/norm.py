@@ -12,7 +12,7 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.halo import split_axis
-from voxax.nn.arguments import static
+from voxax.nn.arguments import refuse_arrays, static
 from voxax.nn.functional import (
     group_norm,
     instance_norm,
@@ -208,6 +208,7 @@ def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> N
 
 
 def _check_channels(module: Any, voxels: FeatureRows) -> None:
+    refuse_arrays(module, voxels)
     channels = voxels.features.shape[1]
     if channels != module.num_features:
         raise InputError(

@@ -13,7 +13,7 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import Voxels
 from voxax.geometry.dtypes import fraction_dtype
-from voxax.nn.arguments import check_channels
+from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
 from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
 from voxax.nn.modules.sparse_convs import he_normal
@@ -43,6 +43,7 @@ class Activation(nnx.Module):
         self.fn = _Named(name) if getattr(jax.nn, name, None) is fn else fn
 
     def __call__(self, voxels: Voxels) -> Voxels:
+        refuse_arrays(self, voxels)
         return voxels.map(self._of)
 
     def _of(self, x: jax.Array) -> jax.Array:
@@ -55,6 +56,7 @@ class _Smooth(Activation):
     """An activation with a fraction in it: integer features are taken as float32."""
 
     def __call__(self, voxels: Voxels) -> Voxels:
+        refuse_arrays(self, voxels)
         return voxels.map(lambda x: self._of(x.astype(fraction_dtype(x.dtype))))
 
 

@@ -16,7 +16,7 @@ from voxax.geometry import KernelMap, VoxelGeometry
 
 
 class Remat(nnx.Module):
-    """Forget what a block computed inside, and compute it again in the backward pass.
+    """Compute a block again in the backward pass, and keep none of its intermediate results.
 
     Values, gradients and state (running averages, random streams) are those of the block;
     only features and parameters that enter it are kept for the backward pass, instead of

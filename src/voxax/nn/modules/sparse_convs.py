@@ -18,7 +18,15 @@ from voxax.algorithms.kernel import WeightKind
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.kernel_spec import static_shape
-from voxax.nn.arguments import check_channels, check_groups, check_keeps_voxels, own_ndim, static
+from voxax.nn.arguments import (
+    check_channels,
+    check_groups,
+    check_keeps_voxels,
+    own_ndim,
+    refuse_arrays,
+    refuse_foreign,
+    static,
+)
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.tuning import Request, Resolved
 from voxax.tuning.request import frozen
@@ -69,6 +77,11 @@ class Convolution(nnx.Module):
 
     weight: nnx.Param
     bias: nnx.Param | None
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        del args
+        refuse_foreign(cls.__name__, options)
+        return super().__new__(cls)
 
     def _describe(
         self,
@@ -254,6 +267,7 @@ def static_requests(kind: WeightKind, *requests: Request) -> dict[str, Resolved 
 def check_input(module: Any, voxels: Voxels) -> None:
     """Raise :class:`InputError` unless the voxels have the module's axes and channels."""
     name = type(module).__name__
+    refuse_arrays(module, voxels)
     if voxels.geometry.ndim != module.ndim:
         raise InputError(f"{name} has ndim={module.ndim}, the voxels are {voxels.geometry.ndim}-D")
     check_channels(module, module.in_channels, voxels)

@@ -1,0 +1,80 @@
+"""The folder of a run: one run owns it, and faults of it are found before anything starts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import jax
+
+from voxax.errors import FileFormatError, InputError
+from voxax.models.checkpoint import newest_step
+
+CHECKPOINT = "checkpoint"
+# Everything that a run writes.
+_FILES = (
+    *("metrics.json", "losses.csv"),
+    *("demo.png", "demo.html", "demo.ply", "found.json", "true.json"),
+)
+# A checkpoint keeps two steps while it writes a third.
+_COPIES = 3
+
+
+def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
+    """Make a run's folder, check that files can be written there, and return whether to resume.
+
+    A first save that was killed leaves no whole step: then ``resume`` begins anew, and says so.
+
+    Raises:
+      InputError: it is a file, cannot be written to, or holds another run's checkpoint.
+      FileFormatError: there is nothing to resume.
+    """
+    if resume and overwrite:
+        raise InputError("--resume goes on with a run, --overwrite deletes it: give one of them")
+    checkpoint = folder / CHECKPOINT
+    step = newest_step(checkpoint)
+    if resume and not checkpoint.is_dir():
+        raise FileFormatError(
+            f"no voxax checkpoint in {checkpoint}: there is no run to resume, leave --resume out"
+        )
+    if step is not None and not (resume or overwrite):
+        raise InputError(
+            f"{folder} holds a run already, up to step {step}: give --resume to go on from it, "
+            "--overwrite to delete it, or another folder by --out"
+        )
+    _check_writable(folder)
+    if resume and step is None:
+        print(f"{checkpoint} holds no whole step: the run begins anew")
+    return resume and step is not None
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder} is no folder, a file is in its place: give another") from error
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written to ({error.strerror}): give another folder by --out"
+        ) from error
+
+
+def check_space(folder: Path, tree: object) -> None:
+    """Raise :class:`InputError` where the disk does not hold the checkpoints of ``tree``."""
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    free = shutil.disk_usage(folder).free
+    if free < _COPIES * size:
+        raise InputError(
+            f"{folder} has {free / 2**20:.0f} MB free, and checkpoints take "
+            f"{_COPIES * size / 2**20:.0f} MB: free some, or give another folder by --out"
+        )
+
+
+def remove_run(folder: Path) -> None:
+    """Delete what an earlier run wrote, and nothing else."""
+    shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)

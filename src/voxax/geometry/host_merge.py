@@ -1,0 +1,126 @@
+"""Merging rows of the same voxel in NumPy: eager calls compile nothing for a new number of rows.
+
+The rows and their order equal those of the compiled functions. Sums are made in float64, so means
+and sums may differ from those in the last digits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax.coords import PAD, UniqueRows, host
+from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype
+from voxax.geometry.regroup import Reduction
+
+
+def known_on_host(*values: Any) -> bool:
+    """Return whether all arrays have values here, outside every trace, on one device at most.
+
+    Inside ``jax.jit`` this is False for NumPy arrays too: shapes there must not follow from data.
+    """
+    arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
+    if _compat.is_traced(arrays) or _compat.is_traced(jnp.zeros((), jnp.int32)):
+        return False
+    return all(len(array.sharding.device_set) == 1 for array in arrays)
+
+
+def as_host_array(values: Any) -> np.ndarray:
+    """The NumPy array of values in the dtype that JAX would give them."""
+    values = jax.device_get(values) if isinstance(values, jax.Array) else np.asarray(values)
+    return np.asarray(values, jax.dtypes.canonicalize_dtype(values.dtype))
+
+
+def to_device_of(given: Any, made: Any) -> Any:
+    """The NumPy arrays of ``made`` as JAX arrays, where the first JAX array in ``given`` is."""
+    arrays = [value for value in jax.tree.leaves(given) if isinstance(value, jax.Array)]
+    pinned = next((array for array in arrays if array.committed), None)
+    place = None if pinned is None else pinned.sharding
+    return jax.tree.map(lambda array: jax.device_put(array, place), made)
+
+
+def merge_rows(coords: np.ndarray, capacity: int | None, bucket: Any) -> UniqueRows:
+    """:func:`voxax.coords.unique_rows` in NumPy.
+
+    Args:
+      coords: ``int32[N, W]``, may hold padding.
+      capacity: rows of the result; None is ``bucket`` of their number.
+      bucket: a function from the number of distinct rows to a capacity.
+    """
+    valid = coords[:, 0] != PAD
+    whole = bool(valid.all())
+    distinct, place = host.unique_rows(coords if whole else coords[valid])
+    rows = bucket(len(distinct)) if capacity is None else capacity
+    place = np.where(place < rows, place, -1).astype(np.int32)
+    inverse = place
+    if not whole:
+        inverse = np.full(len(coords), -1, np.int32)
+        inverse[valid] = place
+    count = min(len(distinct), rows)
+    return UniqueRows(
+        host.pad_rows(distinct, rows),  # type: ignore[arg-type]
+        np.asarray(count, np.int32),  # type: ignore[arg-type]
+        np.asarray(len(distinct) - count, np.int32),  # type: ignore[arg-type]
+        inverse,  # type: ignore[arg-type]
+    )
+
+
+def reduce_on_host(
+    features: np.ndarray, inverse: np.ndarray, capacity: int, reduction: Reduction
+) -> np.ndarray:
+    """:func:`voxax.geometry.regroup.reduce_rows` in NumPy, without its checks.
+
+    Args:
+      features: ``[N, C]``.
+      inverse: ``int32[N]``, output row or -1.
+      capacity: output rows.
+      reduction: how rows merge.
+
+    Returns:
+      ``[capacity, C]``; rows that nothing maps to are zero.
+    """
+    dtype = features.dtype
+    if reduction in ("max", "min"):
+        limits(dtype)  # raises for dtypes without an order
+    there = inverse >= 0
+    if not there.all():
+        features, inverse = features[there], inverse[there]
+    place = inverse.astype(np.intp)  # once, and not for each channel
+    first = np.full(capacity, len(features), np.intp)
+    if reduction not in ("mean", "sum"):
+        np.minimum.at(first, place, np.arange(len(features)))
+    touched = first < len(features)
+    if reduction == "first":
+        out = np.zeros((capacity, features.shape[1]), dtype)
+        out[touched] = features[first[touched]]
+        return out
+    if reduction in ("max", "min"):
+        wide, merge = accumulator(dtype), np.maximum if reduction == "max" else np.minimum
+        merged = np.zeros((features.shape[1], capacity), wide)
+        for channel, row in enumerate(merged):
+            values = features[:, channel].astype(wide)
+            row[touched] = values[first[touched]]
+            merge.at(row, place, values)
+        return np.ascontiguousarray(merged.T.astype(dtype))
+    to = product_dtype(dtype) if reduction == "sum" else fraction_dtype(dtype)
+    number = np.maximum(np.bincount(place, minlength=capacity), 1)
+    merged = np.empty((capacity, features.shape[1]), to)
+    for channel, values in enumerate(features.T):
+        total = _sums(place, values, capacity)
+        merged[:, channel] = total if reduction == "sum" else total / number
+    return merged
+
+
+def _sums(place: np.ndarray, values: np.ndarray, rows: int) -> np.ndarray:
+    """Sums of ``values [N]`` by place, in float64 or exactly."""
+    if jnp.issubdtype(values.dtype, jnp.complexfloating):
+        return _sums(place, values.real, rows) + 1j * _sums(place, values.imag, rows)
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        return np.bincount(place, values.astype(np.float64), rows)
+    total = np.zeros(rows, np.int64)
+    np.add.at(total, place, values.astype(np.int64))
+    return total

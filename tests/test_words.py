@@ -1,0 +1,77 @@
+"""The documentation stays short: lines of the README, words of all pages, length of each.
+
+Words are those of the text as a reader sees it, tables included and code not. Pages of the group
+*Design notes*, where measurements and internals stand, count neither together nor alone.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+CODE = re.compile(r"^(?P<indent> *)```.*?^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+
+LINES_OF_README = 120
+WORDS_TOGETHER = 35_000
+# About 15 screens of 900 pixels at a width of 1,280, with code between the words.
+WORDS_OF_A_PAGE = 2_400
+
+
+def words(text: str) -> int:
+    """Words of the text without code, comments, marks of tables and the targets of links."""
+    text = re.sub(r"<!--.*?-->", "", CODE.sub("", text), flags=re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return sum(bool(re.search(r"\w", word)) for word in text.replace("|", " ").split())
+
+
+def design_notes() -> set[str]:
+    """The pages of the group in the navigation."""
+    nav = (ROOT / "mkdocs.yml").read_text()
+    group = nav.partition("  - Design notes:\n")[2].partition("\n  - ")[0]
+    return set(re.findall(r": ([\w/.-]+\.md)$", group, re.MULTILINE))
+
+
+PAGES = [
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if page.relative_to(DOCS).as_posix() not in design_notes()
+]
+
+
+def test_words_are_counted():
+    text = '# A b\n\n| c | – |\n|---|---|\n[d](e "f g")\n```python\nh i\n```\n<!-- j -->\n'
+    assert words(text) == 4
+    assert {"tpu.md", "performance.md"} <= design_notes()
+    assert not {"index.md", "quickstart.md"} & design_notes()
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LINES_OF_README
+
+
+def test_the_pages_are_short_together():
+    assert sum(words(page.read_text()) for page in PAGES) <= WORDS_TOGETHER
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_a_page_is_short(page):
+    assert words(page.read_text()) <= WORDS_OF_A_PAGE
+
+
+@pytest.mark.parametrize(
+    ("searched", "page"),
+    [
+        ("train", "quickstart.md"),
+        ("train", "training.md"),
+        ("batch", "howto/batches.md"),
+        ("out of memory", "howto/capacity.md"),
+        ("nan", "faq.md"),
+        ("checkpoint", "howto/checkpoints.md"),
+    ],
+)
+def test_what_is_searched_for_is_in_a_heading(searched, page):
+    """The site's search ranks titles and headings first."""
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", (DOCS / page).read_text()), re.MULTILINE)
+    assert any(searched in heading.lower() for heading in headings), headings
