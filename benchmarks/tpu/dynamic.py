@@ -64,6 +64,7 @@ KERNELS = {
     "`grouped`": ("grouped", "any", 0, ""),
     SELECTED: ("selected", "any", 0, "scenes"),
 }
+EXACT = ("`masked` (gather)", "`masked` (slices)", "`grouped`")
 OPEN_LOOP = "the number of passes of its loops is known at run time only"
 
 
@@ -271,6 +272,8 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     lines += ["", "Cycles relative to those of the blocks:", "", *head]
     for words, of in (
         ("exact masked maximum, the faster of XLA's two", (SHELLS, CHOICE)),
+        ("the fastest other exact strategy", (SHELLS, CHOICE, *EXACT)),
+        ("`selected`, a scene of the largest size", (f"{SELECTED} {max(SIZES)}",)),
         ("one convolution, which is not the result", (UNMASKED,)),
     ):
         for product in PRODUCTS:
