@@ -7,9 +7,9 @@ The table of neighbors of two real scans at 5 cm: 3x3x3 submanifold taps, and 2x
 them (voxax.coords.tile_lookup), with the further windows that the scan's tiles need; and by binary
 search, row by row and column by column. Milliseconds by the TPU compiler's schedules
 (voxax.predict), on one core. Loops of XLA's kernels whose length is known at run time only count
-once: such times are marked with ≥. On the larger scan most loops of the search are such, and it is
-left out. Nothing runs. Needs libtpu. Results go to results/tpu_maps.md and .json; a run goes
-on where another was stopped.
+once: by tiles such times are marked with ≥, and every search takes more than it says. On the larger
+scan most of its loops are such, and it is left out. Nothing runs. Needs libtpu. Results go to
+results/tpu_maps.md and .json; a run goes on where another was stopped.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def measure(name: str, chip: str, scan: np.ndarray) -> list[dict[str, Any]]:
 def table_of(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| scan, voxels | map | windows a tile | chip | by tiles, ms "
-        "| by search, ms | search / tiles, at least | temporary, MB | of the search |",
+        "| by search, ms at least | search / tiles, at least | temporary, MB | of the search |",
         "|---|---|---:|---|---:|---:|---:|---:|---:|",
     ]
     for r in rows:
