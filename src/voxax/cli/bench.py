@@ -30,10 +30,11 @@ def bench(
 ) -> int:
     """Predict the least time that a model takes on TPUs, which may be absent.
 
-    Compiles it for them. Counts the cycles of each kernel in the compiler's own schedule, and the bytes and operations
-    of the program. Prints the kernels by time with what bounds them, the whole, and its distance
-    to the lower bound: features, weights and results alone once through the memory at its peak, or
-    XLA's operations at theirs. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
+    Compiles it for them. Counts the cycles of each kernel in the compiler's own schedule, and the
+    bytes and operations of the program. Prints the kernels by time with what bounds them, the
+    whole, and its distance to the lower bound: features, weights and results alone once through the
+    memory at its peak, or XLA's operations at theirs. Nothing runs on a TPU; needs `pip install
+    "voxax[tpu]"`.
 
     Args:
         workload: Model and voxels.
