@@ -96,7 +96,7 @@ def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
     return tuple(min(positions, -(-count // step) * step) for count in counts)
 
 
-SPECIALISED = dataclasses.replace(
+SPECIALIZED = dataclasses.replace(
     masked.MASKED,
     name="specialized",
     supports=supports_specialized,

@@ -38,7 +38,7 @@ class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
     MASKED = "masked"
     TILED = "tiled"
     SELECTED = "selected"
-    SPECIALISED = "specialized"
+    SPECIALIZED = "specialized"
     AUTO = "auto"
     ALL = "all"
 
