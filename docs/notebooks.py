@@ -16,7 +16,7 @@ FOLDER = DOCS / "notebooks"
 PAGES = ("segmentation", "classification", "image")
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
-OWN_LINK = re.compile(r"\nThis page as a \[notebook\].*\n")
+OWN_LINK = re.compile(r"\nThis page is also a \[notebook\].*\n")
 
 
 def main() -> None:

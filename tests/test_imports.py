@@ -45,6 +45,7 @@ OPTIONAL = (
     "resource",  # not on Windows
     "rich",
     "safetensors",
+    "treescope",
     "trimesh",
     "tyro",
     "viser",

@@ -10,7 +10,7 @@ PARTS = ("src", "native", "tests", "benchmarks", "docs", "examples", "README.md"
 KINDS = {".py", ".md", ".h", ".cc", ".txt", ".toml", ".json"}
 BRITISH = re.compile(
     r"(?i:labell(ed|ing)|modell(ed|ing)|colou?r(?<=our)|neighbour|behaviour|favour|honour|centre(?!v)"
-    r"|metre(?![a-z])|licence|(normal|initial|optim|serial|material|minim|maxim|organ|recogn"
+    r"|metre(?![a-z])|licence|(normal|initial|special|optim|serial|material|minim|maxim|organ|recogn"
     r"|summar|vector|quant|character|parametr|regular|synchron)is(e[ds]?\b|ing\b|ation)|analyse"
     r"|\bgrey\b|artefact|whilst|catalysed)"
 )

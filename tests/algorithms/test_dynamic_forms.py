@@ -27,7 +27,7 @@ FORMS = [
     ("grouped", (("block", 8),)),
     ("tiled", (("tile", 9),)),
     ("selected", ()),
-    ("specialised", (("block", 8),)),
+    ("specialized", (("block", 8),)),
 ]
 # spatial, largest kernel, stride, dilation
 RELATIONS = [

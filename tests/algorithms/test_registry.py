@@ -43,7 +43,7 @@ def test_an_algorithm_in_a_file_of_its_own_is_found(folder):
 def test_the_order_is_that_of_preference():
     assert names("dense") == ("explicit_gemm", "implicit_gemm", "cutlass_implicit_gemm")
     assert names("depthwise") == ("explicit", "implicit")
-    assert names("dynamic") == ("grouped", "masked", "tiled", "selected", "specialised")
+    assert names("dynamic") == ("grouped", "masked", "tiled", "selected", "specialized")
     assert lookup("implicit_gemm") == (cpu.NATIVE, gpu.TRITON, tpu.WINDOWED, xla.IMPLICIT_GEMM)
     assert lookup("grouped", "dynamic")[0] is dynamic_cpu.NATIVE
 

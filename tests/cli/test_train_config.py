@@ -4,12 +4,15 @@ import dataclasses
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from voxax.cli import main
+from voxax.cli import main, train
+from voxax.cli.demo_kinds import width_for
 from voxax.cli.train_config import TABLES, TrainConfig, keys_of, read_config
 from voxax.errors import InputError
+from voxax.hardware import describe
 from voxax.io.dataset import TRAIN, VALIDATION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
@@ -135,7 +138,8 @@ def test_a_split_in_a_text_file(tmp_path):
             "drop = 2: it must be a number, at least 0, at",
         ),
         ("[data]", "augment = 3\n[data]", "augment = 3 must be a table: write [augment]"),
-        ("[data]", "devices = 0\n[data]", "devices = 0: it must be a whole number, at least 1"),
+        ("[data]", "devices = 0\n[data]", "devices = 0: it must be a whole number or 'all', at"),
+        ("[data]", 'devices = "some"\n[data]', "devices = 'some': it must be a whole number or"),
         ('"kitti"', '"nowhere"', "data: no folder"),
     ],
 )
@@ -151,3 +155,15 @@ def test_mistakes(old, new, message, tmp_path, capsys):
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["train", str(tmp_path / "no.toml")]) == 2
     assert "no.toml cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_all_devices_and_a_width_for_the_host(tmp_path, monkeypatch):
+    text = LEAST.replace("[model]", '[model]\nwidth = "auto"')
+    config = read_config(written(tmp_path, 'devices = "all"\n' + text))
+    assert (config.devices, config.model.width) == ("all", "auto")
+    assert train.devices_of(config) == describe().num_devices
+    assert train.width_of(config, None) == width_for(describe())
+    monkeypatch.setattr("voxax.cli.tasks.task_of", lambda folder: SimpleNamespace(width=0.75))
+    assert train.width_of(config, tmp_path) == 0.75  # a checkpoint keeps its own
+    fixed = read_config(written(tmp_path, LEAST))
+    assert (train.devices_of(fixed), train.width_of(fixed, tmp_path)) == (1, 1)

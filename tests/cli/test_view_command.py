@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pytest
 import voxax as vx
 from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
 from voxax.cli import main
-from voxax.cli.view import colorings_of
+from voxax.cli.view import colorings_of, names_of
 from voxax.io import PointCloud, read, write_ply
 from voxax.plot import CORRECT, WRONG, rgb
 
@@ -47,6 +48,22 @@ def test_ways_to_color(tmp_path, rng):
     assert [words[0] for words, _ in found["kernel_size"]().legend] == ["3", "5"]
 
 
+def test_names_of_classes_come_from_the_checkpoint_beside_the_file(tmp_path, rng, monkeypatch):
+    scan(tmp_path / "a.npz", rng)
+    clouds, files = (read(tmp_path / "a.npz"), None), (None, tmp_path / "a.npz")
+    assert names_of(None, files, clouds) is None
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint/voxax.json").write_text("{}")
+    names = ["left", "right"]
+    monkeypatch.setattr(
+        "voxax.cli.tasks.task_of", lambda folder: SimpleNamespace(class_names=names)
+    )
+    assert names_of(None, files, clouds) == names
+    names.pop()  # of another data set: a label has no name
+    assert names_of(None, files, clouds) is None
+    assert names_of(tmp_path, files, clouds) == ["left"]
+
+
 def test_windows_are_those_of_the_kernel_map(rng):
     positions = rng.uniform(-4, 4, (700, 3)) + 1e6
     found = colorings_of(PointCloud(positions), voxel_size=0.5)
@@ -71,6 +88,8 @@ def test_windows_are_those_of_the_kernel_map(rng):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--classes", "a,b", "--checkpoint", "c"], "--classes and --checkpoint both name"),
+        (["--classes", "a"], "label 1 has no name: 1 classes are known"),
         (["--color", "window"], "--color window needs --voxel-size"),
         (["--voxel-size", "0"], "--voxel-size 0.0 must be positive"),
         (["--predictions", "short.npy"], "3 labels in .*short.npy for 900 points"),
@@ -152,6 +171,11 @@ def test_a_browser_shows_the_points_in_their_colors(tmp_path, rng):
             assert "a scan" in page.words()
             for color in (CORRECT, WRONG):
                 page.wait(lambda p, c=color: shots.drawn(p, rgb(c).astype(int)), f"no {color}")
+            switches = {switch.label: switch for switch in viewer._switches}
+            assert list(switches) == ["correct", "wrong"]
+            switches["wrong"].value = False
+            assert len(viewer._cloud.points) == 810
+            assert (viewer._cloud.colors == rgb(CORRECT)).all()
             for name in ("label", "kernel_size", "height", "window"):
                 viewer.show(name)
                 painted = colorings[name]

@@ -75,7 +75,7 @@ CASES = {
         for method in ("masked", "grouped", "tiled")
     },
     "dynamic_selected": functools.partial(case, choice="scenes", method="selected"),
-    "dynamic_specialised": functools.partial(case, choice=None, fixed=_KNOWN, method="specialised"),
+    "dynamic_specialized": functools.partial(case, choice=None, fixed=_KNOWN, method="specialized"),
     "dynamic_bank": functools.partial(case, choice="bank", method="bank", bank=2),
     **{
         f"dynamic_{method}_soft": functools.partial(case, choice="soft", method=method)

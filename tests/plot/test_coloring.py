@@ -37,6 +37,17 @@ def test_errors():
     assert coloring.note == "33.3 % of 3 labeled points wrong"
 
 
+def test_legends_have_no_rows_of_nothing_and_name_each_points_entry():
+    right = by_error(np.array([0, 1]), np.array([0, 1]))
+    assert [words for words, _ in right.legend] == ["correct: 2"]
+    assert right.entries.tolist() == [0, 0]
+    labels = by_label(np.array([2, 0, 2]), ("ground", "car", "tree"))
+    assert [words for words, _ in labels.legend] == ["ground: 1", "tree: 2"]
+    assert labels.entries.tolist() == [1, 0, 1]
+    assert by_feature(np.array([7, 7, 9])).entries.tolist() == [0, 0, 1]
+    assert by_feature(np.linspace(0, 1, 50)).entries is None
+
+
 def test_few_integers_are_told_apart_and_ordered(rng):
     sizes = rng.choice(np.array([1, 3, 5, 7], np.uint8), 200)
     coloring = by_feature(sizes)

@@ -8,8 +8,11 @@ from voxax.plot.palette import (
     ACCENT,
     CONFUSABLE,
     CORRECT,
+    GENERIC,
     GROUPS,
     IGNORED,
+    REMAINDER,
+    WORDS,
     WRONG,
     Scale,
     color_gaps,
@@ -68,6 +71,11 @@ def test_error_colors_differ_for_red_green_blind_eyes():
     gaps = color_gaps([WRONG], [CORRECT, IGNORED])
     assert gaps.min() > 30
     assert rgb(IGNORED).min() > rgb(CORRECT).max()
+
+
+def test_no_class_has_the_color_of_wrong_points():
+    classes = sorted({*WORDS.values(), *REMAINDER.values(), *GENERIC})
+    assert color_gaps([WRONG], classes).min() > 4 * CONFUSABLE
 
 
 def test_groups_and_values_are_told_apart():

@@ -87,13 +87,13 @@ def test_account(portable):
 def test_native_kernels_multiply_what_there_is():
     x, w, size = case((1, 40, 40))
     table = strategies(lambda x: dynamic_conv(x, w, size=size, method="masked"), x)
-    assert table["grouped"].operations == table.exact < table["specialised"].operations
+    assert table["grouped"].operations == table.exact < table["specialized"].operations
 
 
 def test_account_of_one_size():
     x, w, _ = case((2, 8, 8))
     table = strategies(lambda x: dynamic_conv(x, w, size=3, method="masked"), x)
-    for name in ("grouped", "tiled", "selected", "specialised"):
+    for name in ("grouped", "tiled", "selected", "specialized"):
         assert table[name].operations == table.exact
 
 

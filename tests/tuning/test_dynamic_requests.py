@@ -23,21 +23,21 @@ class Foreign(enum.Enum):
     TILED = "tiled"
 
 
-# What users write, and what may come out; ``specialised`` needs sizes that are known.
+# What users write, and what may come out; ``specialized`` needs sizes that are known.
 FORMS = {
     "member": (MODE.TILED, {"tiled"}),
     "foreign member": (Foreign.TILED, {"tiled"}),
     "list of members": ([MODE.TILED, MODE.MASKED], {"tiled", "masked"}),
-    "unavailable first": ([MODE.SPECIALISED, MODE.TILED], {"tiled"}),
+    "unavailable first": ([MODE.SPECIALIZED, MODE.TILED], {"tiled"}),
     "AUTO": (MODE.AUTO, set(names("dynamic"))),
     "ALL": (MODE.ALL, set(names("dynamic"))),
     "string": ("selected", {"selected"}),
     "any case, blanks": (" Tiled ", {"tiled"}),
-    "list of strings": (["tiled", "specialised"], {"tiled"}),
+    "list of strings": (["tiled", "specialized"], {"tiled"}),
     "tuple": (("masked",), {"masked"}),
-    "mixed list": ([MODE.SPECIALISED, "selected"], {"selected"}),
-    "list in a string": ("[ specialised , tiled ]", {"tiled"}),
-    "auto in a list": (["specialised", "auto"], set(names("dynamic"))),
+    "mixed list": ([MODE.SPECIALIZED, "selected"], {"selected"}),
+    "list in a string": ("[ specialized , tiled ]", {"tiled"}),
+    "auto in a list": (["specialized", "auto"], set(names("dynamic"))),
     "None": (None, set(names("dynamic"))),
 }
 
@@ -71,7 +71,7 @@ def test_arguments(request_, expected):
 
 
 def test_the_environment(monkeypatch):
-    monkeypatch.setenv(VARIABLES[0], " [specialised, Tiled] ")
+    monkeypatch.setenv(VARIABLES[0], " [specialized, Tiled] ")
     monkeypatch.setenv(VARIABLES[1], "masked")
     assert dynamic() == ("tiled", "masked", "masked")
     for kind in ("dense", "grouped", "depthwise"):
@@ -116,7 +116,7 @@ def test_refused(monkeypatch):
     monkeypatch.setenv(VARIABLES[0], "typo")
     with pytest.raises(vx.AlgorithmError, match=f"{VARIABLES[0]}=typo: unknown"):
         dynamic()
-    monkeypatch.setenv(VARIABLES[0], "specialised")
+    monkeypatch.setenv(VARIABLES[0], "specialized")
     with pytest.raises(vx.AlgorithmError, match="they are traced here"):
         dynamic()
     # Where only one way is there, a pin of another is an error that says who asked.

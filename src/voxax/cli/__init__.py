@@ -82,6 +82,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     from voxax.cli.detect import detect
     from voxax.cli.export import export
     from voxax.cli.hardware import hardware
+    from voxax.cli.help_text import fitted
     from voxax.cli.segment import segment
     from voxax.cli.train import train
     from voxax.cli.tune import explain, tune
@@ -101,12 +102,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         check,
         export,
     )
+    given = sys.argv[1:] if arguments is None else list(arguments)
     return (
         tyro.extras.subcommand_cli_from_dict(
-            {command.__name__: command for command in commands},
+            {command.__name__: fitted(command, given) for command in commands},
             prog="voxax",
             description="Sparse and dynamic spatial convolution for JAX.",
-            args=None if arguments is None else list(arguments),
+            args=given,
         )
         or 0
     )

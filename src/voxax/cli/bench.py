@@ -28,12 +28,13 @@ def bench(
     most: int = _SHOWN,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Compile a model for TPUs, which may be absent, and predict the least time it takes.
+    """Predict the least time that a model takes on TPUs, which may be absent.
 
-    Counts the cycles of each kernel in the compiler's own schedule, and the bytes and operations
-    of the program. Prints the kernels by time with what bounds them, the whole, and its distance
-    to the lower bound: features, weights and results alone once through the memory at its peak, or
-    XLA's operations at theirs. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
+    Compiles it for them. Counts the cycles of each kernel in the compiler's own schedule, and the
+    bytes and operations of the program. Prints the kernels by time with what bounds them, the
+    whole, and its distance to the lower bound: features, weights and results alone once through the
+    memory at its peak, or XLA's operations at theirs. Nothing runs on a TPU; needs `pip install
+    "voxax[tpu]"`.
 
     Args:
         workload: Model and voxels.

@@ -29,7 +29,9 @@ def check(
     fail_on: Literal["error", "warning", "note"] = "error",
     seconds: float = 60.0,
 ) -> int:
-    """Check that a function, a flax.nnx module or a PyTorch module compiles to one static program.
+    """Check that a function or a module compiles to one static program.
+
+    Modules are of flax.nnx or PyTorch.
 
     Exit status: 0 when it does, 1 when there are findings of the severity --fail-on or worse or
     when --verify contradicts the verdict, 2 when it cannot be checked: the file, its import or an

@@ -7,7 +7,7 @@ import functools
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -15,6 +15,7 @@ import tyro
 if TYPE_CHECKING:
     from voxax.cli.task import Task
     from voxax.cli.train_config import TrainConfig
+    from voxax.models.writers import TensorBoardWriter, WandbWriter
 
 
 def train(
@@ -22,7 +23,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     out: Path | None = None,
-    devices: int | None = None,
+    devices: int | Literal["all"] | None = None,
 ) -> int:
     """Train a network on folders of labeled scans, as a file configures it.
 
@@ -35,7 +36,8 @@ def train(
         resume: Continue from the checkpoint in the folder of the results.
         overwrite: Delete the run that the folder of the results holds.
         out: Folder for the results, instead of the file's.
-        devices: Devices that a step is distributed over, instead of the file's.
+        devices: Devices that a step is distributed over, instead of the file's; `all` for every
+            one of this host.
     """
     from voxax.cli.process import keep_heap, keep_programs, refuse_other_hosts, use_devices
     from voxax.cli.train_config import read_config
@@ -46,9 +48,42 @@ def train(
     if devices is not None:
         read = dataclasses.replace(read, devices=devices)
     asked = f"{config}: devices =" if devices is None else "--devices"
-    use_devices(read.devices, asked)  # before anything starts JAX
+    if read.devices != "all":
+        use_devices(read.devices, asked)  # before anything starts JAX
     refuse_other_hosts("train")
     return _Run(read, read.place(read.out) if out is None else out, resume, overwrite, devices)()
+
+
+def devices_of(config: TrainConfig) -> int:
+    """The number of devices; those of this host for `all`."""
+    from voxax.hardware import describe
+
+    return describe().num_devices if config.devices == "all" else config.devices
+
+
+def width_of(config: TrainConfig, resumed: Path | None) -> float:
+    """The factor on channels; for `auto` the checkpoint's, or what this host carries."""
+    from voxax.cli.demo_kinds import width_for
+    from voxax.cli.tasks import task_of
+    from voxax.hardware import describe
+
+    width = config.model.width
+    if width != "auto":
+        return width
+    width = width_for(describe()) if resumed is None else task_of(resumed).width
+    print(f"model.width = 'auto': {width}", flush=True)
+    return width
+
+
+def _log_of(config: TrainConfig, out: Path) -> TensorBoardWriter | WandbWriter | None:
+    """What writes losses and scores, as ``training.log`` asks."""
+    from voxax.models.writers import TensorBoardWriter, WandbWriter
+
+    if not config.training.log:
+        return None
+    if config.training.log == "tensorboard":
+        return TensorBoardWriter(out / "tensorboard")
+    return WandbWriter(project="voxax", dir=str(out), name=config.path.stem)
 
 
 class _Run:
@@ -58,18 +93,21 @@ class _Run:
         out: Path,
         resume: bool,
         overwrite: bool = False,
-        devices: int | None = None,
+        asked_devices: int | str | None = None,
     ) -> None:
         from voxax.cli.progress import phase
         from voxax.cli.run_folder import claim_folder
 
-        self.config, self.out, self.overwrite, self.devices = config, out, overwrite, devices
+        self.config, self.out, self.overwrite = config, out, overwrite
+        self.asked_devices = asked_devices
         self.seconds: dict[str, float] = {}
         self._phase = functools.partial(phase, seconds=self.seconds)
+        self.devices = devices_of(config)
         self.validations: list[tuple[int, float]] = []
         self.transform = config.transform()
         self.scans = config.dataset()
         self.resume = claim_folder(out, resume=resume, overwrite=overwrite)
+        self.width = width_of(config, out / "checkpoint" if self.resume else None)
 
     def __call__(self) -> int:
         from voxax.cli.scenes import run as run_task
@@ -111,11 +149,15 @@ class _Run:
                     "--out",
                     str(self.out),
                 ]
-                if self.devices is not None:
-                    words += ["--devices", str(self.devices)]
+                if self.asked_devices is not None:
+                    words += ["--devices", str(self.asked_devices)]
                 return self.learning.say_interrupted(shlex.join(words))
             with self._phase("validate"):
                 score, _ = self.learning.validate(pipeline, self.scans.validation)
+            if self._log is not None:
+                final = {f"validation {score.figure}": score.value()}
+                self._log.write(self.learning.trainer.steps, final)
+                self._log.close()
         self.seconds["total"] = time.perf_counter() - begin
         self.learning.report(score, self.seconds, validations=self.validations)
         return 0
@@ -137,7 +179,7 @@ class _Run:
         common: dict[str, Any] = {
             "class_names": names,
             "voxel_size": config.model.voxel_size,
-            "width": config.model.width,
+            "width": self.width,
             "learning_rate": training.learning_rate,
             "steps": training.steps,
             "network": config.model.name,
@@ -169,12 +211,13 @@ class _Run:
             task,
             self.out,
             seed=config.seed,
-            devices=config.devices,
-            batch_size=training.batch_size or config.devices,
+            devices=self.devices,
+            batch_size=training.batch_size or self.devices,
             resume=self.resume,
             overwrite=self.overwrite,
             transform=self.transform,
         )
+        self._log = self.learning.trainer.on_metrics = _log_of(config, self.out)
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
@@ -185,4 +228,6 @@ class _Run:
             return ""
         score, _ = self.learning.validate(pipeline, self.scans.validation)
         self.validations.append((step, score.value()))
+        if self._log is not None:
+            self._log.write(step, {f"validation {score.figure}": score.value()})
         return f", validation {score.figure} {score.value():.3f}"

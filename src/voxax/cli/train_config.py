@@ -10,7 +10,7 @@ import operator
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from voxax import models
 from voxax.cli.folder_detection import box_transform
@@ -23,12 +23,15 @@ from voxax.io.augment import Transform
 from voxax.io.dataset import FORMATS, Dataset, dataset
 
 LOADERS = ("plain", "grain")
+LOGS = ("tensorboard", "wandb")
 
 _KINDS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
     str: "a string",
+    int | Literal["all"]: "a whole number or 'all'",
+    float | Literal["auto"]: "a number or 'auto'",
     tuple[str, ...]: "a list of strings",
     tuple[float, float]: "a list of two numbers",
     tuple[float, ...]: "a list of six numbers, or none",
@@ -151,7 +154,9 @@ class Model:
         "small",
         of=tuple(dict.fromkeys(name for task in TASKS.values() for name in task.networks())),
     )
-    width: float = _key("factor on all its channels", 1, above=0)
+    width: float | Literal["auto"] = _key(
+        "factor on all its channels; `auto`: what the machine carries", 1, above=0
+    )
     voxel_size: float = _key("edge of a voxel, in the positions' unit", above=0)
     region: tuple[float, ...] = _key(
         "of `detect`: lower x, y, z and upper x, y, z of what is looked at; empty: the layout's", ()
@@ -170,6 +175,7 @@ class Training:
     class_weights: bool = _key("rare classes count more, by the root of their share", True)
     samples: int = _key("training scans that sizes and class weights are taken from", 16, low=1)
     checkpoint_every: int = _key("steps between checkpoints", 200, low=1)
+    log: str = _key("where losses and scores are also written", "", of=("", *LOGS))
     validate_every: int = _key("checkpoints between validations; 0: at the end only", 0, low=0)
 
 
@@ -181,7 +187,9 @@ class TrainConfig:
     task: str = _key("what the network learns", "segment", of=tuple(TASKS))
     out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
     seed: int = _key("of order and augmentation", 0, low=0)
-    devices: int = _key("that a step's scenes are distributed over", 1, low=1)
+    devices: int | Literal["all"] = _key(
+        "that a step's scenes are distributed over; `all`: every one of this host", 1, low=1
+    )
     data: Data
     augment: Augment
     model: Model
@@ -356,6 +364,9 @@ def _converted(kind: Any, value: Any) -> Any:
         return value if isinstance(value, bool) else None
     if isinstance(value, bool):  # to Python, True is a number
         return None
+    if kind in (int | Literal["all"], float | Literal["auto"]):
+        number, word = get_args(kind)
+        return value if value in get_args(word) else _converted(number, value)
     if kind is float:
         fine = isinstance(value, int | float) and math.isfinite(value)
         return float(value) if fine else None
@@ -383,6 +394,8 @@ def _within(field: dataclasses.Field[Any], value: Any) -> bool:
     limits = field.metadata
     if "of" in limits:
         return value in limits["of"]
+    if isinstance(value, str):  # instead of a number
+        return True
     numbers = value if isinstance(value, tuple) else (value,)
     kept = [(test, limits[name]) for name, (_, test) in _LIMITS.items() if name in limits]
     return all(test(number, limit) for test, limit in kept for number in numbers)

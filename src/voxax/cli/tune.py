@@ -25,7 +25,7 @@ def tune(
     details: bool = False,
     budget: float | None = None,
 ) -> int:
-    """Measure every candidate for every convolution of a model, and remember the fastest.
+    """Measure every candidate for each convolution, and remember the fastest.
 
     Later runs of the same model on voxels like these start with the choices. A MinkUNet takes
     minutes, and on a TPU, whose compiler takes longer, up to an hour: --budget limits it. Ctrl-C
@@ -177,7 +177,7 @@ def explain(
     sensor: Sensor | None = None,
     seed: int | None = None,
 ) -> int:
-    """Explain a model, convolution by convolution: which algorithm each product uses, and why.
+    """Explain which algorithms each convolution of a model uses, and why.
 
     Nothing is measured: choices come from requests, the tuning cache, what is shipped with voxax,
     or the default. `voxax tune` measures.

@@ -34,6 +34,7 @@ def view(
     columns: str | None = None,
     item: int | None = None,
     checkpoint: Path | None = None,
+    classes: str | None = None,
     boxes: Path | None = None,
     color: str | None = None,
     voxel_size: float | None = None,
@@ -60,6 +61,8 @@ def view(
             such as x,y,z,red,green,blue.
         item: The number of one scan, in a file of several (.h5, .npy, .e57).
         checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
+            By default the folder `checkpoint` beside the predictions or the scan, if there is one.
+        classes: Names of the classes, as ground,car,tree, instead of a checkpoint's.
         boxes: Boxes, as JSON with those found (which have scores) or the true ones; or a folder
             with both, found.json and true.json, as `voxax demo --task detect` writes it.
         color: What to show first: label, prediction, error, height, tile, window, or the name of
@@ -75,14 +78,14 @@ def view(
 
     if voxel_size is not None and not (np.isfinite(voxel_size) and voxel_size > 0):
         raise InputError(f"--voxel-size {voxel_size} must be positive and finite")
-    names = None
-    if checkpoint is not None:
-        from voxax.cli.tasks import task_of
-
-        names = task_of(checkpoint).class_names
+    if checkpoint is not None and classes is not None:
+        raise InputError("--classes and --checkpoint both name the classes: give one of them")
     scan = partial(read, file, columns=columns, item=item)
     cloud = scan(labels, label_field=label_field)
     predicted = None if predictions is None else _predicted(scan, file, cloud, predictions)
+    names = tuple(classes.split(",")) if classes else None
+    if names is None:
+        names = names_of(checkpoint, (predictions, file), (cloud, predicted))
     colorings = colorings_of(cloud, predicted, names, voxel_size, up)
     if color is None:
         favorites = ("error", "prediction", "label", "rgb", "height")
@@ -108,6 +111,28 @@ def view(
     finally:
         viewer.stop()
     return 0
+
+
+def names_of(
+    checkpoint: Path | None, files: tuple[Path | None, ...], clouds: tuple[PointCloud | None, ...]
+) -> tuple[str, ...] | None:
+    """Names of classes from a checkpoint, by default one beside the files, or None."""
+    from voxax.cli.tasks import task_of
+
+    if checkpoint is not None:
+        return task_of(checkpoint).class_names
+    for file in files:
+        near = None if file is None else file.parent / "checkpoint"
+        if near is None or not (near / "voxax.json").is_file():
+            continue
+        names = task_of(near).class_names
+        labels = [
+            cloud.labels for cloud in clouds if cloud is not None and cloud.labels is not None
+        ]
+        # Of another data set, unless every label has a name.
+        if all(own.max(initial=-1) < len(names) for own in labels):
+            return names
+    return None
 
 
 def boxes_of(path: Path) -> list[BoxKind]:

@@ -270,6 +270,26 @@ class Voxels:
             )
         return int(self.count)
 
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        """Show what a reader asks for in a notebook: numbers, features and coordinates."""
+        from treescope import repr_lib
+
+        traced = _compat.is_traced(self.count)
+        shown = {
+            "count": self.count if traced else int(self.count),
+            **{n: getattr(self, n) for n in ("capacity", "batch_size", "stride", "voxel_size")},
+            "num_dropped": self.num_dropped if traced else int(self.num_dropped),
+            "features": self.features,
+            "coords": self.coords,
+        }
+        return repr_lib.render_object_constructor(
+            object_type=type(self),
+            attributes=shown,
+            path=path,
+            subtree_renderer=subtree_renderer,
+            roundtrippable=False,
+        )
+
     def __repr__(self) -> str:
         return (
             f"Voxels({self.features.dtype}[{self.capacity}, {self.features.shape[-1]}], "

@@ -16,6 +16,7 @@ from voxax import _compat
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.losses import Losses
+from voxax.models.writers import OnMetrics
 
 
 @_compat.on_whole_arrays
@@ -136,7 +137,13 @@ class StepTrainer(abc.ABC):
     Args:
       model: a module of Voxels; it is copied.
       optimizer: an optax transformation.
+
+    Attributes:
+      on_metrics: called after each step with its number and its ``loss`` and ``dropped`` rows,
+        arrays on the device; None for nothing. :mod:`voxax.models.writers` has such functions.
     """
+
+    on_metrics: OnMetrics | None = None
 
     def __init__(self, model: nnx.Module, optimizer: optax.GradientTransformation) -> None:
         model.train()
@@ -227,7 +234,10 @@ class StepTrainer(abc.ABC):
         results = self._train(*arguments)
         self.params, self.state, self.optimizer_state, loss, prediction, counts = results
         self.steps += 1
-        return loss, prediction, self._counted(counts)
+        dropped = self._counted(counts)
+        if self.on_metrics is not None:
+            self.on_metrics(self.steps, {"loss": loss, "dropped": dropped})
+        return loss, prediction, dropped
 
     def _placed(self, arguments: Any) -> Any:
         """Return the arguments of a program where its devices read them."""
@@ -306,6 +316,7 @@ class Trainer(StepTrainer):
       axis_name: the mapped axis over which loss and lost rows are added up, for programs that
         run on several devices; see :class:`voxax.parallel.DataParallelTrainer`.
       ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
+      on_metrics: called after each step, see :class:`StepTrainer`.
 
     Attributes:
       outside: ``int32[]``, rows of the last step whose label no class has. They did not count.
@@ -319,7 +330,9 @@ class Trainer(StepTrainer):
         *,
         axis_name: str | tuple[str, ...] | None = None,
         ignore_label: int | None = None,
+        on_metrics: OnMetrics | None = None,
     ) -> None:
+        self.on_metrics = on_metrics
         self.ignore_label, self.outside = ignore_label, jnp.zeros((), jnp.int32)
         self._axis_name = axis_name
         self._classes = 0  # known once a step was traced

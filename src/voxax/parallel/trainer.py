@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from voxax.errors import InputError
 from voxax.models.training import Trainer
+from voxax.models.writers import OnMetrics
 from voxax.nn.modules import BatchNorm
 
 Tree = TypeVar("Tree")
@@ -121,7 +122,7 @@ class DataParallelTrainer(Trainer):
       axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
         (:class:`voxax.parallel.SceneSplit`); of both, the two names.
       class_weights: ``float[classes]`` or None.
-      ignore_label: as for that one.
+      ignore_label, on_metrics: as for that one.
     """
 
     def __init__(
@@ -133,9 +134,14 @@ class DataParallelTrainer(Trainer):
         class_weights: np.ndarray | None = None,
         *,
         ignore_label: int | None = None,
+        on_metrics: OnMetrics | None = None,
     ) -> None:
         self.mesh, self.axis = mesh, axis
-        options = {"axis_name": axis, "ignore_label": ignore_label}
+        options: dict[str, Any] = {
+            "axis_name": axis,
+            "ignore_label": ignore_label,
+            "on_metrics": on_metrics,
+        }
         super().__init__(synchronize(model, axis), optimizer, class_weights, **options)
         self._replicate()
 

@@ -37,11 +37,13 @@ class Coloring:
         colors: uint8 [N, 3].
         legend: what each color means, ``(words, "#rrggbb")``.
         note: a sentence about the whole.
+    entries: which entry of the legend a point has, int [N], or None where they blend.
     """
 
     colors: np.ndarray
     legend: tuple[tuple[str, str], ...]
     note: str = ""
+    entries: np.ndarray | None = None
 
 
 def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Coloring:
@@ -73,7 +75,7 @@ def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Co
         f"{named.get(i, 'no label')}: {n:,}"
         for i, n in zip(ids.tolist(), counts.tolist(), strict=True)
     ]
-    return Coloring(_table(own)[index.reshape(-1)], tuple(zip(words, own, strict=True)))
+    return _of_entries(own, words, index)
 
 
 def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
@@ -91,12 +93,13 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
     if len(prediction) != len(truth):
         raise InputError(f"{len(prediction)} predictions for {len(truth)} true labels")
     verdict = np.where(truth < 0, 2, np.where(prediction == truth, 0, 1))
-    counts = np.bincount(verdict, minlength=3).tolist()
-    colors = (CORRECT, WRONG, IGNORED)
-    words = [f"{w}: {n:,}" for w, n in zip(("correct", "wrong", "ignored"), counts, strict=True)]
-    judged = counts[0] + counts[1]
-    note = f"{percent(counts[1], judged)} of {judged:,} labeled points wrong" if judged else ""
-    return Coloring(_table(colors)[verdict], tuple(zip(words, colors, strict=True)), note)
+    kinds, index, counts = np.unique(verdict, return_inverse=True, return_counts=True)
+    colors = [(CORRECT, WRONG, IGNORED)[kind] for kind in kinds]
+    names = [("correct", "wrong", "ignored")[kind] for kind in kinds]
+    words = [f"{name}: {n:,}" for name, n in zip(names, counts.tolist(), strict=True)]
+    wrong, judged = int((verdict == 1).sum()), int((verdict < 2).sum())
+    note = f"{percent(wrong, judged)} of {judged:,} labeled points wrong" if judged else ""
+    return _of_entries(colors, words, index, note)
 
 
 def by_feature(values: np.ndarray) -> Coloring:
@@ -120,7 +123,7 @@ def by_feature(values: np.ndarray) -> Coloring:
             places = np.linspace(0, _SHADES - 1, len(ids)).astype(int) if len(ids) > 1 else [128]
             own = [ramp[p] for p in places]
             words = [f"{i}: {n:,}" for i, n in zip(ids.tolist(), counts.tolist(), strict=True)]
-            return Coloring(_table(own)[index.reshape(-1)], tuple(zip(words, own, strict=True)))
+            return _of_entries(own, words, index)
     numbers = values.astype(np.float64)
     finite = np.isfinite(numbers)
     low, high = np.percentile(numbers[finite], (1, 99)) if finite.any() else (0.0, 1.0)
@@ -180,6 +183,15 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
     legend = (("the tile's voxels", ACCENT), ("read for them", READ), ("others", UNKNOWN))
     note = f"{int((lengths > 0).sum())} windows of {int(lengths.max())} rows at most"
     return Coloring(_table([color for _, color in legend])[index], legend, note)
+
+
+def _of_entries(
+    colors: Sequence[str], words: Sequence[str], index: np.ndarray, note: str = ""
+) -> Coloring:
+    """Color each point as one entry of the legend."""
+    index = index.reshape(-1)
+    legend = tuple(zip(words, colors, strict=True))
+    return Coloring(_table(colors)[index], legend, note, index)
 
 
 def _check_integers(what: str, values: np.ndarray) -> None:

@@ -121,7 +121,7 @@ def segmentation_png(
         sheet.height_bar(y + 10, *_height_range(scene))
     else:
         verdicts = cloud.verdict_counts()
-        sheet.legend(y + 4, [Entry(color, name, f"{n:,}") for name, color, n in verdicts])
+        sheet.legend(y + 4, [Entry(color, name, f"{n:,}") for name, color, n in verdicts if n])
     return write_atomically(path, sheet.png())
 
 
@@ -205,7 +205,7 @@ def _class_entries(
     for label in cloud.present():
         name = cloud.class_names[label]
         if iou is None:
-            note = f"{counts[label]:,}"
+            note = f"{counts[label]:,}" if counts[label] else "predicted only"
         else:
             value = lab.iou_of(iou, label, name)
             note = "no IoU" if value is None else f"IoU {value:.3f}"

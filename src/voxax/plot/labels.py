@@ -43,7 +43,7 @@ class Labeled:
         return np.where(self.truth < 0, SKIPPED, wrong)
 
     def verdict_counts(self) -> list[tuple[str, str, int]]:
-        """Name, color and number of points of RIGHT, WRONG and SKIPPED."""
+        """Name, color and number of points of RIGHT, WRONG and SKIPPED, also where it is 0."""
         numbers = np.bincount(self.verdict(), minlength=3).tolist()
         return [(*verdict, number) for verdict, number in zip(VERDICTS, numbers, strict=True)]
 

@@ -354,7 +354,7 @@ for (const name of Object.keys(modes)) {
   if (!mode) { delete modes[name]; continue; }
   const rows = new Map(mode.keys.map(key => [key.label, []]));
   mode.labels.forEach((label, i) => rows.get(label).push(i));
-  mode.keys = mode.keys.filter(key => key.label >= 0 || rows.get(key.label).length);
+  mode.keys = mode.keys.filter(key => key.points || rows.get(key.label).length);
   mode.rows = rows;
 }
 if (!D.classes.length) delete modes.prediction;  // boxes in a scan without classes
@@ -450,7 +450,8 @@ function draw() {
 }
 function noteOf(key) {
   if (current !== "error" && typeof key.iou === "number") return "IoU " + key.iou.toFixed(3);
-  return key.points === null ? "" : key.points.toLocaleString("en");
+  if (key.points === null) return "";
+  return key.points ? key.points.toLocaleString("en") : "predicted only";
 }
 function legend() {
   const mode = modes[current];

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 CORRECT = "#bcc2c9"
-WRONG = "#d7191c"
+WRONG = "#5500ff"  # no class has it, nor one close to it
 IGNORED = "#dfe3e7"
 
 # One color per word; the words of a group share a hue and differ in lightness. The last

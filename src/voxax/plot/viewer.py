@@ -42,7 +42,8 @@ class Stepped:
 class Viewer:
     """Serves a page that shows a cloud, until ``stop()``.
 
-    Every browser that opens ``url`` sees the same colors. Nothing is loaded from elsewhere. At
+    Every browser that opens ``url`` sees the same colors. Where each point has one entry of the
+    legend, such as its class, entries can be hidden. Nothing is loaded from elsewhere. At
     most 1,000,000 points are shown, drawn at random with a fixed seed; the page says so.
 
     Args:
@@ -109,6 +110,9 @@ class Viewer:
         self._number = server.gui.add_slider("Number", 0, 1, 1, 0, visible=False)
         self._size = server.gui.add_slider("Point size", 0.2, 5.0, 0.1, 1.0)
         self._legend = server.gui.add_html("")
+        self._switches_folder = server.gui.add_folder("Show", visible=False)
+        self._switches: list[Any] = []
+        self._points = points
         self._cloud = server.scene.add_point_cloud(
             "/points",
             points,
@@ -168,7 +172,11 @@ class Viewer:
             self._number.max = max(coloring.count - 1, 1)
             self._number.value = coloring.count // 2
         self._number.visible = isinstance(coloring, Stepped)
+        for switch in self._switches:
+            switch.remove()
+        self._switches = []
         self._paint()
+        self._switches_folder.visible = bool(self._switches)
 
     def _paint(self, event: Any = None) -> None:
         del event
@@ -177,8 +185,25 @@ class Viewer:
             painted = coloring.color(min(int(self._number.value), coloring.count - 1))
         else:
             painted = coloring()
-        self._cloud.colors = painted.colors[self._shown]
         self._legend.content = _legend(painted)
+        kept = np.ones(len(self._points), bool)
+        if painted.entries is not None:
+            self._add_switches(painted)
+            on = np.array([switch.value for switch in self._switches], bool)
+            kept = on[painted.entries[self._shown]]
+        with self._server.atomic():
+            self._cloud.points = self._points[kept]
+            self._cloud.colors = painted.colors[self._shown][kept]
+
+    def _add_switches(self, painted: Coloring) -> None:
+        """Add a switch for each entry of the legend, unless they are there."""
+        if self._switches:
+            return
+        with self._switches_folder:
+            for words, _ in painted.legend:
+                switch = self._server.gui.add_checkbox(words.partition(":")[0], initial_value=True)
+                switch.on_update(self._paint)
+                self._switches.append(switch)
 
 
 class _Boxes:

@@ -302,7 +302,7 @@ def convolve_sized(
         **asked,
         view_names=("sizes",),
     )
-    pinned = any(names == ("specialised",) for _, names in layer.requests)
+    pinned = any(names == ("specialized",) for _, names in layer.requests)
     is_open = any(len(names) > 1 for _, names in layer.requests)
     known = not _compat.is_traced(sizes) and getattr(sizes, "is_fully_addressable", True)
     if uniform == "all":
@@ -355,10 +355,10 @@ def _counts(spec: KernelSpec) -> np.ndarray:
     return taps_within(np.asarray(spec.offsets))
 
 
-def _counted(layer: Layer, sizes: np.ndarray, specialise: bool) -> Layer:
-    """The layer with the densities of its sizes, and the histogram to specialise on."""
+def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
+    """The layer with the densities of its sizes, and the histogram to specialize on."""
     layer = dataclasses.replace(layer, **statistics(layer, sizes))
-    if not specialise or layer.spec is None:
+    if not specialize or layer.spec is None:
         return layer
     largest = _largest(layer.spec)
     at_least = [int((sizes >= size).sum()) for size in range(largest + 1)]

@@ -66,9 +66,9 @@ class Strategies:
 
     @property
     def break_even(self) -> float | None:
-        """Calls after which ``specialised`` has earned its compilation, against the fastest other;
+        """Calls after which ``specialized`` has earned its compilation, against the fastest other;
         infinite where it is not faster, None unless both were measured."""
-        own = self["specialised"]
+        own = self["specialized"]
         others = [r.seconds for r in self.rows if r.name != own.name and r.seconds is not None]
         if own.seconds is None or own.compile_seconds is None or not others:
             return None
@@ -87,7 +87,7 @@ class Strategies:
             made = "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f} s"
             lines.append(f"{work}{times}{made:>10}" + (f"  {row.reason}" if row.reason else ""))
         if self.break_even is not None:
-            lines.append(f"specialised breaks even after {self.break_even:.0f} calls")
+            lines.append(f"specialized breaks even after {self.break_even:.0f} calls")
         return "\n".join(lines)
 
 
@@ -133,7 +133,7 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
         "tiled": counts[tile_maximum(sizes.reshape(grid.outputs), side)].sum(),
         "selected": int(np.where(uniform, counts[scenes.max(1)], counts[-1]).sum())
         * scenes.shape[1],
-        "specialised": blocks,
+        "specialized": blocks,
     }
     rate = matrix_rate(problem.dtype, problem.layer.precision, hardware)
     rows = []

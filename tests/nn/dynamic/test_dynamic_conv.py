@@ -14,7 +14,7 @@ from voxax.errors import AlgorithmError, InputError
 from voxax.nn.functional import bank_error, dynamic_conv
 from voxax.tuning import record_choices
 
-STRATEGIES = ("masked", "grouped", "tiled", "selected", "specialised")
+STRATEGIES = ("masked", "grouped", "tiled", "selected", "specialized")
 # spatial, largest kernel, stride, dilation
 RELATIONS = [
     ((9, 7), (5, 5), (1, 1), (1, 1)),
@@ -246,15 +246,15 @@ def test_other_sizes_are_no_new_program(method):
     assert f._cache_size() == 1
 
 
-def test_specialised_is_one_program_for_a_bucket_of_histograms():
+def test_specialized_is_one_program_for_a_bucket_of_histograms():
     x, w, size = case((40, 40), (5, 5), (1, 1), "float32", batch=1)
     rng = np.random.default_rng(0)
     for _ in range(3):
         shuffled = jnp.asarray(rng.permutation(np.asarray(size).ravel()).reshape(size.shape))
-        y = dynamic_conv(x, w, size=shuffled, method="specialised")
+        y = dynamic_conv(x, w, size=shuffled, method="specialized")
         np.testing.assert_allclose(y, dynamic_conv(x, w, size=shuffled, method="masked"), atol=1e-5)
     with pytest.raises(AlgorithmError, match="traced"):
-        jax.jit(lambda size: dynamic_conv(x, w, size=size, method="specialised"))(size)
+        jax.jit(lambda size: dynamic_conv(x, w, size=size, method="specialized"))(size)
 
 
 @pytest.mark.slow

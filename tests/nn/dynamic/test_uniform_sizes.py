@@ -32,7 +32,7 @@ def case(spatial, shape, channels=(3, 4), scenes=3):
 
 
 @pytest.mark.parametrize(
-    "method", ["auto", "masked", "grouped", "tiled", "selected", "specialised"]
+    "method", ["auto", "masked", "grouped", "tiled", "selected", "specialized"]
 )
 @pytest.mark.parametrize("relation", RELATIONS, ids=str)
 def test_static_sizes_are_an_ordinary_convolution(relation, method):

@@ -1,11 +1,11 @@
-"""Strategies that sort positions by size: ``grouped`` and ``specialised``.
+"""Strategies that sort positions by size: ``grouped`` and ``specialized``.
 
 The taps are ordered by the size that reaches them. Each block multiplies a prefix of them, and only
 blocks at which the size changes multiply taps that some of their positions lack. ``grouped``
 decides while running how many blocks take which prefix: no capacity is assumed and nothing
 overflows. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
 
-``specialised`` is compiled for how many positions have at least each size. The counts, rounded up,
+``specialized`` is compiled for how many positions have at least each size. The counts, rounded up,
 are part of the program, so no branch is left in it; one program is kept for each bucketed
 histogram. A caller whose sizes are concrete gives the counts (``Problem.prefix``).
 """
@@ -63,14 +63,14 @@ GROUPED = dataclasses.replace(
 BLOCK = 512
 
 
-def supports_specialised(problem: Problem, hardware: HardwareInfo) -> str | None:
+def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Return None if sizes are known when the program is compiled, else the reason."""
     if not problem.layer.prefix:
         return "compiles for one histogram of sizes: they are traced here, or it was not asked for"
     return masked.supports(problem, hardware)
 
 
-def apply_specialised(
+def apply_specialized(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """See :class:`voxax.algorithms.kernel.Apply`; the view is ``sizes int32[M]``."""
@@ -96,12 +96,12 @@ def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
     return tuple(min(positions, -(-count // step) * step) for count in counts)
 
 
-SPECIALISED = dataclasses.replace(
+SPECIALIZED = dataclasses.replace(
     masked.MASKED,
-    name="specialised",
-    supports=supports_specialised,
+    name="specialized",
+    supports=supports_specialized,
     space=lambda problem, hardware: ((("block", BLOCK),),),
     heuristic=lambda problem, hardware: (("block", BLOCK),),
-    apply=apply_specialised,
+    apply=apply_specialized,
     rank=50,
 )

@@ -38,7 +38,7 @@ class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
     MASKED = "masked"
     TILED = "tiled"
     SELECTED = "selected"
-    SPECIALISED = "specialised"
+    SPECIALIZED = "specialized"
     AUTO = "auto"
     ALL = "all"
 
@@ -88,7 +88,7 @@ def dynamic_conv(
       mixture: of M weights, ``[B, *outputs, M]`` or, of each scene, ``[B, M]``.
       stride: static, an integer or one per axis.
       method: which strategies may be used, forward and backward: ``masked``, ``grouped``,
-        ``tiled``, ``selected``, ``specialised`` (alone, with concrete sizes: one program for each
+        ``tiled``, ``selected``, ``specialized`` (alone, with concrete sizes: one program for each
         histogram), a member of :class:`DYNAMIC_CONV_ALGO_MODE`, a list of these, or ``"auto"``,
         with which the tuner measures; None leaves it to :func:`voxax.algorithms` and the
         environment, and is ``"auto"`` where these say nothing. ``"bank"`` approximates, see

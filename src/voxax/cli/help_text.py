@@ -1,0 +1,56 @@
+"""Help texts that fit the terminal, from the docstrings of commands."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import textwrap
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_WIDEST = 100
+_INDENT = "  "
+
+
+def fitted(command: Any, arguments: Sequence[str]) -> Callable[..., Any]:
+    """Return the command with a docstring whose lines fit the terminal.
+
+    tyro wraps what is said about an option, but keeps the line breaks of the source; what is said
+    about a command it does not wrap. The list of all commands has the first sentence of each.
+
+    Args:
+      command: a function whose docstring ends in a section ``Args:``, or has none.
+      arguments: of the command line.
+    """
+    about, _, options = inspect.cleandoc(command.__doc__ or "").partition("\nArgs:\n")
+    summary, *paragraphs = re.split(r"\n{2,}", about.strip())
+    lines = [" ".join(summary.split())]
+    if list(arguments[:1]) == [command.__name__]:
+        for paragraph in paragraphs:
+            lines += ["", *_wrapped(paragraph)]
+    if options:
+        # An entry begins with its name, four spaces from the margin; the rest is indented more.
+        lines += ["", "Args:", re.sub(r"\n {5,}", " ", options)]
+    copy = types.FunctionType(
+        command.__code__,
+        command.__globals__,
+        command.__name__,
+        command.__defaults__,
+        command.__closure__,
+    )
+    copy.__kwdefaults__, copy.__annotations__ = command.__kwdefaults__, command.__annotations__
+    copy.__dict__.update(command.__dict__)
+    copy.__doc__ = "\n".join(lines)
+    return copy
+
+
+def _wrapped(paragraph: str) -> list[str]:
+    """Lines of a paragraph, each sentence from a new one on."""
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", paragraph)
+    # tyro joins lines that begin with a letter.
+    options = {"initial_indent": _INDENT, "subsequent_indent": _INDENT, "break_on_hyphens": False}
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, width, **options)]
+    return [lines[0].strip(), *lines[1:]]
