@@ -46,6 +46,7 @@ OPTIONAL = (
     "rich",
     "safetensors",
     "trimesh",
+    "triton",
     "tyro",
     "viser",
 )
