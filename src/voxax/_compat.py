@@ -542,9 +542,11 @@ def staged_primitive(
     primitive.def_abstract_eval(abstract_eval)
     for platform in (None, *_PLATFORMS):
         known = _PLATFORMS.get(platform or "", "any")
-        # XLA does not partition Mosaic kernels, which are for "tpu" alone, and an exported program
-        # does not call the native ones, which are for "cpu" alone, unless it says so.
-        names = known, "any" if known == "tpu" else known, "any" if known == "cpu" else known
+        # XLA does not partition Mosaic kernels, which are for "tpu" alone. An exported program does
+        # not call the native ones, which are for "cpu" alone, unless it says so; nor those in
+        # Triton, for "gpu" alone, whose call JAX does not promise to keep.
+        exported = "any" if known in ("cpu", "gpu") else known
+        names = known, "any" if known == "tpu" else known, exported
         ways = {name: functools.partial(implementation, name) for name in names}
         register_lowering(primitive, platform, *(ways[name] for name in names))
     return primitive

@@ -12,6 +12,7 @@ from benchmarks.gpu.lowered import (
     CHIPS,
     PRODUCTS,
     TRITON,
+    as_if_here,
     custom_calls,
     lower,
     lowered_kernel,
@@ -75,6 +76,20 @@ def test_half_precision_takes_triton_untuned_on_nvidia(platform, dtype, calls):
     weight = jnp.ones((27, 16, 16), dtype)
     lowered = lower(CHIPS[platform], lambda w, v: spatially_sparse_conv(v, w, 3), weight, voxels)
     assert custom_calls(lowered) == [TRITON] * calls
+
+
+@problems.needs_triton
+def test_an_exported_program_runs_on_xla():
+    """JAX refuses to export calls that it does not promise to keep."""
+    voxels = make_voxels(random_cube(30), 16, capacity=64)
+    weight = jnp.ones((27, 16, 16))
+
+    def layer(w, v):
+        return spatially_sparse_conv(v, w, 3, fwd_algo="implicit_gemm").features
+
+    with as_if_here(CHIPS["cuda"]):
+        exported = jax.export.export(jax.jit(layer), platforms=["cuda"])(weight, voxels)
+    assert TRITON not in exported.mlir_module()
 
 
 def test_full_precision_unless_less_is_asked_for():

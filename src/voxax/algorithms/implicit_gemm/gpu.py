@@ -35,7 +35,8 @@ MOST_TAPS = 343
 LEAST = 16
 # (rows, most channels of the other operand, most gathered channels of a step, stages, warps): on an
 # H100 the first is the fastest or within a tenth of it for 16 to 256 channels and 1,000 to 100,000
-# rows of float16, and the second is ahead from 128 channels on (benchmarks/results/gpu.md).
+# rows of float16, and the second is ahead from 128 channels on (benchmarks/results/gpu.md; measured
+# with earlier kernels), where it moves half of the bytes from the cache (gpu_estimate.md).
 _TENSOR = (
     (64, 64, 64, 3, 4),
     (128, 128, 64, 3, 8),
@@ -50,6 +51,7 @@ _PLAIN = (
     (32, 64, 32, 3, 4),
     (16, 32, 32, 3, 2),
 )
+_WIDE = 128
 # Tiles are taken small enough for so many programs a core.
 _PROGRAMS_PER_CORE = 2
 # Pairs of one step of wgrad, on tensor cores and without: there Triton holds a step in registers,
@@ -103,8 +105,12 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     fitting = [p for p in _every(problem, hardware) if shared_bytes(problem, p) <= limit]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
     if problem.product != "wgrad":
-        # As listed where there are programs enough; else those of most programs.
-        whole = sorted(fitting, key=lambda p: -min(_programs(problem, p), wanted))
+        # As listed where there are programs enough, but for the second in front where it is whole;
+        # else those of most programs.
+        second = fitting[1] if len(fitting) > 1 else None
+        channels = problem.other_channels // problem.layer.groups
+        wide = second if channels >= _WIDE else None
+        whole = sorted(fitting, key=lambda p: (-min(_programs(problem, p), wanted), p != wide))
         return (*whole, *_sliced(problem, whole, wanted))
     return tuple(
         tuple(sorted((*p, ("split_k_factor", splits))))
