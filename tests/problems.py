@@ -2,8 +2,14 @@
 
 import dataclasses
 
-from voxax.algorithms import Layer, Problem, lookup
+import pytest
+
+from voxax.algorithms import Layer, Problem, lookup, triton_call
 from voxax.tuning import space
+
+needs_triton = pytest.mark.skipif(
+    triton_call.absence() is not None, reason=triton_call.absence() or "Triton is here"
+)
 
 OF_LAYER = {field.name for field in dataclasses.fields(Layer)}
 

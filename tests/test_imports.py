@@ -47,6 +47,7 @@ OPTIONAL = (
     "safetensors",
     "treescope",
     "trimesh",
+    "triton",
     "tyro",
     "viser",
 )

@@ -27,8 +27,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 import voxax as vx
 from voxax import _compat
 from voxax.geometry import Plan
+from voxax.hardware import targeting
 from voxax.models import MinkUNet34
-from voxax.tuning.target import targeting
 
 # NVIDIA's data sheet and CUDA's device attributes of an H100.
 TARGET = """

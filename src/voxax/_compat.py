@@ -12,7 +12,9 @@ import contextvars
 import functools
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
@@ -21,6 +23,7 @@ import jax.numpy
 import numpy as np
 from jax.extend import core as _extend_core
 from jax.interpreters import ad, batching, mlir, partial_eval
+from jaxlib import gpu_triton
 
 Primitive = _extend_core.Primitive
 Zero = ad.Zero
@@ -539,9 +542,11 @@ def staged_primitive(
     primitive.def_abstract_eval(abstract_eval)
     for platform in (None, *_PLATFORMS):
         known = _PLATFORMS.get(platform or "", "any")
-        # XLA does not partition Mosaic kernels, which are for "tpu" alone, and an exported program
-        # does not call the native ones, which are for "cpu" alone, unless it says so.
-        names = known, "any" if known == "tpu" else known, "any" if known == "cpu" else known
+        # XLA does not partition Mosaic kernels, which are for "tpu" alone. An exported program does
+        # not call the native ones, which are for "cpu" alone, unless it says so; nor those in
+        # Triton, for "gpu" alone, whose call JAX does not promise to keep.
+        exported = "any" if known in ("cpu", "gpu") else known
+        names = known, "any" if known == "tpu" else known, exported
         ways = {name: functools.partial(implementation, name) for name in names}
         register_lowering(primitive, platform, *(ways[name] for name in names))
     return primitive
@@ -710,6 +715,139 @@ def tpu_topology(name: str) -> list[Any]:
     from jax.experimental import topologies
 
     return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
+
+
+# Triton's names of dtypes.
+_TRITON_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int32": "i32"}
+
+
+def triton_dtype(dtype: Any) -> str:
+    """What Triton calls a dtype."""
+    return _TRITON_DTYPES[jax.numpy.dtype(dtype).name]
+
+
+def missing_for_triton() -> str | None:
+    """What calls of Triton kernels need and is not installed, with what to install, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton, which is not installed: pip install 'voxax[triton]'"
+    # What is in that module comes with the plugin.
+    if not hasattr(gpu_triton, "TritonKernelCall"):
+        return "JAX's plugin for GPUs, which is not installed: pip install 'voxax[cuda]'"
+    return None
+
+
+def compiled_by_triton(
+    kernel: Any,
+    types: Sequence[str],
+    constants: Mapping[str, Any],
+    generation: str,
+    warps: int,
+    stages: int,
+) -> Any:
+    """Compile a Triton kernel; no GPU is needed. Triton keeps results on disk.
+
+    Args:
+      kernel: a function under ``triton.jit``.
+      types: of its parameters but for the constants, in order; arrays start at multiples of 16
+        bytes, as JAX's do.
+      constants: by name.
+      generation: compute capability, as ``9.0``, or AMD's name, as ``gfx942``.
+      warps, stages: options of Triton's compiler.
+    """
+    import triton  # pyright: ignore[reportMissingImports]
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
+    from triton.compiler import ASTSource  # pyright: ignore[reportMissingImports]
+
+    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+    if generation.startswith("gfx"):
+        target = GPUTarget("hip", generation, 64 if generation.startswith("gfx9") else 32)
+    else:
+        target = GPUTarget("cuda", int(generation.replace(".", "")), 32)
+        # JAX assembles it again, by a ptxas that may be older than Triton's: of CUDA 12.8 at least.
+        options["ptx_version"] = 87
+    signature = dict(zip(kernel.arg_names, types, strict=False))
+    signature |= dict.fromkeys(constants, "constexpr")
+    arrays = [place for place, kind in enumerate(types) if kind.startswith("*")]
+    aligned = {(place,): [["tt.divisibility", 16]] for place in arrays}
+    source = ASTSource(kernel, signature, dict(constants), aligned)
+    return triton.compile(source, target=target, options=options)
+
+
+def triton_call(
+    kernel: Any,
+    operands: Sequence[jax.Array],
+    sizes: Sequence[int],
+    out: jax.ShapeDtypeStruct,
+    programs: int,
+    constants: Mapping[str, Any],
+    *,
+    generation: str,
+    warps: int,
+    stages: int,
+) -> jax.Array:
+    """Run a Triton kernel, with operands, sizes, result and constants in this order.
+
+    Args:
+      sizes: numbers of 32 bits.
+      out: of the result.
+      programs: their number.
+      kernel, constants, generation, warps, stages: see :func:`compiled_by_triton`.
+    """
+    return _triton_call_p.bind(
+        *operands,
+        kernel=kernel,
+        sizes=tuple(sizes),
+        out=out,
+        programs=programs,
+        constants=tuple(sorted(constants.items())),
+        generation=generation,
+        warps=warps,
+        stages=stages,
+    )
+
+
+_triton_call_p = Primitive("triton_call")
+_triton_call_p.def_impl(
+    lambda *operands, **params: jax.jit(functools.partial(_triton_call_p.bind, **params))(*operands)
+)
+_triton_call_p.def_abstract_eval(lambda *operands, out, **_: alike(out, operands[0]))
+
+
+def _lower_triton_call(
+    ctx: Any,
+    *operands: Any,
+    kernel: Any,
+    sizes: tuple[int, ...],
+    out: jax.ShapeDtypeStruct,
+    programs: int,
+    constants: tuple[tuple[str, Any], ...],
+    generation: str,
+    warps: int,
+    stages: int,
+) -> Any:
+    """To the custom call of JAX's GPU plugins, which holds PTX, or on AMD's GPUs a file's name."""
+    arrays = [f"*{triton_dtype(a.dtype)}" for a in (*ctx.avals_in, out)]
+    types = (*arrays[:-1], *["i32"] * len(sizes), arrays[-1])
+    made = compiled_by_triton(kernel, types, dict(constants), generation, warps, stages)
+    if "ptx" in made.asm:
+        code, capability = made.asm["ptx"], int(generation.replace(".", ""))
+    else:
+        # JAX removes the file when it has read it, so it is not the one that Triton keeps.
+        with tempfile.NamedTemporaryFile(suffix=".hsaco", delete=False) as file:
+            file.write(made.asm["hsaco"])
+        code, capability = file.name, 0
+    array = gpu_triton.create_array_parameter(0, 16)
+    parameters = [array] * len(operands)
+    parameters += [gpu_triton.create_scalar_parameter(size, "i32") for size in sizes]
+    name, shared = made.metadata.name, made.metadata.shared
+    binary = gpu_triton.TritonKernel(name, warps, 1, shared, code, "", capability)
+    call = gpu_triton.TritonKernelCall(binary, programs, 1, 1, [*parameters, array])
+    rule = jax.ffi.ffi_lowering("triton_kernel_call_ffi", api_version=4)
+    return rule(ctx, *operands, opaque=zlib.compress(call.to_proto(name, b"")))
+
+
+for _platform in ("cuda", "rocm"):
+    mlir.register_lowering(_triton_call_p, _lower_triton_call, platform=_platform)
 
 
 def scope_of(equation: Any) -> str:

@@ -4,8 +4,7 @@ import dataclasses
 import importlib.metadata
 
 import pytest
-from benchmarks.gpu.compile import PRODUCTS, problem_of
-from benchmarks.gpu.lowered import CHIPS
+from benchmarks.gpu.lowered import CHIPS, PRODUCTS, problem_of
 
 import problems
 from voxax.algorithms import cutlass_implicit_gemm, lookup

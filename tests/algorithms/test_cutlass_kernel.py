@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.gpu.compile import lowered_kernel, problem_of
-from benchmarks.gpu.lowered import CHIPS, custom_calls, lower
+from benchmarks.gpu.lowered import CHIPS, custom_calls, lower, lowered_kernel, problem_of
 from benchmarks.workloads import random_cube
 
 import problems

@@ -26,9 +26,8 @@ from voxax import _compat
 from voxax.algorithms import lookup
 from voxax.algorithms.explicit_gemm import xla
 from voxax.algorithms.implicit_gemm import gpu
-from voxax.hardware import HardwareInfo, describe
+from voxax.hardware import HardwareInfo, describe, targeting
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.tuning.target import targeting
 
 MAPS = {
     "submanifold": {"kernel_size": 3},
@@ -205,6 +204,7 @@ def test_shards_on_several_gpus_are_those_on_one():
     assert relative_error(np.asarray(slope), sum(np.asarray(each) for _, each in alone)) < 1e-5
 
 
+@problems.needs_triton
 @pytest.mark.slow
 def test_shards_lower_for_several_gpus():
     """The Triton kernels are inside of the shards, and sums go over the GPUs."""
@@ -219,6 +219,7 @@ def test_shards_lower_for_several_gpus():
     assert lowered.as_text().count("all_reduce") == 2, "of the loss and of the gradient"
 
 
+@problems.needs_triton
 @pytest.mark.slow
 def test_the_comparison_itself_runs():
     """Interpret kernels for a chip that is not present."""

@@ -1,4 +1,4 @@
-"""The GPU's kernels in interpret mode, where tiles, blocks, parts and slices are several.
+"""The GPU's kernels in Triton's interpreter, where tiles, blocks, parts and slices are several.
 
 Small maps are in ``test_every_form.py`` and ``test_gpu_sample.py``, under the form ``triton_16``.
 """
@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.gpu.compile import problem_of
-from benchmarks.gpu.lowered import CHIPS
+from benchmarks.gpu.lowered import CHIPS, problem_of
 from benchmarks.workloads import random_cube
 
 import problems
@@ -64,6 +63,7 @@ def executed(kernel, parameters, problem, operands, kmap):
     return np.asarray(out, np.float32)
 
 
+@problems.needs_triton
 @pytest.mark.parametrize(
     ("product", "options", "dtype", "channels", "parameters"),
     [
@@ -155,6 +155,7 @@ def random_problem(product, kind, rng):
     return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product], views
 
 
+@problems.needs_triton
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize("kind", [slow_unless(False, "grouped"), slow_unless(False, "depthwise")])
 def test_other_kinds_of_weights_on_bare_tables(kind, product, rng):

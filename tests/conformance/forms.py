@@ -111,7 +111,9 @@ def windowed(name, window, stripes):
 def by_triton(name, rows, block):
     """The GPU's kernels, in tiles of so many rows and blocks of so many channels, sums of wgrad in
     three parts."""
-    chip = HardwareInfo(platform="gpu", device_kind="roomy", shared_memory_bytes=2**40, cores=1)
+    chip = HardwareInfo(
+        platform="gpu", device_kind="roomy", generation="9.0", shared_memory_bytes=2**40, cores=1
+    )
     sizes = {"fwd_block_size": rows, "gemm_block_size": rows, "split_k_factor": 3}
     sizes |= dict.fromkeys(("in_block", "out_block", "channel_block"), block)
     return interpreted(name, chip, gpu, depthwise_gpu, sizes)

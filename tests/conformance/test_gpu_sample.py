@@ -1,4 +1,4 @@
-"""The GPU's kernels, interpreted, on a sample of kernels, axes, channels, relations and layouts.
+"""The GPU's kernels, in Triton's interpreter, on kernels, axes, channels, relations and layouts.
 
 Each case is a convolution with the form ``triton_16``: its result, of some all gradients, against
 loops in float64, with NaN in padding. Two run by default, all with ``-m slow``.
@@ -6,6 +6,7 @@ loops in float64, with NaN in padding. Two run by default, all with ``-m slow``.
 
 import pytest
 
+import problems
 from conformance.cases import TOLERANCE, make_inputs, run
 from conformance.convolution import Kernel, convolution, depthwise, transposed
 from conformance.layouts import BATCH_SIZE
@@ -37,6 +38,7 @@ SAMPLE = (
 SLOPES = (2, 3, 5)
 
 
+@problems.needs_triton
 @pytest.mark.parametrize(
     ("case", "slopes"),
     [

@@ -9,9 +9,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 import voxax as vx
 from voxax import _compat
+from voxax.hardware.target import _absent, hardware_of
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.tuning import record_choices
-from voxax.tuning.target import _absent, hardware_of
 
 CAPACITY, CHANNELS = 256, 64
 needs_libtpu = [

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax.algorithms.implicit_gemm import gpu
+from voxax.algorithms.implicit_gemm.tap_order import tiles_of
 from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of
 from voxax.hardware import HardwareInfo
 
@@ -138,7 +139,6 @@ def apply(
         return jnp.zeros(shape, dtype)
     # Only where it runs: the package is an extra.
     from voxax.algorithms import cutlass_kernel
-    from voxax.algorithms.implicit_gemm.gpu_kernel import tiles_of
 
     slices = int(dict(parameters)["split_k_slices"])
     tile = cutlass_kernel.Tile(**shape_of(problem, parameters))

@@ -1,5 +1,8 @@
 """From a request to one algorithm with its parameters: a filter, a measurement, a memory."""
 
+from voxax.hardware import hardware_of as hardware_of
+from voxax.hardware import target_platform as target_platform
+from voxax.hardware import targeting as targeting
 from voxax.tuning.decide import Choice as Choice
 from voxax.tuning.request import Request as Request
 from voxax.tuning.request import Resolved as Resolved
@@ -9,9 +12,6 @@ from voxax.tuning.request import autotune_mode as autotune_mode
 from voxax.tuning.request import reload_environment as reload_environment
 from voxax.tuning.request import resolve as resolve
 from voxax.tuning.space import views_of as views_of
-from voxax.tuning.target import hardware_of as hardware_of
-from voxax.tuning.target import target_platform as target_platform
-from voxax.tuning.target import targeting as targeting
 from voxax.tuning.tuner import choose as choose
 from voxax.tuning.tuner import foresee as foresee
 from voxax.tuning.tuner import record_choices as record_choices

@@ -56,7 +56,7 @@ import jax
 
 from voxax import _compat
 from voxax.algorithms import Parameters, Problem, lookup, names
-from voxax.hardware import HardwareInfo
+from voxax.hardware import HardwareInfo, hardware_of
 from voxax.tuning.cache import TuningCache, cache_for, device_name
 from voxax.tuning.decide import (
     Choice,
@@ -81,7 +81,6 @@ from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
 from voxax.tuning.share import agree
 from voxax.tuning.space import Candidate, Space, reference_of, space_of, views_read
-from voxax.tuning.target import hardware_of
 
 _LOG = logging.getLogger("voxax.tuning")
 _LOCK = threading.RLock()

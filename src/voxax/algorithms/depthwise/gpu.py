@@ -11,21 +11,23 @@ import jax
 import jax.numpy as jnp
 
 from voxax.algorithms.implicit_gemm import gpu
+from voxax.algorithms.implicit_gemm.tap_order import tiles_of
 from voxax.algorithms.kernel import Parameters, Problem, Views, first_of
-from voxax.algorithms.rows import oriented
+from voxax.algorithms.triton_call import Launch, absence
 from voxax.geometry.dtypes import product_dtype
 from voxax.hardware import HardwareInfo
 
 # (rows, channels at most, warps). A program holds one float32 for each row and channel.
 _BLOCKS = ((32, 64, 4), (64, 32, 4), (16, 128, 4), (16, 64, 2))
 _SPLITS = (4, 16, 64)
+_STAGES = 3
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Depthwise weights on GPUs."""
     if problem.layer.kind != "depthwise":
         return f"these kernels take depthwise weights, not {problem.layer.kind} ones"
-    return gpu.unfit(problem, hardware)
+    return gpu.unfit(problem, hardware) or absence()
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
@@ -48,9 +50,8 @@ def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Not with voxax: only programs that use it need Pallas.
+    # Only where it runs: the package is an extra.
     from voxax.algorithms.depthwise import gpu_kernel
-    from voxax.algorithms.implicit_gemm.gpu_kernel import tiles_of
 
     values = dict(parameters)
     wgrad, shape = problem.product == "wgrad", problem.result_shape
@@ -61,16 +62,15 @@ def apply(
         rows=int(values["gemm_block_size" if wgrad else "fwd_block_size"]),
         channels=int(values["channel_block"]),
         splits=int(values.get("split_k_factor", 1)),
-        warps=int(values["num_warps"]),
-        interpret=bool(values.get("interpret", 0)),
+        launch=Launch(_STAGES, int(values["num_warps"]), bool(values.get("interpret", 0))),
     )
     if wgrad:
         parts = gpu_kernel.weight_product(config, views["pairs"], views["pair_starts"], a, b)
         return jnp.sum(parts, axis=0).astype(result)
     (name,) = gpu.reads(parameters, problem.product, problem.layer.symmetric)
-    table = views[name]
-    w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    return gpu_kernel.product(config, tiles_of(table, config.rows), a, w, result)
+    tiles = tiles_of(views[name], config.rows)
+    reverse = problem.product == "dgrad" and problem.layer.symmetric
+    return gpu_kernel.product(config, tiles, a, b, result, reverse=reverse)
 
 
 TRITON = dataclasses.replace(

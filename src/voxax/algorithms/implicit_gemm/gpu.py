@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from voxax.algorithms.implicit_gemm.tap_order import VIEWS
+from voxax.algorithms.implicit_gemm.tap_order import VIEWS, tiles_of
 from voxax.algorithms.kernel import (
     EVERY_PRODUCT,
     Kernel,
@@ -22,8 +22,9 @@ from voxax.algorithms.kernel import (
     first_of,
 )
 from voxax.algorithms.rows import oriented
+from voxax.algorithms.triton_call import Launch, absence
 from voxax.geometry.dtypes import product_dtype
-from voxax.hardware import HardwareInfo
+from voxax.hardware import HardwareInfo, hardware_of
 
 DTYPES = ("float32", "float16", "bfloat16")
 # Of these precisions float32 operands may be rounded to tensor float32, on NVIDIA's tensor cores.
@@ -34,26 +35,30 @@ MOST_TAPS = 343
 LEAST = 16
 # (rows, most channels of the other operand, most gathered channels of a step, stages, warps): on an
 # H100 the first is the fastest or within a tenth of it for 16 to 256 channels and 1,000 to 100,000
-# rows of float16, and the second is ahead from 128 channels on (benchmarks/results/gpu.md).
+# rows of float16, and the second is ahead from 128 channels on (benchmarks/results/gpu.md; measured
+# with earlier kernels), where it moves half of the bytes from the cache (gpu_estimate.md).
 _TENSOR = (
     (64, 64, 64, 3, 4),
     (128, 128, 64, 3, 8),
     (32, 64, 64, 3, 2),
-    (64, 128, 32, 4, 4),
+    (128, 256, 64, 3, 8),
     (16, 32, 64, 3, 1),
 )
 # Products of float32 with all digits are no work for tensor cores: small blocks, few stages.
 _PLAIN = (
-    (64, 64, 32, 2, 4),
-    (128, 64, 32, 2, 8),
-    (32, 64, 32, 2, 4),
-    (16, 32, 32, 2, 2),
+    (64, 64, 32, 3, 4),
+    (128, 64, 32, 3, 8),
+    (32, 64, 32, 3, 4),
+    (16, 32, 32, 3, 2),
 )
+_WIDE = 128
 # Tiles are taken small enough for so many programs a core.
 _PROGRAMS_PER_CORE = 2
-# Pairs of one step of wgrad, and parts of its sum. The tap with most pairs, the center, has one of
-# each row: with fewer parts than one for so many rows its programs are the last to end.
-_WGRAD_ROWS = 32
+# Pairs of one step of wgrad, on tensor cores and without: there Triton holds a step in registers,
+# and ptxas spilled with 32 pairs, or with half of the warps.
+_WGRAD_ROWS, _WGRAD_PLAIN_ROWS = 64, 16
+# Parts of its sum. The tap with most pairs, the center, has one of each row: with fewer parts than
+# one for so many rows its programs are the last to end.
 _SPLITS = (1, 4, 16, 64)
 _ROWS_OF_A_PART = 512
 # Slices of the taps of a tile, of forward and dgrad on few rows.
@@ -68,12 +73,12 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
         return "these kernels multiply matrices, not depthwise weights"
     reason = unfit(problem, hardware)
     if reason is None and not space(problem, hardware):
-        least = min(shared_bytes(problem, p) for p in _every(problem))
+        least = min(shared_bytes(problem, p) for p in _every(problem, hardware))
         return (
             f"the Triton kernels need {least} bytes of shared memory, a block has "
             f"{hardware.shared_memory_bytes}"
         )
-    return reason
+    return reason or absence()
 
 
 def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
@@ -88,6 +93,8 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
         return f"the Triton kernels take {MOST_TAPS} taps at most, got {problem.layer.num_offsets}"
     if hardware.shared_memory_bytes is None:
         return "it is unknown how much shared memory a block of this GPU has"
+    if hardware.generation is None:
+        return "it is unknown of which generation this GPU is"
     return None
 
 
@@ -95,13 +102,15 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Blocks that fit shared memory, those of enough programs first; wgrad also parts, the others
     slices where rows are few."""
     limit = hardware.shared_memory_bytes or 0
-    # AMD's compiler pipelines in two stages.
-    stages = 2 if is_amd(hardware) else 4
-    fitting = [p for p in _every(problem, stages) if shared_bytes(problem, p) <= limit]
+    fitting = [p for p in _every(problem, hardware) if shared_bytes(problem, p) <= limit]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
     if problem.product != "wgrad":
-        # As listed where there are programs enough; else those of most programs.
-        whole = sorted(fitting, key=lambda p: -min(_programs(problem, p), wanted))
+        # As listed where there are programs enough, but for the second in front where it is whole;
+        # else those of most programs.
+        second = fitting[1] if len(fitting) > 1 else None
+        channels = problem.other_channels // problem.layer.groups
+        wide = second if channels >= _WIDE else None
+        whole = sorted(fitting, key=lambda p: (-min(_programs(problem, p), wanted), p != wide))
         return (*whole, *_sliced(problem, whole, wanted))
     return tuple(
         tuple(sorted((*p, ("split_k_factor", splits))))
@@ -126,7 +135,7 @@ def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Not with voxax: only programs that use it need Pallas.
+    # Only where it runs: the package is an extra.
     from voxax.algorithms.implicit_gemm import gpu_kernel
 
     values = dict(parameters)
@@ -140,19 +149,29 @@ def apply(
         in_block=int(values["in_block"]),
         out_block=int(values["out_block"]),
         splits=splits,
-        stages=int(values["num_stages"]),
-        warps=int(values["num_warps"]),
-        precision=precision_of(problem),
-        interpret=bool(values.get("interpret", 0)),
+        launch=Launch(
+            stages=int(values["num_stages"]),
+            warps=int(values["num_warps"]),
+            interpret=bool(values.get("interpret", 0)),
+        ),
+        precision=precision_of(problem, hardware_of("gpu")[0]),
     )
     if wgrad:
         parts = gpu_kernel.weight_product(
             config, views["pairs"], views["pair_starts"], a, b, problem.layer.groups
         )
         return jnp.sum(parts, axis=0).reshape(shape).astype(result)
-    table, w = table_and_weight(problem, b, views)
-    tiles = gpu_kernel.tiles_of(table, config.rows)
-    y = gpu_kernel.product(config, tiles, a, w, result if splits == 1 else jnp.float32)
+    table, w = views[reads(parameters, problem.product, problem.layer.symmetric)[0]], b
+    dgrad = problem.product == "dgrad"
+    y = gpu_kernel.product(
+        config,
+        tiles_of(table, config.rows),
+        a,
+        w if w.ndim == 4 else w[:, None],
+        result if splits == 1 else jnp.float32,
+        transposed=dgrad,
+        reverse=dgrad and problem.layer.symmetric,
+    )
     return (y[0] if splits == 1 else jnp.sum(y, axis=0)).astype(result)
 
 
@@ -167,10 +186,11 @@ def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.
     return table, w.reshape(problem.layer.num_offsets, groups, *sides)
 
 
-def precision_of(problem: Problem) -> jax.lax.Precision:
-    """All digits of float32, unless fewer are asked for."""
-    rounded = problem.dtype != "float32" or problem.layer.precision in ONE_PASS
-    return jax.lax.Precision.DEFAULT if rounded else jax.lax.Precision.HIGHEST
+def precision_of(problem: Problem, hardware: HardwareInfo) -> str:
+    """What Triton calls the precision of products: all digits of float32, unless fewer are asked
+    for and the GPU has tensor cores for them."""
+    rounded = problem.dtype == "float32" and problem.layer.precision in ONE_PASS
+    return "tf32" if rounded and not is_amd(hardware) else "ieee"
 
 
 def is_amd(hardware: HardwareInfo) -> bool:
@@ -197,7 +217,10 @@ def blocks(
 
 
 def shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """Shared memory of a program: operands of each stage, or the result on its way out."""
+    """Shared memory of a program: operands of each stage, or the result on its way out.
+
+    Triton pads rows of 512 bytes by 16 on some GPUs, and may keep a barrier for each stage.
+    """
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
     item = jnp.dtype(problem.dtype).itemsize
@@ -206,21 +229,34 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
         stage, result = rows * (ins + outs), ins * outs
     else:
         stage, result = (rows + outs) * ins, rows * outs
-    return max(values["num_stages"] * stage * item, 4 * result)
+    return max(values["num_stages"] * (stage * item * 17 // 16 + 16), 4 * result)
 
 
-def _every(problem: Problem, most_stages: int = 2) -> list[Parameters]:
+def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
     """Each of the blocks above, as this problem can use it; of wgrad without the parts."""
-    exact = precision_of(problem) is jax.lax.Precision.HIGHEST
+    exact = problem.dtype == "float32" and problem.layer.precision not in ONE_PASS
     wgrad = problem.product == "wgrad"
     found: list[Parameters] = []
     for shape in _PLAIN if exact else _TENSOR:
         values = dict(blocks(problem, shape))
-        values["num_stages"] = min(shape[3], most_stages)
-        rows = min(shape[0], _WGRAD_ROWS) if wgrad else shape[0]
+        pairs = min(shape[0], _WGRAD_PLAIN_ROWS if exact else _WGRAD_ROWS)
+        rows = pairs if wgrad else shape[0]
         values["gemm_block_size" if wgrad else "fwd_block_size"] = rows
+        warps = 2 * shape[4] if wgrad and exact else shape[4]
+        values["num_warps"] = min(warps, _most_warps(problem, hardware, values))
         found.append(tuple(sorted(values.items())))
     return list(dict.fromkeys(found))
+
+
+def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int | str]) -> int:
+    """Warps whose threads copy 16 bytes each of the operand that is larger in a step."""
+    ins, outs = int(values["in_block"]), int(values["out_block"])
+    if problem.product == "wgrad":
+        numbers = int(values["gemm_block_size"]) * max(ins, outs)
+    else:
+        numbers = ins * max(int(values["fwd_block_size"]), outs)
+    threads = 64 if is_amd(hardware) else 32
+    return max(1, numbers * jnp.dtype(problem.dtype).itemsize // (16 * threads))
 
 
 def _splits(problem: Problem, wanted: int) -> list[int]:
@@ -275,5 +311,6 @@ TRITON = Kernel(
     apply=apply,
     views=VIEWS,
     preferred=_preferred,
+    revision=2,
     rank=20,
 )

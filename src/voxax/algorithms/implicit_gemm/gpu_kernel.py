@@ -1,4 +1,4 @@
-"""The Pallas kernels of ``implicit_gemm`` on GPUs, lowered by Triton.
+"""The Triton kernels of ``implicit_gemm`` on GPUs, whose package this needs.
 
 *Forward and dgrad.* A program owns a tile of output rows and a block of output channels. The rows
 come in the order of the taps they have (``tap_order.py``), and each tile has a list
@@ -10,9 +10,15 @@ row belongs to one program, so it is written once.
 *wgrad.* A program owns a block of one tap's weight and a part of the tap's pairs. Parts are added
 afterwards, in order, by XLA. Nothing is added by atomics anywhere: runs repeat bit for bit.
 
+*Pipelining.* Triton copies what the next passes of a loop multiply into shared memory ahead of
+time, without waiting. It shares the passes between loads that depend on each other: a table read
+in the same pass as the rows it names would halve them. So each pass reads the table for the next
+one, into registers, and all stages are of operands.
+
 Triton wants blocks whose sizes are powers of two, 16 at least in products; what is behind the last
 channel or row is masked.
 """
+# pyright: reportMissingImports=false
 
 from __future__ import annotations
 
@@ -21,10 +27,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
+import triton
+import triton.language as tl
 
-from voxax import _compat
+from voxax.algorithms.implicit_gemm.tap_order import Tiles
+from voxax.algorithms.triton_call import Launch, call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,112 +42,194 @@ class TileConfig:
       rows: of a tile (wgrad: pairs of one step).
       in_block, out_block: channels of a step, of the operand that is gathered and of the other.
       splits: parts that a sum is cut into: the taps of a tile, or the pairs of a tap.
-      stages, warps: how Triton pipelines loops, and threads by 32.
-      precision: of the products of float32.
-      interpret: run as plain JAX, on any platform.
+      launch: how the kernel is compiled and run.
+      precision: of the products, as Triton calls it.
     """
 
     rows: int
     in_block: int
     out_block: int
     splits: int
-    stages: int
-    warps: int
-    precision: jax.lax.Precision
-    interpret: bool = False
+    launch: Launch
+    precision: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Tiles:
-    """The taps of each tile of rows.
+# Loops are written without functions of their own, which Triton's interpreter would not find.
+@triton.jit
+def forward_kernel(
+    table,
+    taps,
+    counts,
+    x,
+    w,
+    rows,
+    out,
+    TAPS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    ROWS: tl.constexpr,
+    IN_BLOCK: tl.constexpr,
+    OUT_BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    REVERSED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    OFFSET: tl.constexpr,
+):
+    """See :func:`product`; OFFSET is the dtype of positions in the operands."""
+    in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
+    out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
+    column = tl.program_id(0) % (GROUPS * out_blocks)
+    split = tl.program_id(0) // (GROUPS * out_blocks) % SPLITS
+    tile = tl.program_id(0) // (GROUPS * out_blocks * SPLITS)
+    group = column // out_blocks
+    outs = column % out_blocks * OUT_BLOCK + tl.arange(0, OUT_BLOCK)
+    places = tile * ROWS + tl.arange(0, ROWS)
+    there = places < rows
 
-    Attributes:
-      table: ``int32[K + 1, rows]``, see ``tap_order.sort_by_taps``.
-      taps: ``int32[tiles, K]``: first the taps that any row of a tile has.
-      counts: ``int32[tiles]``: the number of these taps.
-    """
+    listed = tl.load(counts + tile)
+    share = (listed + SPLITS - 1) // SPLITS
+    first = split * share
+    number = tl.maximum(tl.minimum(share, listed - first), 0)
+    own_taps = taps + tile * TAPS + first
+    tap = tl.load(own_taps, mask=number > 0, other=0).to(OFFSET)
+    some = places < rows * tl.minimum(number, 1)
+    sources = tl.load(table + tap * rows + places, mask=some, other=-1)
+    total = tl.full((ROWS, OUT_BLOCK), 0.0, tl.float32)
+    for step in range(number * in_blocks):
+        ins = step % in_blocks * IN_BLOCK + tl.arange(0, IN_BLOCK)
+        wanted = (sources >= 0)[:, None]
+        if IN % IN_BLOCK != 0:
+            wanted = wanted & (ins < IN)[None, :]
+        start = (sources.to(OFFSET) * GROUPS + group) * IN
+        picked = tl.load(x + start[:, None] + ins[None, :], mask=wanted, other=0.0)
+        if REVERSED:
+            tap = TAPS - 1 - tap
+        begin = w + (tap * GROUPS + group) * (IN * OUT)
+        if TRANSPOSED:
+            of_tap = begin + outs[None, :] * IN + ins[:, None]
+        else:
+            of_tap = begin + ins[:, None] * OUT + outs[None, :]
+        if IN % IN_BLOCK != 0 or OUT % OUT_BLOCK != 0:
+            there_too = (ins < IN)[:, None] & (outs < OUT)[None, :]
+            weight = tl.load(of_tap, mask=there_too, other=0.0)
+        else:
+            weight = tl.load(of_tap)
+        total = tl.dot(picked, weight, total, input_precision=PRECISION)
+        # For the next pass; the last one reads again what it has.
+        following = tl.minimum((step + 1) // in_blocks, number - 1)
+        tap = tl.load(own_taps + following).to(OFFSET)
+        sources = tl.load(table + tap * rows + places, mask=there, other=-1)
 
-    table: jax.Array
-    taps: jax.Array
-    counts: jax.Array
+    targets = tl.load(table + tl.full((), TAPS, OFFSET) * rows + places, mask=there, other=0)
+    written = there[:, None]
+    if OUT % OUT_BLOCK != 0:
+        written = written & (outs < OUT)[None, :]
+    target = (tl.full((), 0, OFFSET) + split) * rows + targets
+    at = out + (target * GROUPS + group)[:, None] * OUT + outs[None, :]
+    tl.store(at, total.to(out.dtype.element_ty), mask=written)
 
 
-def tiles_of(table: jax.Array, rows: int) -> Tiles:
-    """Tiles of so many rows of a sorted table."""
-    number, places = table.shape[0] - 1, table.shape[1]
-    tiles = -(-places // rows)
-    fill = ((0, 0), (0, tiles * rows - places))
-    padded = jnp.pad(table[:number], fill, constant_values=-1).reshape(number, tiles, rows)
-    upto = jnp.cumsum(jnp.any(padded >= 0, axis=2), axis=0, dtype=jnp.int32).T
-    # The n-th tap that is there comes behind all those up to which n or fewer are.
-    wanted = jnp.arange(number, dtype=jnp.int32)[None, :, None]
-    taps = jnp.sum(upto[:, None, :] <= wanted, axis=2, dtype=jnp.int32)
-    return Tiles(table, taps, upto[:, -1])
+@triton.jit
+def weight_kernel(
+    pairs,
+    starts,
+    x,
+    dy,
+    room,
+    out,
+    TAPS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    PAIRS: tl.constexpr,
+    IN_BLOCK: tl.constexpr,
+    OUT_BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    OFFSET: tl.constexpr,
+):
+    """See :func:`weight_product`; OFFSET is the dtype of positions in the operands."""
+    in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
+    out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
+    column = tl.program_id(0) % (GROUPS * in_blocks * out_blocks)
+    split = tl.program_id(0) // (GROUPS * in_blocks * out_blocks) % SPLITS
+    # The center, whose pairs are most, starts first.
+    tap = (tl.program_id(0) // (GROUPS * in_blocks * out_blocks * SPLITS) + TAPS // 2) % TAPS
+    group = column // (in_blocks * out_blocks)
+    ins = column // out_blocks % in_blocks * IN_BLOCK + tl.arange(0, IN_BLOCK)
+    outs = column % out_blocks * OUT_BLOCK + tl.arange(0, OUT_BLOCK)
+
+    begin = tl.load(starts + tap)
+    end = tl.load(starts + tap + 1)
+    # Every part but the last has whole steps of pairs.
+    share = ((end - begin + PAIRS - 1) // PAIRS + SPLITS - 1) // SPLITS * PAIRS
+    begin = tl.minimum(begin + split * share, end)
+    end = tl.minimum(begin + share, end)
+    places = begin + tl.arange(0, PAIRS)
+    sources = tl.load(pairs + places, mask=places < end, other=0)
+    targets = tl.load(pairs + room + places, mask=places < end, other=0)
+    total = tl.full((IN_BLOCK, OUT_BLOCK), 0.0, tl.float32)
+    for step in range((end - begin + PAIRS - 1) // PAIRS):
+        there = places < end
+        at_x = x + ((sources.to(OFFSET) * GROUPS + group) * IN)[:, None] + ins[None, :]
+        at_dy = dy + ((targets.to(OFFSET) * GROUPS + group) * OUT)[:, None] + outs[None, :]
+        in_mask = there[:, None]
+        if IN % IN_BLOCK != 0:
+            in_mask = in_mask & (ins < IN)[None, :]
+        out_mask = there[:, None]
+        if OUT % OUT_BLOCK != 0:
+            out_mask = out_mask & (outs < OUT)[None, :]
+        picked = tl.load(at_x, mask=in_mask, other=0.0)
+        slopes = tl.load(at_dy, mask=out_mask, other=0.0)
+        total = tl.dot(tl.trans(picked), slopes, total, input_precision=PRECISION)
+        places = begin + (step + 1) * PAIRS + tl.arange(0, PAIRS)
+        sources = tl.load(pairs + places, mask=places < end, other=0)
+        targets = tl.load(pairs + room + places, mask=places < end, other=0)
+
+    part = (tl.full((), 0, OFFSET) + split) * TAPS + tap
+    at = out + ((part * GROUPS + group) * IN + ins)[:, None] * OUT + outs[None, :]
+    tl.store(at, total, mask=(ins < IN)[:, None] & (outs < OUT)[None, :])
 
 
-def product(config: TileConfig, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any) -> jax.Array:
+def product(
+    config: TileConfig,
+    tiles: Tiles,
+    x: jax.Array,
+    w: jax.Array,
+    dtype: Any,
+    *,
+    transposed: bool = False,
+    reverse: bool = False,
+) -> jax.Array:
     """``y[order[m]] = sum_k x[table[k, m]] @ w[k]``.
 
     Args:
       config, tiles: see there.
       x: ``[N, G * C_in]``.
-      w: ``[K, G, C_in, C_out]``, in the same dtype.
+      w: ``[K, G, C_in, C_out]``, in the same dtype; ``[K, G, C_out, C_in]`` if ``transposed``.
       dtype: of the result.
+      transposed: the last two axes of ``w`` are exchanged.
+      reverse: the taps of ``w`` come in the opposite order.
 
     Returns:
       ``[splits, rows, G * C_out]``, to be added up.
     """
-    (rows, (_, groups, c_in, c_out)) = tiles.table.shape[1], w.shape
-    in_blocks, out_blocks = pl.cdiv(c_in, config.in_block), pl.cdiv(c_out, config.out_block)
-    columns = groups * out_blocks
-    order = tiles.table.shape[0] - 1
-
-    def body(table: Any, taps: Any, counts: Any, x_ref: Any, w_ref: Any, out: Any) -> None:
-        rest, column = divided(pl.program_id(0), columns)
-        split, tile = divided(rest, len(tiles.counts))
-        group, block = divided(column, out_blocks)
-        places = tile * config.rows + index_range(config.rows)
-        there = places < rows
-        outs = block * config.out_block + index_range(config.out_block)
-        has_out = outs < c_out
-
-        share = quotient(counts[tile] + (config.splits - 1), config.splits)
-        first = split * share
-        number = jnp.maximum(jnp.minimum(share, counts[tile] - first), 0)
-
-        def step(turn: jax.Array, total: jax.Array) -> jax.Array:
-            which, part = divided(turn, in_blocks)
-            tap = taps[tile, first + which]
-            sources = plgpu.load(table.at[tap, places], mask=there, other=-1)
-            ins = part * config.in_block + index_range(config.in_block)
-            has_in = ins < c_in
-            picked = plgpu.load(
-                x_ref.at[sources[:, None], group * c_in + ins[None, :]],
-                mask=(sources >= 0)[:, None] & has_in[None, :],
-                other=0.0,
-            )
-            weight = plgpu.load(
-                w_ref.at[tap, group, ins[:, None], outs[None, :]],
-                mask=has_in[:, None] & has_out[None, :],
-                other=0.0,
-            )
-            return total + _dot(config, picked, weight, 1)
-
-        zero = jnp.zeros((config.rows, config.out_block), jnp.float32)
-        total = jax.lax.fori_loop(jnp.int32(0), number * in_blocks, step, zero)
-        # Where there is no row: places of their own, since masked writes must not meet others.
-        target = plgpu.load(table.at[order, places], mask=there, other=0)
-        target = jnp.where(there, target, places)
-        plgpu.store(
-            out.at[split, target[:, None], group * c_out + outs[None, :]],
-            total.astype(out.dtype),
-            mask=there[:, None] & has_out[None, :],
-        )
-
-    shape = (config.splits, rows, groups * c_out)
-    grid = (columns * len(tiles.counts) * config.splits,)
+    taps, groups, *sides = w.shape
+    c_in, c_out = sides[::-1] if transposed else sides
+    rows = tiles.table.shape[1]
+    out = jax.ShapeDtypeStruct((config.splits, rows, groups * c_out), dtype)
+    constants = {
+        **_constants(config, groups, c_in, c_out, tiles.table, x, w, out),
+        "TAPS": taps,
+        "ROWS": config.rows,
+        "TRANSPOSED": transposed,
+        "REVERSED": reverse,
+    }
+    programs = groups * -(-c_out // config.out_block) * config.splits * len(tiles.counts)
     operands = tiles.table, tiles.taps, tiles.counts, x, w
-    return call(config, body, grid, _compat.shape_like(shape, dtype, x), *operands)
+    return call(forward_kernel, config.launch, programs, out, operands, (rows,), constants)
 
 
 def weight_product(
@@ -163,97 +252,32 @@ def weight_product(
       ``float32[splits, K, G, C_in, C_out]``, to be added up.
     """
     taps, c_in, c_out = len(starts) - 1, x.shape[1] // groups, dy.shape[1] // groups
-    in_blocks, out_blocks = pl.cdiv(c_in, config.in_block), pl.cdiv(c_out, config.out_block)
-
-    def body(pairs_ref: Any, starts_ref: Any, x_ref: Any, dy_ref: Any, out: Any) -> None:
-        rest, column = divided(pl.program_id(0), groups * in_blocks * out_blocks)
-        split, tap = divided(rest, taps)
-        group, block = divided(column, in_blocks * out_blocks)
-        in_place, out_place = divided(block, out_blocks)
-        ins = in_place * config.in_block + index_range(config.in_block)
-        outs = out_place * config.out_block + index_range(config.out_block)
-        has_in, has_out = ins < c_in, outs < c_out
-        begin, end = part_of_pairs(config, starts_ref, tap, split)
-
-        def step(turn: jax.Array, total: jax.Array) -> jax.Array:
-            places = begin + turn * config.rows + index_range(config.rows)
-            there = places < end
-            sources = plgpu.load(pairs_ref.at[0, places], mask=there, other=0)
-            targets = plgpu.load(pairs_ref.at[1, places], mask=there, other=0)
-            picked = plgpu.load(
-                x_ref.at[sources[:, None], group * c_in + ins[None, :]],
-                mask=there[:, None] & has_in[None, :],
-                other=0.0,
-            )
-            slopes = plgpu.load(
-                dy_ref.at[targets[:, None], group * c_out + outs[None, :]],
-                mask=there[:, None] & has_out[None, :],
-                other=0.0,
-            )
-            return total + _dot(config, picked, slopes, 0)
-
-        zero = jnp.zeros((config.in_block, config.out_block), jnp.float32)
-        steps = quotient(end - begin + (config.rows - 1), config.rows)
-        total = jax.lax.fori_loop(jnp.int32(0), steps, step, zero)
-        plgpu.store(
-            out.at[split, tap, group, ins[:, None], outs[None, :]],
-            total,
-            mask=has_in[:, None] & has_out[None, :],
-        )
-
-    shape = (config.splits, taps, groups, c_in, c_out)
-    grid = (groups * in_blocks * out_blocks * taps * config.splits,)
-    out = _compat.shape_like(shape, jnp.float32, x)
-    return call(config, body, grid, out, pairs, starts, x, dy)
+    out = jax.ShapeDtypeStruct((config.splits, taps, groups, c_in, c_out), jnp.float32)
+    constants = {
+        **_constants(config, groups, c_in, c_out, x, dy, out),
+        "TAPS": taps,
+        "PAIRS": config.rows,
+    }
+    sides = -(-c_in // config.in_block) * -(-c_out // config.out_block)
+    programs = groups * sides * config.splits * taps
+    operands, sizes = (pairs, starts, x, dy), (pairs.shape[1],)
+    return call(weight_kernel, config.launch, programs, out, operands, sizes, constants)
 
 
-def part_of_pairs(config: Any, starts: Any, tap: Any, split: Any) -> tuple[jax.Array, jax.Array]:
-    """``(begin, end)``: the pairs of one tap that one part of ``config.splits`` adds up.
-
-    Every part but the last has whole steps of ``config.rows`` pairs.
-    """
-    begin, end = starts[tap], starts[tap + 1]
-    steps = quotient(end - begin + (config.rows - 1), config.rows)
-    share = quotient(steps + (config.splits - 1), config.splits) * config.rows
-    first = jnp.minimum(begin + split * share, end)
-    return first, jnp.minimum(first + share, end)
-
-
-def call(config: Any, body: Any, grid: tuple[int, ...], out: Any, *operands: Any) -> jax.Array:
-    """Operands stay in global memory, and the functions load their own parts.
-
-    One axis: CUDA allows 2^31 programs along the first, 65,535 along the others.
-    """
-    return pl.pallas_call(
-        body,
-        grid=grid,
-        out_shape=out,
-        compiler_params=plgpu.CompilerParams(num_warps=config.warps, num_stages=config.stages),
-        interpret=config.interpret,
-    )(*operands)
+def _constants(config: TileConfig, groups: int, c_in: int, c_out: int, *arrays: Any) -> dict:
+    """Constants of both kernels."""
+    return {
+        "GROUPS": groups,
+        "IN": c_in,
+        "OUT": c_out,
+        "IN_BLOCK": config.in_block,
+        "OUT_BLOCK": config.out_block,
+        "SPLITS": config.splits,
+        "PRECISION": config.precision,
+        "OFFSET": offset_dtype(*arrays),
+    }
 
 
-def _dot(config: TileConfig, a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
-    """The product over this axis of ``a`` and the first of ``b``, in float32."""
-    return jax.lax.dot_general(
-        a,
-        b,
-        (((axis,), (0,)), ((), ())),
-        precision=config.precision,
-        preferred_element_type=jnp.float32,
-    )
-
-
-def index_range(size: int) -> jax.Array:
-    """``int32[size]``: 0 to size - 1."""
-    return jax.lax.iota(jnp.int32, size)
-
-
-def quotient(number: Any, divisor: int) -> jax.Array:
-    """Divide integers that are not negative: one instruction, Python's rounding takes several."""
-    return jax.lax.div(number, jnp.int32(divisor))
-
-
-def divided(number: Any, divisor: int) -> tuple[jax.Array, jax.Array]:
-    """Quotient and remainder of the same."""
-    return quotient(number, divisor), jax.lax.rem(number, jnp.int32(divisor))
+def offset_dtype(*arrays: Any) -> Any:
+    """The dtype that counts the elements of these arrays."""
+    return tl.int64 if any(a.size >= 2**31 for a in arrays) else tl.int32

@@ -6,6 +6,8 @@ what spconv and TorchSparse++ do for their implicit GEMMs (Tang et al., TorchSpa
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +46,34 @@ def sort_by_taps(neighbors: jax.Array) -> jax.Array:
     places = jnp.arange(rows, dtype=jnp.int32)
     _, order = jax.lax.sort((~masks, places), num_keys=1, is_stable=True)
     return jnp.concatenate([neighbors[order].T, order[None, :]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """The taps of each tile of rows.
+
+    Attributes:
+      table: ``int32[K + 1, rows]``, see :func:`sort_by_taps`.
+      taps: ``int32[tiles, K]``: first the taps that any row of a tile has.
+      counts: ``int32[tiles]``: the number of these taps.
+    """
+
+    table: jax.Array
+    taps: jax.Array
+    counts: jax.Array
+
+
+def tiles_of(table: jax.Array, rows: int) -> Tiles:
+    """Tiles of so many rows of a sorted table."""
+    number, places = table.shape[0] - 1, table.shape[1]
+    tiles = -(-places // rows)
+    fill = ((0, 0), (0, tiles * rows - places))
+    padded = jnp.pad(table[:number], fill, constant_values=-1).reshape(number, tiles, rows)
+    upto = jnp.cumsum(jnp.any(padded >= 0, axis=2), axis=0, dtype=jnp.int32).T
+    # The n-th tap that is there comes behind all those up to which n or fewer are.
+    wanted = jnp.arange(number, dtype=jnp.int32)[None, :, None]
+    taps = jnp.sum(upto[:, None, :] <= wanted, axis=2, dtype=jnp.int32)
+    return Tiles(table, taps, upto[:, -1])
 
 
 def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:

@@ -1,7 +1,6 @@
 """Check programs for hardware that is not present."""
 
-from voxax.hardware import HardwareInfo
-from voxax.tuning import hardware_of, target_platform, targeting
+from voxax.hardware import HardwareInfo, hardware_of, target_platform, targeting
 
 
 def test_a_target_is_seen_inside_and_nowhere_else():

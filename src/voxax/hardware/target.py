@@ -12,7 +12,8 @@ from typing import Any
 import jax
 
 from voxax import _compat
-from voxax.hardware import HardwareInfo, describe
+from voxax.hardware.describe import describe
+from voxax.hardware.info import HardwareInfo
 
 _target: contextvars.ContextVar[tuple[HardwareInfo, Any | None] | None]
 _target = contextvars.ContextVar("voxax_target", default=None)

@@ -1,0 +1,120 @@
+"""What each Triton kernel needs on five GPUs, none of which is here.
+
+    pip install "voxax[triton]" && JAX_PLATFORMS=cpu python benchmarks/gpu/resources.py
+
+Compiles the first candidate of each product for a map of 98,304 rows, and writes
+``benchmarks/results/gpu_resources.json`` and ``.md``. Takes some minutes. Nothing runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.gpu.compiled import kernel_of, resources  # noqa: E402
+from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of  # noqa: E402
+
+from voxax.hardware import gpu_sheet, known_gpus  # noqa: E402
+
+ROWS = 98_304
+CASES = (
+    ("dense", "float16", 32),
+    ("dense", "float16", 64),
+    ("dense", "float16", 128),
+    ("dense", "float16", 256),
+    ("dense", "float32", 64),
+    ("depthwise", "float16", 64),
+)
+COLUMNS = {
+    "target": "GPU",
+    "case": "weights",
+    "product": "product",
+    "tile": "tile",
+    "stages": "stages",
+    "warps": "warps",
+    "registers": "registers",
+    "spilled": "spilled",
+    "shared_bytes": "shared, bytes",
+    "buffers": "steps in shared memory",
+    "wide": "16-byte copies",
+    "narrow": "smaller",
+    "programs_per_core": "programs a core",
+    "occupancy": "warps of a core",
+    "products": "matrix instructions",
+}
+
+
+def large(product: Any, kind: Any, dtype: str, channels: int) -> Any:
+    """A problem of 27 taps and as many rows on both sides."""
+    problem = problem_of(product, kind, dtype, (channels, channels))
+    return problem.with_layer(in_capacity=ROWS, out_capacity=ROWS)
+
+
+def row_of(target: str, product: Any, case: tuple[str, str, int]) -> dict[str, Any]:
+    """One row of the table."""
+    problem, sheet = large(product, *case), gpu_sheet(target)
+    parameters = module_of(problem).space(problem, sheet.info)[0]
+    kernel = kernel_of(problem, parameters, target)
+    found = resources(kernel, target)
+    return {
+        "target": target,
+        "case": f"{case[0]} {case[1]} C{case[2]}",
+        "product": product,
+        "tile": tile_of(dict(parameters)),
+        "stages": kernel.stages,
+        "warps": kernel.warps,
+        **dataclasses.asdict(found),
+        "occupancy": f"{found.programs_per_core * kernel.warps} of {sheet.core_warps}",
+    }
+
+
+def tile_of(values: dict[str, Any]) -> str:
+    """Rows or pairs, and channels of a step and of a program."""
+    names = ("fwd_block_size", "gemm_block_size", "in_block", "out_block", "channel_block")
+    return " x ".join(str(values[name]) for name in names if name in values)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows in Markdown."""
+    lines = [f"| {' | '.join(COLUMNS.values())} |", "|" + "---|" * len(COLUMNS)]
+    for row in rows:
+        shown = {**row, "products": ", ".join(f"{n} {c}" for n, c in row["products"].items())}
+        lines.append(f"| {' | '.join(str(shown[name]) for name in COLUMNS)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    out = parser.parse_args().out
+    rows = []
+    for target in known_gpus():
+        for case in CASES:
+            for product in PRODUCTS:
+                rows.append(row_of(target, product, case))
+                print(rows[-1], flush=True)
+    version = importlib.metadata.version("triton")
+    head = (
+        "# Resources of the Triton kernels\n\n"
+        f"`benchmarks/gpu/resources.py`, triton {version}; compiled, not run. The first candidate "
+        f"of each\nproduct for 27 taps and {ROWS:,} rows. Tile: rows or pairs, then channels.\n"
+        "*Steps in shared memory* are those of the operand that has fewest; 0 where copies are\n"
+        "ahead in registers. *16-byte copies* of NVIDIA's GPUs are `cp.async`.\n\n"
+    )
+    (out / "gpu_resources.md").write_text(head + table(rows) + "\n")
+    values = {"triton": version, "rows": rows}
+    (out / "gpu_resources.json").write_text(json.dumps(values, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
