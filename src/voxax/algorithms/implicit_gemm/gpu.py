@@ -294,8 +294,8 @@ def _programs(problem: Problem, parameters: Parameters) -> int:
 
 
 def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
-    """On an H100 float16 took 0.08 to 0.86 times as long as explicit_gemm, in all products that
-    were measured (docs/gpu.md). float32 and other vendors' GPUs were not measured."""
+    """On an H100 the same algorithm in Pallas took, in float16, 0.08 to 0.86 times as long as
+    explicit_gemm in all products that were measured (docs/gpu.md); float32 was not measured."""
     return problem.dtype in ("float16", "bfloat16") and not is_amd(hardware)
 
 
