@@ -51,9 +51,13 @@ SAMPLE = (
     *("tests/models/test_training.py", "tests/cli/test_hardware_cli.py"),
 )
 INSTALLED = """
-import voxax, voxax._native
-print("voxax", voxax.__version__, "of", voxax.__file__, "with kernels for", voxax._native.simd())
+import pathlib, platform, voxax, voxax._native
+simd = voxax._native.simd()
+print("voxax", voxax.__version__, "of", voxax.__file__, "with kernels for", simd)
 assert "site-packages" in voxax.__file__ and voxax._native.unavailable() is None
+flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+best = "avx512" if "avx512vl" in flags else "avx2" if "avx2" in flags else "portable"
+assert simd == best, f"the kernels are {simd} on a processor with {best}"
 """
 
 
