@@ -173,8 +173,8 @@ MISTAKES = {
         "count classes from 0",
     ),
     "labels of points": (
-        lambda: train(np.zeros(40, int)),
-        rf"\[40\] for logits of shape \[{CAPACITY}, 5\]",
+        lambda: train(np.zeros(CAPACITY + 1, int)),
+        rf"\[{CAPACITY + 1}\] for logits of shape \[{CAPACITY}, 5\]",
         r"give \[N\]",
     ),
     "a model that returns a sum": (
