@@ -56,8 +56,7 @@ def test_autotune_on_measures_without_a_request(monkeypatch):
         choose(problem(), names("dense"), stated=False)
 
 
-def test_without_a_rule_problems_are_measured(monkeypatch):
-    monkeypatch.setattr(_native, "unavailable", lambda: "not built")
+def test_without_a_rule_problems_are_measured(portable):
     with pytest.raises(Measuring):
         choose(problem(), names("dense"), stated=False)
 
