@@ -51,9 +51,13 @@ SAMPLE = (
     *("tests/models/test_training.py", "tests/cli/test_hardware_cli.py"),
 )
 INSTALLED = """
-import voxax, voxax._native
-print("voxax", voxax.__version__, "of", voxax.__file__, "with kernels for", voxax._native.simd())
+import pathlib, platform, voxax, voxax._native
+simd = voxax._native.simd()
+print("voxax", voxax.__version__, "of", voxax.__file__, "with kernels for", simd)
 assert "site-packages" in voxax.__file__ and voxax._native.unavailable() is None
+flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+best = "avx512" if "avx512vl" in flags else "avx2" if "avx2" in flags else "portable"
+assert simd == best, f"the kernels are {simd} on a processor with {best}"
 """
 
 
@@ -147,7 +151,8 @@ def build_wheel(tools, source, work, architecture):
         *(tools / "python", "-m", "build", "--no-isolation", "--wheel", "--outdir", raw, source),
         PATH=path,
         VOXAX_REQUIRE_NATIVE="1",
-        CMAKE_ARGS=f"-DCMAKE_TOOLCHAIN_FILE={source / 'native/zig.cmake'}",
+        # The test program of the kernels comes from the same objects.
+        CMAKE_ARGS=f"-DVOXAX_DRIVER=ON -DCMAKE_TOOLCHAIN_FILE={source / 'native/zig.cmake'}",
         _PYTHON_HOST_PLATFORM=f"linux-{architecture}",  # what the wheel is named after
         **compiler(tools, architecture),
     )
@@ -178,20 +183,10 @@ def check_wheel(wheel, architecture):
     say(f"{wheel.name}: {wheel.stat().st_size / 2**20:.1f} MiB")
 
 
-def run_driver(tools, source, work, architecture):
-    """Build the program that runs every kernel without Python and XLA, and run it."""
-    folder = work / f"driver-{architecture}"
-    include = output(str(tools / "python"), "-c", "import jax; print(jax.ffi.include_dir())")
-    variables = compiler(tools, architecture)
-    run(
-        *(tools / "cmake", "-G", "Ninja", "-S", source / "native", "-B", folder),
-        *("-DVOXAX_DRIVER=ON", f"-DVOXAX_FFI_INCLUDE={include}", "--log-level=WARNING"),
-        f"-DCMAKE_TOOLCHAIN_FILE={source / 'native/zig.cmake'}",
-        f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}",
-        **variables,
-    )
-    run(tools / "cmake", "--build", folder, "--target", "voxax_driver", **variables)
-    driver = [folder / "voxax_driver", "1"]
+def run_driver(source, architecture):
+    """Run the program that calls every kernel without Python and XLA."""
+    (program,) = source.glob(f"build/*{architecture}/voxax_driver")
+    driver = [program, "1"]
     if architecture != platform.machine():
         emulator, sysroot = shutil.which(f"qemu-{architecture}"), SYSROOT.format(architecture)
         if emulator is None or not Path(sysroot).is_dir():
@@ -261,7 +256,7 @@ def main():
             wheels[architecture] = build_wheel(tools, source, work, architecture)
         for architecture in ARCHITECTURES:
             say(f"4. test program of the kernels on {architecture}")
-            run_driver(tools, source, work, architecture)
+            run_driver(source, architecture)
         for python in options.pythons:
             say(f"5. installation on Python {python}")
             try_out(wheels[platform.machine()], python, work, options.renew)

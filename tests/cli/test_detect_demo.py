@@ -162,7 +162,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, capsys, monkeypa
 
     monkeypatch.setattr(StepTrainer, "step", interrupted)
     assert main([*demo, "--out", str(parts)]) == 130
-    assert f"voxax demo --task detect --resume --out {parts}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"continue with: voxax demo --task detect --out {parts} --steps 6" in said
+    assert "--scenes 3 --workers 0 --resume" in said
     monkeypatch.setattr(StepTrainer, "step", step)
     assert main([*demo, "--out", str(parts), "--resume"]) == 0
     assert losses(parts) == losses(whole)

@@ -1,0 +1,94 @@
+"""A step of a checkpoint is whole or not there, and a broken one does not end the run."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import voxax as vx
+from voxax.models.checkpoint import (
+    load_arrays,
+    load_description,
+    newest_step,
+    remove_steps_above,
+    save_checkpoint,
+    steps_of,
+)
+
+
+def tree(step):
+    return {"a": np.full((64, 64), float(step)), "steps": np.asarray(step)}
+
+
+def test_description_and_arrays_are_of_one_step(tmp_path):
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, tree(step), {"step": step}, step)
+    assert steps_of(tmp_path) == [3, 2]
+    assert load_description(tmp_path) == {"step": 3}
+    assert int(load_arrays(tmp_path, tree(0))["steps"]) == 3
+
+    shutil.rmtree(tmp_path / "3" / "default")
+    with pytest.warns(UserWarning, match="step 3 of .* cannot be read: .*; step 2 is taken"):
+        assert int(load_arrays(tmp_path, tree(0))["steps"]) == 2
+    remove_steps_above(tmp_path, 2)
+    save_checkpoint(tmp_path, tree(3), {"step": 3}, 3)
+    assert int(load_arrays(tmp_path, tree(0))["steps"]) == 3
+
+    for step in (2, 3):
+        shutil.rmtree(tmp_path / str(step) / "default")
+    with pytest.raises(vx.FileFormatError, match="the checkpoint is broken"):
+        load_arrays(tmp_path, tree(0))
+
+
+def test_checkpoints_with_one_description_for_all_steps_are_read(tmp_path):
+    save_checkpoint(tmp_path, tree(1), {}, 1)
+    shutil.rmtree(tmp_path / "1" / "description")
+    with pytest.raises(vx.FileFormatError, match="holds no whole step"):
+        load_description(tmp_path)
+    (tmp_path / "voxax.json").write_text(json.dumps({"task": "segment"}))
+    assert load_description(tmp_path) == {"task": "segment"}
+    (tmp_path / "voxax.json").write_text("{")
+    with pytest.raises(vx.FileFormatError, match="is not valid JSON"):
+        load_description(tmp_path)
+
+
+SAVES = """
+import sys
+import numpy as np
+from voxax.models.checkpoint import save_checkpoint, newest_step
+first = (newest_step(sys.argv[1]) or 0) + 1
+for step in range(first, first + 500):
+    print(step, flush=True)
+    tree = {"a": np.full((64, 64), float(step)), "steps": np.asarray(step)}
+    save_checkpoint(sys.argv[1], tree, {"step": step}, step)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_killed_in_any_save_loses_no_step(tmp_path, rng):
+    folder, saved = tmp_path / "run", 0
+    for _ in range(8):
+        child = subprocess.Popen(
+            [sys.executable, "-c", SAVES, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(int(rng.integers(1, 4))):
+            begun = int(child.stdout.readline())
+        time.sleep(float(rng.uniform(0, 0.3)))
+        os.kill(child.pid, signal.SIGKILL)
+        begun = int((child.stdout.read().split() or [begun])[-1])
+        child.wait()
+        child.stdout.close()
+        newest = newest_step(folder) or 0
+        assert max(saved, begun - 1) <= newest <= begun
+        if newest:
+            found = load_arrays(folder, tree(0))
+            assert int(found["steps"]) == newest == load_description(folder)["step"]
+            assert (found["a"] == newest).all()
+        saved = newest
+    assert saved

@@ -1,0 +1,240 @@
+"""Mistakes that users make often: each message names the value and the fix, and none comes from
+inside.
+"""
+
+import importlib
+import sys
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import voxax as vx
+import voxax.nn.functional as F
+from voxax import models
+from voxax.cli import main
+from voxax.models.checkpoint import load_arrays, save_checkpoint
+from voxax.models.training import Trainer, masked_cross_entropy
+from voxax.nn.modules import (
+    BatchNorm,
+    GlobalPool,
+    Linear,
+    ReLU,
+    Sequential,
+    SparseConv3d,
+    SubMConv3d,
+)
+
+POSITIONS = np.random.default_rng(0).uniform(0, 4, (40, 3)).astype(np.float32)
+FEATURES = np.ones((40, 4), np.float32)
+COORDS = np.random.default_rng(0).integers(3, 30, (40, 3))
+
+
+def voxels(channels=4, size=0.5):
+    return vx.voxelize(POSITIONS, FEATURES[:, :channels], voxel_size=size)
+
+
+def conv(**options):
+    return F.spatially_sparse_conv(voxels(), np.ones((27, 4, 8), np.float32), **options)
+
+
+def depthwise(**options):
+    given = voxels()
+    kernel_map = vx.kernel_map(given, kernel_size=3)
+    weight = np.ones((27, 4), np.float32)
+    return F.spatially_sparse_depthwise_conv(given.features, weight, kernel_map, **options)
+
+
+def train(labels, model=None):
+    model = Sequential(Linear(4, 5)) if model is None else model
+    return Trainer(model, optax.sgd(0.1)).step(voxels(), labels)
+
+
+def convert(**options):
+    return lambda: vx.voxelize(POSITIONS, FEATURES, **options)
+
+
+CAPACITY = voxels().capacity
+COUNT = int(voxels().count)
+# By mistake: the call, then what its message says: the value, and the fix.
+MISTAKES = {
+    "no voxel size": (convert(), "voxel_size is required", "voxel_size=0.1 for 10 cm"),
+    "a voxel size of zero": (convert(voxel_size=0.0), "voxel_size=0.0", "must be positive"),
+    "integer positions": (
+        lambda: vx.voxelize(COORDS, FEATURES, 0.5),
+        "got int64",
+        "Voxels.from_coords",
+    ),
+    "positions that are NaN": (
+        lambda: vx.voxelize(POSITIONS * np.float32("nan"), FEATURES, 0.5),
+        "40 of 40 positions are NaN",
+        "drop them with",
+    ),
+    "positions with five axes": (
+        lambda: vx.voxelize(np.zeros((2, 5), np.float32), None, 0.5),
+        r"\(2, 5\)",
+        "D from 1 to 4",
+    ),
+    "features of other points": (
+        lambda: vx.voxelize(POSITIONS, FEATURES[:-1], 0.5),
+        r"\(39, 4\)",
+        r"expected \[40, C\]",
+    ),
+    "coordinates without a batch column": (
+        lambda: vx.Voxels.from_coords(COORDS, FEATURES),
+        r"span \d+ to \d+ but batch_size=1.*int\[40, 3\]",
+        "without one.*need a column of zeros",
+    ),
+    "a batch index of floats": (
+        convert(voxel_size=0.5, batch_index=np.zeros(40)),
+        r"got float64\[40\]",
+        r"int\[40\], one per position",
+    ),
+    "no batch size under jit": (
+        lambda: jax.jit(lambda b: vx.voxelize(POSITIONS, None, 0.5, b))(np.zeros(40, int)),
+        "traced batch_index",
+        "batch_size= must be given",
+    ),
+    "a small capacity": (
+        convert(voxel_size=0.5, capacity=3),
+        f"{COUNT} voxels .* capacity 3",
+        f"give capacity={vx.bucket_capacity(COUNT)}",
+    ),
+    "a capacity of floats": (
+        convert(voxel_size=0.5, capacity=64.0),
+        "capacity=64.0",
+        "give an integer",
+    ),
+    "an unknown reduction": (convert(voxel_size=0.5, reduction="avg"), "'avg'", "known: mean, sum"),
+    "other channels": (
+        lambda: SubMConv3d(3, 8)(voxels()),
+        "the voxels have 4",
+        "expects 3 channels",
+    ),
+    "half a kernel": (lambda: SubMConv3d(4, 8, 2.5), "kernel_size=2.5", "give an integer"),
+    "half a stride": (
+        lambda: conv(kernel_size=3, stride=(1, 1.5, 1)),
+        r"stride=\(1, 1.5, 1\)",
+        "give an integer",
+    ),
+    "padding": (
+        lambda: SparseConv3d(4, 8, 3, 2, padding=1),
+        "padding=1",
+        "leave it out.*spconv.md",
+    ),
+    "indice_key": (
+        lambda: SubMConv3d(4, 8, 3, indice_key="a"),
+        "indice_key='a'",
+        "leave it out.*share one kernel map",
+    ),
+    "bias": (lambda: SubMConv3d(4, 8, 3, bias=False), "bias=False", "use_bias="),
+    "a bias that is no array": (
+        lambda: conv(kernel_size=3, bias=True),
+        "bias=True",
+        r"give the array \[8\]",
+    ),
+    "groups": (lambda: SubMConv3d(4, 8, groups=3), "groups=3", "must divide in_channels=4"),
+    "a model of arrays": (
+        lambda: models.MinkUNet14(4, 5, planes=(8,) * 8, stem=8)(FEATURES),
+        r"an array \[40, 4\]",
+        "vx.voxelize",
+    ),
+    "a normalization of arrays": (lambda: BatchNorm(4)(FEATURES), r"\[40, 4\]", "vx.voxelize"),
+    "an activation of a tuple": (lambda: ReLU()((1, 2)), "ReLU.*got tuple", "vx.voxelize"),
+    "a function of arrays": (
+        lambda: F.spatially_sparse_conv(FEATURES, np.ones((27, 4, 8), np.float32)),
+        r"\[40, 4\]",
+        "vx.voxelize",
+    ),
+    "Linear behind GlobalPool": (
+        lambda: Sequential(GlobalPool(), Linear(4, 5))(voxels()),
+        r"an array \[1, 4\]",
+        "nnx.Linear",
+    ),
+    "a sum of other voxels": (
+        lambda: voxels() + voxels(size=0.7),
+        r"VoxelGeometry\(",
+        r"vx.union\(a, b\)",
+    ),
+    "an unknown algorithm": (
+        lambda: SubMConv3d(4, 8, fwd_algo="implict"),
+        "'implict'",
+        "known: explicit_gemm, implicit_gemm",
+    ),
+    "a label of 255": (
+        lambda: masked_cross_entropy(np.zeros((3, 5), np.float32), np.array([0, 255, 255])),
+        "2 of 3 labels are 255",
+        "ignore_label=255",
+    ),
+    "a label outside the classes": (
+        lambda: train(np.full(CAPACITY, 5)),
+        "labels are 5, outside the 5 classes",
+        "count classes from 0",
+    ),
+    "labels of points": (
+        lambda: train(np.zeros(CAPACITY + 1, int)),
+        rf"\[{CAPACITY + 1}\] for logits of shape \[{CAPACITY}, 5\]",
+        r"give \[N\]",
+    ),
+    "a model that returns a sum": (
+        lambda: train(np.zeros(CAPACITY, int), Sequential(lambda v: v.features.sum())),
+        r"returned \S+ \[\]",
+        "logits",
+    ),
+    "a number of voxels for the capacity": (
+        lambda: depthwise(num_out_coords=COUNT),
+        f"num_out_coords={COUNT}",
+        f"capacity here, {CAPACITY}.*leave it out",
+    ),
+    "an unknown network": (
+        lambda: models.create("minkunet", in_channels=3, num_classes=4),
+        "'minkunet'",
+        "Did you mean",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_answered_by_the_value_and_the_fix(name):
+    call, value, fix = MISTAKES[name]
+    with pytest.raises(vx.VoxaxError, match=f"(?s){value}") as raised:
+        call()
+    assert raised.match(f"(?s){fix}")
+
+
+def test_a_checkpoint_of_another_network(tmp_path):
+    tree = {"params": {"head": np.zeros((8, 5))}, "steps": np.asarray(1)}
+    save_checkpoint(tmp_path, tree, {}, 1)
+    other = {"params": {"head": np.zeros((8, 6))}, "steps": np.asarray(1)}
+    with pytest.raises(vx.FileFormatError, match=r"params/head is \[8, 5\], here it is \[8, 6\]"):
+        load_arrays(tmp_path, other)
+    with pytest.raises(vx.FileFormatError, match="holds no complete checkpoint step"):
+        load_arrays(tmp_path / "none", tree)
+
+
+def test_networks_without_flax(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flax", None)
+    monkeypatch.delitem(sys.modules, "voxax.models")
+    with pytest.raises(vx.MissingExtraError, match=r'needs flax: pip install "voxax\[nn\]"'):
+        importlib.import_module("voxax.models")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "--cpu", "--capacity", "64"], "give a model, or --checkpoint FOLDER"),
+        (["demo", "--resume", "--overwrite"], "give one of them"),
+        (["demo", "--steps", "0"], "--steps 0 must be at least 1"),
+        (["segment", "none.ply", "--checkpoint", "none"], "no voxax checkpoint in none"),
+    ],
+)
+def test_commands_say_what_to_give(arguments, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_line_knows_its_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"voxax {vx.__version__}\n"
