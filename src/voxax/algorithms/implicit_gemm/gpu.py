@@ -105,11 +105,9 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     fitting = [p for p in _every(problem, hardware) if shared_bytes(problem, p) <= limit]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
     if problem.product != "wgrad":
-        # As listed where there are programs enough, but for the second in front where it is whole;
-        # else those of most programs.
-        second = fitting[1] if len(fitting) > 1 else None
-        channels = problem.other_channels // problem.layer.groups
-        wide = second if channels >= _WIDE else None
+        # As listed where there are programs enough, but the first wide one in front; else those of
+        # most programs.
+        wide = next((p for p in fitting if int(dict(p)["out_block"]) >= _WIDE), None)
         whole = sorted(fitting, key=lambda p: (-min(_programs(problem, p), wanted), p != wide))
         return (*whole, *_sliced(problem, whole, wanted))
     return tuple(
