@@ -23,7 +23,7 @@ from voxax.tuning.sample import Sample
 from voxax.tuning.space import Candidate, reference_of, space_of
 
 # As the runtime names the devices, with the cores that each joins: those that choices come with.
-KINDS = [("TPU v5 lite", 1)]
+KINDS = [("TPU v5 lite", 1), ("TPU v6 lite", 1)]
 
 
 def problem_of(channels=128, rows=2**13, level=8, product="forward", dtype="bfloat16", **changes):

@@ -62,7 +62,7 @@ def step_for(topology):
 def test_a_program_for_an_absent_tpu_takes_what_ships_for_it(topology, monkeypatch, tmp_path):
     """Its facts, and the choice that was predicted for a layer of its sizes.
 
-    For v5e choices ship; others take the window kernels without one.
+    For v5e and v6e choices ship; others take the window kernels without one.
     """
     monkeypatch.delenv("VOXAX_AUTOTUNE")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
@@ -79,7 +79,7 @@ def test_a_program_for_an_absent_tpu_takes_what_ships_for_it(topology, monkeypat
     cache = cache_for(device_name(vx.hardware.describe(topology)))
     assert choice.entry == cache.get(key_of(choice.problem))
     assert dict(choice.parameters)["body"] == "windows"
-    if not topology.startswith("v5e"):
+    if not topology.startswith(("v5e", "v6e")):
         return
     assert choice.source == "predicted"
     best = choice.entry.ranked()[0]
