@@ -118,7 +118,8 @@ def reduce_on_host(
 def _sums(place: np.ndarray, values: np.ndarray, rows: int) -> np.ndarray:
     """Sums of ``values [N]`` by place, in float64 or exactly."""
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
-        return _sums(place, values.real, rows) + 1j * _sums(place, values.imag, rows)
+        real, imaginary = np.real(values), np.imag(values)
+        return _sums(place, real, rows) + 1j * _sums(place, imaginary, rows)
     if jnp.issubdtype(values.dtype, jnp.floating):
         return np.bincount(place, values.astype(np.float64), rows)
     total = np.zeros(rows, np.int64)

@@ -105,7 +105,7 @@ class Points:
         if origin is not None:
             corner = as_origin(check_origin(origin, positions.shape[1]))
         else:
-            corner = near_origin(positions) if exact else ()
+            corner: Any = near_origin(positions) if exact else ()
         if not _compat.is_traced(positions):
             check_finite(np.asarray(positions))
         if corner:
@@ -124,10 +124,12 @@ class Points:
                 f"{rows} points do not fit into capacity {capacity}: give "
                 f"capacity={bucket_capacity(rows)} (vx.bucket_capacity({rows})) or more"
             )
-        arrays = tuple(_padded(array, capacity) for array in (positions, scenes, features))
+        parts: Any = [_padded(array, capacity) for array in (positions, scenes, features)]
         if on_host:
-            arrays = to_device_of(given, arrays)
-        return cls(*arrays, jnp.asarray(rows, jnp.int32), batch_size, corner)
+            parts = to_device_of(given, parts)
+        positions, scenes, features = parts
+        count = jnp.asarray(rows, jnp.int32)
+        return cls(positions, scenes, features, count, batch_size, corner)
 
     @property
     def capacity(self) -> int:

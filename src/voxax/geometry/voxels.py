@@ -375,7 +375,7 @@ def from_coords(
         rows = unique.coords.shape[0]
 
         def reduce(features: Any) -> Any:
-            return reduce_on_host(features, unique.inverse, rows, reduction)
+            return reduce_on_host(features, np.asarray(unique.inverse), rows, reduction)
 
         if reduction == "sum":
             check_sum_range(features, reduce)
