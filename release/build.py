@@ -215,6 +215,10 @@ def try_out(wheel, number, work, renew):
     folder = work / f"python{number}"
     programs = environment(folder, interpreter(number))
     pins = PINS / f"python{number}.txt"
+    if not renew and not pins.is_file():
+        fail(
+            f"{pins.name} is missing in release/: run --rehearse --renew, and commit what it wrote"
+        )
     chosen = () if renew else ("-c", pins)
     run(programs / "pip", "install", "-q", *chosen, f"{wheel}[demo]")
     if renew:

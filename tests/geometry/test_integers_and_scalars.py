@@ -112,7 +112,7 @@ def test_top_k_larger_than_any_scene_keeps_all():
 @pytest.mark.parametrize("origin", [(1.0,), (1.0, float("nan")), (0.0, 0.0, 0.0)])
 def test_an_origin_has_one_number_for_each_axis(origin):
     with pytest.raises(vx.InputError, match="origin="):
-        vx.voxelize(np.zeros((3, 2), np.float32), origin=origin)
+        vx.voxelize(np.zeros((3, 2), np.float32), None, 0.1, origin=origin)
 
 
 def test_coarsened_voxels_and_strided_ones_can_be_added():

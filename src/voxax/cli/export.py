@@ -29,7 +29,7 @@ def export(
     portable: bool = False,
     executable: bool = False,
 ) -> int:
-    """Write the forward pass of a model or of a checkpoint, with its weights, to a file.
+    """Write the forward pass of a model or a checkpoint, with weights, to a file.
 
     voxax.io.program.load_program runs it.
 

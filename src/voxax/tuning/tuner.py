@@ -406,7 +406,7 @@ def _log_rejection(space: Space, choice: Choice, reason: str) -> None:
 @functools.lru_cache(maxsize=256)
 def _log_refusal(name: str, reason: str) -> None:
     """Once per reason."""
-    _LOG.warning("%s was requested and is not available: %s", name, reason)
+    _LOG.warning("%s is skipped: %s", name, reason)
 
 
 @functools.lru_cache(maxsize=256)

@@ -55,7 +55,7 @@ OPTIONS = {
     "from_coords reduction": lambda name: vx.Voxels.from_coords(
         ROWS, np.ones((2, 1), np.float32), reduction=name
     ),
-    "voxelize reduction": lambda name: vx.voxelize(POINTS, reduction=name),
+    "voxelize reduction": lambda name: vx.voxelize(POINTS, None, 0.1, reduction=name),
     "coarsen reduction": lambda name: vx.coarsen(make(), reduction=name),
     "to_bev reduction": lambda name: vx.to_bev(make(), reduction=name),
     "union reduction": lambda name: vx.union(make(), make(), reduction=name),
