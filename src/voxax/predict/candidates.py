@@ -83,7 +83,8 @@ def predict(
       admitted: names of algorithms.
 
     Returns:
-      What goes into the tuning cache, or None where nothing could be priced.
+      What goes into the tuning cache, or None where the default has no price: then whatever has one
+      would win.
     """
     begin = time.perf_counter()
     space = space_of(problem, admitted, hardware)
@@ -97,7 +98,8 @@ def predict(
         _measured(problem, candidate, outcome, sample)
         for candidate, outcome in zip(priced, found, strict=True)
     ]
-    if not any(m.verdict == "ok" for m in measured):
+    default = measured[priced.index(space.heuristics[0])]
+    if default.verdict == "skipped" or not any(m.verdict == "ok" for m in measured):
         return None
     spent = time.perf_counter() - begin
     return Entry(tuple(measured), sample.name, "predicted", utc_now(), spent)
