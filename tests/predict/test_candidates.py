@@ -126,6 +126,16 @@ def test_what_cannot_be_priced_is_said(monkeypatch):
     assert predicted(monkeypatch, answer)[0] is None
 
 
+def test_where_the_default_has_no_price_nothing_is_chosen(monkeypatch):
+    """Whatever has a price would win."""
+
+    def answer(arguments):
+        windows = dict(arguments["parameters"]).get("body") == "windows"
+        return program(10, pallas=False, in_open_loop=windows)
+
+    assert predicted(monkeypatch, answer)[0] is None
+
+
 def test_where_the_compiler_ends_its_process_another_goes_on(monkeypatch):
     monkeypatch.setattr(_compat, "has_libtpu", lambda: True)
     started = []
