@@ -1,6 +1,7 @@
 """Candidates ranked by schedules: which are priced, with which steps, and what is kept of it."""
 
 import importlib
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,7 +171,8 @@ def test_results_of_the_process_that_compiles(cut, tmp_path, monkeypatch):
         return program(1)
 
     def run(command, **options):
-        *_, requests, results, folder = command
+        *_, requests, results, folder, parent = command
+        assert int(parent) == os.getpid()
         child.main(requests, results, folder)
         written = Path(results).read_bytes()
         Path(results).write_bytes(written[: len(written) - cut])

@@ -28,9 +28,8 @@ from voxax.predict.hlo import Operation, operations, runs_beside
 from voxax.predict.listing import EQUAL, SCHEDULE, UTILIZATION, Listing, read_equal, read_listing
 
 
-def main(requests: str, results: str, folder: str, parent: str) -> None:
+def main(requests: str, results: str, folder: str) -> None:
     """Compile each request, and pickle its program, or as text why it has none."""
-    end_with(int(parent))
     with Path(results).open("wb") as out:
         for chip, target, arguments in json.loads(Path(requests).read_text()):
             result: CompiledProgram | str
@@ -125,4 +124,6 @@ def _found(target: str) -> Any:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    *given, parent = sys.argv[1:]
+    end_with(int(parent))
+    main(*given)
