@@ -45,7 +45,7 @@ def test_features_of_another_length():
     complains(r"\(3, 1\).*expected \[2, C\]", vx.Voxels.from_coords, ROWS, np.ones((3, 1)))
     voxels = make_voxels(random_cube(50))
     complains(r"\(7, 3\).*\[384, C\]", voxels.replace_features, jnp.ones((7, 3)))
-    complains(r"\(3,\).*\[2, C\]", vx.voxelize, POSITIONS, np.ones(3, np.float32))
+    complains(r"\(3,\).*\[2, C\]", vx.voxelize, POSITIONS, np.ones(3, np.float32), 0.1)
     complains("3 features for 2", host.voxelize_on_host, POSITIONS, np.ones((3, 1)), 0.1)
 
 
@@ -78,8 +78,8 @@ def test_positions_too_far_away():
 
 
 def test_positions_of_wrong_rank_or_dtype():
-    complains(r"float\[N, D\].*\(3,\)", vx.voxelize, np.zeros(3, np.float32))
-    complains(r"int64|int32.*from_coords", vx.voxelize, np.zeros((2, 3), np.int32))
+    complains(r"float\[N, D\].*\(3,\)", vx.voxelize, np.zeros(3, np.float32), None, 0.1)
+    complains(r"int64|int32.*from_coords", vx.voxelize, np.zeros((2, 3), np.int32), None, 0.1)
     complains(r"batch_index must be int\[2\]", vx.voxelize, POSITIONS, ONES, 0.1, np.zeros(3, int))
 
 
