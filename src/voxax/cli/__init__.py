@@ -56,11 +56,13 @@ def _told(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except VoxaxError as error:
-        print(f"voxax: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
+    except (VoxaxError, ModuleNotFoundError) as error:
+        # voxax.models names the extra of the library, not that of the command line.
+        missing = error.__cause__ if isinstance(error, MissingExtraError) else error
+        package = (getattr(missing, "name", None) or "").partition(".")[0]
+        if package != "flax" and isinstance(error, VoxaxError):
+            print(f"voxax: {error}", file=sys.stderr)
+            return 2
         if package not in _OF_DEMO:
             raise
         print(f'voxax: this command needs {package}: pip install "voxax[demo]"', file=sys.stderr)

@@ -78,7 +78,7 @@ def unpooled(dtype, *indices):
 FRACTIONS = {
     "Voxels.from_coords mean": merged("mean"),
     "voxelize mean": cloud("mean"),
-    "host.voxelize": lambda dtype: host.voxelize_on_host(
+    "voxelize_on_host": lambda dtype: host.voxelize_on_host(
         POSITIONS, VALUES[np.arange(24) % len(VALUES)].astype(dtype), 1.0
     )[0],
     "coarsen mean": lambda dtype: vx.coarsen(voxels(dtype)),
