@@ -59,7 +59,9 @@ def show(page: Page, url: str, size: tuple[int, int], dark: bool = False) -> Non
     scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     page.call("Emulation.setEmulatedMedia", features=scheme)
     page.call("Page.navigate", url=url)
-    page.wait(lambda p: evaluate(p, f"location.href === {url!r} && {LOADED}"), f"{url} did not load")
+    page.wait(
+        lambda p: evaluate(p, f"location.href === {url!r} && {LOADED}"), f"{url} did not load"
+    )
 
 
 def picture(page: Page, most: int = 4000) -> bytes:

@@ -22,7 +22,6 @@ PAGES = [
 ]
 # Add a host here before you link to it, after having looked at it.
 HOSTS = {
-    "ayaka14732.github.io",
     "docs.jax.dev",
     "flax.readthedocs.io",
     "github.com",
