@@ -1,4 +1,4 @@
-"""The pages of measurements: ``python docs/performance.py`` writes them from what benchmarks have left.
+"""The pages of measurements: ``python docs/performance.py`` writes them from benchmark results.
 
 Every figure on them is in a file of ``benchmarks/results``; nothing is typed in here. A page shows
 the results that `PAGES` names; the first one lists all. The table against other libraries is in the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ FOLDER = ROOT / "docs" / "performance"
 PAGES = {
     "cpu": (
         "Measured on CPUs",
-        "voxax alone on two cores of a processor. [Performance](../speed.md) compares it with other libraries.",
+        "voxax alone on two cores of a processor. [Performance](../speed.md) compares it with "
+        "other libraries.",
         (
             "native",
             "depthwise",
@@ -40,8 +40,8 @@ PAGES = {
     ),
     "tpu": (
         "Predicted for TPUs",
-        "Nothing was measured on a TPU: the figures are counted in the schedules of the TPU compiler. "
-        "[TPU kernels](../tpu_kernels.md#how-times-are-predicted) explains how.",
+        "Nothing was measured on a TPU: the figures are counted in the schedules of the TPU "
+        "compiler. [TPU kernels](../tpu_kernels.md#how-times-are-predicted) explains how.",
         ("tpu_layers", "tpu_minkunet_step", "tpu_ptv3_step", "tpu_maps", "tpu_sort", "tpu_windows"),
     ),
     "learning": (
@@ -158,8 +158,9 @@ def _index() -> str:
         lines.append(f"| {title} | {shown} | `{path.name}` |")
     return (
         f"# All measurements\n\n{WRITTEN}\n\n"
-        "Benchmarks write their results to `benchmarks/results`, as Markdown and JSON. These pages show those of "
-        "general interest. `benchmarks/README.md` describes how each was measured and how to repeat it.\n\n"
+        "Benchmarks write their results to `benchmarks/results`, as Markdown and JSON. These "
+        "pages show those of general interest. `benchmarks/README.md` describes how each was "
+        "measured and how to repeat it.\n\n"
         f"{_not_measured()}\n## Results\n\n" + "\n".join(lines) + "\n"
     )
 
@@ -177,8 +178,8 @@ def _not_measured() -> str:
         "| | what is missing |\n|---|---|\n"
         "| TPUs | everything: figures for TPUs are predictions |\n"
         "| GPUs | everything but [one page](gpu.md) |\n"
-        f"| CPUs | ARM and Intel: all processors were {' and '.join(processors)} with two cores |\n"
-        "| other libraries | MinkowskiEngine, TorchSparse, WarpConvNet and fVDB, which target GPUs |\n"
+        f"| CPUs | ARM and Intel: all were {' and '.join(processors)} with two cores |\n"
+        "| other libraries | MinkowskiEngine, TorchSparse, WarpConvNet and fVDB |\n"
         "| several machines | speed; the results of training over several processes were tested |\n"
         "| quality | no network was trained to convergence on a data set |\n"
     )

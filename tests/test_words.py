@@ -1,4 +1,4 @@
-"""The documentation stays short: lines of the README, words of all pages, of each, of the changelog.
+"""The documentation stays short: lines of the README, words of all pages, each, the changelog.
 
 Words are those of the text as a reader sees it, tables included and code not. Pages of the group
 *Design notes*, where measurements and internals stand, count neither together nor alone.
