@@ -42,7 +42,10 @@ PAGES = {
         "Predicted for TPUs",
         "Nothing was measured on a TPU: the figures are counted in the schedules of the TPU "
         "compiler. [TPU kernels](../tpu_kernels.md#how-times-are-predicted) explains how.",
-        ("tpu_layers", "tpu_minkunet_step", "tpu_ptv3_step", "tpu_maps", "tpu_sort", "tpu_windows"),
+        (
+            *("tpu_layers", "tpu_minkunet_step", "tpu_ptv3_step", "tpu_maps", "tpu_sort"),
+            *("tpu_windows", "tpu_dynamic"),
+        ),
     ),
     "learning": (
         "What networks learned",

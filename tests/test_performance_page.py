@@ -35,13 +35,6 @@ def test_every_result_is_listed_and_those_shown_are_whole():
             assert [line for line in lines if line.startswith("|") and line not in text] == []
 
 
-def test_the_page_on_dynamic_convolution_has_its_tables():
-    """``docs/dynamic.md`` has every figure and note as the benchmark wrote them."""
-    text = (ROOT / "benchmarks" / "results" / "tpu_dynamic.md").read_text()
-    tables = text[text.index("|") :].strip()
-    assert tables in (ROOT / "docs" / "dynamic.md").read_text()
-
-
 def test_the_readme_and_the_summary_have_the_tables():
     assert script().claims_table() in (ROOT / "README.md").read_text()
     summary = (ROOT / "docs" / "speed.md").read_text()
