@@ -58,6 +58,8 @@ def show(page: Page, url: str, size: tuple[int, int], dark: bool = False) -> Non
     page.call("Emulation.setDeviceMetricsOverride", **metrics)
     scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     page.call("Emulation.setEmulatedMedia", features=scheme)
+    # The site stores the choice of colors, which would win over the scheme.
+    page.call("Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()")
     page.call("Page.navigate", url=url)
     page.wait(
         lambda p: evaluate(p, f"location.href === {url!r} && {LOADED}"), f"{url} did not load"
@@ -93,7 +95,7 @@ def main() -> int:
             show(page, url, DESKTOP)
             screens[name] = evaluate(page, HEIGHT) / DESKTOP[1]
             if options.pictures:
-                stem = str(options.pictures / name.replace("/", "_"))
+                stem = str(options.pictures / name.replace("/", "_").replace(".", "index"))
                 Path(f"{stem}.png").write_bytes(picture(page))
                 show(page, url, DESKTOP, dark=True)
                 Path(f"{stem}_dark.png").write_bytes(picture(page, 1800))
