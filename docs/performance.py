@@ -70,6 +70,8 @@ OURS = ("voxax", "voxax-xla")
 # The comparison on older processors.
 OLDER = ("peers_zen4", "peers_avx2")
 
+# Other pages come first where a search finds both.
+LAST = "---\nsearch:\n  boost: 0.3\n---\n\n"
 WRITTEN = "<!-- Written by docs/performance.py; run it again after a benchmark. -->"
 
 
@@ -87,7 +89,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(title: str, words: str, stems: tuple[str, ...]) -> str:
-    parts = [f"# {title}\n\n{WRITTEN}\n\n{words}\n", *map(_result, stems)]
+    parts = [f"{LAST}# {title}\n\n{WRITTEN}\n\n{words}\n", *map(_result, stems)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -160,7 +162,7 @@ def _index() -> str:
         shown = f"[{PAGES[name][0]}]({name}.md#{_anchor(title)})" if name else ""
         lines.append(f"| {title} | {shown} | `{path.name}` |")
     return (
-        f"# All measurements\n\n{WRITTEN}\n\n"
+        f"{LAST}# All measurements\n\n{WRITTEN}\n\n"
         "Benchmarks write their results to `benchmarks/results`, as Markdown and JSON. These "
         "pages show those of general interest. `benchmarks/README.md` describes how each was "
         "measured and how to repeat it.\n\n"
