@@ -35,11 +35,11 @@ class Workload:
     columns: str | None = None
     """Columns of --file where it does not name them (.bin): their number, or x,y,z,intensity."""
     channels: int = 4
-    """Input channels, random numbers."""
+    """Number of input channels; their values are random."""
     classes: int = 20
     """Output channels of a named model."""
     training: bool = False
-    """Also the gradients."""
+    """Include the gradients."""
 
     def build(self) -> Built:
         """Build voxels with their maps, and the function of them.
