@@ -24,8 +24,8 @@ class Workload:
     """A model, and the voxels that it runs on."""
 
     model: str = "MinkUNet18"
-    """MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on
-    Voxels, or a function without arguments that makes one."""
+    """MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on voxels,
+    or a function without arguments that makes one."""
     workload: Literal["lidar", "indoor", "airborne", "surface"] | None = None
     """Voxels of a recorded scene; lidar by default."""
     file: Path | None = None
