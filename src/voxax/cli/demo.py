@@ -226,7 +226,7 @@ class _Run:
             task = dataclasses.replace(task_as(checkpoint, self.kind.kind), steps=self.steps)
             if task.class_names != names:
                 raise InputError(
-                    f"the checkpoint in {checkpoint} knows the classes {task.class_names}, "
+                    f"the checkpoint in {checkpoint} has the classes {task.class_names}, "
                     f"these scenes have {names}"
                 )
             for name, value in self.stated.items():
