@@ -155,6 +155,7 @@ def build_sdist(tools, work, number):
         (source / "README.md").write_text(with_addresses(text, repository, f"v{number}"))
     else:
         say("README.md keeps its relative links: pyproject.toml has no [project.urls]")
+    (source / "PKG-INFO").unlink()  # it is written again
     run(*build, DIST, source)
     shutil.rmtree(source)
     sdist, source = unpacked(DIST, work)
@@ -175,6 +176,8 @@ def unpacked(place, folder):
     """Unpack the source distribution in a place; return it and its files."""
     (sdist,) = place.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
+        if len(archive.getnames()) > len(set(archive.getnames())):
+            fail(f"{sdist.name} holds a file twice")
         archive.extractall(folder, filter="data")
     return sdist, folder / sdist.name.removesuffix(".tar.gz")
 
