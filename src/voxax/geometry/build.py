@@ -62,7 +62,7 @@ def kernel_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """The relation between ``voxels`` and the voxels a convolution would produce.
+    """Return the relation between ``voxels`` and the output voxels of a convolution.
 
     Built at most once per geometry, spec and trace, or taken from those that
     :func:`voxax.plan` attached. Arguments as in

@@ -82,7 +82,7 @@ class KernelSpec:
         kernel_shape: KernelShape = "box",
         spatial_shape: int | Sequence[int] | None = None,
     ) -> KernelSpec:
-        """A spec from what users write. Integers are broadcast to all ``ndim`` axes.
+        """Make a spec from sizes or offsets. Integers are broadcast to all ``ndim`` axes.
 
         Args:
           ndim: spatial axes, D.
@@ -182,7 +182,7 @@ class KernelSpec:
         return tuple(int(n) for n in np.maximum(shape, 0))
 
     def adjoint(self) -> KernelSpec:
-        """This relation read in the other direction."""
+        """Return this relation in the other direction."""
         return dataclasses.replace(self, transposed=not self.transposed)
 
     def __str__(self) -> str:
