@@ -135,6 +135,12 @@ class KernelSpec:
         return len(self.offsets)
 
     @property
+    def partitions(self) -> bool:
+        """True where each input site is under one tap of one output site: a box of the stride."""
+        boxes = self.offsets == box_offsets(self.stride, self.stride)
+        return boxes and not self.transposed and set(self.dilation) == {1}
+
+    @property
     def keeps_coords(self) -> bool:
         """Stride 1 and not generative: the output set is the input set."""
         return not self.generative and all(s == 1 for s in self.stride)
