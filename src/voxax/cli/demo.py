@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from voxax import _limits
 from voxax.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,13 +89,21 @@ def demo(
     )
 
     options = dict(locals())
-    from voxax.cli.run_folder import claim_folder
+    from voxax.cli.run_folder import check_writable, claim_folder
 
     keep_heap()
     keep_programs()
-    for name, value in (("steps", steps), ("scenes", scenes)):
-        if value is not None and value < 1:
-            raise InputError(f"--{name} {value} must be at least 1")
+    for name, value, limit, least in (
+        ("--steps", steps, _limits.STEPS, 1),
+        ("--scenes", scenes, _limits.STREETS, 1),
+        ("--width", width, _limits.WIDTH, 0.01),
+        ("--batch-size", batch_size, _limits.STEP_SCENES, 1),
+        ("--workers", workers, _limits.WORKERS, 0),
+        ("--devices", devices, _limits.DEVICES, 1),
+        ("--seed", seed, _limits.SEED, 0),
+    ):
+        if value is not None:
+            limit.check(name, value, least)
     if task == "detect" and input is not None:
         raise InputError(
             "--task detect learns from simulated streets, --input has no boxes: leave it out, or "
@@ -113,6 +122,8 @@ def demo(
             f"scene: give --batch-size {devices} or more, or fewer devices"
         )
     resume = claim_folder(out, resume=resume, overwrite=overwrite)
+    if profile is not None:
+        check_writable(profile)
     from voxax.cli.demo_kinds import KINDS, dtype_for, width_for
     from voxax.cli.scenes import from_file
 

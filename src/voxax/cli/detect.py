@@ -60,6 +60,7 @@ def detect(
     keep_heap()
     keep_programs()
     from voxax.cli.published import check_choice
+    from voxax.cli.run_folder import check_writable
     from voxax.errors import InputError
     from voxax.io import read
     from voxax.io.box_file import write_boxes
@@ -75,15 +76,16 @@ def detect(
         "attributes": attributes,
     }
     check_choice(checkpoint, network, **needed)
+    # What is wrong with the files shows before a network is built.
+    check_writable(out)
+    cloud = read(file, columns=columns, item=item)
     detector: _Trained | _Published
     if checkpoint is not None:
         detector = _Trained(checkpoint)
     else:
         detector = _Published(network, options, min_score, **needed)  # type: ignore[arg-type]
-    cloud = read(file, columns=columns, item=item)
     objects = _above(detector(cloud), min_score)
 
-    out.mkdir(parents=True, exist_ok=True)
     name = file.name.replace(".", "_")
     path = write_boxes(out / f"{name}_boxes.json", objects)
     picture = detection_png(
@@ -116,9 +118,10 @@ class _Trained:
 
     def __init__(self, checkpoint: Path) -> None:
         from voxax.cli.detection_task import Detection
-        from voxax.cli.tasks import restore, task_as
+        from voxax.cli.tasks import check_weights, restore, task_as
 
         self.task = task_as(checkpoint, Detection)
+        check_weights(checkpoint, self.task)
         self.class_names = self.task.class_names
         self.trainer = restore(checkpoint, self.task.trainer())
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from voxax import _limits
 from voxax.cli.workload import model_of
 from voxax.errors import InputError
 
@@ -55,6 +56,7 @@ def export(
         portable: With --cpu, leave out native kernels, for machines without them.
         executable: With --cpu, add machine code for CPUs like this one.
     """
+    from voxax.cli.run_folder import check_writable
     from voxax.io.program import export_program
     from voxax.predict import TOPOLOGIES
 
@@ -62,6 +64,16 @@ def export(
         raise InputError("give one of --tpu CHIP, --cuda and --cpu")
     if (model is None) == (checkpoint is None):
         raise InputError("give a model, or --checkpoint FOLDER, and not both")
+    check_writable(output.parent)
+    if output.is_dir():
+        raise InputError(f"--output {output} is a folder: give the path of a file")
+    for name, value, limit in (
+        ("--capacity", capacity, _limits.PROGRAM_ROWS),
+        ("--channels", channels, _limits.CHANNELS),
+        ("--classes", classes, _limits.CLASSES),
+        ("--batch-size", batch_size, _limits.STEP_SCENES),
+    ):
+        limit.check(name, value)
     if checkpoint is not None:
         network, channels = _trained(checkpoint)
     else:
@@ -91,9 +103,10 @@ def export(
 
 def _trained(checkpoint: Path) -> tuple[Any, int]:
     """The network of a checkpoint in evaluation mode, and its input channels."""
-    from voxax.cli.tasks import restore, task_of
+    from voxax.cli.tasks import check_weights, restore, task_of
 
     task = task_of(checkpoint)
+    check_weights(checkpoint, task)
     network = restore(checkpoint, task.trainer()).model()
     network.eval()
     return network, task.preparation().num_channels

@@ -63,6 +63,7 @@ def segment(
     keep_heap()
     keep_programs()
     from voxax.cli.published import check_choice
+    from voxax.cli.run_folder import check_writable
     from voxax.cli.scenes import near_origin
     from voxax.errors import InputError
     from voxax.io import read, write_ply
@@ -77,19 +78,20 @@ def segment(
         "attributes": attributes,
     }
     check_choice(checkpoint, network, **needed)
+    # What is wrong with the files shows before a network is built.
+    check_writable(out)
+    cloud = read(file, columns=columns, item=item)
     segmenter: _Trained | _Published
     if checkpoint is not None:
         segmenter = _Trained(checkpoint)
     else:
         segmenter = _Published(network, signed_colors, options, **needed)  # type: ignore[arg-type]
-    cloud = read(file, columns=columns, item=item)
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))
     factor, note = _scale(upright.positions, segmenter.voxel_size, scale, checkpoint is not None)
     metric = dataclasses.replace(upright, positions=upright.positions * factor)
     prediction, count = segmenter(metric)
     names = segmenter.class_names
 
-    out.mkdir(parents=True, exist_ok=True)
     # Two files of one name but different kinds must not overwrite each other's results.
     name = file.name.replace(".", "_")
     colors = np.stack([rgb(color) for color in class_colors(names)])
@@ -116,9 +118,10 @@ class _Trained:
 
     def __init__(self, checkpoint: Path) -> None:
         from voxax.cli.segmentation_task import Segmentation
-        from voxax.cli.tasks import restore, task_as
+        from voxax.cli.tasks import check_weights, restore, task_as
 
         task = task_as(checkpoint, Segmentation)
+        check_weights(checkpoint, task)
         self.class_names, self.voxel_size = task.class_names, task.voxel_size
         self.preparation, self.trainer = task.preparation(), restore(checkpoint, task.trainer())
 

@@ -118,12 +118,13 @@ def names_of(
 ) -> tuple[str, ...] | None:
     """Names of classes from a checkpoint, by default one beside the files, or None."""
     from voxax.cli.tasks import task_of
+    from voxax.models.checkpoint import has_description
 
     if checkpoint is not None:
         return task_of(checkpoint).class_names
     for file in files:
         near = None if file is None else file.parent / "checkpoint"
-        if near is None or not (near / "voxax.json").is_file():
+        if near is None or not (near.is_dir() and has_description(near)):
             continue
         names = task_of(near).class_names
         labels = [
@@ -218,10 +219,11 @@ def _predicted(
     from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS
     from voxax.io.npy import is_points
+    from voxax.io.npz import archive
 
     alone = path.suffix.lower() in LABEL_READERS
     if alone and path.suffix.lower() == ".npz" and path.is_file():
-        with np.load(path, allow_pickle=False) as arrays:
+        with archive(path) as arrays:
             alone = position_name(arrays) is None
     if path.suffix.lower() == ".npy" and path.is_file():
         alone = not is_points(path)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from voxax import _limits
 from voxax.cli.python_target import as_input_error, attribute, load_module
 from voxax.errors import InputError, MissingExtraError
 
@@ -51,9 +52,8 @@ class Workload:
         from voxax.geometry import plan
         from voxax.geometry.model_step import step_of
 
-        for name, value in (("channels", self.channels), ("classes", self.classes)):
-            if value < 1:
-                raise InputError(f"--{name} {value} must be at least 1")
+        _limits.CHANNELS.check("--channels", self.channels)
+        _limits.CLASSES.check("--classes", self.classes)
         model = model_of(self.model, self.channels, self.classes)
         nnx = importlib.import_module("flax.nnx")
         if self.training and not isinstance(model, nnx.Module):
