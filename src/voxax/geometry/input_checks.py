@@ -73,8 +73,7 @@ def check_coords(
         raise InputError(
             f"coords must be integers, got {coords.dtype}; for float positions use vx.voxelize"
         )
-    check_whole("batch_size", batch_size)
-    _limits.SCENES.check("batch_size", batch_size)
+    _limits.SCENES.check("batch_size", check_whole("batch_size", batch_size))
     features = features if on_host else jnp.asarray(features)
     check_feature_rows(features, coords.shape[0], f"{coords.shape[0]} coordinates")
     if not _compat.is_traced(coords):
