@@ -35,10 +35,9 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     del hardware
     wgrad = problem.product == "wgrad"
     found: dict[Parameters, None] = {}
-    few = [n for n in _SPLITS if n * gpu.ROWS_OF_A_PART < problem.out_rows]
-    for splits in (
-        sorted(_SPLITS, key=lambda n: abs(_SPLITS.index(n) - len(few))) if wgrad else (1,)
-    ):
+    few = sum(n * gpu.ROWS_OF_A_PART < problem.out_rows for n in _SPLITS)
+    suited = sorted(_SPLITS, key=lambda n: abs(_SPLITS.index(n) - few))
+    for splits in suited if wgrad else (1,):
         for rows, channels, warps in _BLOCKS:
             values: dict[str, int | str] = {"body": "triton", "num_warps": warps}
             values["channel_block"] = gpu.side(problem.in_channels, channels)
