@@ -86,6 +86,14 @@ def test_labeled_files(tmp_path, rng):
     assert set(np.unique(partial.train[0]().labels)) == {-1, 0}
 
 
+def test_a_file_of_several_clouds_is_no_scan(tmp_path):
+    arrays = {"xyz": np.zeros((3, 5, 3), np.float32), "label": np.zeros((3, 5), np.int32)}
+    np.savez(tmp_path / "many.npz", **arrays)
+    (task,) = dataset("files", tmp_path, ["*.npz"], ["*.npz"], {0: "ground"}).train
+    with pytest.raises(FileFormatError, match=r"many.npz holds 3 clouds.*item=0"):
+        task()
+
+
 def test_labels_beside_a_scan(tmp_path, rng):
     rng.random((30, 4), np.float32).tofile(tmp_path / "a.bin")
     rng.random((30, 5), np.float32).tofile(tmp_path / "b.pcd.bin")

@@ -66,8 +66,8 @@ def _check(module: str, given: Mapping[str, Any]) -> None:
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
-    several = isinstance(value, Iterable) and not isinstance(value, str) and np.ndim(value)
-    return tuple(value) if several else (value,)  # type: ignore[arg-type]
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(value) if several and np.ndim(value) else (value,)  # type: ignore[arg-type]
 
 
 def _is_positive(value: Any) -> bool:
