@@ -88,8 +88,9 @@ def test_labeled_files(tmp_path, rng):
 
 def test_a_file_of_several_clouds_is_no_scan(tmp_path):
     arrays = {"xyz": np.zeros((3, 5, 3), np.float32), "label": np.zeros((3, 5), np.int32)}
-    np.savez(tmp_path / "many.npz", **arrays)
-    (task,) = dataset("files", tmp_path, ["*.npz"], ["*.npz"], {0: "ground"}).train
+    for name in ("many", "others"):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    (task,) = dataset("files", tmp_path, ["many.npz"], ["others.npz"], {0: "ground"}).train
     with pytest.raises(FileFormatError, match=r"many.npz holds 3 clouds.*item=0"):
         task()
 

@@ -25,6 +25,11 @@ _LONGEST_WALK = 8
 Offsets = tuple[tuple[int, ...], ...]
 
 
+def _bits(rows: Any) -> int:
+    """Steps of a binary search among ``rows``, which may be a symbolic size of ``jax.export``."""
+    return 31 if _compat.is_symbolic(rows) else rows.bit_length()
+
+
 @jax.jit
 def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     """First row that is not less than each query.
@@ -48,7 +53,7 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
         less = rows_less(row, queries) & (low < high)
         return jnp.where(less, middle + 1, low), jnp.where(less, high, middle)
 
-    low, _ = jax.lax.fori_loop(0, rows.bit_length(), halve, (low, high))
+    low, _ = jax.lax.fori_loop(0, _bits(rows), halve, (low, high))
     return low
 
 
@@ -128,7 +133,9 @@ def _find_neighbors(
         first = jnp.asarray([[0, *offset] for offset in starts], jnp.int32)
         arguments = sorted_coords, centers, valid, first
         ways = {"default": _walk_columns, "cuda": _search_columns, "rocm": _search_columns}
-        if ordered and len(sorted_coords) and len(centers):
+        sizes = sorted_coords.shape[0], centers.shape[0]
+        # Tiles of a symbolic size cannot be counted.
+        if ordered and not _compat.is_symbolic(*sizes) and all(sizes):
             ways["tpu"] = find_columns
         ways = {name: functools.partial(way, steps=steps) for name, way in ways.items()}
         found = jax.lax.platform_dependent(*arguments, **ways)
@@ -178,7 +185,7 @@ def _search_columns(
     pass. Here the coordinates stand axis by axis, so that all steps are elementwise and few kernels
     hold them.
     """
-    rows = len(sorted_coords)
+    rows = sorted_coords.shape[0]
     axes = sorted_coords.T
     query = centers.T[:, None, :] + starts.T[:, :, None]
 
@@ -192,7 +199,7 @@ def _search_columns(
             less = (row < wanted) | ((row == wanted) & less)
         return jnp.where(less & (more <= rows), more, before)
 
-    turns = rows.bit_length()
+    turns = _bits(rows)
     before = jnp.zeros(query.shape[1:], jnp.int32)  # rows that are known to be less
     axes, query, before = _compat.vary_alike(axes, query, before)
     before = jax.lax.fori_loop(0, turns, skip, before, unroll=True)

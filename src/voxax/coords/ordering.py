@@ -57,7 +57,7 @@ def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
       num_keys: number of leading columns that are compared. No two rows may agree in all of
         these, and none may hold the largest int32 in all of them.
     """
-    sort = _sort_distinct if len(columns[0]) else _sort_by_xla
+    sort = _sort_distinct if columns[0].shape[0] else _sort_by_xla
     return sort(*columns, num_keys=num_keys)
 
 

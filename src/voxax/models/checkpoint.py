@@ -117,7 +117,10 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
         raise FileFormatError(f"{folder} holds no complete checkpoint step")
     ocp = _orbax()
     problem = ""
-    handlers = {_ARRAYS: ocp.StandardCheckpointHandler()}
+    handlers = {
+        _ARRAYS: ocp.StandardCheckpointHandler(),
+        _DESCRIPTION: ocp.JsonCheckpointHandler(),  # orbax warns of items without a handler
+    }
     with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
         for step in steps:
             try:
