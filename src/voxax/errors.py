@@ -27,7 +27,7 @@ class CapacityError(VoxaxError, ValueError):
 
 
 class GeometryMismatchError(VoxaxError, ValueError):
-    """Two operands live on different coordinates."""
+    """Two operands are on different coordinates."""
 
 
 class AlgorithmError(VoxaxError, ValueError):

@@ -9,7 +9,7 @@ _ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equ
 
 
 def bucket_capacity(n: int) -> int:
-    """The smallest bucket that holds ``n`` rows.
+    """Return the smallest bucket that holds ``n`` rows.
 
     Buckets are ``2**e * (1, 1.25, 1.5, 1.75)``: four per octave, so sizes that span
     a factor of ``f`` touch at most ``4 * log2(f) + 1`` of them, and at most 20 % of a

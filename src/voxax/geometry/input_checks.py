@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat, _limits
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_whole
 from voxax.geometry.dtypes import accumulator, product_dtype
@@ -43,6 +43,7 @@ def check_capacity(capacity: Any) -> int:
         ) from error
     if rows < 1:
         raise InputError(f"capacity={rows} must be at least 1, also for zero voxels")
+    _limits.ROWS.check("capacity", rows)
     return rows
 
 
@@ -72,7 +73,7 @@ def check_coords(
         raise InputError(
             f"coords must be integers, got {coords.dtype}; for float positions use vx.voxelize"
         )
-    check_whole("batch_size", batch_size)
+    _limits.SCENES.check("batch_size", check_whole("batch_size", batch_size))
     features = features if on_host else jnp.asarray(features)
     check_feature_rows(features, coords.shape[0], f"{coords.shape[0]} coordinates")
     if not _compat.is_traced(coords):

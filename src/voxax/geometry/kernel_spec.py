@@ -87,7 +87,7 @@ class KernelSpec:
         kernel_shape: KernelShape = "box",
         spatial_shape: int | Sequence[int] | None = None,
     ) -> KernelSpec:
-        """A spec from what users write. Integers are broadcast to all ``ndim`` axes.
+        """Make a spec from sizes or offsets. Integers are broadcast to all ``ndim`` axes.
 
         Args:
           ndim: spatial axes, D.
@@ -145,6 +145,12 @@ class KernelSpec:
         return len(self.offsets)
 
     @property
+    def partitions(self) -> bool:
+        """True where each input site is under one tap of one output site: a box of the stride."""
+        boxes = self.offsets == box_offsets(self.stride, self.stride)
+        return boxes and not self.transposed and set(self.dilation) == {1}
+
+    @property
     def keeps_coords(self) -> bool:
         """Stride 1 and not generative: the output set is the input set."""
         return not self.generative and all(s == 1 for s in self.stride)
@@ -186,7 +192,7 @@ class KernelSpec:
         return tuple(int(n) for n in np.maximum(shape, 0))
 
     def adjoint(self) -> KernelSpec:
-        """This relation read in the other direction."""
+        """Return this relation in the other direction."""
         return dataclasses.replace(self, transposed=not self.transposed)
 
     def __str__(self) -> str:

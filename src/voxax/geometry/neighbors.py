@@ -124,7 +124,7 @@ def knn_search(
     k: int,
     radius: float | jax.Array | None = None,
 ) -> Neighbors:
-    """The ``k`` nearest points of a query's scene, or all where it has fewer.
+    """Return the ``k`` nearest points of each query's scene, or all if it has fewer.
 
     Args:
       points, queries: as in :func:`radius_search`.

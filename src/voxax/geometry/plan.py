@@ -136,14 +136,14 @@ class Plan:
         )
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Canonical rows of every level, level 0 first. ``rows``: ``int32[N, 1 + D]``, unpadded."""
+        """Return the rows of every level, 0 first. ``rows``: ``int32[N, 1 + D]``, unpadded."""
         levels = [rows]
         for parent, spec in self.parents:
             levels.append(output_rows(levels[parent], spec))
         return levels
 
     def strides_from(self, stride: Level) -> tuple[Level, ...]:
-        """Total stride of every level for an input of total stride ``stride``.
+        """Return the total stride of every level for an input of total stride ``stride``.
 
         Raises:
           InputError: voxels of another dimension than the plan's, or of a stride that a transposed
@@ -160,7 +160,7 @@ class Plan:
         return tuple(strides)
 
     def fitted(self, samples: Iterable[Voxels | Sequence[int]], margin: float = 1.03) -> Plan:
-        """This plan with level capacities fitted to samples.
+        """Return this plan with level capacities fitted to samples.
 
         Args:
           samples: voxels, or lists of row counts by level (level 0 first).
@@ -177,7 +177,7 @@ class Plan:
         return dataclasses.replace(self, fit=fit_levels(np.asarray(counts), margin))
 
     def capacities(self, capacity: int) -> tuple[int, ...]:
-        """Capacity of every level for an input of ``capacity`` rows; needs :meth:`fitted`."""
+        """Return the capacity of every level for ``capacity`` input rows; needs :meth:`fitted`."""
         if self.fit is None:
             raise InputError("this plan has no fitted capacities: call plan.fitted(samples) first")
         fitted = (level(capacity) for level in self.fit)

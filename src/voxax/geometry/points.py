@@ -69,7 +69,7 @@ class Points:
         capacity: int | None = None,
         origin: Sequence[float] | None = None,
     ) -> Points:
-        """Points from arrays, padded to ``capacity``.
+        """Make points from arrays, padded to ``capacity``.
 
         Args:
           positions: ``float[N, D]``, D 1 to 4; half precision becomes float32. A NumPy array of
@@ -138,7 +138,7 @@ class Points:
 
     @_compat.on_whole_arrays
     def positions_from(self, origin: Origin | tuple[float, ...]) -> jax.Array:
-        """``float[capacity, D]``: the positions relative to another origin; () is zero."""
+        """Return the positions ``float[capacity, D]`` relative to another origin; () is zero."""
         if origin is self.origin or (not origin and not self.origin):
             return self.positions
         return from_origin(self.positions, shift(origin, self.origin, self.ndim))
@@ -160,7 +160,7 @@ class Points:
 
     @_compat.on_whole_arrays
     def replace_features(self, features: jax.Array) -> Points:
-        """These points with other features ``[capacity, C']``; padding rows are zeroed.
+        """Return these points with other features ``[capacity, C']``; padding rows become zero.
 
         Raises:
           InputError: ``features`` has another number of rows than the capacity.

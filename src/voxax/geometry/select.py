@@ -24,7 +24,7 @@ from voxax.geometry.voxels import Voxels
 @checked_call
 @_compat.on_whole_arrays
 def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
-    """The voxels where ``mask`` is true.
+    """Return the voxels where ``mask`` is true.
 
     Args:
       mask: ``bool[voxels.capacity]``; its values in padding rows are ignored.
@@ -48,7 +48,7 @@ def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
 @checked_call
 @_compat.on_whole_arrays
 def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -> Voxels:
-    """The ``k`` voxels with the highest scores of every scene, or all where it has fewer.
+    """Return the ``k`` voxels of every scene with the highest scores, or all if it has fewer.
 
     Args:
       scores: real ``[voxels.capacity]``. Of equal ones the earlier row wins, NaN comes last;
@@ -78,7 +78,7 @@ def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -
 @checked_call
 @_compat.on_whole_arrays
 def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) -> Voxels:
-    """The voxels inside the box ``low <= coordinate < high``.
+    """Return the voxels inside the box ``low <= coordinate < high``.
 
     Args:
       low, high: lattice coordinates at the voxels' own stride, an integer or one per axis; may

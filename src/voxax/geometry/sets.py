@@ -51,7 +51,7 @@ Rows = tuple[jax.Array, ...]
 def union(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
-    """The voxels that are in ``a`` or in ``b``.
+    """Return the voxels that are in ``a`` or in ``b``.
 
     Args:
       a, b: voxels of one lattice (stride, batch size, voxel size, origin) and the same number
@@ -76,7 +76,7 @@ def union(
 def intersection(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
-    """The voxels that are in ``a`` and in ``b``.
+    """Return the voxels that are in ``a`` and in ``b``.
 
     Arguments and errors as in :func:`union`; under ``jax.jit``, ``capacity=None`` takes the
     smaller operand's.

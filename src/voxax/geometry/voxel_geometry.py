@@ -208,7 +208,7 @@ class VoxelGeometry:
         return _valid(self.coords)
 
     def bare(self) -> VoxelGeometry:
-        """These coordinates without attached or remembered maps.
+        """Return these coordinates without attached or remembered maps.
 
         This is what a KernelMap holds: the memo of the geometry it was asked from holds the
         map, and a cycle would keep device memory until Python's next garbage collection.
@@ -221,12 +221,12 @@ class VoxelGeometry:
         return self.coords, self.count, self.drops
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
-        """These coordinates, also reporting what ``other`` lost on its way here."""
+        """Return these coordinates, which then also report the rows that ``other`` lost."""
         drops = self.drops.joined(other.drops)
         return self if drops is self.drops else dataclasses.replace(self, drops=drops)
 
     def same_as(self, other: VoxelGeometry) -> bool:
-        """True where both are known to hold the same voxels.
+        """Return True if both are known to hold the same voxels.
 
         Eagerly by their values. In a trace the coordinates must be the same array, handed on by
         nothing but layers that keep them, ``jit``, ``checkpoint``, custom derivatives and loops.

@@ -108,12 +108,12 @@ class Voxels:
 
     @classmethod
     def from_coords(cls, coords: Any, features: Any, batch_size: int = 1, **options: Any) -> Any:
-        """Voxels from integer coordinates; see :func:`voxax.geometry.from_coords`."""
+        """Make voxels from integer coordinates; see :func:`voxax.geometry.from_coords`."""
         return from_coords(coords, features, batch_size, **options)
 
     @classmethod
     def from_dense(cls, dense: jax.Array, mask: jax.Array | None = None, **options: Any) -> Voxels:
-        """Voxels of a dense grid; see :func:`voxax.geometry.from_dense`."""
+        """Make voxels from a dense grid; see :func:`voxax.geometry.from_dense`."""
         return from_dense(dense, mask, **options)
 
     @property
@@ -165,7 +165,7 @@ class Voxels:
 
     @_compat.on_whole_arrays
     def replace_features(self, features: jax.Array) -> Voxels:
-        """These voxels with other features ``[capacity, C']``; padding rows are zeroed.
+        """Return these voxels with other features ``[capacity, C']``; padding rows become zero.
 
         Raises:
           InputError: ``features`` has another number of rows than the capacity.
@@ -227,13 +227,13 @@ class Voxels:
         return NotImplemented
 
     def scene(self, index: int) -> Voxels:
-        """Scene ``index`` alone, as a batch of one, with the same capacity."""
+        """Return scene ``index`` as a batch of one, with the same capacity."""
         return scene(self, index)
 
     def to_dense(
         self, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
     ) -> jax.Array:
-        """A dense grid ``[batch_size, *shape, C]``; see :func:`voxax.geometry.to_dense`."""
+        """Return a dense grid ``[batch_size, *shape, C]``; see :func:`voxax.geometry.to_dense`."""
         return to_dense(self, shape, origin)
 
     def raise_if_overflowed(self) -> Voxels:
@@ -242,18 +242,18 @@ class Voxels:
         return self
 
     def valid_coords(self) -> np.ndarray:
-        """``int32[count, 1 + D]`` on the host, padding removed."""
+        """Return the coordinates ``int32[count, 1 + D]`` on the host, without padding."""
         count = self._host_count()
         return np.asarray(self.coords)[:count]
 
     def valid_features(self) -> np.ndarray:
-        """``[count, C]`` on the host, padding removed."""
+        """Return the features ``[count, C]`` on the host, without padding."""
         count = self._host_count()
         return np.asarray(self.features)[:count]
 
     @_compat.on_whole_arrays
     def positions(self) -> jax.Array:
-        """``float32[capacity, D]``: voxel centers in the unit of ``voxel_size``.
+        """Return voxel centers ``float32[capacity, D]`` in the unit of ``voxel_size``.
 
         Far from zero, where float32 does not resolve a quarter of a voxel, the result is a NumPy
         array of float64. Inside ``jax.jit`` it is float32 there too, and rounded:
@@ -272,11 +272,11 @@ class Voxels:
 
     @_compat.on_whole_arrays
     def local_positions(self) -> jax.Array:
-        """``float32[capacity, D]``: voxel centers relative to ``origin``."""
+        """Return voxel centers ``float32[capacity, D]`` relative to ``origin``."""
         return _centers(self.coords, np.asarray(self._steps(), np.float32))
 
     def valid_positions(self) -> np.ndarray:
-        """``float64[count, D]`` on the host: voxel centers, padding removed."""
+        """Return voxel centers ``float64[count, D]`` on the host, without padding."""
         return self._host_positions()[: self._host_count()]
 
     def _steps(self) -> tuple[float, ...]:
@@ -725,7 +725,7 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
 @checked_call
 @_compat.on_whole_arrays
 def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
-    """Every scene as a batch of one.
+    """Return every scene as a batch of one.
 
     Args:
       voxels: ``batch_size`` scenes.

@@ -66,7 +66,7 @@ def request_map(
         known = not _compat.is_traced(source.coords, given_geometry.coords)
         if known and not source.same_as(given_geometry):
             raise GeometryMismatchError(
-                f"kernel_map was built for {source!r}, the voxels live on {given_geometry!r}: "
+                f"kernel_map was built for {source!r}, the voxels are on {given_geometry!r}: "
                 "build the map from these voxels with vx.kernel_map"
             )
         return kernel_map
