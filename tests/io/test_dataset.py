@@ -2,6 +2,7 @@
 
 import pickle
 
+import h5py
 import numpy as np
 import pytest
 
@@ -87,11 +88,12 @@ def test_labeled_files(tmp_path, rng):
 
 
 def test_a_file_of_several_clouds_is_no_scan(tmp_path):
-    arrays = {"xyz": np.zeros((3, 5, 3), np.float32), "label": np.zeros((3, 5), np.int32)}
     for name in ("many", "others"):
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-    (task,) = dataset("files", tmp_path, ["many.npz"], ["others.npz"], {0: "ground"}).train
-    with pytest.raises(FileFormatError, match=r"many.npz holds 3 clouds.*item=0"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["data"] = np.zeros((3, 5, 3), np.float32)
+            file["label"] = np.zeros((3, 5), np.int32)
+    (task,) = dataset("files", tmp_path, ["many.h5"], ["others.h5"], {0: "ground"}).train
+    with pytest.raises(FileFormatError, match=r"many.h5 holds 3 clouds.*item=0"):
         task()
 
 

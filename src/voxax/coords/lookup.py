@@ -30,7 +30,7 @@ Offsets = tuple[tuple[int, ...], ...]
 
 def _bits(rows: Any) -> int:
     """Steps of a binary search among ``rows``, which may be a symbolic size of ``jax.export``."""
-    return 31 if _compat.is_symbolic(rows) else rows.bit_length()
+    return 30 if _compat.is_symbolic(rows) else rows.bit_length()
 
 
 @jax.jit
