@@ -72,6 +72,11 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
+def is_symbolic(*sizes: Any) -> bool:
+    """True if one of these sizes is a symbol of ``jax.export``."""
+    return not all(isinstance(size, int) for size in sizes)
+
+
 def as_one_program(function: _Function) -> _Function:
     """Let eager calls with arrays run as one compiled program; each operation has its own cost.
 
