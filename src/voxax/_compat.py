@@ -72,6 +72,13 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
+def is_readable(array: Any) -> bool:
+    """True if the values of an array can be read by this process, now."""
+    if isinstance(array, jax.Array):
+        return not is_traced(array) and array.is_fully_addressable
+    return isinstance(array, np.ndarray)
+
+
 def as_one_program(function: _Function) -> _Function:
     """Let eager calls with arrays run as one compiled program; each operation has its own cost.
 

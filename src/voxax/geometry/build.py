@@ -176,9 +176,9 @@ def _attached_map(
                 continue
             if isinstance(attached, ShardMaps):
                 source, halo = attached.sources[index], attached.halos[index]
-                return KernelMap(source, out, spec, views, halo=halo)
+                return KernelMap(source, out, spec, views, halo=halo, check=False)
             if capacity in (None, out.capacity):
-                return KernelMap(source, out, spec, views)
+                return KernelMap(source, out, spec, views, check=False)
         elif (
             out_geometry is not None
             and not isinstance(attached, ShardMaps)
@@ -186,7 +186,8 @@ def _attached_map(
             and record.in_level == out_level
             and record.out_level == geometry.level
         ):
-            return KernelMap(out_geometry.bare(), geometry.bare(), record.spec, views).transpose()
+            ends = out_geometry.bare(), geometry.bare()
+            return KernelMap(*ends, record.spec, views, check=False).transpose()
     return None
 
 
@@ -249,7 +250,7 @@ def _build(
             forward = next((m for m in known if m.out_geometry.coords is here), None)
         if forward is not None:
             # Without the memo of this geometry, which is to hold this very map.
-            return dataclasses.replace(forward.transpose(), in_geometry=bare)
+            return dataclasses.replace(forward.transpose(), in_geometry=bare, check=False)
         out = out_geometry.bare().with_drops_of(geometry)
     elif spec.transposed and not spec.generative:
         raise InputError(
@@ -259,7 +260,8 @@ def _build(
     else:
         out = output_geometry(geometry, spec, capacity)
     jax.monitoring.record_event(MAP_BUILT_EVENT)
-    return KernelMap(bare, out, spec, {"neighbors": _neighbors(bare.coords, out.coords, spec)})
+    views = {"neighbors": _neighbors(bare.coords, out.coords, spec)}
+    return KernelMap(bare, out, spec, views, check=False)
 
 
 # Jitted so that an eager call is one program instead of a hundred small ones.
