@@ -72,6 +72,13 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
+def is_begun() -> bool:
+    """True once JAX has started a backend, with its threads; also in a fork of such a process."""
+    from jax._src import xla_bridge
+
+    return xla_bridge.backends_are_initialized()
+
+
 def is_readable(array: Any) -> bool:
     """True if the values of an array can be read by this process, now."""
     if isinstance(array, jax.Array):

@@ -17,6 +17,7 @@ import jax.monitoring
 import jax.numpy as jnp
 
 from voxax import _compat
+from voxax._fork import check_process
 from voxax.coords import (
     COORD_LIMIT,
     PAD,
@@ -102,6 +103,7 @@ def kernel_map_of(
         lacks the map.
       CapacityError: eager, and the new output set does not fit.
     """
+    check_process()
     if spec.ndim != geometry.ndim:
         raise InputError(f"a {spec.ndim}-D kernel on {geometry.ndim}-D voxels")
     capacity = None if capacity is None else check_capacity(capacity)
