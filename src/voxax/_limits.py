@@ -31,7 +31,11 @@ class Limit(NamedTuple):
           value: an integer, or a float where the limit is of one.
           least: the smallest value; a float limit excludes 0.
         """
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < np.inf:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float | np.number)
+            or not abs(value) < np.inf
+        ):
             raise InputError(f"{name} {value!r:.80} must be a finite number")
         if isinstance(self.most, int) and value != int(value):
             raise InputError(f"{name} {value!r:.80} must be a whole number")

@@ -50,35 +50,35 @@ def demo(
     Args:
         task: `segment` labels points; `detect` finds boxes of vehicles, poles and persons, with a
             small CenterPoint on one device.
-        out: Folder for the results. It belongs to one run: a second one needs --resume, --overwrite
-            or another folder.
+        out: Folder for the results of one run. A second run needs --resume, --overwrite or another
+            folder.
         steps: Training steps, of --batch-size scenes each. By default 160, to detect 1000.
         input: To segment, a labeled scan to learn from instead; half of its 10 m blocks are for
             validation.
-        labels: Labels of --input where the file itself has none (.label, .npy, .npz).
+        labels: Labels of --input (.label, .npy, .npz), if the file has none.
         label_field: Column or array with the labels, where it has another name than usual.
         columns: Columns of --input where it names none (.bin): their number, or names such as
             x,y,z,red,green,blue.
         item: The number of one scan of --input, in a file of several (.h5, .npy, .e57).
         voxel_size: Edge of a voxel in meters. By default 0.3, to detect 0.2.
-        width: Factor on all channels of the network. By default what the machine carries: the
-            square root of half its cores, 1 on two cores and 2 on eight, and at most 1 for each
-            2 GiB of free memory; on an accelerator 2.
+        width: Factor on all channels of the network. By default it follows from the machine: the
+            square root of half its cores, and at most 1 for each 2 GiB of free memory; on an
+            accelerator 2.
         learning_rate: Peak of the one-cycle schedule, by default 0.006.
         sensor: Beam pattern of the simulated sweeps. By default lidar32, to detect lidar64.
         scenes: Simulated training streets. By default 48, to detect 96.
         workers: Processes that simulate, voxelize and build kernel maps.
-        seed: Of streets and augmentation.
+        seed: Seed of streets and augmentation.
         resume: Continue from the checkpoint in --out, with its settings.
         overwrite: Delete the run in --out.
         profile: Folder for a trace of a few training steps, with layers by name, for
             TensorBoard, XProf or Perfetto.
-        devices: How many devices a step's scenes are distributed over; on a CPU host devices, which
-            share its cores. By default all TPUs of this host, elsewhere and to detect 1.
+        devices: Number of devices that share the scenes of a step; on a CPU they share its cores.
+            By default all TPUs of this host; elsewhere, and to detect, 1.
         batch_size: Scenes of a step, by default one for each device. On any number of devices
             the same batch size and seed give the same steps, up to rounding.
-        dtype: What layers compute in; parameters are float32. By default bfloat16 on a TPU, whose
-            matrix units take it, elsewhere float32.
+        dtype: Type that layers compute in; parameters are float32. By default bfloat16 on a TPU,
+            elsewhere float32.
     """
     from voxax.cli.process import (
         keep_heap,
@@ -237,7 +237,7 @@ class _Run:
             task = dataclasses.replace(task_as(checkpoint, self.kind.kind), steps=self.steps)
             if task.class_names != names:
                 raise InputError(
-                    f"the checkpoint in {checkpoint} knows the classes {task.class_names}, "
+                    f"the checkpoint in {checkpoint} has the classes {task.class_names}, "
                     f"these scenes have {names}"
                 )
             for name, value in self.stated.items():

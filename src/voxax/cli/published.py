@@ -47,7 +47,7 @@ def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
     if network is None:
         given = [name for name, value in options.items() if value is not None]
         if given:
-            raise InputError(f"{', '.join(given)}: the checkpoint says it; leave it out")
+            raise InputError(f"{', '.join(given)}: the checkpoint contains it; leave it out")
     else:
         missing = [name for name, value in options.items() if value is None]
         if missing:

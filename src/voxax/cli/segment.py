@@ -34,20 +34,22 @@ def segment(
 ) -> int:
     """Label every point of a scan; write a labeled PLY and a picture.
 
-    The network is of a checkpoint, or one of `voxax.models` by name with a file of weights.
+    The network comes from a checkpoint, or is one of `voxax.models` with a file of weights.
 
     Args:
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
             .h5, .pth, .feather, .parquet, .e57 or a mesh; also with .gz.
         checkpoint: Folder that `voxax demo` or `voxax train` wrote.
-        network: Name of a network instead, such as spunet-34c; it needs the four below.
-        weights: Its file: .safetensors, PyTorch's, or hf://owner/name/file.
-        classes: Its classes: their number, names with commas between, semantic_kitti or scannet.
-        voxel_size: Edge of its voxels in the scan's units, one for all axes or three: 0.05.
-        attributes: What it reads of each point, in its channels' order: xyz, and attributes such as
-            intensity, rgb or normals.
+        network: Name of a network instead of a checkpoint, such as spunet-34c. It needs the next
+            four options.
+        weights: Weights of the network: .safetensors, a PyTorch file, or hf://owner/name/file.
+        classes: Classes of the network: their number, names with commas between, semantic_kitti or
+            scannet.
+        voxel_size: Edge of a voxel in the scan's units, one for all axes or three: 0.05.
+        attributes: Input channels in their order: xyz, and attributes such as intensity, rgb or
+            normals.
         signed_colors: Colors from -1 to 1, as Pointcept's networks read them, instead of 0 to 1.
-        options: Arguments of the network's class, where its sizes are others: stem=16, width=0.5.
+        options: Arguments of the network's class that differ from its defaults: stem=16, width=0.5.
         out: Folder for the results.
         scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
             small for the voxels of a checkpoint's network are enlarged.

@@ -25,8 +25,8 @@ class Workload:
     """A model, and the voxels that it runs on."""
 
     model: str = "MinkUNet18"
-    """MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on
-    Voxels, or a function without arguments that makes one."""
+    """MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on voxels,
+    or a function without arguments that makes one."""
     workload: Literal["lidar", "indoor", "airborne", "surface"] | None = None
     """Voxels of a recorded scene; lidar by default."""
     file: Path | None = None
@@ -36,11 +36,11 @@ class Workload:
     columns: str | None = None
     """Columns of --file where it does not name them (.bin): their number, or x,y,z,intensity."""
     channels: int = 4
-    """Input channels, random numbers."""
+    """Number of input channels; their values are random."""
     classes: int = 20
     """Output channels of a named model."""
     training: bool = False
-    """Also the gradients."""
+    """Include the gradients."""
 
     def build(self) -> Built:
         """Build voxels with their maps, and the function of them.

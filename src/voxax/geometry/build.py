@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import jax.monitoring
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
 from voxax._fork import check_process
+from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import (
     COORD_LIMIT,
     PAD,
@@ -30,6 +32,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_map import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
@@ -47,6 +50,7 @@ MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
 
 
+@checked_call
 @_compat.on_whole_arrays
 def kernel_map(
     voxels: Voxels,
@@ -61,7 +65,7 @@ def kernel_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """The relation between ``voxels`` and the voxels a convolution would produce.
+    """Return the relation between ``voxels`` and the output voxels of a convolution.
 
     Built at most once per geometry, spec and trace, or taken from those that
     :func:`voxax.plan` attached. Arguments as in
@@ -260,7 +264,11 @@ def _build(
             "connection), or generative=True to create every site that a tap reaches"
         )
     else:
-        out = output_geometry(geometry, spec, capacity)
+        out, place = _outputs(geometry, spec, capacity)
+        if spec.partitions and not spec.generative:
+            jax.monitoring.record_event(MAP_BUILT_EVENT)
+            (table,) = _members(bare.coords, out.coords, place, spec=spec)
+            return KernelMap(bare, out, spec, {"neighbors": table}, check=False)
     jax.monitoring.record_event(MAP_BUILT_EVENT)
     views = {"neighbors": _neighbors(bare.coords, out.coords, spec)}
     return KernelMap(bare, out, spec, views, check=False)
@@ -276,6 +284,38 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
     # then read the table backwards.
     reached = find_neighbors(out, *_scaled(source, spec), spec.dilated_offsets, ordered=True)
     return invert_neighbors(reached, out.shape[0])
+
+
+def _searched_members(
+    source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
+) -> tuple[jax.Array]:
+    del place
+    return (_neighbors(source, out, spec),)
+
+
+def _listed_members(
+    source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
+) -> tuple[jax.Array]:
+    """Results of :func:`_searched_members` of a spec that partitions, without a search.
+
+    Args:
+      source: ``int32[N, 1 + D]``.
+      out: ``int32[M, 1 + D]``, the cells of these rows.
+      place: ``int32[N]``, the row of each one's cell; -1 for padding and cells that were dropped.
+      spec: static.
+    """
+    corner = coarsen(source, spec.stride) * jnp.asarray([[1, *spec.stride]], jnp.int32)
+    # The offsets of a box, last axis fastest.
+    steps = np.cumprod([1, *spec.stride[:0:-1]], dtype=np.int32)[None, ::-1]
+    tap = jnp.sum((source - corner)[:, 1:] * steps, axis=1, dtype=jnp.int32)
+    empty = jnp.full((len(out), spec.num_offsets), -1, jnp.int32)
+    rows = jnp.arange(len(source), dtype=jnp.int32)
+    target = jnp.where(place < 0, len(out) + rows, place)
+    return (empty.at[target, tap].set(rows, mode="drop", unique_indices=True),)
+
+
+# On CPUs the native search takes no longer, and TPUs scatter row after row.
+_members = natively_on_cpu("members", _searched_members, _listed_members, _searched_members)
 
 
 def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
@@ -301,6 +341,16 @@ def output_geometry(
     Raises:
       CapacityError: eager, and more rows are needed than ``capacity``.
       InputError: a traced generative map without ``capacity``.
+    """
+    return _outputs(geometry, spec, capacity)[0]
+
+
+def _outputs(
+    geometry: VoxelGeometry, spec: KernelSpec, capacity: int | None
+) -> tuple[VoxelGeometry, jax.Array]:
+    """The result of :func:`output_geometry`, and the row of each site that was looked at, or -1.
+
+    Of a strided map these sites are the cells of the input rows.
     """
     stride = output_stride(geometry.stride, spec)
     if capacity is None:
@@ -330,7 +380,7 @@ def output_geometry(
     unique = unique_rows(sites, geometry.capacity if capacity is None else capacity)
     check_overflow(unique.count, unique.num_dropped, stride)
     lost = unique.num_dropped if outside is None else unique.num_dropped + outside
-    return VoxelGeometry(
+    out = VoxelGeometry(
         unique.coords,
         unique.count,
         geometry.drops.add(stride, lost),
@@ -339,6 +389,7 @@ def output_geometry(
         geometry.batch_size,
         level_capacities=geometry.level_capacities,
     )
+    return out, unique.inverse
 
 
 def output_stride(stride: Level, spec: KernelSpec) -> Level:

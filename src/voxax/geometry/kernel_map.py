@@ -171,7 +171,7 @@ class KernelMap:
         return self.in_capacity if self.halo is None else self.halo.own_capacity
 
     def with_halo(self, features: jax.Array) -> tuple[jax.Array, KernelMap]:
-        """Features of all input rows, ``[in_capacity, ...]``, and the map from them.
+        """Return the features of all input rows, ``[in_capacity, ...]``, and the map from them.
 
         Every layer starts with it. Only on a shard of a scene do they differ from what was
         given: features are exchanged with other shards.
@@ -192,7 +192,7 @@ class KernelMap:
         return self.view("neighbors")
 
     def view(self, name: str, view: View | None = None) -> jax.Array:
-        """The array called ``name``, built on first use and remembered.
+        """Return the array called ``name``, built at its first use and remembered.
 
         Args:
           name: one that the map holds, ``transposed_neighbors int32[in_capacity, K]`` (the output
@@ -229,7 +229,7 @@ class KernelMap:
         return self.memo.get_or_build(("pair_lists",), neighbors, build)
 
     def transpose(self) -> KernelMap:
-        """The adjoint's map: outputs and inputs change places.
+        """Return the map of the adjoint: outputs and inputs change places.
 
         Raises:
           InputError: a map of one shard of a scene; its plan has a map for the way back.
@@ -250,7 +250,7 @@ class KernelMap:
         return KernelMap(*ends, adjoint, swapped, self.restricted, check=False)
 
     def restrict(self, keep: jax.Array) -> KernelMap:
-        """The map without the pairs that ``keep`` lacks, as if these did not exist.
+        """Return the map without the pairs where ``keep`` is false.
 
         Every algorithm that skips absent pairs skips these too, in all three products.
 
@@ -273,7 +273,7 @@ class KernelMap:
         return KernelMap(*ends, self.spec, views, restricted=True, halo=self.halo, check=False)
 
     def within(self, size: jax.Array) -> KernelMap:
-        """The map in which each output has the taps of its own kernel size.
+        """Return the map in which each output has the taps of its own kernel size.
 
         Size s covers ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation.
 
@@ -291,7 +291,7 @@ class KernelMap:
         return self.restrict(mask if size.ndim else mask[None])
 
     def of_taps(self, taps: Sequence[int]) -> KernelMap:
-        """The map of some taps only. ``taps``: static, distinct, each below K."""
+        """Return the map of some taps only. ``taps``: static, distinct, each below K."""
         # Indexed by NumPy: attached tables may be NumPy's, which no tracer can index.
         chosen = tuple(int(tap) for tap in taps)
         spec = dataclasses.replace(self.spec, offsets=tuple(self.spec.offsets[k] for k in chosen))
