@@ -77,6 +77,20 @@ def is_symbolic(*sizes: Any) -> bool:
     return not all(isinstance(size, int) for size in sizes)
 
 
+def is_begun() -> bool:
+    """True once JAX has started a backend, with its threads; also in a fork of such a process."""
+    from jax._src import xla_bridge
+
+    return xla_bridge.backends_are_initialized()
+
+
+def is_readable(array: Any) -> bool:
+    """True if the values of an array can be read by this process, now."""
+    if isinstance(array, jax.Array):
+        return not is_traced(array) and array.is_fully_addressable
+    return isinstance(array, np.ndarray)
+
+
 def as_one_program(function: _Function) -> _Function:
     """Let eager calls with arrays run as one compiled program; each operation has its own cost.
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._fork import check_process
 from voxax.coords import (
     PAD,
     CompactRows,
@@ -390,6 +391,7 @@ def from_coords(
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
         counted in ``num_dropped``.
     """
+    check_process()
     given, on_host = (coords, features), known_on_host(coords, features)
     if on_host:
         coords, features = np.asarray(coords), as_host_array(features)
@@ -511,6 +513,7 @@ def voxelize(
         counted in ``num_dropped``.
       CapacityError: eager, and the voxels do not fit ``capacity``.
     """
+    check_process()
     if voxel_size is None:
         raise InputError(
             "voxel_size is required: give the edge length of a voxel in the unit of the positions, "
