@@ -143,6 +143,9 @@ def main():
     for name in ("voxax.cli.train", "voxax.cli.tune", "voxax.cli.export", "voxax.cli.tasks",
                  "orbax.checkpoint", "optax", "tyro", "rich"):  # fmt: skip
         importlib.import_module(name)
+    from campaign.run import plant_fault
+
+    plant_fault()
     for line in iter(sys.stdin.readline, ""):
         sys.stdout.flush()
         child = os.fork()
