@@ -124,6 +124,8 @@ def run(told):
     from voxax import cli
 
     os.setsid()
+    # What a shell starts in the background ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, name in ((1, "output"), (2, "error")):
         file = os.open(told[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
