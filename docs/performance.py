@@ -1,40 +1,58 @@
-"""The performance page: ``python docs/performance.py`` writes it from what benchmarks have left.
+"""The pages of measurements: ``python docs/performance.py`` writes them from benchmark results.
 
-Every figure on it is in a file of ``benchmarks/results``; nothing is typed in here. The table
-against other libraries is in the README too, whose copy a test compares.
+Every figure on them is in a file of ``benchmarks/results``; nothing is typed in here. A page shows
+the results that `PAGES` names; the first one lists all. The table against other libraries is in the
+README too, whose copy a test compares.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "performance.md"
+FOLDER = ROOT / "docs" / "performance"
 
-# Sections, and the results that belong there; what no section names comes last.
-SECTIONS = {
-    "On CPUs": (
-        *("peers", "peers_zen4", "peers_avx2", "native", "depthwise"),
-        *("spconv", "spconv_kept_heap", "networks"),
-        *("native_variants", "coordinates", "linearity"),
-        *("memory", "memory_prediction", "tuning", "tuning_xla", "first_call"),
-        *("dynamic", "sparse_dynamic"),
+# Page: its title, what is to be known of all its results, and which it shows. Longer tables, and
+# those that another page has, are in the files alone.
+PAGES = {
+    "cpu": (
+        "Measured on CPUs",
+        "voxax alone on two cores of a processor. [Performance](../speed.md) compares it with "
+        "other libraries.",
+        (
+            "native",
+            "depthwise",
+            "coordinates",
+            "linearity",
+            "memory",
+            "memory_prediction",
+            "reading",
+        ),
     ),
-    "What networks learn": ("segment_ahn3", "segment_semantickitti", "learned_size"),
-    "On several devices": ("halo",),
-    "On GPUs": ("gpu",),
-    "Predicted for TPUs": (
-        *("tpu_layers", "tpu_maps", "tpu_sort", "tpu_minkunet_step", "tpu_ptv3_step"),
-        *("tpu_cycles", "tpu_windows", "tpu_published"),
+    "gpu": (
+        "Measured on a GPU",
+        "All that was measured on a GPU. [GPU kernels](../gpu.md) explains it.",
+        ("gpu",),
     ),
-    "The checker of static programs": ("check_public_models",),
+    "tpu": (
+        "Predicted for TPUs",
+        "Nothing was measured on a TPU: the figures are counted in the schedules of the TPU "
+        "compiler. [TPU kernels](../tpu_kernels.md#how-times-are-predicted) explains how.",
+        (
+            *("tpu_layers", "tpu_minkunet_step", "tpu_ptv3_step", "tpu_maps", "tpu_sort"),
+            *("tpu_windows", "tpu_dynamic"),
+        ),
+    ),
+    "learning": (
+        "What networks learned",
+        "Short trainings on two CPU cores. No network was trained to convergence.",
+        ("segment_ahn3", "segment_semantickitti", "learned_size"),
+    ),
 }
-OTHERS = "Others"
 
 # Layers by their channels, in the order of the table: (words, operation, mode, channels).
 GROUPS = (
@@ -49,59 +67,35 @@ GROUPS = (
 FORWARD, BOTH = ("forward", "sorted", "shuffled", "inference"), ("forward+backward", "training")
 OURS = ("voxax", "voxax-xla")
 
-# The comparison on older processors, and what is to be known of them.
-OLDER = {
-    "peers_zen4": "which works on AVX-512's vectors in halves",
-    "peers_avx2": "with AVX2 and no AVX-512, a turn being one call",
-}
+# The comparison on older processors.
+OLDER = ("peers_zen4", "peers_avx2")
+
+# Other pages come first where a search finds both.
+LAST = "---\nsearch:\n  boost: 0.3\n---\n\n"
+WRITTEN = "<!-- Written by docs/performance.py; run it again after a benchmark. -->"
 
 
 def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page())
+    """Write the pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
 
 
-def page() -> str:
-    """The page's text."""
-    parts = [_head(), _against_others(), _not_measured()]
-    for section, stems in sections().items():
-        parts.append(f"## {section}\n")
-        parts += [_result(stem) for stem in stems]
+def pages() -> dict[str, str]:
+    """Return the text of every page, by file name."""
+    made = {f"{name}.md": _page(*parts) for name, parts in PAGES.items()}
+    return {"index.md": _index(), **made}
+
+
+def _page(title: str, words: str, stems: tuple[str, ...]) -> str:
+    parts = [f"{LAST}# {title}\n\n{WRITTEN}\n\n{words}\n", *map(_result, stems)]
     return "\n".join(parts).rstrip() + "\n"
-
-
-def sections() -> dict[str, tuple[str, ...]]:
-    """Return the results that exist, by section."""
-    there = sorted(path.stem for path in RESULTS.glob("*.md"))
-    named = {stem for stems in SECTIONS.values() for stem in stems}
-    found = {s: tuple(x for x in stems if x in there) for s, stems in SECTIONS.items()}
-    rest = [stem for stem in there if stem not in named]
-    for section, prefix in (("Predicted for TPUs", "tpu_"), ("On GPUs", "gpu")):
-        own = [stem for stem in rest if stem.startswith(prefix)]
-        found[section] += tuple(own)
-        rest = [stem for stem in rest if stem not in own]
-    found[OTHERS] = tuple(rest)
-    return {section: stems for section, stems in found.items() if stems}
 
 
 def peers(stem: str = "peers") -> dict[str, Any]:
     """Return the measurements against other libraries; ``OLDER``: on older processors."""
     return json.loads((RESULTS / f"{stem}.json").read_text())
-
-
-def peers_table(stem: str = "peers") -> str:
-    """Return the table of speeds relative to others: a row for each group of cases."""
-    results = peers(stem)["results"]
-    lines = ["| | forward | forward and backward |", "|---|---:|---:|"]
-    for words, operation, channels in GROUPS:
-        own = [
-            r
-            for r in results
-            if r["case"][1] == operation and (channels is None or r["case"][2] in channels)
-        ]
-        cells = [_spread([r for r in own if r["case"][3] in modes]) for modes in (FORWARD, BOTH)]
-        lines.append(f"| {words} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def claims_table(stem: str = "peers") -> str:
@@ -151,30 +145,6 @@ CLAIMS = {
 }
 
 
-def fastest_right(result: dict[str, Any]) -> float:
-    """Seconds of the fastest peer with right results, over voxax's.
-
-    spconv adds rows from several threads without a lock, so of it only one thread counts, where
-    that was timed: kernel maps are right on any number.
-    """
-    return _over(result, lambda name: name != "spconv" or "spconv single" not in result["seconds"])
-
-
-def fastest(result: dict[str, Any]) -> float:
-    """Seconds of the fastest peer, with right results or wrong ones, over voxax's."""
-    return _over(result, lambda name: True)
-
-
-def _over(result: dict[str, Any], counts: Callable[[str], bool]) -> float:
-    seconds = result["seconds"]
-    peer = min(s for name, s in seconds.items() if name not in OURS and counts(name))
-    return peer / seconds["voxax"]
-
-
-def _spread(results: list[dict[str, Any]]) -> str:
-    return _range([fastest_right(r) for r in results])
-
-
 def _range(ratios: list[float]) -> str:
     if not ratios:
         return ""
@@ -182,48 +152,26 @@ def _range(ratios: list[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _head() -> str:
+def _index() -> str:
+    """What was measured, what was not, and where each result is."""
+    lines = ["| result | shown on | file in `benchmarks/results` |", "|---|---|---|"]
+    where = {stem: name for name, (_, _, stems) in PAGES.items() for stem in stems}
+    for path in sorted(RESULTS.glob("*.md")):
+        title = path.read_text().partition("\n")[0].removeprefix("# ")
+        name = where.get(path.stem)
+        shown = f"[{PAGES[name][0]}]({name}.md#{_anchor(title)})" if name else ""
+        lines.append(f"| {title} | {shown} | `{path.name}` |")
     return (
-        "# Performance\n\n"
-        "<!-- Written by docs/performance.py; run it again after a benchmark. -->\n\n"
-        "All measurements, as the benchmarks wrote them to `benchmarks/results`. "
-        "`benchmarks/README.md` describes how each was measured and how to repeat it. Results that "
-        "were measured on a machine with other work say so.\n"
-    )
-
-
-def _against_others() -> str:
-    measured = peers()
-    slowest = min(fastest(r) for r in measured["results"])
-    quickest = max(fastest(r) for r in measured["results"])
-    names = [n for n in measured["versions"] if n in ("spconv", "Open3D", "PyTorch")]
-    versions = ", ".join(f"{name} {measured['versions'][name]}" for name in names)
-    return (
-        "## Against other libraries\n\n"
-        "Speed of voxax relative to the fastest other library with correct results, from the "
-        f"lowest to the highest of {len(measured['results'])} cases: {versions}; "
-        f"{measured['device']}, float32.\n\n"
-        f"{peers_table()}\n\n"
-        "spconv's results on more than one CPU thread are wrong, and left out here. Relative to "
-        f"the fastest of all, wrong results included, it was {slowest:.1f} to {quickest:.1f} times "
-        "as fast. Every case is [below](#voxax-and-its-peers-on-a-cpu).\n\n"
-        "![Bars of the time over the lower bound of a 3x3x3 layer, for every library]"
-        "(images/peers.svg)\n"
-        + "".join(
-            f"\nThe same on {peers(stem)['device']}, {words}:\n\n{peers_table(stem)}\n"
-            for stem, words in OLDER.items()
-        )
+        f"{LAST}# All measurements\n\n{WRITTEN}\n\n"
+        "Benchmarks write their results to `benchmarks/results`, as Markdown and JSON. These "
+        "pages show those of general interest. `benchmarks/README.md` describes how each was "
+        "measured and how to repeat it.\n\n"
+        f"{_not_measured()}\n## Results\n\n" + "\n".join(lines) + "\n"
     )
 
 
 def _not_measured() -> str:
-    gpu = (RESULTS / "gpu.md").exists()
-    chips = (
-        "- **GPUs**: what is under [On GPUs](#on-gpus), and nothing else."
-        if gpu
-        else "- **GPUs: nothing.** No GPU benchmarks yet: the kernels compile, and have not run."
-    )
-    devices = sorted(
+    processors = sorted(
         {
             re.sub(r" \(.*?\)|, \d+ cores", "", measured["device"])
             for path in RESULTS.glob("*.json")
@@ -232,23 +180,25 @@ def _not_measured() -> str:
     )
     return (
         "## What was not measured\n\n"
-        "- **TPUs: nothing.** The TPU figures below are counted in the compiler's own schedules, "
-        "without a TPU. Predictions were compared with measurements that others published.\n"
-        f"{chips}\n"
-        f"- **Other CPUs.** All figures are of {' and '.join(devices)} with two cores; of AVX-512 "
-        "only those whose text says so, the others with AVX2. ARM was never timed.\n"
-        "- **MinkowskiEngine, TorchSparse, WarpConvNet and fVDB**, which target GPUs.\n"
-        "- **Several machines**: training over several processes was tested for its results, not "
-        "for its speed.\n"
-        "- **Trained quality.** There are no pretrained weights, and no network was trained to "
-        "convergence on a data set.\n"
+        "| | what is missing |\n|---|---|\n"
+        "| TPUs | everything: figures for TPUs are predictions |\n"
+        "| GPUs | everything but [one page](gpu.md) |\n"
+        f"| CPUs | ARM and Intel: all were {' and '.join(processors)} with two cores |\n"
+        "| other libraries | MinkowskiEngine, TorchSparse, WarpConvNet and fVDB |\n"
+        "| several machines | speed; the results of training over several processes were tested |\n"
+        "| quality | no network was trained to convergence on a data set |\n"
     )
 
 
+def _anchor(title: str) -> str:
+    """Return the place of a heading, as Python-Markdown names it."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+
+
 def _result(stem: str) -> str:
-    """A result as it is, two headings lower, with the files that it is from."""
+    """A result as it is, a heading lower, with the files that it is from."""
     text = (RESULTS / f"{stem}.md").read_text().strip()
-    text = re.sub(r"^(#+) ", r"##\1 ", text, flags=re.MULTILINE)
+    text = re.sub(r"^(#+) ", r"#\1 ", text, flags=re.MULTILINE)
     title, _, rest = text.partition("\n")
     files = [f"{stem}.{kind}" for kind in ("md", "json") if (RESULTS / f"{stem}.{kind}").exists()]
     return f"{title}\n\n`benchmarks/results/`: {', '.join(f'`{f}`' for f in files)}\n{rest}\n"

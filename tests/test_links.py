@@ -22,7 +22,6 @@ PAGES = [
 ]
 # Add a host here before you link to it, after having looked at it.
 HOSTS = {
-    "ayaka14732.github.io",
     "docs.jax.dev",
     "flax.readthedocs.io",
     "github.com",
@@ -76,9 +75,11 @@ def anchors(page):
 
 
 def links(page):
-    """``(target, whether it is a picture, what it says)``."""
+    """``(target, whether it is a picture, what it says)``; a picture may be inside a link."""
     for match in LINK.finditer(prose(page.read_text())):
         yield match["target"], bool(match["picture"]), match["words"]
+        for inner in LINK.finditer(match["words"]):
+            yield inner["target"], bool(inner["picture"]), inner["words"]
 
 
 def trouble(page, target, picture, words):
@@ -128,6 +129,9 @@ def test_what_is_wrong_is_found(tmp_path):
     (tmp_path / "empty.png").touch()
     assert anchors(page) == {"a-b-c", "same", "same_1"}
     assert list(links(page)) == []
+    linked = tmp_path / "linked.md"
+    linked.write_text("[![d](e.png)](f.png)")
+    assert list(links(linked)) == [("f.png", False, "![d](e.png)"), ("e.png", True, "d")]
     for target, picture, words in [
         ("no.md", False, "x"),
         ("#nothing", False, "x"),

@@ -1,4 +1,4 @@
-"""The performance page is what its script makes of the committed results."""
+"""The pages of measurements are what their script makes of the committed results."""
 
 import importlib.util
 import json
@@ -16,26 +16,23 @@ def script():
     return module
 
 
-def test_page_is_what_the_script_writes():
-    made = script().page()
-    assert (ROOT / "docs" / "performance.md").read_text() == made, "run: python docs/performance.py"
+def test_pages_are_what_the_script_writes():
+    made = script().pages()
+    folder = ROOT / "docs" / "performance"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(made)
+    for name, text in made.items():
+        assert (folder / name).read_text() == text, f"{name}: run python docs/performance.py"
 
 
-def test_every_result_is_on_the_page():
-    shown = [stem for stems in script().sections().values() for stem in stems]
-    results = sorted(path.stem for path in (ROOT / "benchmarks" / "results").glob("*.md"))
-    assert sorted(shown) == results
-    text = (ROOT / "docs" / "performance.md").read_text()
-    for stem in results:
-        lines = (ROOT / "benchmarks" / "results" / f"{stem}.md").read_text().splitlines()
-        assert [line for line in lines if line.startswith("|") and line not in text] == []
-
-
-def test_the_page_on_dynamic_convolution_has_its_tables():
-    """``docs/dynamic.md`` has every figure and note as the benchmark wrote them."""
-    text = (ROOT / "benchmarks" / "results" / "tpu_dynamic.md").read_text()
-    tables = text[text.index("|") :].strip()
-    assert tables in (ROOT / "docs" / "dynamic.md").read_text()
+def test_every_result_is_listed_and_those_shown_are_whole():
+    made = script().pages()
+    results = ROOT / "benchmarks" / "results"
+    assert [p.name for p in results.glob("*.md") if f"`{p.name}`" not in made["index.md"]] == []
+    for name, (_, _, stems) in script().PAGES.items():
+        for stem in stems:
+            lines = (results / f"{stem}.md").read_text().splitlines()
+            text = made[f"{name}.md"]
+            assert [line for line in lines if line.startswith("|") and line not in text] == []
 
 
 def test_the_readme_and_the_summary_have_the_tables():
@@ -54,14 +51,6 @@ def test_claims_keep_right_and_wrong_results_apart():
     assert columns == [[2.0], [], []]  # a kernel map: right on any number of threads
     network = {"voxax": 1.0, "spconv": 2.0, "spconv single": 4.0}
     assert [of({"seconds": network}) for of in script().CLAIMS.values()] == [[], [4.0], [2.0]]
-
-
-def test_a_ratio_is_of_the_fastest_peer_with_right_results():
-    result = {"seconds": {"voxax": 2.0, "voxax-xla": 0.1, "spconv": 3.0, "torch loop": 8.0}}
-    assert script().fastest_right(result) == 1.5  # of a map: right on any number of threads
-    result["seconds"]["spconv single"] = 6.0
-    assert script().fastest_right(result) == 3.0
-    assert script().fastest(result) == 1.5
 
 
 def test_the_readme_names_what_was_measured():

@@ -1,4 +1,4 @@
-"""The documentation stays short: lines of the README, words of all pages, length of each.
+"""The documentation stays short: lines of the README, words of all pages, each, the changelog.
 
 Words are those of the text as a reader sees it, tables included and code not. Pages of the group
 *Design notes*, where measurements and internals stand, count neither together nor alone.
@@ -17,6 +17,7 @@ LINES_OF_README = 120
 WORDS_TOGETHER = 35_000
 # About 15 screens of 900 pixels at a width of 1,280, with code between the words.
 WORDS_OF_A_PAGE = 2_400
+WORDS_OF_A_VERSION = 900  # in the changelog
 
 
 def words(text: str) -> int:
@@ -43,12 +44,17 @@ PAGES = [
 def test_words_are_counted():
     text = '# A b\n\n| c | – |\n|---|---|\n[d](e "f g")\n```python\nh i\n```\n<!-- j -->\n'
     assert words(text) == 4
-    assert {"tpu.md", "performance.md"} <= design_notes()
+    assert {"cpu.md", "performance/index.md"} <= design_notes()
     assert not {"index.md", "quickstart.md"} & design_notes()
 
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= LINES_OF_README
+
+
+def test_the_changelog_is_short():
+    versions = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    assert [v[:20] for v in versions if words(v) > WORDS_OF_A_VERSION] == []
 
 
 def test_the_pages_are_short_together():

@@ -9,7 +9,7 @@ import spconv
 import spconv.pytorch as sp
 import torch
 from benchmarks.gpu.by_torch import DEVICE, operands, stepped, wait
-from benchmarks.gpu.rows import Row
+from benchmarks.gpu.rows import NETWORKS, Row
 from benchmarks.gpu.stopwatch import timed
 from benchmarks.peers.spconv_minkunet import MinkUNet
 
@@ -25,7 +25,7 @@ def measure(row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
     grid = ((cloud["coords"][:, 1:].max(0) // 16 + 1) * 16).tolist()
     if row.operation == "map":
         return timed(_map(coords, grid), wait)
-    if row.operation == "network":
+    if row.operation in NETWORKS:
         return timed(_network(row, coords, grid), wait)
     x, w, dy = operands(row, len(coords))
     conv = sp.SubMConv3d(row.channels, row.channels, 3, bias=False, indice_key="map")
@@ -54,26 +54,41 @@ def _map(coords: torch.Tensor, grid: list[int]) -> Any:
 
 
 def _network(row: Row, coords: torch.Tensor, grid: list[int]) -> Any:
+    """Training under autocast; inference in the dtype itself, since spconv's layers stay float32
+    under autocast in evaluation."""
     dtype = getattr(torch, row.dtype)
-    model = MinkUNet(4, 20, blocks=BLOCKS_OF_34).to(DEVICE)
+    model, call = (_spunet if row.operation == "SpUNet34C" else _minkunet)(coords, grid)
+    model = model.to(DEVICE).train(row.trains)
     features = torch.randn(len(coords), 4, device=DEVICE)
+    if not row.trains:
+        model, features = model.to(dtype), features.to(dtype)
     labels = torch.randint(0, 20, (len(coords),), device=DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    model.train(row.trains)
 
-    def run() -> Any:
-        given = sp.SparseConvTensor(features, coords, grid, 1)
-        with (
-            torch.set_grad_enabled(row.trains),
-            torch.autocast(DEVICE, dtype, enabled=row.dtype != "float32"),
-        ):
-            logits = model(given)
-            if not row.trains:
-                return logits
-            loss = torch.nn.functional.cross_entropy(logits.float(), labels)
+    def infer() -> Any:
+        with torch.no_grad():
+            return call(features)
+
+    def train() -> Any:
+        with torch.autocast(DEVICE, dtype, enabled=row.dtype != "float32"):
+            loss = torch.nn.functional.cross_entropy(call(features).float(), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss
 
-    return run
+    return train if row.trains else infer
+
+
+def _minkunet(coords: torch.Tensor, grid: list[int]) -> tuple[torch.nn.Module, Any]:
+    model = MinkUNet(4, 20, blocks=BLOCKS_OF_34)
+    return model, lambda features: model(sp.SparseConvTensor(features, coords, grid, 1))
+
+
+def _spunet(coords: torch.Tensor, grid: list[int]) -> tuple[torch.nn.Module, Any]:
+    from torch_pointcloud.models import SparseUNetSegmentation
+
+    del grid
+    model, batch = SparseUNetSegmentation(4, 20), coords[:, 0].long()
+    cells = coords[:, 1:].long()
+    return model, lambda features: model(features, cells, batch)

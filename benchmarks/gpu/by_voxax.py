@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from benchmarks.gpu.rows import Row
+from benchmarks.gpu.rows import TUNED, Row
 from benchmarks.gpu.stopwatch import timed
 from flax import nnx
 
 import voxax as vx
 from voxax.geometry.plan import Plan
-from voxax.models import MinkUNet34
+from voxax.models import create
 from voxax.models.training import masked_cross_entropy
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.tuning import record_choices
+from voxax.tuning.measure import spend, spent
 
 
 def versions() -> dict[str, str]:
@@ -34,9 +36,10 @@ def measure(row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
         x = jnp.zeros(8)
         add = jax.jit(lambda x: x + 1)
         return timed(lambda: add(x), wait)
-    measures = {"map": _map, "layer": _layer, "network": _network}
+    measures = {"map": _map, "layer": _layer}
+    spend(-spent())  # each row may tune for as long
     with record_choices() as choices:
-        values = measures[row.operation](row, cloud)
+        values = measures.get(row.operation, _network)(row, cloud)
     last = {choice.problem: choice for choice in choices}
     used = sorted({f"{c.problem.product}: {c}" for c in last.values()})
     return {**values, "note": "; ".join(used) if len(used) <= 3 else f"{len(used)} choices"}
@@ -99,7 +102,13 @@ def _error(w: jax.Array, voxels: vx.Voxels) -> float:
 
 
 def _network(row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
-    model = MinkUNet34(4, 20, dtype=jnp.dtype(row.dtype), rngs=nnx.Rngs(0))
+    """Untuned a network takes the first candidates of ``implicit_gemm``: to tune takes minutes."""
+    tuned = row.operation.startswith(TUNED)
+    build = {"MinkUNet34": "minkunet-34", "SpUNet34C": "spunet-34c"}
+    name = build[row.operation.removeprefix(TUNED)]
+    model = create(
+        name, in_channels=4, num_classes=20, dtype=jnp.dtype(row.dtype), rngs=nnx.Rngs(0)
+    )
     voxels = _voxels(Row(row.library, row.operation), cloud, 4)
     model.eval()
     voxels = Plan.record(model, voxels).attach(voxels, maps=False)
@@ -120,7 +129,20 @@ def _network(row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
         (loss, kept), slopes = jax.value_and_grad(loss_of, has_aux=True)(params, voxels)
         return loss, jax.tree.map(lambda p, g: p - 1e-3 * g, params, slopes), kept
 
-    function = step if row.trains else lambda p, v: logits_of(p, v)[0]
-    vx.tune(function, params, voxels)
-    program = jax.jit(function)
-    return timed(lambda: program(params, voxels), wait)
+    function = step
+    if not row.trains:
+        function = lambda p, v: logits_of(p, v)[0]  # noqa: E731
+        params = jax.tree.map(lambda p: p.astype(row.dtype), params)
+    if tuned:
+        vx.tune(function, params, voxels)
+        program = jax.jit(function)
+        return timed(lambda: program(params, voxels), wait)
+    os.environ["VOXAX_AUTOTUNE"] = "off"
+    vx.reload_environment()
+    try:
+        with vx.algorithms(forward="implicit_gemm", backward="implicit_gemm"):
+            program = jax.jit(function).lower(params, voxels).compile()
+            return timed(lambda: program(params, voxels), wait)
+    finally:
+        del os.environ["VOXAX_AUTOTUNE"]
+        vx.reload_environment()

@@ -1,8 +1,9 @@
 """Kernels that programs start on an NVIDIA GPU that is not present, passes of loops counted.
 
-    pip install "jax[cuda13]" && JAX_PLATFORMS=cpu python benchmarks/gpu/launches.py CLOUD.npz
+    pip install -e ".[cuda,nn]" && JAX_PLATFORMS=cpu python benchmarks/gpu/launches.py CLOUD.npz
 
-XLA compiles for the description of a GPU below. The network takes minutes.
+XLA compiles for the description of a GPU below. It compares where it would sort by radix on a GPU
+that is there, see :data:`RADIX_MODE`.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import jax
 import jax.numpy as jnp
 import numpy as np
-from benchmarks.gpu.lowered import CHIPS
+from benchmarks.gpu.lowered import CHIPS, as_if_here
 from flax import nnx
 from jax.experimental import topologies
-from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 import voxax as vx
-from voxax import _compat
 from voxax.geometry import Plan
-from voxax.hardware import targeting
 from voxax.models import MinkUNet34
+from voxax.models.training import masked_cross_entropy
+from voxax.nn.functional import spatially_sparse_conv
 
 # NVIDIA's data sheet and CUDA's device attributes of an H100.
 TARGET = """
@@ -47,6 +47,12 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 # Operations of a compiled program that start no kernel.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
+# Shared memory in which XLA's sort compares rows; of steps beyond it each is a kernel.
+_SORT_BYTES = 49152
+_SIZES = {"pred": 1, "s8": 1, "u8": 1, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4}
+RADIX_MODE = {"xla_gpu_deviceless_cub_mode": "DEVICELESS_CUB_NO_FALLBACK"}
+"""An option with which a compilation fails that would sort by radix: the size of CUB's memory is
+unknown without a GPU. Without it XLA compares, and says nothing in the program."""
 
 
 def launches(text: str) -> collections.Counter[str]:
@@ -75,6 +81,10 @@ def launches(text: str) -> collections.Counter[str]:
                     raise ValueError(f"a loop of unknown passes: {line.strip()[:200]}")
                 for inner, number in count(body[1]).items():
                     found[inner] += number * int(passes[1])
+                continue
+            sort = _sort_of(kind, line, bodies)
+            if sort is not None:
+                found["sort"] += sort_kernels(sort)
             elif kind not in _FREE:
                 target = re.search(r'custom_call_target="([^"]+)"', line)
                 found[target[1] if target else kind] += 1
@@ -83,42 +93,134 @@ def launches(text: str) -> collections.Counter[str]:
     return count(entry)
 
 
+def sorts(text: str) -> list[str]:
+    """The shapes of each sort of a compiled program: its keys, then what moves with them."""
+    return [line for line in map(_sort_shapes, text.splitlines()) if line]
+
+
+def _sort_shapes(line: str) -> str:
+    found = re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = (.*?) sort\(", line)
+    return found[1] if found else ""
+
+
+def _sort_of(kind: str, line: str, bodies: dict[str, list[tuple[str, str]]]) -> str | None:
+    """The shapes of the sort that an operation is, or that is in it as a fusion."""
+    if kind == "sort":
+        return _sort_shapes(line)
+    called = re.search(r"calls=%?([\w.\-]+)", line)
+    inside = bodies.get(called[1], []) if kind == "fusion" and called else []
+    return next((_sort_shapes(text) for name, text in inside if name == "sort"), None)
+
+
+def sort_kernels(shapes: str) -> int:
+    """Kernels of XLA's sort by comparing, a bitonic network (PTX of four sorts had these)."""
+    found = re.findall(r"([a-z]+\d*)\[(\d+)", shapes)
+    row = sum(_SIZES.get(name, 8) for name, _ in found)
+    within = (_SORT_BYTES // row).bit_length() - 1
+    beyond = (int(found[0][1]) - 1).bit_length() - within
+    return 1 + sum(step + 1 for step in range(1, beyond + 1))
+
+
+def pinned() -> Any:
+    """A context in which all layers take ``implicit_gemm``."""
+    return vx.algorithms(forward="implicit_gemm", backward="implicit_gemm")
+
+
+def compiled(function: Any, *arguments: Any, options: Any = None) -> str:
+    """A program for the GPU above, its layers' algorithm :func:`pinned`.
+
+    Args:
+      function, arguments: of the arguments only shapes count.
+      options: of XLA, as :data:`RADIX_MODE`.
+    """
+    device = topologies.get_topology_desc("", "cuda", target_config=TARGET, topology="1x1x1")
+    one = jax.sharding.SingleDeviceSharding(device.devices[0])
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
+    with as_if_here(CHIPS["cuda"]), pinned():
+        lowered = jax.jit(function, in_shardings=one, out_shardings=one).lower(*shapes)
+    return lowered.compile(options).as_text() or ""
+
+
+def way_back(voxels: vx.Voxels) -> tuple[jax.Array, jax.Array]:
+    """The tables of a map of stride 2 and of the one back."""
+    down = vx.kernel_map(voxels, 2, stride=2)
+    coarse = vx.Voxels(down.out_geometry, jnp.zeros((down.out_capacity, 1)))
+    up = vx.kernel_map(coarse, 2, stride=2, transposed=True, out_voxels=voxels)
+    return down.neighbors, up.neighbors
+
+
+def layer(w: jax.Array, voxels: vx.Voxels) -> jax.Array:
+    """A 3x3x3 layer."""
+    return spatially_sparse_conv(voxels, w, 3).features
+
+
+def layer_with_gradients(w: jax.Array, voxels: vx.Voxels, dy: jax.Array) -> Any:
+    """Gradients of both operands of a layer."""
+
+    def of(w: jax.Array, x: jax.Array) -> jax.Array:
+        return layer(w, voxels.replace_features(x))
+
+    out, pull = jax.vjp(of, w, voxels.features)
+    return out, pull(dy)
+
+
+def network(voxels: vx.Voxels, trains: bool) -> tuple[Any, Any, Any]:
+    """MinkUNet34 in float16 with its maps: the function, its parameters, and the voxels.
+
+    Inference with weights that are float16 too; else each is converted in every call. In training
+    the loss and all gradients, without an optimizer.
+    """
+    model = MinkUNet34(4, 20, dtype=jnp.float16, rngs=nnx.Rngs(0))
+    model.train() if trains else model.eval()
+    voxels = Plan.record(model, voxels).attach(voxels, maps=False)
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    if not trains:
+        params = jax.tree.map(lambda p: p.astype(jnp.float16), params)
+    labels = jnp.zeros(voxels.capacity, jnp.int32)
+
+    def forward(params: Any, voxels: vx.Voxels) -> jax.Array:
+        return nnx.merge(graph, params, rest, copy=True)(voxels).features
+
+    def loss(params: Any, voxels: vx.Voxels) -> jax.Array:
+        return masked_cross_entropy(forward(params, voxels), labels)
+
+    return jax.value_and_grad(loss) if trains else forward, params, voxels
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cloud", type=Path, help="a file of --clouds of run.py")
-    parser.add_argument("--network", action="store_true", help="MinkUNet34 too")
+    parser.add_argument("--network", choices=("forward", "training"), help="only MinkUNet34")
+    parser.add_argument("--keep", type=Path, help="folder for the compiled programs' text")
     options = parser.parse_args()
     with np.load(options.cloud) as file:
         coords = file["coords"]
-    device = topologies.get_topology_desc("", "cuda", target_config=TARGET, topology="1x1x1")
-    one = jax.sharding.SingleDeviceSharding(device.devices[0])
-    chip = CHIPS["cuda"]
-    mesh = AbstractMesh(
-        (), (), abstract_device=AbstractDevice(chip.kind, None, platform=chip.platform)
-    )
 
     def show(name: str, function: Any, *arguments: Any) -> None:
-        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
-        pinned = vx.algorithms(forward="implicit_gemm", backward="implicit_gemm")
-        with use_abstract_mesh(mesh), targeting(chip.info), _compat.fresh_trace(), pinned:
-            lowered = jax.jit(function, in_shardings=one, out_shardings=one).lower(*shapes)
-        found = launches(lowered.compile().as_text() or "")
-        print(f"| {name} | {sum(found.values())} | {dict(found)} |")
+        text = compiled(function, *arguments)
+        if options.keep:
+            (options.keep / f"{name.replace(' ', '_').replace('/', '_')}.txt").write_text(text)
+        found = launches(text)
+        print(f"| {name} | {sum(found.values())} | {dict(found)} |", flush=True)
 
     voxels = vx.Voxels.from_coords(coords, jnp.ones((len(coords), 4)))
-    print("| program | kernels | by kind |\n|---|---:|---|")
-    show("3x3x3 map", lambda v: vx.kernel_map(v, 3).neighbors, voxels)
-    show("2x2x2 map, stride 2", lambda v: vx.kernel_map(v, 2, stride=2).neighbors, voxels)
+    print(f"{voxels.capacity} rows\n\n| program | kernels | by kind |\n|---|---:|---|")
     if options.network:
-        model = MinkUNet34(4, 20, dtype=jnp.float16, rngs=nnx.Rngs(0))
-        model.eval()
-        voxels = Plan.record(model, voxels).attach(voxels, maps=False)
-        graph, params, rest = nnx.split(model, nnx.Param, ...)
-
-        def forward(params: Any, voxels: vx.Voxels) -> jax.Array:
-            return nnx.merge(graph, params, rest, copy=True)(voxels).features
-
-        show("MinkUNet34 forward", forward, params, voxels)
+        trains = options.network == "training"
+        show(f"MinkUNet34 {options.network}", *network(voxels, trains))
+        return
+    show("3x3x3 map", lambda v: vx.kernel_map(v, 3).neighbors, voxels)
+    show("3x3x3 map of stride 2", lambda v: vx.kernel_map(v, 3, stride=2).neighbors, voxels)
+    show("2x2x2 map of stride 2", lambda v: vx.kernel_map(v, 2, stride=2).neighbors, voxels)
+    show("2x2x2 maps of stride 2 and back", way_back, voxels)
+    x = jnp.ones((voxels.capacity, 64), jnp.float16)
+    w = jnp.ones((27, 64, 64), jnp.float16)
+    wide = voxels.replace_features(x)
+    with as_if_here(CHIPS["cuda"]), pinned():
+        plan = Plan.record(lambda v: layer_with_gradients(w, v, x), wide)
+    wide = plan.attach(wide)
+    show("3x3x3 layer, map given", layer, w, wide)
+    show("3x3x3 layer with gradients, map given", layer_with_gradients, w, wide, x)
 
 
 if __name__ == "__main__":

@@ -60,19 +60,25 @@ def table(known: dict[str, Any]) -> str:
     lines += [f"| {name} | {values['result']} |" for name, values in known["stages"].items()]
     lines += [
         "",
-        "Milliseconds of a call among many, and of one alone in parentheses.",
+        "Milliseconds of a call among many, and of one alone in parentheses. Not measured: "
+        "FlexGEMM, which has no package.",
         "",
-        "| row | voxax | of the lower bound | PyTorch | spconv | spconv / voxax | notes |",
-        "|---|---:|---:|---:|---:|---:|---|",
+        "| row | voxax | of the lower bound | PyTorch | spconv | spconv-triton | spconv / voxax "
+        "| notes |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     by_row: dict[str, dict[str, dict[str, Any]]] = {}
     for name, values in known["rows"].items():
         library, _, row = name.partition(" ")
         by_row.setdefault(row, {})[library] = values
     for row, found in by_row.items():
-        voxax, torch, spconv = (found.get(library, {}) for library in LIBRARIES)
-        cells = [_ms(voxax), _lower_bound(voxax), _ms(torch), _ms(spconv), _ratio(spconv, voxax)]
-        notes = "; ".join(v["note"] for v in found.values() if v.get("note"))
+        voxax, *peers = (found.get(library, {}) for library in LIBRARIES)
+        cells = [_ms(voxax), _lower_bound(voxax), *map(_ms, peers), _ratio(peers[1], voxax)]
+        notes = "; ".join(
+            f"{'' if name == 'voxax' else f'{name}: '}{v['note']}"
+            for name, v in found.items()
+            if v.get("note")
+        ).replace("|", "/")
         lines.append(f"| {row} | {' | '.join(cells)} | {notes} |")
     return "\n".join(lines) + "\n"
 

@@ -72,6 +72,20 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
+def is_begun() -> bool:
+    """True once JAX has started a backend, with its threads; also in a fork of such a process."""
+    from jax._src import xla_bridge
+
+    return xla_bridge.backends_are_initialized()
+
+
+def is_readable(array: Any) -> bool:
+    """True if the values of an array can be read by this process, now."""
+    if isinstance(array, jax.Array):
+        return not is_traced(array) and array.is_fully_addressable
+    return isinstance(array, np.ndarray)
+
+
 def as_one_program(function: _Function) -> _Function:
     """Let eager calls with arrays run as one compiled program; each operation has its own cost.
 
@@ -550,6 +564,13 @@ def staged_primitive(
         ways = {name: functools.partial(implementation, name) for name in names}
         register_lowering(primitive, platform, *(ways[name] for name in names))
     return primitive
+
+
+def stable_custom_calls() -> frozenset[str]:
+    """The functions that programs of ``jax.export`` may call: JAX keeps them for older ones."""
+    from jax._src.export import _export
+
+    return frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
 
 
 _native_exports = contextvars.ContextVar("voxax_native_exports", default=False)

@@ -2,8 +2,8 @@
 
 The guards: ``interpret=True``, and the interpreter that simulates memories and copies
 (``interpreted.simulated``), by a wrong result, by NaN, by what it raises and by the races it finds.
-Each fault is planted in a kernel like the library's, with the copies written out; ``docs/tpu.md``
-has the table. The library's kernels then go through the same guards without a fault.
+Each fault is planted in a kernel like the library's, with the copies written out. The table is in
+``docs/tpu_kernels.md``. The library's kernels then go through the same guards without a fault.
 """
 
 import contextlib

@@ -150,7 +150,7 @@ def apply(
     table, w = gpu.table_and_weight(problem, b, views)
     tiles = tiles_of(table, tile.rows)
     out = dtype if slices == 1 else jnp.float32
-    y = cutlass_kernel.product(tile, table, tiles.taps, tiles.counts, a, w, slices, out)
+    y = cutlass_kernel.product(tile, table, tiles.taps[:, :-1], tiles.counts, a, w, slices, out)
     return (y[0] if slices == 1 else jnp.sum(y, axis=0)).astype(dtype)
 
 

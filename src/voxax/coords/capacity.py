@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import operator
-
-from voxax.errors import InputError
+from voxax.errors import check_whole
 
 MIN_CAPACITY = 16
 _ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equal
 
 
 def bucket_capacity(n: int) -> int:
-    """The smallest bucket that holds ``n`` rows.
+    """Return the smallest bucket that holds ``n`` rows.
 
     Buckets are ``2**e * (1, 1.25, 1.5, 1.75)``: four per octave, so sizes that span
     a factor of ``f`` touch at most ``4 * log2(f) + 1`` of them, and at most 20 % of a
@@ -21,12 +19,9 @@ def bucket_capacity(n: int) -> int:
       n: number of rows, ``>= 0``.
 
     Raises:
-      InputError: ``n`` is negative.
-      TypeError: ``n`` is not an integer.
+      InputError: ``n`` is negative, or no integer.
     """
-    n = operator.index(n)
-    if n < 0:
-        raise InputError(f"bucket_capacity needs a row count >= 0, got {n}")
+    n = check_whole("n", n, least=0)
     if n <= MIN_CAPACITY:
         return MIN_CAPACITY
     quarter = 1 << max((n - 1).bit_length() - 3, 0)

@@ -21,6 +21,9 @@ from voxax.coords.tile_lookup import find_columns
 # Along the last axis the neighbors of a hit are adjacent rows; walking to the next
 # offset costs one comparison per lattice step, a new search about log2(rows) of them.
 _LONGEST_WALK = 8
+# A step of a search on a GPU compares with so many rows less one as bits tell apart: each step is a
+# kernel or two, and waits for the one before.
+_WAY_BITS = 2
 
 Offsets = tuple[tuple[int, ...], ...]
 
@@ -178,27 +181,33 @@ def _search_columns(
     pass. Here the coordinates stand axis by axis, so that all steps are elementwise and few kernels
     hold them.
     """
-    rows = len(sorted_coords)
-    axes = sorted_coords.T
-    query = centers.T[:, None, :] + starts.T[:, :, None]
+    rows, width = sorted_coords.shape
+    sorted_coords, centers, starts = _compat.vary_alike(sorted_coords, centers, starts)
+    query = [centers[None, :, axis] + starts[:, axis, None] for axis in range(width)]
 
     def read(position: jax.Array) -> list[jax.Array]:
-        return [axis.at[position].get(mode="clip") for axis in axes]
+        inside = jnp.minimum(position, rows - 1)
+        return [
+            sorted_coords.at[inside, axis].get(mode="promise_in_bounds") for axis in range(width)
+        ]
 
-    def skip(turn: int, before: jax.Array) -> jax.Array:
-        more = before + (1 << (turns - 1 - turn))
-        less = jnp.zeros(before.shape, bool)
-        for row, wanted in reversed(list(zip(read(more - 1), query, strict=True))):
+    def is_less(position: jax.Array) -> jax.Array:
+        less = jnp.zeros(position.shape, bool)
+        for row, wanted in reversed(list(zip(read(position), query, strict=True))):
             less = (row < wanted) | ((row == wanted) & less)
-        return jnp.where(less & (more <= rows), more, before)
+        return less & (position < rows)
 
-    turns = rows.bit_length()
-    before = jnp.zeros(query.shape[1:], jnp.int32)  # rows that are known to be less
-    axes, query, before = _compat.vary_alike(axes, query, before)
-    before = jax.lax.fori_loop(0, turns, skip, before, unroll=True)
+    before = jnp.zeros_like(query[0])  # rows that are known to be less
+    turns = -(-rows.bit_length() // _WAY_BITS)
+    for turn in reversed(range(turns)):
+        size = 1 << (_WAY_BITS * turn)
+        parts = range(1, 1 << _WAY_BITS)
+        # Where one is less, all before it are too.
+        less = [is_less(before + (part * size - 1)) for part in parts]
+        before += size * sum(part.astype(jnp.int32) for part in less)
     found = []
     for step in range(steps[-1] + 1):
-        query = query.at[-1].add(min(step, 1))
+        query[-1] = query[-1] + min(step, 1)
         hit = before < rows
         for row, wanted in zip(read(before), query, strict=True):
             hit &= row == wanted

@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import jax.monitoring
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
+from voxax._fork import check_process
+from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import (
     COORD_LIMIT,
     PAD,
@@ -29,6 +32,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_map import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
@@ -46,6 +50,7 @@ MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
 
 
+@checked_call
 @_compat.on_whole_arrays
 def kernel_map(
     voxels: Voxels,
@@ -60,7 +65,7 @@ def kernel_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """The relation between ``voxels`` and the voxels a convolution would produce.
+    """Return the relation between ``voxels`` and the output voxels of a convolution.
 
     Built at most once per geometry, spec and trace, or taken from those that
     :func:`voxax.plan` attached. Arguments as in
@@ -102,6 +107,7 @@ def kernel_map_of(
         lacks the map.
       CapacityError: eager, and the new output set does not fit.
     """
+    check_process()
     if spec.ndim != geometry.ndim:
         raise InputError(f"a {spec.ndim}-D kernel on {geometry.ndim}-D voxels")
     capacity = None if capacity is None else check_capacity(capacity)
@@ -176,9 +182,9 @@ def _attached_map(
                 continue
             if isinstance(attached, ShardMaps):
                 source, halo = attached.sources[index], attached.halos[index]
-                return KernelMap(source, out, spec, views, halo=halo)
+                return KernelMap(source, out, spec, views, halo=halo, check=False)
             if capacity in (None, out.capacity):
-                return KernelMap(source, out, spec, views)
+                return KernelMap(source, out, spec, views, check=False)
         elif (
             out_geometry is not None
             and not isinstance(attached, ShardMaps)
@@ -186,7 +192,8 @@ def _attached_map(
             and record.in_level == out_level
             and record.out_level == geometry.level
         ):
-            return KernelMap(out_geometry.bare(), geometry.bare(), record.spec, views).transpose()
+            ends = out_geometry.bare(), geometry.bare()
+            return KernelMap(*ends, record.spec, views, check=False).transpose()
     return None
 
 
@@ -249,7 +256,7 @@ def _build(
             forward = next((m for m in known if m.out_geometry.coords is here), None)
         if forward is not None:
             # Without the memo of this geometry, which is to hold this very map.
-            return dataclasses.replace(forward.transpose(), in_geometry=bare)
+            return dataclasses.replace(forward.transpose(), in_geometry=bare, check=False)
         out = out_geometry.bare().with_drops_of(geometry)
     elif spec.transposed and not spec.generative:
         raise InputError(
@@ -257,9 +264,14 @@ def _build(
             "connection), or generative=True to create every site that a tap reaches"
         )
     else:
-        out = output_geometry(geometry, spec, capacity)
+        out, place = _outputs(geometry, spec, capacity)
+        if spec.partitions and not spec.generative:
+            jax.monitoring.record_event(MAP_BUILT_EVENT)
+            (table,) = _members(bare.coords, out.coords, place, spec=spec)
+            return KernelMap(bare, out, spec, {"neighbors": table}, check=False)
     jax.monitoring.record_event(MAP_BUILT_EVENT)
-    return KernelMap(bare, out, spec, {"neighbors": _neighbors(bare.coords, out.coords, spec)})
+    views = {"neighbors": _neighbors(bare.coords, out.coords, spec)}
+    return KernelMap(bare, out, spec, views, check=False)
 
 
 # Jitted so that an eager call is one program instead of a hundred small ones.
@@ -272,6 +284,38 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
     # then read the table backwards.
     reached = find_neighbors(out, *_scaled(source, spec), spec.dilated_offsets, ordered=True)
     return invert_neighbors(reached, out.shape[0])
+
+
+def _searched_members(
+    source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
+) -> tuple[jax.Array]:
+    del place
+    return (_neighbors(source, out, spec),)
+
+
+def _listed_members(
+    source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
+) -> tuple[jax.Array]:
+    """Results of :func:`_searched_members` of a spec that partitions, without a search.
+
+    Args:
+      source: ``int32[N, 1 + D]``.
+      out: ``int32[M, 1 + D]``, the cells of these rows.
+      place: ``int32[N]``, the row of each one's cell; -1 for padding and cells that were dropped.
+      spec: static.
+    """
+    corner = coarsen(source, spec.stride) * jnp.asarray([[1, *spec.stride]], jnp.int32)
+    # The offsets of a box, last axis fastest.
+    steps = np.cumprod([1, *spec.stride[:0:-1]], dtype=np.int32)[None, ::-1]
+    tap = jnp.sum((source - corner)[:, 1:] * steps, axis=1, dtype=jnp.int32)
+    empty = jnp.full((len(out), spec.num_offsets), -1, jnp.int32)
+    rows = jnp.arange(len(source), dtype=jnp.int32)
+    target = jnp.where(place < 0, len(out) + rows, place)
+    return (empty.at[target, tap].set(rows, mode="drop", unique_indices=True),)
+
+
+# On CPUs the native search takes no longer, and TPUs scatter row after row.
+_members = natively_on_cpu("members", _searched_members, _listed_members, _searched_members)
 
 
 def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
@@ -297,6 +341,16 @@ def output_geometry(
     Raises:
       CapacityError: eager, and more rows are needed than ``capacity``.
       InputError: a traced generative map without ``capacity``.
+    """
+    return _outputs(geometry, spec, capacity)[0]
+
+
+def _outputs(
+    geometry: VoxelGeometry, spec: KernelSpec, capacity: int | None
+) -> tuple[VoxelGeometry, jax.Array]:
+    """The result of :func:`output_geometry`, and the row of each site that was looked at, or -1.
+
+    Of a strided map these sites are the cells of the input rows.
     """
     stride = output_stride(geometry.stride, spec)
     if capacity is None:
@@ -326,7 +380,7 @@ def output_geometry(
     unique = unique_rows(sites, geometry.capacity if capacity is None else capacity)
     check_overflow(unique.count, unique.num_dropped, stride)
     lost = unique.num_dropped if outside is None else unique.num_dropped + outside
-    return VoxelGeometry(
+    out = VoxelGeometry(
         unique.coords,
         unique.count,
         geometry.drops.add(stride, lost),
@@ -335,6 +389,7 @@ def output_geometry(
         geometry.batch_size,
         level_capacities=geometry.level_capacities,
     )
+    return out, unique.inverse
 
 
 def output_stride(stride: Level, spec: KernelSpec) -> Level:

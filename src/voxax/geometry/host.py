@@ -41,7 +41,7 @@ def voxelize_on_host(
     min_capacity: int = 0,
     origin: Sequence[float] | None = None,
 ) -> tuple[Voxels, np.ndarray]:
-    """``vx.voxelize(..., reduction="mean", return_inverse=True)``, NumPy arrays in and out.
+    """Voxelize with the mean in NumPy: arrays in and out, no device.
 
     For input pipelines: it starts no device and compiles nothing, so worker processes can call it.
     ``jax.jit`` takes the result as it is.

@@ -20,6 +20,8 @@ from voxax import _compat
 from voxax.coords import PAD, bucket_capacity, round_up_rows
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.build import output_stride, recording_maps
+from voxax.geometry.call_checks import checked_call
+from voxax.geometry.eager import to_device_of
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
 from voxax.geometry.kernel_map import KernelMap, View, opposite
 from voxax.geometry.kernel_spec import KernelSpec
@@ -134,14 +136,14 @@ class Plan:
         )
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Canonical rows of every level, level 0 first. ``rows``: ``int32[N, 1 + D]``, unpadded."""
+        """Return the rows of every level, 0 first. ``rows``: ``int32[N, 1 + D]``, unpadded."""
         levels = [rows]
         for parent, spec in self.parents:
             levels.append(output_rows(levels[parent], spec))
         return levels
 
     def strides_from(self, stride: Level) -> tuple[Level, ...]:
-        """Total stride of every level for an input of total stride ``stride``.
+        """Return the total stride of every level for an input of total stride ``stride``.
 
         Raises:
           InputError: voxels of another dimension than the plan's, or of a stride that a transposed
@@ -158,7 +160,7 @@ class Plan:
         return tuple(strides)
 
     def fitted(self, samples: Iterable[Voxels | Sequence[int]], margin: float = 1.03) -> Plan:
-        """This plan with level capacities fitted to samples.
+        """Return this plan with level capacities fitted to samples.
 
         Args:
           samples: voxels, or lists of row counts by level (level 0 first).
@@ -175,7 +177,7 @@ class Plan:
         return dataclasses.replace(self, fit=fit_levels(np.asarray(counts), margin))
 
     def capacities(self, capacity: int) -> tuple[int, ...]:
-        """Capacity of every level for an input of ``capacity`` rows; needs :meth:`fitted`."""
+        """Return the capacity of every level for ``capacity`` input rows; needs :meth:`fitted`."""
         if self.fit is None:
             raise InputError("this plan has no fitted capacities: call plan.fitted(samples) first")
         fitted = (level(capacity) for level in self.fit)
@@ -230,7 +232,7 @@ class Plan:
         padded = np.zeros((capacities[0], features.shape[1]), features.dtype)
         padded[: len(features)] = features
         planned = dataclasses.replace(voxels, geometry=root, features=padded)
-        return planned if on_host else jax.tree.map(jax.numpy.asarray, planned)
+        return planned if on_host else to_device_of(voxels, planned)
 
     def _fitting(self, capacity: int, counts: Sequence[int], grow: bool) -> tuple[int, ...]:
         for level, (own, count) in enumerate(zip(self.fixed, counts[1:], strict=True), 1):
@@ -267,6 +269,7 @@ class Plan:
         return table_views(table, record.spec, record.views, in_capacity, self.views)
 
 
+@checked_call
 def plan(
     model: Callable[[Voxels], Any],
     voxels: Voxels,

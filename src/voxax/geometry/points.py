@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._fork import check_process
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
 from voxax.geometry.cells import from_origin
-from voxax.geometry.host_merge import as_host_array, known_on_host, to_device_of
+from voxax.geometry.eager import as_host_array, in_either, known_on_host, to_device_of
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
@@ -69,7 +70,7 @@ class Points:
         capacity: int | None = None,
         origin: Sequence[float] | None = None,
     ) -> Points:
-        """Points from arrays, padded to ``capacity``.
+        """Make points from arrays, padded to ``capacity``.
 
         Args:
           positions: ``float[N, D]``, D 1 to 4; half precision becomes float32. A NumPy array of
@@ -88,6 +89,7 @@ class Points:
             positions, batch indices outside ``[0, batch_size)``.
           CapacityError: N is larger than ``capacity``.
         """
+        check_process()
         given = positions, features, batch_index
         on_host = known_on_host(*given)
         xp: Any = np if on_host else jnp
@@ -138,7 +140,7 @@ class Points:
 
     @_compat.on_whole_arrays
     def positions_from(self, origin: Origin | tuple[float, ...]) -> jax.Array:
-        """``float[capacity, D]``: the positions relative to another origin; () is zero."""
+        """Return the positions ``float[capacity, D]`` relative to another origin; () is zero."""
         if origin is self.origin or (not origin and not self.origin):
             return self.positions
         return from_origin(self.positions, shift(origin, self.origin, self.ndim))
@@ -156,11 +158,11 @@ class Points:
     @property
     def valid(self) -> jax.Array:
         """``bool[capacity]``: rows that are points."""
-        return jnp.arange(self.capacity, dtype=jnp.int32) < self.count
+        return _before(self.count, self.capacity)
 
     @_compat.on_whole_arrays
     def replace_features(self, features: jax.Array) -> Points:
-        """These points with other features ``[capacity, C']``; padding rows are zeroed.
+        """Return these points with other features ``[capacity, C']``; padding rows become zero.
 
         Raises:
           InputError: ``features`` has another number of rows than the capacity.
@@ -173,6 +175,11 @@ class Points:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
         # Before too: garbage times a cotangent of zero would reach the gradient of fn's weights.
         return self.replace_features(fn(self.replace_features(self.features).features))
+
+
+@in_either("rows")
+def _before(xp: Any, count: Any, rows: int) -> Any:
+    return xp.arange(rows, dtype=np.int32) < count
 
 
 def _with_parts(positions: Any, corner: Origin) -> tuple[Any, Any]:

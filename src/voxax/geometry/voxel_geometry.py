@@ -18,8 +18,9 @@ import jax.monitoring
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import bucket_capacity, is_valid
+from voxax.coords import PAD, bucket_capacity
 from voxax.errors import CapacityError
+from voxax.geometry.eager import in_either
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.losses import Level, Losses
@@ -204,10 +205,10 @@ class VoxelGeometry:
     @property
     def valid(self) -> jax.Array:
         """``bool[capacity]``: which rows are voxels."""
-        return is_valid(self.coords)
+        return _valid(self.coords)
 
     def bare(self) -> VoxelGeometry:
-        """These coordinates without attached or remembered maps.
+        """Return these coordinates without attached or remembered maps.
 
         This is what a KernelMap holds: the memo of the geometry it was asked from holds the
         map, and a cycle would keep device memory until Python's next garbage collection.
@@ -220,12 +221,12 @@ class VoxelGeometry:
         return self.coords, self.count, self.drops
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
-        """These coordinates, also reporting what ``other`` lost on its way here."""
+        """Return these coordinates, which then also report the rows that ``other`` lost."""
         drops = self.drops.joined(other.drops)
         return self if drops is self.drops else dataclasses.replace(self, drops=drops)
 
     def same_as(self, other: VoxelGeometry) -> bool:
-        """True where both are known to hold the same voxels.
+        """Return True if both are known to hold the same voxels.
 
         Eagerly by their values. In a trace the coordinates must be the same array, handed on by
         nothing but layers that keep them, ``jit``, ``checkpoint``, custom derivatives and loops.
@@ -271,6 +272,12 @@ class VoxelGeometry:
             f"VoxelGeometry({count} of {self.capacity} voxels, {self.ndim}D, "
             f"stride {self.stride}, batch_size {self.batch_size}{maps}{part})"
         )
+
+
+@in_either()
+def _valid(xp: Any, coords: Any) -> Any:
+    del xp
+    return coords[:, 0] != PAD
 
 
 def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:

@@ -228,7 +228,8 @@ def convolve_modulated(
     ) -> tuple[jax.Array, None]:
         rows, w, factor = step
         views = {"neighbors": rows[:, None]}
-        one = KernelMap(kernel_map.in_geometry, kernel_map.out_geometry, spec, views, True)
+        ends = kernel_map.in_geometry, kernel_map.out_geometry
+        one = KernelMap(*ends, spec, views, True, check=False)
         part = convolve(features, w[None], one, **options).astype(wide)
         return total + part * factor[:, None], None
 

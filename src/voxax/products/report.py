@@ -79,7 +79,7 @@ class Explained:
         return f"{product}, {rows} rows, {taps} taps, {channels}, {dtype}"
 
     def candidates(self) -> Iterator[tuple[str, float | None, str]]:
-        """``(candidate, seconds, verdict)`` of all that were considered, the fastest first."""
+        """Return ``(candidate, seconds, verdict)`` of all candidates, the fastest first."""
         entry = self.choice.entry
         if entry is not None:
             ranked = sorted(entry.measured, key=lambda m: (m.seconds is None, m.seconds or 0.0))
@@ -153,7 +153,7 @@ class Report:
         return "\n".join(self._table())
 
     def details(self) -> str:
-        """The table, then every candidate of every problem with its time.
+        """Return the table, then every candidate of every problem with its time.
 
         The number behind a time is its ratio to the best.
         """

@@ -279,7 +279,7 @@ def algorithms(
     dynamic_forward: Request = None,
     dynamic_backward: Request = None,
 ) -> Overlay:
-    """Requests for every convolution inside ``with``, where the call itself makes none.
+    """Request algorithms for every convolution inside ``with`` whose call requests none.
 
     An overlay beats the environment; a ``fwd_algo=`` or ``bwd_algo=`` of the layer beats the
     overlay. An inner overlay beats an outer one, request by request; ``"auto"`` takes an

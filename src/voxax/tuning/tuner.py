@@ -108,7 +108,7 @@ _listeners = contextvars.ContextVar("voxax_choices", default=())
 
 @contextlib.contextmanager
 def record_choices() -> Iterator[list[Choice]]:
-    """A list that receives every choice made inside, in this thread.
+    """Collect every choice of this thread inside ``with`` in a list.
 
     A choice is made when a product is lowered: a function that is already compiled makes none.
     """

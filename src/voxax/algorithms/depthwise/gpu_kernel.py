@@ -50,7 +50,6 @@ def _added(a, b):
 def forward_kernel(
     table,
     taps,
-    counts,
     x,
     w,
     rows,
@@ -71,8 +70,8 @@ def forward_kernel(
     places = tile * ROWS + tl.arange(0, ROWS)
     there = places < rows
 
-    number = tl.load(counts + tile)
-    own_taps = taps + tile * TAPS
+    own_taps = taps + tile * (TAPS + 1)
+    number = tl.load(own_taps + TAPS)
     total = tl.full((ROWS, BLOCK), 0.0, tl.float32)
     for step in tl.range(0, number, num_stages=STAGES):
         tap = tl.load(own_taps + step).to(OFFSET)
@@ -158,8 +157,8 @@ def product(
         "STAGES": config.launch.stages,
         "OFFSET": offset_dtype(tiles.table, x, out),
     }
-    programs = -(-channels // config.channels) * len(tiles.counts)
-    operands = tiles.table, tiles.taps, tiles.counts, x, w
+    programs = -(-channels // config.channels) * len(tiles.taps)
+    operands = tiles.table, tiles.taps, x, w
     return call(forward_kernel, config.launch, programs, out, operands, (rows,), constants)
 
 

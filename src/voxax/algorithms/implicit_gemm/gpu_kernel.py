@@ -59,7 +59,6 @@ class TileConfig:
 def forward_kernel(
     table,
     taps,
-    counts,
     x,
     w,
     rows,
@@ -88,11 +87,12 @@ def forward_kernel(
     places = tile * ROWS + tl.arange(0, ROWS)
     there = places < rows
 
-    listed = tl.load(counts + tile)
+    own_taps = taps + tile * (TAPS + 1)
+    listed = tl.load(own_taps + TAPS)
     share = (listed + SPLITS - 1) // SPLITS
     first = split * share
     number = tl.maximum(tl.minimum(share, listed - first), 0)
-    own_taps = taps + tile * TAPS + first
+    own_taps += first
     tap = tl.load(own_taps, mask=number > 0, other=0).to(OFFSET)
     some = places < rows * tl.minimum(number, 1)
     sources = tl.load(table + tap * rows + places, mask=some, other=-1)
@@ -227,8 +227,8 @@ def product(
         "TRANSPOSED": transposed,
         "REVERSED": reverse,
     }
-    programs = groups * -(-c_out // config.out_block) * config.splits * len(tiles.counts)
-    operands = tiles.table, tiles.taps, tiles.counts, x, w
+    programs = groups * -(-c_out // config.out_block) * config.splits * len(tiles.taps)
+    operands = tiles.table, tiles.taps, x, w
     return call(forward_kernel, config.launch, programs, out, operands, (rows,), constants)
 
 

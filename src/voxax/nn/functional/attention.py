@@ -108,7 +108,7 @@ def serialized_attention(
     precision: jax.lax.PrecisionLike = None,
     implementation: Implementation | None = None,
 ) -> Voxels:
-    """Attend inside of patches of a fixed length, cut along a space-filling curve.
+    """Attend inside patches of a fixed length, which follow a space-filling curve.
 
     Args:
       voxels: ``3 * C`` channels: query, key, value.

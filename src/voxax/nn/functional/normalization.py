@@ -127,7 +127,7 @@ def layer_norm(
     bias: jax.Array | None = None,
     epsilon: float = 1e-5,
 ) -> Rows:
-    """Bring the features of each voxel to mean 0 and variance 1, then ``* scale + bias``.
+    """Normalize the features of each voxel to mean 0, variance 1; then ``* scale + bias``.
 
     Args:
       voxels: Voxels or Points, ``C`` channels.
@@ -206,7 +206,7 @@ def group_norm(
     bias: jax.Array | None = None,
     epsilon: float = 1e-5,
 ) -> Scenes:
-    """Bring each scene's groups of channels to mean 0 and variance 1, then ``* scale + bias``.
+    """Normalize groups of channels of each scene to mean 0, variance 1; ``* scale + bias``.
 
     Statistics are taken over the group's channels and all voxels of the scene, on all shards where
     it is split over a mesh axis.
@@ -251,7 +251,7 @@ def instance_norm(
     bias: jax.Array | None = None,
     epsilon: float = 1e-5,
 ) -> Scenes:
-    """Bring each channel of each scene to mean 0 and variance 1 over the scene's voxels.
+    """Normalize each channel of each scene to mean 0 and variance 1 over its voxels.
 
     Arguments, result and errors as in :func:`group_norm`, with one group for each channel.
 
