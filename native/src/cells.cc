@@ -59,7 +59,7 @@ void FindCells(const Cells<T>& p) {
       near[i] = std::fabs(x) < kReach;
       near_ones += near[i];
       // No && and no ||, so that the loop becomes one over vectors.
-      x = near[i] & (std::fabs(x) >= std::numeric_limits<float>::min()) ? x : 0.0f;
+      x = (near[i] & (std::fabs(x) >= std::numeric_limits<float>::min())) ? x : 0.0f;
       const int32_t number = static_cast<int32_t>((x * inverse[i] + kWhole) - kWhole);
       int32_t whole = static_cast<int32_t>(x);
       whole -= static_cast<float>(whole) > x;

@@ -552,6 +552,13 @@ def staged_primitive(
     return primitive
 
 
+def stable_custom_calls() -> frozenset[str]:
+    """The functions that programs of ``jax.export`` may call: JAX keeps them for older ones."""
+    from jax._src.export import _export
+
+    return frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
+
+
 _native_exports = contextvars.ContextVar("voxax_native_exports", default=False)
 
 

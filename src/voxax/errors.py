@@ -8,6 +8,7 @@ exception a caller would expect (``ValueError``, ``ImportError``, ...), so that
 
 import difflib
 import importlib
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -26,7 +27,7 @@ class CapacityError(VoxaxError, ValueError):
 
 
 class GeometryMismatchError(VoxaxError, ValueError):
-    """Two operands live on different coordinates."""
+    """Two operands are on different coordinates."""
 
 
 class AlgorithmError(VoxaxError, ValueError):
@@ -45,12 +46,36 @@ class ModuleLoadedError(VoxaxError, ImportError):
     """Another package is loaded already under the name that was asked for."""
 
 
+class UnknownNameError(VoxaxError, AttributeError):
+    """An object has no such attribute; the message names what takes its place."""
+
+
 class RemovedNameError(VoxaxError, ImportError):
     """A public name was removed or renamed; the message names its replacement.
 
     An ``ImportError``, because ``from module import name`` hides the message of an
     ``AttributeError`` that a module raises.
     """
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """Return ``value`` as an integer, or raise :class:`InputError`.
+
+    Args:
+      name: of the argument.
+      value: a static integer of any type.
+      least: its smallest value.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError as error:  # a float, text, or a traced integer
+        raise InputError(
+            f"{name}={value!r}: give an integer of at least {least}, which is static: under "
+            "jax.jit too it can't be traced"
+        ) from error
+    if number < least:
+        raise InputError(f"{name}={number} must be at least {least}")
+    return number
 
 
 def check_known(name: str, value: object, known: Sequence[str]) -> None:

@@ -262,8 +262,12 @@ FILES = {name: functools.cache(make) for name, make in MAKERS.items()}
 
 
 def mutation(name: str, number: int) -> bytes:
-    """Return a broken copy of a file: one to three of the changes below, at random places."""
-    content, rng = FILES[name](), np.random.default_rng([number, *name.encode()])
+    """Return a broken copy of a file."""
+    return broken(FILES[name](), np.random.default_rng([number, *name.encode()]))
+
+
+def broken(content: bytes, rng: np.random.Generator) -> bytes:
+    """Return a broken copy: one to three of the changes below, at random places."""
     for _ in range(rng.integers(1, 4)):
         content = CHANGES[rng.integers(len(CHANGES))](content, rng) or content[:1]
     return content
@@ -410,8 +414,8 @@ def _child(start: int, stop: int, begin: int, folder: str, names: list[str]) -> 
         if task < begin:
             continue
         path = Path(folder, name)
-        broken = mutation(name, number)
-        path.write_bytes(broken)
+        content = mutation(name, number)
+        path.write_bytes(content)
         _say(task=task)
         before = _memory("VmRSS")
         # Linux forgets the peak of the process so far.
@@ -432,8 +436,8 @@ def _child(start: int, stop: int, begin: int, folder: str, names: list[str]) -> 
         after = resource.getrusage(resource.RUSAGE_SELF)
         seconds = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
         taken = max(0, _memory("VmHWM") - before)
-        if taken > BYTES_PER_BYTE * len(broken) + BYTES:
-            wrong += f" {taken >> 20} MiB for {len(broken)} bytes"
+        if taken > BYTES_PER_BYTE * len(content) + BYTES:
+            wrong += f" {taken >> 20} MiB for {len(content)} bytes"
         _say(task=task, wrong=wrong, refused=refused, seconds=seconds, bytes=taken)
 
 

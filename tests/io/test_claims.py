@@ -199,7 +199,7 @@ def test_laz_on_which_lazrs_panics_is_refused_or_read_by_laszip(tmp_path):
     if laspy.LazBackend.Laszip.is_available():
         assert len(read(tmp_path / "a.laz")) == 12
     else:
-        refused(tmp_path / "a.laz", "lazrs gives up on .*; LASzip may read it: pip install laszip")
+        refused(tmp_path / "a.laz", "lazrs cannot read .*; LASzip may read it: pip install laszip")
 
 
 @pytest.mark.parametrize("length", [0, 1, 15])

@@ -5,7 +5,10 @@
 // be equal to the last bit, for every instruction set and whatever the threads do. Maps and lists
 // of rows are random and adversarial, and arrays end where their memory ends.
 //
-// Usage: voxax_driver [rounds [seed]]. Prints what failed; exits with 0 where nothing did.
+// Usage: voxax_driver [rounds [seed [library]]]. Prints what failed; exits with 0 where nothing did.
+// Of a library it checks that it loads, with every symbol that it needs.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -889,6 +892,14 @@ int Main(int rounds, uint64_t seed) {
 }  // namespace voxax
 
 int main(int count, char** arguments) {
+  if (count > 3) {
+    void* library = dlopen(arguments[3], RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr || dlsym(library, "voxax_product") == nullptr) {
+      std::printf("FAILED: %s\n", dlerror());
+      return 1;
+    }
+    std::printf("%s loads\n", arguments[3]);
+  }
   const int rounds = count > 1 ? std::atoi(arguments[1]) : 3;
   return voxax::Main(rounds, count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 0);
 }

@@ -26,7 +26,7 @@ def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
             f"multiplies elements of at least 8 bits, got {problem.dtype}: convert features and "
             "weight, to int8 or bfloat16 for example"
         )
-    if np.zeros((), dtype).astype(np.float32) != 0:
+    if np.zeros((), dtype).astype(np.complex64) != 0:  # complex ones are read as they are
         return f"needs zero for missing neighbors, which {problem.dtype} does not have"
     return None
 

@@ -6,20 +6,22 @@ import contextlib
 import os
 import select
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 
 from voxax._version import __version__
-from voxax.errors import MissingExtraError, VoxaxError
+from voxax.cli.boundary import line_of
+from voxax.errors import MissingExtraError
 
-# What voxax[demo] brings, and voxax[cli] and voxax[tpu] do not.
-_OF_DEMO = ("flax", "optax", "orbax", "matplotlib", "plotly", "laspy", "plyfile", "trimesh")
+_DEBUG = "--debug"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
 
-    0 is success, 2 a mistake in the request (one line names it), 130 an interruption, 141 a reader
-    that closed the pipe, such as ``head``.
+    0 is success, 2 a mistake in the request or a fault of a file or the machine (one line names
+    it; ``--debug`` shows the traceback too), 130 an interruption, 141 a reader that closed the
+    pipe, such as ``head``.
     """
     try:
         try:
@@ -51,26 +53,29 @@ def _has_no_reader(number: int) -> bool:
 
 
 def _told(arguments: Sequence[str] | None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = [word for word in given if word != _DEBUG]
     try:
-        return _run(arguments)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except (VoxaxError, ModuleNotFoundError) as error:
-        # voxax.models names the extra of the library, not that of the command line.
-        missing = error.__cause__ if isinstance(error, MissingExtraError) else error
-        package = (getattr(missing, "name", None) or "").partition(".")[0]
-        if package != "flax" and isinstance(error, VoxaxError):
-            print(f"voxax: {error}", file=sys.stderr)
-            return 2
-        if package not in _OF_DEMO:
+        return _run(words)
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if len(words) < len(given):
+            traceback.print_exception(error)
+        if isinstance(error, KeyboardInterrupt):
+            print("interrupted", file=sys.stderr)
+            return 130
+        line = line_of(error, words)
+        if line is None:
+            if len(words) < len(given):
+                return 1  # it stands above
             raise
-        print(f'voxax: this command needs {package}: pip install "voxax[demo]"', file=sys.stderr)
+        print(f"voxax: {line}", file=sys.stderr)
         return 2
 
 
-def _run(arguments: Sequence[str] | None) -> int:
-    if list(sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+def _run(given: list[str]) -> int:
+    if given == ["--version"]:
         print(f"voxax {__version__}")
         return 0
     try:
@@ -104,12 +109,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         check,
         export,
     )
-    given = sys.argv[1:] if arguments is None else list(arguments)
     return (
         tyro.extras.subcommand_cli_from_dict(
             {command.__name__: fitted(command, given) for command in commands},
             prog="voxax",
-            description="Sparse and dynamic spatial convolution for JAX.",
+            description="Sparse and dynamic spatial convolution for JAX. --debug, anywhere on the "
+            "line, prints the traceback of an error.",
             args=given,
         )
         or 0

@@ -30,17 +30,17 @@ def bench(
 ) -> int:
     """Predict the least time that a model takes on TPUs, which may be absent.
 
-    Compiles it for them. Counts the cycles of each kernel in the compiler's own schedule, and the
-    bytes and operations of the program. Prints the kernels by time with what bounds them, the
-    whole, and its distance to the lower bound: features, weights and results alone once through the
-    memory at its peak, or XLA's operations at theirs. Nothing runs on a TPU; needs `pip install
-    "voxax[tpu]"`.
+    Compiles the model for them. Counts the cycles of each kernel in the compiler's schedule, and
+    the bytes and operations of the program. Prints the kernels by time and by what bounds them, and
+    the distance of the whole to the lower bound. The lower bound moves features, weights and
+    results once at the peak bandwidth, or does XLA's operations at the peak rate. Nothing runs on a
+    TPU; needs `pip install "voxax[tpu]"`.
 
     Args:
         workload: Model and voxels.
-        tpu: Generations with commas between them, of v4, v5e, v5p, v6e, 7x.
-        algorithm: Of all convolutions, such as implicit_gemm; else what voxax would choose.
-        most: Kernels to print.
+        tpu: Generations with commas between: v4, v5e, v5p, v6e, 7x.
+        algorithm: Algorithm of all convolutions, such as implicit_gemm. By default voxax chooses.
+        most: Number of kernels to print.
         json_: Print JSON instead of tables.
     """
     from voxax.predict import LEFT_OUT, TOPOLOGIES, count_all, render

@@ -174,7 +174,7 @@ def _as_input_error(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{what}: {error.strerror}") from error
+        raise InputError(f"{what}: {error.strerror or error}") from error
 
 
 def _folder() -> Path:
@@ -223,15 +223,17 @@ def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
     from voxax.tuning import cache as form
     from voxax.tuning.cache import read_bytes
 
-    with _as_input_error(f"{path} cannot be read"):
-        content = read_bytes(path)[0]
     try:
+        with _as_input_error(f"{path} cannot be read"):
+            content = read_bytes(path)[0]
         values = form.parse_json(content)
         form.check_header(values)
         devices = values.get("devices", {values.get("device"): values.get("entries")})
         if not isinstance(devices, Mapping) or not all(map(form.is_device, devices)):
             raise ValueError("its devices have no proper names")
         return {device: form.entries_of(entries) for device, entries in devices.items()}
+    except InputError:
+        raise
     except (ValueError, TypeError) as error:
         raise FileFormatError(f"{path} is not what `voxax cache export` writes: {error}") from error
 

@@ -31,11 +31,11 @@ def check(
 ) -> int:
     """Check that a function or a module compiles to one static program.
 
-    Modules are of flax.nnx or PyTorch.
+    Takes functions of JAX, and modules of flax.nnx and PyTorch.
 
-    Exit status: 0 when it does, 1 when there are findings of the severity --fail-on or worse or
-    when --verify contradicts the verdict, 2 when it cannot be checked: the file, its import or an
-    input fails, 3 when the checker itself does.
+    Exit status: 0 if it does; 1 if there are findings of the severity --fail-on or worse, or
+    --verify contradicts the verdict; 2 if the file, its import or an input fails; 3 if the checker
+    fails.
 
     Args:
         target: what to check, as FILE.py:NAME or package.module:NAME. The file is imported.
@@ -45,10 +45,10 @@ def check(
             Arrays are tensors where the target is PyTorch's: a module, or a function in a file
             that imports torch and not jax.
         also: a further example, all by position or some by name; may be given several times.
-        verify: really compile, for five inputs of equal shape, and count the programs.
+        verify: compile for five inputs of equal shape, and count the programs.
         format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
         fail_on: the least severity for which the exit status is 1.
-        seconds: of the search for findings, in which also a loop without end is ended.
+        seconds: limit of the search for findings; it also ends endless loops.
     """
     from voxax.check import check_static, static_report
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from voxax import _limits
 from voxax.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,35 +50,35 @@ def demo(
     Args:
         task: `segment` labels points; `detect` finds boxes of vehicles, poles and persons, with a
             small CenterPoint on one device.
-        out: Folder for the results. It belongs to one run: a second one needs --resume, --overwrite
-            or another folder.
+        out: Folder for the results of one run. A second run needs --resume, --overwrite or another
+            folder.
         steps: Training steps, of --batch-size scenes each. By default 160, to detect 1000.
         input: To segment, a labeled scan to learn from instead; half of its 10 m blocks are for
             validation.
-        labels: Labels of --input where the file itself has none (.label, .npy, .npz).
+        labels: Labels of --input (.label, .npy, .npz), if the file has none.
         label_field: Column or array with the labels, where it has another name than usual.
         columns: Columns of --input where it names none (.bin): their number, or names such as
             x,y,z,red,green,blue.
         item: The number of one scan of --input, in a file of several (.h5, .npy, .e57).
         voxel_size: Edge of a voxel in meters. By default 0.3, to detect 0.2.
-        width: Factor on all channels of the network. By default what the machine carries: the
-            square root of half its cores, 1 on two cores and 2 on eight, and at most 1 for each
-            2 GiB of free memory; on an accelerator 2.
+        width: Factor on all channels of the network. By default it follows from the machine: the
+            square root of half its cores, and at most 1 for each 2 GiB of free memory; on an
+            accelerator 2.
         learning_rate: Peak of the one-cycle schedule, by default 0.006.
         sensor: Beam pattern of the simulated sweeps. By default lidar32, to detect lidar64.
         scenes: Simulated training streets. By default 48, to detect 96.
         workers: Processes that simulate, voxelize and build kernel maps.
-        seed: Of streets and augmentation.
+        seed: Seed of streets and augmentation.
         resume: Continue from the checkpoint in --out, with its settings.
         overwrite: Delete the run in --out.
         profile: Folder for a trace of a few training steps, with layers by name, for
             TensorBoard, XProf or Perfetto.
-        devices: How many devices a step's scenes are distributed over; on a CPU host devices, which
-            share its cores. By default all TPUs of this host, elsewhere and to detect 1.
+        devices: Number of devices that share the scenes of a step; on a CPU they share its cores.
+            By default all TPUs of this host; elsewhere, and to detect, 1.
         batch_size: Scenes of a step, by default one for each device. On any number of devices
             the same batch size and seed give the same steps, up to rounding.
-        dtype: What layers compute in; parameters are float32. By default bfloat16 on a TPU, whose
-            matrix units take it, elsewhere float32.
+        dtype: Type that layers compute in; parameters are float32. By default bfloat16 on a TPU,
+            elsewhere float32.
     """
     from voxax.cli.process import (
         keep_heap,
@@ -88,13 +89,21 @@ def demo(
     )
 
     options = dict(locals())
-    from voxax.cli.run_folder import claim_folder
+    from voxax.cli.run_folder import check_writable, claim_folder
 
     keep_heap()
     keep_programs()
-    for name, value in (("steps", steps), ("scenes", scenes)):
-        if value is not None and value < 1:
-            raise InputError(f"--{name} {value} must be at least 1")
+    for name, value, limit, least in (
+        ("--steps", steps, _limits.STEPS, 1),
+        ("--scenes", scenes, _limits.STREETS, 1),
+        ("--width", width, _limits.WIDTH, 0.01),
+        ("--batch-size", batch_size, _limits.STEP_SCENES, 1),
+        ("--workers", workers, _limits.WORKERS, 0),
+        ("--devices", devices, _limits.DEVICES, 1),
+        ("--seed", seed, _limits.SEED, 0),
+    ):
+        if value is not None:
+            limit.check(name, value, least)
     if task == "detect" and input is not None:
         raise InputError(
             "--task detect learns from simulated streets, --input has no boxes: leave it out, or "
@@ -113,6 +122,8 @@ def demo(
             f"scene: give --batch-size {devices} or more, or fewer devices"
         )
     resume = claim_folder(out, resume=resume, overwrite=overwrite)
+    if profile is not None:
+        check_writable(profile)
     from voxax.cli.demo_kinds import KINDS, dtype_for, width_for
     from voxax.cli.scenes import from_file
 
@@ -226,7 +237,7 @@ class _Run:
             task = dataclasses.replace(task_as(checkpoint, self.kind.kind), steps=self.steps)
             if task.class_names != names:
                 raise InputError(
-                    f"the checkpoint in {checkpoint} knows the classes {task.class_names}, "
+                    f"the checkpoint in {checkpoint} has the classes {task.class_names}, "
                     f"these scenes have {names}"
                 )
             for name, value in self.stated.items():

@@ -31,21 +31,25 @@ def detect(
 ) -> int:
     """Find the boxes of objects in a scan; write them as JSON, and a picture.
 
-    The network is of a checkpoint, or one of `voxax.models` by name with a file of weights. The
+    The network comes from a checkpoint, or is one of `voxax.models` with a file of weights. The
     scan is in the sensor's frame, in meters, with z up.
 
     Args:
         file: The scan, of a kind that `voxax segment` reads.
         checkpoint: Folder that `voxax train` wrote with task = "detect", or `voxax demo`.
-        network: Name of a detector instead, such as centerpoint; it needs the five below.
-        weights: Its file: .safetensors, PyTorch's, or hf://owner/name/file.
-        classes: Its classes: kitti, nuscenes, their number, or names with commas between.
-        voxel_size: Edge of its voxels in meters, one for all axes or three: 0.05,0.05,0.1.
-        region: Lower x, y, z and upper x, y, z of what it looks at: --region=0,-40,-3,70.4,40,1.
-        attributes: What it reads of each point, in its channels' order: xyz, attributes such as
-            intensity, and zero for a channel of zeros, such as the time of a single sweep.
-        options: Arguments of the network's class, where they are others: groups=[[0], [1, 2]].
-        min_score: Boxes with a lower score are left out.
+        network: Name of a detector instead of a checkpoint, such as centerpoint. It needs the next
+            five options.
+        weights: Weights of the network: .safetensors, a PyTorch file, or hf://owner/name/file.
+        classes: Classes of the network: kitti, nuscenes, their number, or names with commas
+            between.
+        voxel_size: Edge of a voxel in meters, one for all axes or three: 0.05,0.05,0.1.
+        region: Lower x, y, z and upper x, y, z of the detector's region:
+            --region=0,-40,-3,70.4,40,1.
+        attributes: Input channels in their order: xyz, attributes such as intensity, and zero for a
+            channel of zeros, such as the time of a single sweep.
+        options: Arguments of the network's class that differ from its defaults, such as
+            groups=[[0], [1, 2]].
+        min_score: Leave out boxes with a lower score.
         out: Folder for the results.
         columns: Columns of a file that does not name them (.bin, text): their number, or names
             such as x,y,z,intensity.
@@ -56,6 +60,7 @@ def detect(
     keep_heap()
     keep_programs()
     from voxax.cli.published import check_choice
+    from voxax.cli.run_folder import check_writable
     from voxax.errors import InputError
     from voxax.io import read
     from voxax.io.box_file import write_boxes
@@ -71,15 +76,16 @@ def detect(
         "attributes": attributes,
     }
     check_choice(checkpoint, network, **needed)
+    # What is wrong with the files shows before a network is built.
+    check_writable(out)
+    cloud = read(file, columns=columns, item=item)
     detector: _Trained | _Published
     if checkpoint is not None:
         detector = _Trained(checkpoint)
     else:
         detector = _Published(network, options, min_score, **needed)  # type: ignore[arg-type]
-    cloud = read(file, columns=columns, item=item)
     objects = _above(detector(cloud), min_score)
 
-    out.mkdir(parents=True, exist_ok=True)
     name = file.name.replace(".", "_")
     path = write_boxes(out / f"{name}_boxes.json", objects)
     picture = detection_png(
@@ -112,9 +118,10 @@ class _Trained:
 
     def __init__(self, checkpoint: Path) -> None:
         from voxax.cli.detection_task import Detection
-        from voxax.cli.tasks import restore, task_as
+        from voxax.cli.tasks import check_weights, restore, task_as
 
         self.task = task_as(checkpoint, Detection)
+        check_weights(checkpoint, self.task)
         self.class_names = self.task.class_names
         self.trainer = restore(checkpoint, self.task.trainer())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax import models
+from voxax import _limits, models
 from voxax.cli.published import made
 from voxax.cli.scenes import Batch, SceneExample
 from voxax.cli.task import Score, Task
@@ -175,6 +175,8 @@ class Detection(Task):
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        _limits.OBJECTS.check("max_boxes", self.max_boxes)
         if len(self.bounds) != 6:
             raise InputError(
                 f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"

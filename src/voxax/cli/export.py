@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from voxax import _limits
 from voxax.cli.workload import model_of
 from voxax.errors import InputError
 
@@ -33,16 +34,15 @@ def export(
 
     voxax.io.program.load_program runs it.
 
-    The device may be absent. Algorithms are those that the tuning cache knows for it, or the
-    default; --algorithm pins them, for example the TPU's own kernels by implicit_gemm.
+    The device may be absent. Algorithms come from the tuning cache for the device, or are the
+    defaults. --algorithm pins one, such as implicit_gemm for the TPU kernels.
 
     Args:
         model: MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on
             Voxels, or a function without arguments that makes one. A named model has random
             weights.
-        capacity: Voxels that the program takes at most.
-        checkpoint: The network that voxax demo or voxax train wrote here, with its weights,
-            instead of a model.
+        capacity: Largest number of voxels that the program takes.
+        checkpoint: Folder of a checkpoint of `voxax demo` or `voxax train`, instead of a model.
         output: The file.
         tpu: For this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.
         cuda: For NVIDIA GPUs.
@@ -50,12 +50,13 @@ def export(
         channels: Input channels of a model.
         classes: Output channels of a named model.
         ndim: Spatial axes.
-        batch_size: Scenes of one run.
-        dtype: Of the input features.
+        batch_size: Scenes in a batch.
+        dtype: Type of the input features.
         algorithm: Request for all convolutions.
-        portable: With --cpu: without native kernels, for machines that do not have them.
-        executable: With --cpu: also the machine code for CPUs like this one.
+        portable: With --cpu, leave out native kernels, for machines without them.
+        executable: With --cpu, add machine code for CPUs like this one.
     """
+    from voxax.cli.run_folder import check_writable
     from voxax.io.program import export_program
     from voxax.predict import TOPOLOGIES
 
@@ -63,6 +64,16 @@ def export(
         raise InputError("give one of --tpu CHIP, --cuda and --cpu")
     if (model is None) == (checkpoint is None):
         raise InputError("give a model, or --checkpoint FOLDER, and not both")
+    check_writable(output.parent)
+    if output.is_dir():
+        raise InputError(f"--output {output} is a folder: give the path of a file")
+    for name, value, limit in (
+        ("--capacity", capacity, _limits.PROGRAM_ROWS),
+        ("--channels", channels, _limits.CHANNELS),
+        ("--classes", classes, _limits.CLASSES),
+        ("--batch-size", batch_size, _limits.STEP_SCENES),
+    ):
+        limit.check(name, value)
     if checkpoint is not None:
         network, channels = _trained(checkpoint)
     else:
@@ -92,9 +103,10 @@ def export(
 
 def _trained(checkpoint: Path) -> tuple[Any, int]:
     """The network of a checkpoint in evaluation mode, and its input channels."""
-    from voxax.cli.tasks import restore, task_of
+    from voxax.cli.tasks import check_weights, restore, task_of
 
     task = task_of(checkpoint)
+    check_weights(checkpoint, task)
     network = restore(checkpoint, task.trainer()).model()
     network.eval()
     return network, task.preparation().num_channels

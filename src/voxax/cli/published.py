@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
 
-from voxax import models
+from voxax import _limits, models
 from voxax.errors import FileFormatError, InputError, check_known
 from voxax.geometry import Plan, Voxels
+from voxax.interop.checkpoint_file import check_place
 from voxax.io.dataset import SCANNET_CLASS_NAMES
 from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES
 from voxax.io.kitti_objects import KITTI_CLASSES
@@ -46,7 +47,7 @@ def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
     if network is None:
         given = [name for name, value in options.items() if value is not None]
         if given:
-            raise InputError(f"{', '.join(given)}: the checkpoint says it; leave it out")
+            raise InputError(f"{', '.join(given)}: the checkpoint contains it; leave it out")
     else:
         missing = [name for name, value in options.items() if value is None]
         if missing:
@@ -62,7 +63,9 @@ def class_names(given: str) -> tuple[str, ...]:
     if given in CLASSES:
         return CLASSES[given]
     if given.isdecimal():
-        names = tuple(f"class {number}" for number in range(min(int(given), 100_000)))
+        count = int(given[:20])
+        _limits.CLASSES.check("--classes", count)
+        names = tuple(f"class {number}" for number in range(count))
     else:
         names = tuple(name.strip() for name in given.split(",") if name.strip())
     if not names or len(set(names)) < len(names):
@@ -134,14 +137,41 @@ def made(
     Raises:
       InputError: an unknown name, or options that the network's class does not take.
     """
+    check_sizes(network, options)
     try:
         if build is not None:
             return build(in_channels, num_classes, **options)
         return models.create(network, in_channels=in_channels, num_classes=num_classes, **options)
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{network} does not take the options {dict(options)}: {error}") from error
+
+
+# Options that say how many layers there are, rather than how large one is.
+_DEPTHS = ("blocks", "layers", "depth", "encoder_depths", "decoder_depths")
+
+
+def check_sizes(network: str, options: Mapping[str, Any]) -> None:
+    """Raise :class:`voxax.InputError` for a whole number in an option beyond every network.
+
+    Args:
+      network: its name, for the message.
+      options: arguments of its class, such as those of a checkpoint that a stranger made.
+    """
+    for name, given in options.items():
+        limit = _limits.BLOCKS if name in _DEPTHS else _limits.SIZES
+        for number in _integers(given):
+            limit.check(f"{network}: {name}", number, -limit.most)
+
+
+def _integers(value: Any) -> Iterator[int]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (found for own in value.values() for found in _integers(own))
+    elif isinstance(value, list | tuple):
+        yield from (found for own in value for found in _integers(own))
 
 
 def loaded(
@@ -177,8 +207,9 @@ def loaded(
     if _is_detector(network) != detectors:
         finds, other = ("no boxes", "segment") if detectors else ("boxes", "detect")
         raise InputError(f"{network} finds {finds}: `voxax {other}` takes it")
-    model = made(network, in_channels, num_classes, arguments)
     try:
+        check_place(weights)
+        model = made(network, in_channels, num_classes, arguments)
         models.load(model, weights)
     except FileNotFoundError as error:
         if isinstance(error, FileFormatError):

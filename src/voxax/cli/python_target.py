@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def load_module(target: str, what: str) -> tuple[ModuleType, str]:
 
 
 def _load_file(place: str, what: str) -> ModuleType:
-    file = Path(place).resolve()
+    file = Path(os.path.realpath(place))  # of a loop of links too
     if not file.is_file():
         raise InputError(f"{what}: there is no file {place}")
     spec = importlib.util.spec_from_file_location(file.stem, file)

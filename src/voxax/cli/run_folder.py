@@ -43,13 +43,18 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
             f"{folder} holds a run already, up to step {step}: give --resume to go on from it, "
             "--overwrite to delete it, or another folder by --out"
         )
-    _check_writable(folder)
+    check_writable(folder)
     if resume and step is None:
         print(f"{checkpoint} holds no whole step: the run begins anew")
     return resume and step is not None
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
+    """Make a folder for results, and check that files can be written there.
+
+    Raises:
+      InputError: it is a file, cannot be written to, or its disk is full.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:

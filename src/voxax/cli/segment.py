@@ -34,20 +34,22 @@ def segment(
 ) -> int:
     """Label every point of a scan; write a labeled PLY and a picture.
 
-    The network is of a checkpoint, or one of `voxax.models` by name with a file of weights.
+    The network comes from a checkpoint, or is one of `voxax.models` with a file of weights.
 
     Args:
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
             .h5, .pth, .feather, .parquet, .e57 or a mesh; also with .gz.
         checkpoint: Folder that `voxax demo` or `voxax train` wrote.
-        network: Name of a network instead, such as spunet-34c; it needs the four below.
-        weights: Its file: .safetensors, PyTorch's, or hf://owner/name/file.
-        classes: Its classes: their number, names with commas between, semantic_kitti or scannet.
-        voxel_size: Edge of its voxels in the scan's units, one for all axes or three: 0.05.
-        attributes: What it reads of each point, in its channels' order: xyz, and attributes such as
-            intensity, rgb or normals.
+        network: Name of a network instead of a checkpoint, such as spunet-34c. It needs the next
+            four options.
+        weights: Weights of the network: .safetensors, a PyTorch file, or hf://owner/name/file.
+        classes: Classes of the network: their number, names with commas between, semantic_kitti or
+            scannet.
+        voxel_size: Edge of a voxel in the scan's units, one for all axes or three: 0.05.
+        attributes: Input channels in their order: xyz, and attributes such as intensity, rgb or
+            normals.
         signed_colors: Colors from -1 to 1, as Pointcept's networks read them, instead of 0 to 1.
-        options: Arguments of the network's class, where its sizes are others: stem=16, width=0.5.
+        options: Arguments of the network's class that differ from its defaults: stem=16, width=0.5.
         out: Folder for the results.
         scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
             small for the voxels of a checkpoint's network are enlarged.
@@ -61,6 +63,7 @@ def segment(
     keep_heap()
     keep_programs()
     from voxax.cli.published import check_choice
+    from voxax.cli.run_folder import check_writable
     from voxax.cli.scenes import near_origin
     from voxax.errors import InputError
     from voxax.io import read, write_ply
@@ -75,19 +78,20 @@ def segment(
         "attributes": attributes,
     }
     check_choice(checkpoint, network, **needed)
+    # What is wrong with the files shows before a network is built.
+    check_writable(out)
+    cloud = read(file, columns=columns, item=item)
     segmenter: _Trained | _Published
     if checkpoint is not None:
         segmenter = _Trained(checkpoint)
     else:
         segmenter = _Published(network, signed_colors, options, **needed)  # type: ignore[arg-type]
-    cloud = read(file, columns=columns, item=item)
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))
     factor, note = _scale(upright.positions, segmenter.voxel_size, scale, checkpoint is not None)
     metric = dataclasses.replace(upright, positions=upright.positions * factor)
     prediction, count = segmenter(metric)
     names = segmenter.class_names
 
-    out.mkdir(parents=True, exist_ok=True)
     # Two files of one name but different kinds must not overwrite each other's results.
     name = file.name.replace(".", "_")
     colors = np.stack([rgb(color) for color in class_colors(names)])
@@ -114,9 +118,10 @@ class _Trained:
 
     def __init__(self, checkpoint: Path) -> None:
         from voxax.cli.segmentation_task import Segmentation
-        from voxax.cli.tasks import restore, task_as
+        from voxax.cli.tasks import check_weights, restore, task_as
 
         task = task_as(checkpoint, Segmentation)
+        check_weights(checkpoint, task)
         self.class_names, self.voxel_size = task.class_names, task.voxel_size
         self.preparation, self.trainer = task.preparation(), restore(checkpoint, task.trainer())
 

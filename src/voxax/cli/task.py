@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from voxax.errors import FileFormatError
+from voxax import _limits
+from voxax.errors import FileFormatError, InputError, listed
 from voxax.models.training import StepTrainer
 
 Own = TypeVar("Own", bound="Task")
@@ -75,6 +77,22 @@ class Task(abc.ABC):
     attributes: tuple[str, ...] = ()
     weight_decay: float = 0.01
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Check the numbers, which a checkpoint of a stranger may give too.
+
+        Raises:
+          InputError: one of them is beyond its limit.
+        """
+        if not all(isinstance(name, str) for name in self.class_names):
+            raise InputError(f"class_names={listed(self.class_names)} must be strings")
+        _limits.CLASSES.check("the number of classes", len(self.class_names))
+        _limits.STEPS.check("steps", self.steps)
+        _limits.WIDTH.check("width", self.width, 0.01)
+        for name in ("voxel_size", "learning_rate"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise InputError(f"{name} = {value} must be positive and finite")
 
     @classmethod
     @abc.abstractmethod
@@ -153,7 +171,9 @@ class Task(abc.ABC):
                 known = ", ".join(cls.networks())
                 raise ValueError(f"network {found['network']!r} is none of {known}")
             return cls(**found)
-        except (KeyError, TypeError, ValueError) as error:
+        except InputError as error:
+            raise FileFormatError(f"the checkpoint's description: {error}") from error
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise FileFormatError(
                 f"the checkpoint's description lacks a field: {error!r}"
             ) from error

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any, TypeVar
+
+import jax
+from flax import nnx
 
 from voxax.cli.classification_task import Classification
 from voxax.cli.folder_detection import FolderDetection
 from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.task import Task
 from voxax.errors import FileFormatError, InputError
+from voxax.io.compressed import unpacked_limit
 from voxax.models.checkpoint import load_arrays, load_description
 from voxax.models.training import StepTrainer
 
@@ -29,12 +34,40 @@ def task_of(folder: Path) -> Task:
     """
     description = load_description(folder)
     name = description.get("task", Segmentation.task)
-    if name not in TASKS:
+    if not isinstance(name, str) or name not in TASKS:
         raise FileFormatError(
             f"the checkpoint in {folder} is for the task {name!r}; known are {', '.join(TASKS)}: "
             "a newer voxax may read it"
         )
-    return TASKS[name].from_json(description["network"])
+    try:
+        return TASKS[name].from_json(description["network"])
+    except KeyError:
+        raise FileFormatError(
+            f"the description of the checkpoint in {folder} has no entry 'network'"
+        ) from None
+
+
+def check_weights(folder: Path, task: Task) -> None:
+    """Compare the size of a checkpoint's network with the files that hold its weights.
+
+    To be called before a network of sizes from the checkpoint is built.
+
+    Raises:
+      FileFormatError: the files cannot hold so many numbers, or the sizes make no network.
+    """
+    try:
+        shapes = jax.tree.leaves(nnx.state(nnx.eval_shape(task.model)))
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise FileFormatError(
+            f"the description of the checkpoint in {folder} makes no network: {error}"
+        ) from error
+    claimed = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes)
+    stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if claimed > unpacked_limit(stored):
+        raise FileFormatError(
+            f"the description of the checkpoint in {folder} makes a network of {claimed} bytes, "
+            f"and its files of {stored} bytes hold {unpacked_limit(stored)} at most"
+        )
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:

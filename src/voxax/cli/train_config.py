@@ -7,16 +7,18 @@ import difflib
 import functools
 import math
 import operator
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from voxax import models
+from voxax import _limits, models
+from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax.cli.folder_detection import box_transform
 from voxax.cli.scenes import Near
 from voxax.cli.tasks import TASKS
-from voxax.errors import InputError, VoxaxError
+from voxax.errors import FileFormatError, InputError, VoxaxError
 from voxax.io import augment
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.augment import Transform
@@ -24,6 +26,10 @@ from voxax.io.dataset import FORMATS, Dataset, dataset
 
 LOADERS = ("plain", "grain")
 LOGS = ("tensorboard", "wandb")
+_WORKERS, _WIDTH, _STEPS = _limits.WORKERS.most, _limits.WIDTH.most, _limits.STEPS.most
+_SCENES = _limits.STEP_SCENES.most
+# A configuration has some thousand bytes, a list of a million scans 64 MiB.
+_MOST_BYTES = 64 * MEBIBYTE
 
 _KINDS = {
     int: "a whole number",
@@ -74,7 +80,9 @@ class Data:
     radius: float = _key(
         "points farther from the origin in the plan are left out; 0: none", 0, low=0
     )
-    workers: int = _key("processes that read, augment, voxelize and build maps", 1, low=0)
+    workers: int = _key(
+        "processes that read, augment, voxelize and build maps", 1, low=0, high=_WORKERS
+    )
     loader: str = _key("what runs them; `grain` needs voxax[grain]", "plain", of=LOADERS)
 
 
@@ -155,7 +163,7 @@ class Model:
         of=tuple(dict.fromkeys(name for task in TASKS.values() for name in task.networks())),
     )
     width: float | Literal["auto"] = _key(
-        "factor on all its channels; `auto`: what the machine carries", 1, above=0
+        "factor on all its channels; `auto`: what the machine carries", 1, above=0, high=_WIDTH
     )
     voxel_size: float = _key("edge of a voxel, in the positions' unit", above=0)
     region: tuple[float, ...] = _key(
@@ -168,15 +176,19 @@ class Model:
 class Training:
     """Table ``[training]``."""
 
-    steps: int = _key("optimizer steps", low=1)
-    batch_size: int = _key("scenes of a step; 0: one for each device", 0, low=0)
+    steps: int = _key("optimizer steps", low=1, high=_STEPS)
+    batch_size: int = _key("scenes of a step; 0: one for each device", 0, low=0, high=_SCENES)
     learning_rate: float = _key("peak of the one-cycle schedule", 6e-3, above=0)
     weight_decay: float = _key("of AdamW", 0.01, low=0)
     class_weights: bool = _key("rare classes count more, by the root of their share", True)
-    samples: int = _key("training scans that sizes and class weights are taken from", 16, low=1)
-    checkpoint_every: int = _key("steps between checkpoints", 200, low=1)
+    samples: int = _key(
+        "training scans that sizes and class weights are taken from", 16, low=1, high=_STEPS
+    )
+    checkpoint_every: int = _key("steps between checkpoints", 200, low=1, high=_STEPS)
     log: str = _key("where losses and scores are also written", "", of=("", *LOGS))
-    validate_every: int = _key("checkpoints between validations; 0: at the end only", 0, low=0)
+    validate_every: int = _key(
+        "checkpoints between validations; 0: at the end only", 0, low=0, high=_STEPS
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,9 +198,12 @@ class TrainConfig:
     path: Path
     task: str = _key("what the network learns", "segment", of=tuple(TASKS))
     out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
-    seed: int = _key("of order and augmentation", 0, low=0)
+    seed: int = _key("of order and augmentation", 0, low=0, high=_limits.SEED.most)
     devices: int | Literal["all"] = _key(
-        "that a step's scenes are distributed over; `all`: every one of this host", 1, low=1
+        "that a step's scenes are distributed over; `all`: every one of this host",
+        1,
+        low=1,
+        high=_limits.DEVICES.most,
     )
     data: Data
     augment: Augment
@@ -214,7 +229,8 @@ class TrainConfig:
                 f"{self.path}: data.{name} = {given!r} names a list, but there is no file {path}: "
                 "give its place, or a list of names"
             )
-        lines = tuple(line.strip() for line in path.read_text().splitlines() if line.strip())
+        listed = bounded_text(path, _MOST_BYTES)
+        lines = tuple(line.strip() for line in listed.splitlines() if line.strip())
         if not lines:
             raise InputError(f"{self.path}: {path}, which data.{name} names, is empty")
         return lines
@@ -310,10 +326,11 @@ def read_config(path: Path) -> TrainConfig:
         another type or beyond its limits. Names the key, the value, and what is allowed.
     """
     try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values = tomllib.loads(bounded_text(path, _MOST_BYTES))
+    except FileFormatError as error:
+        raise InputError(str(error)) from error
+    # An integer of thousands of digits is a ValueError.
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no valid TOML: {error}") from error
     given = {name: values.pop(name, {}) for name in TABLES}
     whole = _checked(path, "", TrainConfig, values)
@@ -368,7 +385,8 @@ def _converted(kind: Any, value: Any) -> Any:
         number, word = get_args(kind)
         return value if value in get_args(word) else _converted(number, value)
     if kind is float:
-        fine = isinstance(value, int | float) and math.isfinite(value)
+        # An integer of TOML may be beyond every float.
+        fine = isinstance(value, int | float) and abs(value) <= sys.float_info.max
         return float(value) if fine else None
     if kind == Mapping[str, str] | None:
         fine = isinstance(value, dict) and value and all(isinstance(v, str) for v in value.values())

@@ -27,22 +27,20 @@ def tune(
 ) -> int:
     """Measure every candidate for each convolution, and remember the fastest.
 
-    Later runs of the same model on voxels like these start with the choices. A MinkUNet takes
-    minutes, and on a TPU, whose compiler takes longer, up to an hour: --budget limits it. Ctrl-C
-    keeps what is measured so far.
+    Later runs of the same model on similar voxels use the choices. A MinkUNet takes minutes, on a
+    TPU up to an hour. --budget limits the time. Ctrl-C keeps what was measured.
 
-    With --tpu, for TPUs that may be absent: kernels for TPUs and the defaults of other
-    algorithms are compiled, and ranked by the compiler's schedules. Programs for such a TPU, as of
-    `voxax export`, take the first, and on one it is measured first. Needs
-    `pip install "voxax[tpu]"`.
+    With --tpu nothing is measured, and the TPUs may be absent: kernels are compiled, and ranked by
+    the compiler's schedules. Programs for such a TPU use the best one, and a run on one measures it
+    first. Needs `pip install "voxax[tpu]"`.
 
     Args:
         workload: Model and voxels.
-        tpu: Generations with commas between them, of v4, v5e, v5p, v6e, 7x: predict for these.
-        anew: Measure also what the cache knows.
+        tpu: Predict for these generations, with commas between: v4, v5e, v5p, v6e, 7x.
+        anew: Measure known problems again.
         details: Print every candidate with its time.
-        budget: Seconds that measuring may take, compiling included; of each problem the promising
-            candidates come first.
+        budget: Seconds for measuring and compiling. The promising candidates of each problem come
+            first.
     """
     if budget is not None and not budget > 0:
         raise InputError(f"--budget {budget}: expected seconds, more than 0")
@@ -179,22 +177,21 @@ def explain(
 ) -> int:
     """Explain which algorithms each convolution of a model uses, and why.
 
-    Nothing is measured: choices come from requests, the tuning cache, what is shipped with voxax,
-    or the default. `voxax tune` measures.
+    Nothing is measured. Choices come from requests, the tuning cache, the choices that voxax ships,
+    or the defaults. Run `voxax tune` to measure.
 
-    With --roofline, for the demo's network on a simulated scan: each convolution's useful
-    operations, the bytes it must move, the time that the device's matrix rate and memory
-    bandwidth allow at best (measured once, see `voxax hardware --probe`), the time it took, and
-    their ratio.
+    --roofline runs the demo's network on a simulated scan. It prints the operations and bytes of
+    each convolution, the least time that the device allows (see `voxax hardware --probe`), the
+    measured time, and their ratio.
 
     Args:
         workload: Model and voxels.
         details: Print every candidate with its time.
-        roofline: Run the demo's network and compare each convolution with its lower bound;
-            of the other options, --voxel-size (0.3 by default) and the next three belong to it.
+        roofline: Run the demo's network and compare each convolution with its lower bound.
+            --voxel-size (0.3 by default) and the next three options belong to it.
         width: Factor on all channels of the demo's network; 1 by default.
         sensor: Beam pattern of the simulated sweep; lidar32 by default.
-        seed: Of the street; 0 by default.
+        seed: Seed of the street; 0 by default.
     """
     if not roofline:
         for name, value in (("width", width), ("sensor", sensor), ("seed", seed)):

@@ -44,18 +44,18 @@ def view(
 ) -> int:
     """Show a scan in a browser, until Ctrl-C.
 
-    Points are colored by label, prediction, error (where both are known), height, or anything the
-    file says of each point, such as intensity, rgb or kernel_size; with --voxel-size also by the
-    tile of voxels that a TPU works on at a time, and by the window of voxels that it reads for one.
-    Boxes are drawn around objects with --boxes: found ones in the colors of their classes with
-    their scores, true ones with dashes.
+    Points are colored by label, prediction, error, height, or an attribute of the file, such as
+    intensity, rgb or kernel_size. With --voxel-size they are also colored by the tile of voxels
+    that a TPU kernel computes at a time, and by the window of voxels that it reads for one tile.
+    --boxes draws boxes around objects: found ones in the colors of their classes with scores, true
+    ones dashed.
 
     Args:
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
             .h5, .pth, .feather, .parquet, .e57 or a mesh; also with .gz.
         predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
             as `voxax segment` writes.
-        labels: True labels where the scan itself has none (.label, .npy, .npz).
+        labels: True labels (.label, .npy, .npz), if the scan has none.
         label_field: Column or array with the true labels, where it has another name than usual.
         columns: Columns of a file that does not name them (.bin, text): their number, or names
             such as x,y,z,red,green,blue.
@@ -65,13 +65,13 @@ def view(
         classes: Names of the classes, as ground,car,tree, instead of a checkpoint's.
         boxes: Boxes, as JSON with those found (which have scores) or the true ones; or a folder
             with both, found.json and true.json, as `voxax demo --task detect` writes it.
-        color: What to show first: label, prediction, error, height, tile, window, or the name of
-            an attribute. By default the first of error, prediction, label, rgb and height that
-            there is.
+        color: Coloring to show first: label, prediction, error, height, tile, window, or the name
+            of an attribute. By default the first available of error, prediction, label, rgb and
+            height.
         voxel_size: Edge of a voxel in the scan's units, for tile and window.
         up: Which axis points up; -y for camera frames.
-        host: Address to listen on. The default is reached from this machine only.
-        port: The first one from here on that is free is taken.
+        host: Address to listen on. The default accepts connections from this machine only.
+        port: First port to try; the next free one is taken.
     """
     from voxax.io import read
     from voxax.plot.viewer import Viewer
@@ -118,12 +118,13 @@ def names_of(
 ) -> tuple[str, ...] | None:
     """Names of classes from a checkpoint, by default one beside the files, or None."""
     from voxax.cli.tasks import task_of
+    from voxax.models.checkpoint import has_description
 
     if checkpoint is not None:
         return task_of(checkpoint).class_names
     for file in files:
         near = None if file is None else file.parent / "checkpoint"
-        if near is None or not (near / "voxax.json").is_file():
+        if near is None or not (near.is_dir() and has_description(near)):
             continue
         names = task_of(near).class_names
         labels = [
@@ -218,10 +219,11 @@ def _predicted(
     from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS
     from voxax.io.npy import is_points
+    from voxax.io.npz import archive
 
     alone = path.suffix.lower() in LABEL_READERS
     if alone and path.suffix.lower() == ".npz" and path.is_file():
-        with np.load(path, allow_pickle=False) as arrays:
+        with archive(path) as arrays:
             alone = position_name(arrays) is None
     if path.suffix.lower() == ".npy" and path.is_file():
         alone = not is_points(path)

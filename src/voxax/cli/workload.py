@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from voxax import _limits
 from voxax.cli.python_target import as_input_error, attribute, load_module
 from voxax.errors import InputError, MissingExtraError
 
@@ -24,8 +25,8 @@ class Workload:
     """A model, and the voxels that it runs on."""
 
     model: str = "MinkUNet18"
-    """MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on
-    Voxels, or a function without arguments that makes one."""
+    """MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on voxels,
+    or a function without arguments that makes one."""
     workload: Literal["lidar", "indoor", "airborne", "surface"] | None = None
     """Voxels of a recorded scene; lidar by default."""
     file: Path | None = None
@@ -35,11 +36,11 @@ class Workload:
     columns: str | None = None
     """Columns of --file where it does not name them (.bin): their number, or x,y,z,intensity."""
     channels: int = 4
-    """Input channels, random numbers."""
+    """Number of input channels; their values are random."""
     classes: int = 20
     """Output channels of a named model."""
     training: bool = False
-    """Also the gradients."""
+    """Include the gradients."""
 
     def build(self) -> Built:
         """Build voxels with their maps, and the function of them.
@@ -51,9 +52,8 @@ class Workload:
         from voxax.geometry import plan
         from voxax.geometry.model_step import step_of
 
-        for name, value in (("channels", self.channels), ("classes", self.classes)):
-            if value < 1:
-                raise InputError(f"--{name} {value} must be at least 1")
+        _limits.CHANNELS.check("--channels", self.channels)
+        _limits.CLASSES.check("--classes", self.classes)
         model = model_of(self.model, self.channels, self.classes)
         nnx = importlib.import_module("flax.nnx")
         if self.training and not isinstance(model, nnx.Module):

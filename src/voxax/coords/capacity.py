@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-
-from voxax.errors import InputError
+from voxax.errors import check_whole
 
 MIN_CAPACITY = 16
 _ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equal
@@ -21,12 +19,9 @@ def bucket_capacity(n: int) -> int:
       n: number of rows, ``>= 0``.
 
     Raises:
-      InputError: ``n`` is negative.
-      TypeError: ``n`` is not an integer.
+      InputError: ``n`` is negative, or no integer.
     """
-    n = operator.index(n)
-    if n < 0:
-        raise InputError(f"bucket_capacity needs a row count >= 0, got {n}")
+    n = check_whole("n", n, least=0)
     if n <= MIN_CAPACITY:
         return MIN_CAPACITY
     quarter = 1 << max((n - 1).bit_length() - 3, 0)

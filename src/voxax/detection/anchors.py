@@ -7,7 +7,6 @@ conventions of OpenPCDet, whose weights predict in them.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
 from voxax.detection.decoding import Detections, best_rows, finite_codes
-from voxax.errors import InputError
+from voxax.errors import InputError, check_whole
 
 CODES = 7
 """Numbers that code a box: center, sizes and yaw."""
@@ -186,8 +185,9 @@ def decode_anchors(
         raise InputError(
             f"codes of {codes.shape[2]} channels for {number} anchors: give {number * CODES}"
         )
-    if operator.index(max_boxes) < 1 or not 0 <= min_score <= 1:
-        raise InputError(f"max_boxes={max_boxes} is at least 1, min_score={min_score} in 0..1")
+    check_whole("max_boxes", max_boxes)
+    if not 0 <= min_score <= 1:
+        raise InputError(f"min_score={min_score} must lie in 0..1")
     rows = {name: table.reshape(anchors[..., 0].size, -1) for name, table in tables.items()}
     flat = anchors.reshape(-1, CODES)
     return _decode(rows, flat, min_score, direction_offset, number=int(max_boxes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 
 from voxax.detection.bev_grid import BevGrid, decode_boxes
 from voxax.detection.boxes import as_floats, as_mask
-from voxax.errors import InputError
+from voxax.errors import InputError, check_whole
 
 
 class Detections(NamedTuple):
@@ -127,8 +126,7 @@ def decode_cells(
     if cells.shape != (number, 2):
         raise InputError(f"cells of shape {list(cells.shape)}: give int[{number}, 2]")
     valid = as_mask("valid", valid, number, "cells")
-    if operator.index(max_boxes) < 1:
-        raise InputError(f"max_boxes={max_boxes} must be at least 1")
+    check_whole("max_boxes", max_boxes)
     if not 0 <= min_score <= 1:
         raise InputError(f"min_score={min_score} must lie in 0..1")
     if not number:  # one row to read, which is no cell

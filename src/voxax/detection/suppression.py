@@ -8,7 +8,6 @@ selected.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -19,7 +18,7 @@ import numpy as np
 from voxax import _compat
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
 from voxax.detection.overlap import bev_iou, iou_3d
-from voxax.errors import InputError, check_known
+from voxax.errors import InputError, check_known, check_whole
 
 NmsOverlap = Literal["bev", "3d"]
 
@@ -147,10 +146,7 @@ def _optional(number: int, scores: Any, classes: Any, valid: Any) -> _Given:
 
 
 def _number(max_selected: int) -> int:
-    number = operator.index(max_selected)
-    if number < 1:
-        raise InputError(f"max_selected={number} must be at least 1, the static number of results")
-    return number
+    return check_whole("max_selected", max_selected)
 
 
 @functools.partial(jax.jit, static_argnames=("number", "overlap"))

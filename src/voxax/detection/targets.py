@@ -8,7 +8,6 @@ CVPR 2023.
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ import numpy as np
 from voxax import _compat
 from voxax.detection.bev_grid import BevGrid, encode_boxes
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
-from voxax.errors import InputError
+from voxax.errors import InputError, check_whole
 
 
 class CenterTargets(NamedTuple):
@@ -153,10 +152,9 @@ def _checked(
     check_rows("classes", classes, len(boxes), "boxes")
     classes = as_classes(classes)
     boxes = as_boxes(boxes, "boxes", classes >= 0)
-    if operator.index(num_classes) < 1 or min_radius < 0:
-        raise InputError(
-            f"num_classes={num_classes} must be at least 1, and min_radius={min_radius} at least 0"
-        )
+    check_whole("num_classes", num_classes)
+    if min_radius < 0:
+        raise InputError(f"min_radius={min_radius} must be at least 0")
     if not _compat.is_traced(classes) and np.any(np.asarray(classes) >= num_classes):
         raise InputError(
             f"classes go up to {int(np.max(classes))}, outside the {num_classes} classes 0 to "

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_known
+from voxax.geometry.call_checks import checked_call
+from voxax.geometry.eager import in_either
 from voxax.geometry.origin import Origin
-from voxax.geometry.regroup import gather_rows, new_geometry, reduce_rows, unique_sites
+from voxax.geometry.regroup import (
+    gather_rows,
+    new_geometry,
+    reduce_rows,
+    source_rows,
+    unique_sites,
+)
 from voxax.geometry.voxels import Voxels
 
 BevReduction = Literal["sum", "mean", "max", "min", "concat"]
 BEV_REDUCTIONS = ("sum", "mean", "max", "min", "concat")
 
 
+@checked_call
 @_compat.on_whole_arrays
 def to_bev(
     voxels: Voxels,
@@ -95,25 +103,33 @@ def _bounds(extent: Sequence[int]) -> tuple[int, int]:
     return low, high
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "bounds"))
+@in_either("axis", "bounds")
 def _columns(
-    coords: jax.Array, axis: int, bounds: tuple[int, int] | None
+    xp: Any, coords: Any, axis: int, bounds: tuple[int, int] | None
 ) -> tuple[jax.Array, jax.Array]:
     """``(int32[N, D], int32[N])``: each row without the axis, and its height above ``low``."""
     along = coords[:, 1 + axis]
-    columns = jnp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)
+    columns = xp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)
     if bounds is None:
         return columns, along
     inside = (along >= bounds[0]) & (along < bounds[1])
-    return jnp.where(inside[:, None], columns, PAD), along - bounds[0]
+    return xp.where(inside[:, None], columns, PAD), along - bounds[0]
 
 
-@functools.partial(jax.jit, static_argnames=("slabs", "capacity"))
 def _slabs(
     features: jax.Array, inverse: jax.Array, height: jax.Array, slabs: int, capacity: int
 ) -> jax.Array:
     """``[capacity, slabs * C]`` from features ``[N, C]``: no two rows share a place."""
-    rows = jnp.full((capacity, slabs), -1, jnp.int32)
-    place = (jnp.where(inverse < 0, capacity, inverse), jnp.where(inverse < 0, slabs, height))
-    rows = rows.at[place].set(jnp.arange(features.shape[0], dtype=jnp.int32), mode="drop")
-    return gather_rows(features, rows).reshape(capacity, slabs * features.shape[1])
+    places = _slab_places(inverse, height, slabs)
+    return _side_by_side(gather_rows(features, source_rows(places, capacity * slabs)), slabs)
+
+
+@in_either("slabs")
+def _slab_places(xp: Any, inverse: Any, height: Any, slabs: int) -> Any:
+    return xp.where(inverse < 0, np.int32(-1), inverse * np.int32(slabs) + height)
+
+
+@in_either("slabs")
+def _side_by_side(xp: Any, features: Any, slabs: int) -> Any:
+    del xp
+    return features.reshape(-1, slabs * features.shape[1])

@@ -31,6 +31,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_map import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
@@ -48,6 +49,7 @@ MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
 
 
+@checked_call
 @_compat.on_whole_arrays
 def kernel_map(
     voxels: Voxels,

@@ -6,16 +6,18 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import COORD_LIMIT, PAD, in_range, is_valid
+from voxax.coords import COORD_LIMIT, PAD, host
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError, check_known
+from voxax.geometry.call_checks import checked_call
+from voxax.geometry.eager import eagerly, in_either
 from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
 from voxax.geometry.losses import Level
 from voxax.geometry.regroup import (
@@ -24,6 +26,7 @@ from voxax.geometry.regroup import (
     reduce_rows,
     refuse_lost_sites,
     source_rows,
+    sources_on_host,
     unique_sites,
 )
 from voxax.geometry.voxels import Voxels
@@ -34,6 +37,7 @@ CoarseReduction = Literal["mean", "sum", "max", "min"]
 COARSE_REDUCTIONS = ("mean", "sum", "max", "min")
 
 
+@checked_call
 @_compat.on_whole_arrays
 def dilate(
     voxels: Voxels,
@@ -68,6 +72,7 @@ def dilate(
     return _grown(voxels, steps, None, capacity, f"dilate by {spec}")
 
 
+@checked_call
 def add_sites(
     voxels: Voxels, offsets: Taps, keep: jax.Array, *, capacity: int | None = None
 ) -> Voxels:
@@ -105,13 +110,14 @@ def _grown(
     refuse_lost_sites(lost, operation)
     found = unique_sites(sites, capacity)
     # The first candidates are the voxels themselves.
-    rows = source_rows(found.inverse[: voxels.capacity], len(found.coords))
+    rows = _first_sources(found.inverse, voxels.capacity, len(found.coords))
     geometry = new_geometry(found, [source], lost=lost)
     return dataclasses.replace(
         voxels, geometry=geometry, features=gather_rows(voxels.features, rows)
     )
 
 
+@checked_call
 @_compat.on_whole_arrays
 def refine(
     voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
@@ -144,6 +150,7 @@ def refine(
     return Voxels(geometry, gather_rows(voxels.features, rows), voxel_size, voxels.origin)
 
 
+@checked_call
 @_compat.on_whole_arrays
 def coarsen(
     voxels: Voxels,
@@ -171,7 +178,7 @@ def coarsen(
     source = voxels.geometry
     factors = _factors(factor, source.ndim)
     stride = tuple(s * f for s, f in zip(source.stride, factors, strict=True))
-    cells = coarse_rows(source.coords, factors)
+    cells = _parent_cells(source.coords, factors)
     if capacity is None:
         capacity = dict(source.level_capacities).get(stride, source.capacity)
     found = unique_sites(cells, capacity)
@@ -197,33 +204,58 @@ def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float
     return stride, tuple(v / f if s % f else v for v, (s, f) in zip(size, axes, strict=True))
 
 
-@functools.partial(jax.jit, static_argnames="steps")
-def _reached(coords: jax.Array, steps: Taps, keep: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Rows ``site + step``, all or where ``keep`` has them; see :func:`_candidates`."""
-    cells = coords[None, :, 1:] + jnp.asarray(steps, jnp.int32)[:, None, :]
-    inside = in_range(cells)
-    if keep is None:
-        return _candidates(coords, cells, inside)
-    chosen = jnp.concatenate([jnp.ones_like(keep[:, :1]), keep], axis=1).T
-    rows, lost = _candidates(coords, cells, inside | ~chosen)
-    return jnp.where(chosen.reshape(-1)[:, None], rows, PAD), lost
+def _first_sources_on_host(inverse: np.ndarray, number: int, capacity: int) -> np.ndarray:
+    return sources_on_host(inverse[:number], capacity)
 
 
+@eagerly(_first_sources_on_host)
+@functools.partial(jax.jit, static_argnames=("number", "capacity"))
+def _first_sources(inverse: jax.Array, number: int, capacity: int) -> jax.Array:
+    """``int32[capacity]``: which of the first ``number`` rows is at each place, or -1."""
+    return source_rows(inverse[:number], capacity)
+
+
+def _parent_cells_on_host(coords: np.ndarray, factors: tuple[int, ...]) -> np.ndarray:
+    return np.where(coords[:, :1] == PAD, PAD, host.coarsen(coords, factors))
+
+
+@eagerly(_parent_cells_on_host)
 @functools.partial(jax.jit, static_argnames="factors")
-def _children(coords: jax.Array, factors: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+def _parent_cells(coords: jax.Array, factors: tuple[int, ...]) -> jax.Array:
+    return coarse_rows(coords, factors)
+
+
+@in_either("steps")
+def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
+    """Rows ``site + step``, all or where ``keep`` has them; see :func:`_candidates`."""
+    cells = coords[None, :, 1:] + xp.asarray(steps, np.int32)[:, None, :]
+    inside = xp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
+    if keep is None:
+        return _candidates(xp, coords, cells, inside)
+    chosen = xp.concatenate([xp.ones_like(keep[:, :1]), keep], axis=1).T
+    rows, lost = _candidates(xp, coords, cells, inside | ~chosen)
+    return xp.where(chosen.reshape(-1)[:, None], rows, PAD), lost
+
+
+@in_either("factors")
+def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]:
     """``site * factor + step`` of every step and voxel; see :func:`_candidates`."""
     steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
     lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
     highest = (COORD_LIMIT - 1 - steps) // np.asarray(factors)
     parents = coords[None, :, 1:]
-    inside = (parents >= jnp.asarray(lowest, jnp.int32)) & (
-        parents <= jnp.asarray(highest, jnp.int32)
-    )
-    cells = parents * jnp.asarray(factors, jnp.int32)[None, None, :] + jnp.asarray(steps, jnp.int32)
-    return _candidates(coords, cells, jnp.all(inside, axis=-1))
+    inside = (parents >= lowest.astype(np.int32)) & (parents <= highest.astype(np.int32))
+    cells = parents * np.asarray(factors, np.int32)[None, None, :] + steps.astype(np.int32)
+    return _candidates(xp, coords, cells, xp.all(inside, axis=-1))
 
 
+def _parents_on_host(places: np.ndarray, number: int, capacity: int) -> np.ndarray:
+    child = sources_on_host(places, capacity)
+    return np.where(child < 0, np.int32(-1), child % np.int32(number))
+
+
+@eagerly(_parents_on_host)
 @functools.partial(jax.jit, static_argnames=("number", "capacity"))
 def _parents(places: jax.Array, number: int, capacity: int) -> jax.Array:
     """``int32[capacity]``: row of the parent, one of ``number``, of the child at every place."""
@@ -231,17 +263,15 @@ def _parents(places: jax.Array, number: int, capacity: int) -> jax.Array:
     return jnp.where(child < 0, -1, child % number)
 
 
-def _candidates(
-    coords: jax.Array, cells: jax.Array, inside: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _candidates(xp: Any, coords: Any, cells: Any, inside: Any) -> tuple[Any, Any]:
     """Rows for a new set from cells ``int32[K, N, D]`` derived from every voxel.
 
     Returns:
       ``(int32[K * N, 1 + D], int32[])``: the rows with padding, and how many cells of voxels
       lie not ``inside bool[K, N]`` of the coordinate range.
     """
-    valid = is_valid(coords)[None, :]
-    scenes = jnp.broadcast_to(coords[None, :, :1], (*inside.shape, 1))
-    rows = jnp.concatenate([scenes, cells], axis=-1)
-    rows = jnp.where((inside & valid)[..., None], rows, PAD).reshape(-1, coords.shape[1])
-    return rows, jnp.sum(valid & ~inside, dtype=jnp.int32)
+    valid = coords[None, :, 0] != PAD
+    scenes = xp.broadcast_to(coords[None, :, :1], (*inside.shape, 1))
+    rows = xp.concatenate([scenes, cells], axis=-1)
+    rows = xp.where((inside & valid)[..., None], rows, PAD).reshape(-1, coords.shape[1])
+    return rows, xp.sum(valid & ~inside, dtype=np.int32)

@@ -6,41 +6,16 @@ and sums may differ from those in the last digits.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax.coords import PAD, UniqueRows, host
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype
-from voxax.geometry.regroup import Reduction
 
-
-def known_on_host(*values: Any) -> bool:
-    """Return whether all arrays have values here, outside every trace, on one device at most.
-
-    Inside ``jax.jit`` this is False for NumPy arrays too: shapes there must not follow from data.
-    """
-    arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
-    if _compat.is_traced(arrays) or _compat.is_traced(jnp.zeros((), jnp.int32)):
-        return False
-    return all(len(array.sharding.device_set) == 1 for array in arrays)
-
-
-def as_host_array(values: Any) -> np.ndarray:
-    """The NumPy array of values in the dtype that JAX would give them."""
-    values = jax.device_get(values) if isinstance(values, jax.Array) else np.asarray(values)
-    return np.asarray(values, jax.dtypes.canonicalize_dtype(values.dtype))
-
-
-def to_device_of(given: Any, made: Any) -> Any:
-    """The NumPy arrays of ``made`` as JAX arrays, where the first JAX array in ``given`` is."""
-    arrays = [value for value in jax.tree.leaves(given) if isinstance(value, jax.Array)]
-    pinned = next((array for array in arrays if array.committed), None)
-    place = None if pinned is None else pinned.sharding
-    return jax.tree.map(lambda array: jax.device_put(array, place), made)
+Reduction = Literal["mean", "sum", "max", "min", "first"]
+REDUCTIONS = ("mean", "sum", "max", "min", "first")
 
 
 def merge_rows(coords: np.ndarray, capacity: int | None, bucket: Any) -> UniqueRows:

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat, _limits
 from voxax.coords import COORD_LIMIT, PAD
-from voxax.errors import InputError
+from voxax.errors import InputError, check_whole
 from voxax.geometry.dtypes import accumulator, product_dtype
+from voxax.geometry.eager import eagerly
 
 
 def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
@@ -42,6 +43,7 @@ def check_capacity(capacity: Any) -> int:
         ) from error
     if rows < 1:
         raise InputError(f"capacity={rows} must be at least 1, also for zero voxels")
+    _limits.ROWS.check("capacity", rows)
     return rows
 
 
@@ -71,8 +73,7 @@ def check_coords(
         raise InputError(
             f"coords must be integers, got {coords.dtype}; for float positions use vx.voxelize"
         )
-    if operator.index(batch_size) < 1:
-        raise InputError(f"batch_size={batch_size} must be at least 1")
+    _limits.SCENES.check("batch_size", check_whole("batch_size", batch_size))
     features = features if on_host else jnp.asarray(features)
     check_feature_rows(features, coords.shape[0], f"{coords.shape[0]} coordinates")
     if not _compat.is_traced(coords):
@@ -198,6 +199,12 @@ def infer_batch_size(batch_index: jax.Array) -> int:
 
 def check_feature_rows(features: jax.Array, rows: int, of: str) -> None:
     """Raise :class:`InputError` unless the features are ``[rows, C]``; ``of`` names the rows."""
+    if not hasattr(features, "ndim"):
+        raise InputError(
+            f"features of type {type(features).__name__} for {of}: give an array [{rows}, C]"
+        )
+    if np.dtype(features.dtype).kind in "OSU":
+        raise InputError(f"features of dtype {features.dtype} for {of}: give numbers")
     if features.ndim != 2 or features.shape[0] != rows:
         raise InputError(
             f"features of shape {tuple(features.shape)} for {of}: expected [{rows}, C]"
@@ -260,6 +267,13 @@ def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Arr
     return _cleared(features, valid)
 
 
+def _cleared_on_host(features: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    cleared = np.zeros_like(features)
+    cleared[valid] = features[valid]
+    return cleared
+
+
+@eagerly(_cleared_on_host)
 @_compat.as_one_program
 def _cleared(features: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.where(valid[:, None], features, jnp.zeros((), features.dtype))

@@ -18,19 +18,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import COORD_LIMIT, find_neighbors, find_rows
+from voxax.coords import COORD_LIMIT, PAD, find_neighbors, find_rows, host
 from voxax.errors import InputError, check_known
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import accumulator, product_dtype
+from voxax.geometry.eager import as_host_array, eagerly, known_on_cpu
 from voxax.geometry.halo import refuse_shard
+from voxax.geometry.host_merge import reduce_on_host
 from voxax.geometry.input_checks import (
     batch_indices,
     check_feature_rows,
     float_positions,
     raise_unresolved,
 )
-from voxax.geometry.origin import relative
+from voxax.geometry.origin import relative, shift
 from voxax.geometry.points import Points
+from voxax.geometry.regroup import gathered_on_host, rows_on_host
 from voxax.geometry.voxels import Voxels
 
 Interpolation = Literal["nearest", "trilinear"]
@@ -59,6 +63,7 @@ def devoxelize(
 ) -> jax.Array: ...
 
 
+@checked_call
 @_compat.on_whole_arrays
 def devoxelize(
     voxels: Voxels,
@@ -104,6 +109,7 @@ def devoxelize(
     return positions.replace_features(features) if isinstance(positions, Points) else features
 
 
+@checked_call
 @_compat.on_whole_arrays
 def splat(
     positions: Any,
@@ -139,7 +145,8 @@ def splat(
     if features is None:
         raise InputError("splat needs features= [N, C], or Points as positions")
     refuse_shard(out_voxels, "splat()")
-    features = jnp.asarray(features)
+    if not isinstance(features, jax.Array):
+        features = as_host_array(features)
     _check_interpolation(interpolation, features.dtype)
     cloud, to = meet(out_voxels, positions, batch_index)
     rows = cloud.positions.shape[0]
@@ -161,6 +168,25 @@ def _check_interpolation(interpolation: str, dtype: Any) -> None:
         )
 
 
+def _read_on_host(
+    features: np.ndarray,
+    coords: np.ndarray,
+    cloud: Cloud,
+    lattice: Lattice,
+    interpolation: str,
+    normalize: bool,
+) -> np.ndarray:
+    wide = _work_dtype(features.dtype, cloud.positions.dtype)
+    rows, weights = stencil(coords, cloud, lattice, interpolation, normalize, wide)
+    total = np.zeros((len(cloud.positions), features.shape[1]), wide)
+    for row, weight in zip(rows, weights, strict=True):
+        found = gathered_on_host(features, row).astype(wide)
+        total += found if weight is None else found * weight[:, None]
+    total[~cloud.valid] = 0
+    return total.astype(features.dtype)
+
+
+@eagerly(_read_on_host)
 @functools.partial(jax.jit, static_argnames=("interpolation", "normalize"))
 def _read(
     features: jax.Array,
@@ -182,6 +208,21 @@ def _read(
     return jnp.where(cloud.valid[:, None], total, jnp.zeros((), wide)).astype(features.dtype)
 
 
+def _add_on_host(
+    features: np.ndarray, coords: np.ndarray, cloud: Cloud, lattice: Lattice, interpolation: str
+) -> np.ndarray:
+    wide = _work_dtype(features.dtype, cloud.positions.dtype)
+    x = np.where(cloud.valid[:, None], features.astype(wide), np.zeros((), wide))
+    rows, weights = stencil(coords, cloud, lattice, interpolation, False, wide)
+    total = np.zeros((len(coords), features.shape[1]), wide)
+    for row, weight in zip(rows, weights, strict=True):
+        place = np.where(row < len(coords), row, -1)
+        terms = x if weight is None else x * weight[:, None]
+        total += reduce_on_host(terms, place, len(coords), "sum")
+    return total.astype(product_dtype(features.dtype))
+
+
+@eagerly(_add_on_host)
 @functools.partial(jax.jit, static_argnames="interpolation")
 def _add(
     features: jax.Array, coords: jax.Array, cloud: Cloud, lattice: Lattice, interpolation: str
@@ -223,16 +264,22 @@ def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Latti
         valid, own = positions.valid, positions.origin
         batch_index = positions.batch_index if batch_index is None else batch_index
         positions = positions.positions
-    positions = float_positions(positions, finite=False)
+    on_host = known_on_cpu(voxels, positions, batch_index, valid)
+    xp: Any = np if on_host else jnp
+    positions = float_positions(positions, finite=False, on_host=on_host)
     rows, ndim = positions.shape
     if ndim != voxels.geometry.ndim:
         raise InputError(f"{ndim}-D positions and {voxels.geometry.ndim}-D voxels")
-    valid = jnp.ones((rows,), bool) if valid is None else valid
-    positions, parts = relative(positions, voxels.origin, own)
-    positions = jnp.asarray(positions)
+    valid = xp.ones((rows,), bool) if valid is None else xp.asarray(valid)
+    if on_host and positions.dtype == np.float32:
+        parts = shift(voxels.origin, own, ndim)
+    else:
+        positions, parts = relative(positions, voxels.origin, own)
+    positions = as_host_array(positions) if on_host else jnp.asarray(positions)
     size = voxels.voxel_size or (1.0,) * ndim
+    parts = np.asarray(parts) if on_host else parts
     to = lattice(parts, size, voxels.stride, positions.dtype)
-    cloud = Cloud(positions, batch_indices(batch_index, rows), valid)
+    cloud = Cloud(positions, batch_indices(batch_index, rows, on_host=on_host), valid)
     if not _compat.is_traced(cloud, parts):
         vague = np.asarray(_vague(cloud, to))
         if vague.any():
@@ -241,6 +288,12 @@ def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Latti
     return cloud, to
 
 
+def _vague_on_host(cloud: Cloud, lattice: Lattice) -> Any:
+    local = from_origin(cloud.positions, lattice.origin)
+    return cloud.valid & unresolved(cloud.positions, local, lattice)
+
+
+@eagerly(_vague_on_host)
 @jax.jit
 def _vague(cloud: Cloud, lattice: Lattice) -> jax.Array:
     local = from_origin(cloud.positions, lattice.origin)
@@ -248,13 +301,13 @@ def _vague(cloud: Cloud, lattice: Lattice) -> jax.Array:
 
 
 def stencil(
-    coords: jax.Array,
+    coords: Any,
     cloud: Cloud,
     lattice: Lattice,
     interpolation: str,
     normalize: bool,
     wide: Any,
-) -> tuple[list[jax.Array], list[jax.Array | None]]:
+) -> tuple[list[Any], list[Any]]:
     """For each tap: rows ``int32[N]``, the capacity where missing, and weights ``[N]``.
 
     Args:
@@ -264,57 +317,70 @@ def stencil(
       normalize: scale the weights of taps that exist to sum to one.
       wide: dtype of the weights.
     """
-    known = cloud.valid & jnp.all(jnp.isfinite(cloud.positions), axis=1)
+    numpy = isinstance(coords, np.ndarray)
+    xp: Any = np if numpy else jnp
+    known = cloud.valid & xp.all(xp.isfinite(cloud.positions), axis=1)
     local = from_origin(cloud.positions, lattice.origin)
     known &= ~unresolved(cloud.positions, local, lattice)
-    local = jnp.where(known[:, None], local, jnp.zeros((), local.dtype))
+    local = xp.where(known[:, None], local, xp.zeros((), local.dtype))
     stride = lattice.stride[None, :]
     if interpolation == "nearest":
         # Integers, exactly as voxelization followed by striding counts.
         fine, inside = cells(local, lattice)
         known &= inside
-        queries = _rows(cloud.batch_index, jnp.floor_divide(fine, stride))
-        row = find_rows(coords, queries)
-        return [_or_beyond(jnp.where(known, row, -1), coords)], [None]
+        queries = _rows(xp, cloud.batch_index, xp.floor_divide(fine, stride))
+        row = (rows_on_host if numpy else find_rows)(coords, queries)
+        return [_or_beyond(xp, xp.where(known, row, -1), coords)], [None]
     cell = local / lattice.size[None, :] / stride.astype(local.dtype) - 0.5
     # A point half a cell below the lowest voxel's center still sees that voxel.
-    known &= jnp.all((cell >= -COORD_LIMIT - 1) & (cell < COORD_LIMIT), axis=1)
-    cell = jnp.where(known[:, None], cell, 0)
-    base = jnp.floor(cell)
-    queries = _rows(cloud.batch_index, base.astype(jnp.int32))
+    known = known & xp.all((cell >= -COORD_LIMIT - 1) & (cell < COORD_LIMIT), axis=1)
+    cell = xp.where(known[:, None], cell, 0)
+    base = xp.floor(cell)
+    queries = _rows(xp, cloud.batch_index, base.astype(np.int32))
     taps = list(itertools.product((0, 1), repeat=coords.shape[1] - 1))
-    neighbors = find_neighbors(coords, queries, known, np.asarray(taps))
+    find = _neighbors_on_host if numpy else find_neighbors
+    neighbors = find(coords, queries, known, np.asarray(taps))
     fraction = (cell - base).astype(wide)
-    weights = jnp.stack([_weight(fraction, tap) for tap in taps], axis=1)
+    weights = xp.stack([_weight(xp, fraction, tap) for tap in taps], axis=1)
     if normalize:
-        weights = _to_one(weights, neighbors >= 0)
-    rows = _or_beyond(neighbors, coords)
+        weights = _to_one(xp, weights, neighbors >= 0)
+    rows = _or_beyond(xp, neighbors, coords)
     return [rows[:, k] for k in range(len(taps))], [weights[:, k] for k in range(len(taps))]
 
 
-def _rows(batch_index: jax.Array, cells: jax.Array) -> jax.Array:
-    return jnp.concatenate([batch_index[:, None], cells], axis=1)
+def _neighbors_on_host(
+    coords: np.ndarray, queries: np.ndarray, known: np.ndarray, taps: np.ndarray
+) -> np.ndarray:
+    rows = np.full((len(queries), len(taps)), -1, np.int32)
+    table = coords[: np.count_nonzero(coords[:, 0] != PAD)]
+    rows[known] = host.find_neighbors(table, queries[known], taps)
+    return rows
 
 
-def _or_beyond(row: jax.Array, coords: jax.Array) -> jax.Array:
+def _rows(xp: Any, batch_index: Any, cells: Any) -> Any:
+    return xp.concatenate([batch_index[:, None], cells], axis=1)
+
+
+def _or_beyond(xp: Any, row: Any, coords: Any) -> Any:
     # A negative index would count from the end.
-    return jnp.where(row < 0, coords.shape[0], row)
+    return xp.where(row < 0, coords.shape[0], row)
 
 
-def _weight(fraction: jax.Array, tap: tuple[int, ...]) -> jax.Array:
-    weight = jnp.ones(fraction.shape[:1], fraction.dtype)
+def _weight(xp: Any, fraction: Any, tap: tuple[int, ...]) -> Any:
+    weight = xp.ones(fraction.shape[:1], fraction.dtype)
     for axis, upper in enumerate(tap):
         weight = weight * (fraction[:, axis] if upper else 1 - fraction[:, axis])
     return weight
 
 
-def _to_one(weights: jax.Array, exists: jax.Array) -> jax.Array:
+def _to_one(xp: Any, weights: Any, exists: Any) -> Any:
     """Weights ``[N, K]`` of the taps that exist, scaled to sum to one, or all zero."""
-    weights = jnp.where(exists, weights, jnp.zeros((), weights.dtype))
+    weights = xp.where(exists, weights, xp.zeros((), weights.dtype))
     # Only ratios count. In units of the largest weight the sum is at least one, so its
     # powers in first and second derivatives cannot overflow.
-    largest = jax.lax.stop_gradient(jnp.max(weights, axis=1, keepdims=True))
+    largest = xp.max(weights, axis=1, keepdims=True)
+    largest = largest if xp is np else jax.lax.stop_gradient(largest)
     some = largest > np.sqrt(jnp.finfo(weights.dtype).tiny)
-    scaled = jnp.where(some, weights / jnp.where(some, largest, 1), 0)
-    total = jnp.where(some, jnp.sum(scaled, axis=1, keepdims=True), 1)
+    scaled = xp.where(some, weights / xp.where(some, largest, 1), 0)
+    total = xp.where(some, xp.sum(scaled, axis=1, keepdims=True), 1)
     return scaled / total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -18,6 +19,10 @@ KernelShape = Literal["box", "cross"] | Sequence[Sequence[int]]
 
 LONGEST_REACH = 2**28
 """Offsets times dilation, and strides, stay below this, so that int32 sums cannot wrap."""
+
+
+MOST_TAPS = 2**16
+"""Taps of a box: each is a matrix of weights, and more are a mistake."""
 
 
 def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...]:
@@ -94,9 +99,9 @@ class KernelSpec:
           spatial_shape: see the attributes.
 
         Raises:
-          InputError: a size below 1, a sequence of another length than ``ndim``, custom
-            offsets that are not distinct, an offset times dilation or a stride beyond 2**28,
-            ``spatial_shape`` without ``generative``.
+          InputError: a size below 1, more than 2**16 taps, a sequence of another length than
+            ``ndim``, custom offsets that are not distinct, an offset times dilation or a stride
+            beyond 2**28, ``spatial_shape`` without ``generative``.
         """
         strides = per_axis(stride, ndim, "stride")
         if isinstance(kernel_shape, str):
@@ -105,6 +110,11 @@ class KernelSpec:
                 raise InputError(
                     f"unknown kernel_shape {kernel_shape!r}; known: "
                     "box, cross, or custom offsets int[K, D]"
+                )
+            if math.prod(size) > MOST_TAPS:
+                raise InputError(
+                    f"kernel_size={size} has {math.prod(size)} taps, at most {MOST_TAPS}: far "
+                    "voxels are reached by dilation=, or by strided layers"
                 )
             offsets = (box_offsets if kernel_shape == "box" else cross_offsets)(size, strides)
         else:

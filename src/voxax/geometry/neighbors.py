@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import operator
 from typing import Any, Literal
 
 import jax
@@ -16,7 +15,8 @@ import numpy as np
 from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords import PAD, bucket_capacity, lower_bound, sort_rows
-from voxax.errors import CapacityError, InputError, check_known
+from voxax.errors import CapacityError, InputError, check_known, check_whole
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.points import Points
 
 SearchMethod = Literal["auto", "all", "cells"]
@@ -72,6 +72,7 @@ class Neighbors:
             )
 
 
+@checked_call
 @_compat.on_whole_arrays
 def radius_search(
     points: Points,
@@ -114,6 +115,7 @@ def radius_search(
     return found
 
 
+@checked_call
 @_compat.on_whole_arrays
 def knn_search(
     points: Points,
@@ -151,8 +153,7 @@ def _search(
             f"{points.ndim} and {points.batch_size}: both must agree"
         )
     check_known("method", method, SEARCH_METHODS)
-    if operator.index(k) < 1:
-        raise InputError(f"{name}={k} must be at least 1")
+    k = check_whole(name, k)
     wide = max(points.positions.dtype, queries.positions.dtype, key=lambda dtype: dtype.itemsize)
     likely = "cells" if points.capacity >= _MANY and radius is not None else "all"
     limit = jax.lax.stop_gradient(jnp.asarray(jnp.inf if radius is None else radius, wide))
@@ -161,12 +162,12 @@ def _search(
         for cloud in (points, queries)
     )
     if not points.capacity:
-        none = jnp.full((queries.capacity, operator.index(k)), -1, jnp.int32)
+        none = jnp.full((queries.capacity, k), -1, jnp.int32)
         return Neighbors(none, jnp.zeros((queries.capacity,), jnp.int32))
     arrays, kind = (*source, *around, limit), likely if method == "auto" else method
     compiled = method == "auto" and wide.itemsize >= 4 and queries.capacity
     find = _among_tree if compiled else _compared
-    found = Neighbors(*find(*arrays, k=operator.index(k), method=kind))
+    found = Neighbors(*find(*arrays, k=k, method=kind))
     if radius is not None and not _compat.is_traced(arrays):
         spacing = np.asarray(_spacings(*around))
         vague = spacing > float(radius) / 4

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from voxax import _compat
 from voxax.coords import COORD_LIMIT, CURVES, PAD, Curve, sort_by_curve
 from voxax.errors import InputError, check_known
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.voxels import Voxels
 
 
@@ -28,6 +29,7 @@ class CurveOrder(NamedTuple):
     inverse: jax.Array
 
 
+@checked_call
 @_compat.on_whole_arrays
 def curve_order(
     voxels: Voxels, curve: Curve = "morton", *, transposed: bool = False, fitted: bool = False

@@ -20,6 +20,8 @@ from voxax import _compat
 from voxax.coords import PAD, bucket_capacity, round_up_rows
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.build import output_stride, recording_maps
+from voxax.geometry.call_checks import checked_call
+from voxax.geometry.eager import to_device_of
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
 from voxax.geometry.kernel_map import KernelMap, View, opposite
 from voxax.geometry.kernel_spec import KernelSpec
@@ -230,7 +232,7 @@ class Plan:
         padded = np.zeros((capacities[0], features.shape[1]), features.dtype)
         padded[: len(features)] = features
         planned = dataclasses.replace(voxels, geometry=root, features=padded)
-        return planned if on_host else jax.tree.map(jax.numpy.asarray, planned)
+        return planned if on_host else to_device_of(voxels, planned)
 
     def _fitting(self, capacity: int, counts: Sequence[int], grow: bool) -> tuple[int, ...]:
         for level, (own, count) in enumerate(zip(self.fixed, counts[1:], strict=True), 1):
@@ -267,6 +269,7 @@ class Plan:
         return table_views(table, record.spec, record.views, in_capacity, self.views)
 
 
+@checked_call
 def plan(
     model: Callable[[Voxels], Any],
     voxels: Voxels,

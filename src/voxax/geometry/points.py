@@ -14,7 +14,7 @@ from voxax import _compat
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
 from voxax.geometry.cells import from_origin
-from voxax.geometry.host_merge import as_host_array, known_on_host, to_device_of
+from voxax.geometry.eager import as_host_array, in_either, known_on_host, to_device_of
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
@@ -156,7 +156,7 @@ class Points:
     @property
     def valid(self) -> jax.Array:
         """``bool[capacity]``: rows that are points."""
-        return jnp.arange(self.capacity, dtype=jnp.int32) < self.count
+        return _before(self.count, self.capacity)
 
     @_compat.on_whole_arrays
     def replace_features(self, features: jax.Array) -> Points:
@@ -173,6 +173,11 @@ class Points:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
         # Before too: garbage times a cotangent of zero would reach the gradient of fn's weights.
         return self.replace_features(fn(self.replace_features(self.features).features))
+
+
+@in_either("rows")
+def _before(xp: Any, count: Any, rows: int) -> Any:
+    return xp.arange(rows, dtype=np.int32) < count
 
 
 def _with_parts(positions: Any, corner: Origin) -> tuple[Any, Any]:

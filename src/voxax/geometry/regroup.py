@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
 from voxax.coords import (
@@ -20,18 +21,33 @@ from voxax.coords import (
     CompactRows,
     UniqueRows,
     bucket_capacity,
+    compact_rows,
     find_rows,
+    host,
     is_valid,
     unique_rows,
 )
 from voxax.errors import InputError, check_known
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype, wide_fraction
+from voxax.geometry.eager import as_host_array, eagerly, in_either, known_on_cpu, to_device_of
 from voxax.geometry.halo import refuse_shard
+from voxax.geometry.host_merge import REDUCTIONS, Reduction, merge_rows, reduce_on_host
 from voxax.geometry.input_checks import check_capacity, check_mean_digits, check_sum_range
 from voxax.geometry.losses import Level, Losses
 from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
 
+def gathered_on_host(features: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """:func:`gather_rows` in NumPy; rows behind the last give zero too."""
+    there = (rows >= 0) & (rows < len(features))
+    if not there.any():
+        return np.zeros((*rows.shape, *features.shape[1:]), features.dtype)
+    out = features[np.where(there, rows, 0)]
+    out[~there] = 0
+    return out
+
+
+@eagerly(gathered_on_host)
 @jax.jit
 def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
     """``features[rows]``, zero where ``rows`` is -1: ``[N, C]``, ``int32[...]`` to ``[..., C]``."""
@@ -39,12 +55,31 @@ def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
     return features.at[index].get(mode="fill", fill_value=0)
 
 
+def rows_on_host(coords: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """:func:`rows_at` in NumPy."""
+    valid, rows = queries[:, 0] != PAD, np.full(len(queries), -1, np.int32)
+    center = np.zeros((1, coords.shape[1] - 1), np.int64)
+    table = coords[: np.count_nonzero(coords[:, 0] != PAD)]
+    rows[valid] = host.find_neighbors(table, queries[valid], center)[:, 0]
+    return rows
+
+
+@eagerly(rows_on_host)
 @jax.jit
 def rows_at(coords: jax.Array, queries: jax.Array) -> jax.Array:
     """``int32[M]``: row of each query in a canonical list, -1 where missing or padding."""
     return jnp.where(is_valid(queries), find_rows(coords, queries), -1)
 
 
+def sources_on_host(targets: np.ndarray, capacity: int) -> np.ndarray:
+    """:func:`source_rows` in NumPy."""
+    source = np.full(capacity, -1, np.int32)
+    (moved,) = np.nonzero((targets >= 0) & (targets < capacity))
+    source[targets[moved]] = moved
+    return source
+
+
+@eagerly(sources_on_host)
 @functools.partial(jax.jit, static_argnames="capacity")
 def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
     """Read ``targets int32[N]`` (each row's place or -1, no place twice) backwards.
@@ -55,6 +90,33 @@ def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
     place = jnp.where(targets < 0, capacity, targets)
     index = jnp.arange(targets.shape[0], dtype=jnp.int32)
     return jnp.full((capacity,), -1, jnp.int32).at[place].set(index, mode="drop")
+
+
+def kept_on_host(coords: np.ndarray, keep: np.ndarray, capacity: int) -> CompactRows:
+    """:func:`voxax.coords.compact_rows` in NumPy."""
+    (kept,) = np.nonzero(keep & (coords[:, 0] != PAD))
+    source = np.full(capacity, -1, np.int32)
+    source[: len(kept)] = kept[:capacity]
+    count = min(len(kept), capacity)
+    numbers: Any = np.asarray([count, len(kept) - count], np.int32)
+    return CompactRows(host.pad_rows(coords[kept], capacity), *numbers, source)  # type: ignore[arg-type]
+
+
+kept_rows = eagerly(kept_on_host)(compact_rows)
+
+
+def _joined(xp: Any, arrays: Sequence[Any], axis: int = 0) -> Any:
+    return xp.concatenate(arrays, axis=axis)
+
+
+_stack = in_either("axis")(_joined)
+
+
+def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
+    """``jnp.concatenate``; arrays of several dtypes follow JAX's rules of promotion."""
+    if len({array.dtype for array in arrays}) > 1:
+        return jnp.concatenate(arrays, axis=axis)
+    return _stack(tuple(arrays), axis=axis)
 
 
 def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
@@ -75,6 +137,9 @@ def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:
 
     None chooses the capacity as :func:`choose_capacity` does; the bound is N.
     """
+    if known_on_cpu(rows):
+        given = None if capacity is None else check_capacity(capacity)
+        return to_device_of(rows, merge_rows(as_host_array(rows), given, bucket_capacity))
     if capacity is not None:
         return unique_rows(rows, choose_capacity(capacity, 0, rows))
     found = unique_rows(rows, rows.shape[0])
@@ -145,10 +210,6 @@ def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
         )
 
 
-Reduction = Literal["mean", "sum", "max", "min", "first"]
-REDUCTIONS = ("mean", "sum", "max", "min", "first")
-
-
 def reduce_rows(
     features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
 ) -> jax.Array:
@@ -176,6 +237,7 @@ def reduce_rows(
     return _reduced(features, inverse, capacity, reduction)
 
 
+@eagerly(reduce_on_host)
 @functools.partial(jax.jit, static_argnames=("capacity", "reduction"))
 def _reduced(
     features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from typing import Any
 
 import jax
@@ -12,13 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import COORD_LIMIT, compact_rows, is_valid
+from voxax.coords import COORD_LIMIT, PAD
 from voxax.coords.ordering import sort_distinct
-from voxax.errors import InputError
-from voxax.geometry.regroup import choose_capacity, gather_rows, new_geometry
+from voxax.errors import InputError, check_whole
+from voxax.geometry.call_checks import checked_call
+from voxax.geometry.dtypes import accumulator
+from voxax.geometry.eager import as_host_array, eagerly, in_either
+from voxax.geometry.regroup import choose_capacity, gather_rows, kept_rows, new_geometry
 from voxax.geometry.voxels import Voxels
 
 
+@checked_call
 @_compat.on_whole_arrays
 def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
     """Return the voxels where ``mask`` is true.
@@ -33,7 +36,7 @@ def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
     """
-    mask = jnp.asarray(mask)
+    mask = mask if isinstance(mask, jax.Array) else as_host_array(mask)
     if mask.shape != (voxels.capacity,) or mask.dtype != bool:
         raise InputError(
             f"mask must be bool[{voxels.capacity}], one for each row of the voxels, got "
@@ -42,6 +45,7 @@ def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
     return _kept(voxels, mask, capacity, voxels.capacity)
 
 
+@checked_call
 @_compat.on_whole_arrays
 def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -> Voxels:
     """Return the ``k`` voxels of every scene with the highest scores, or all if it has fewer.
@@ -58,20 +62,20 @@ def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -
       InputError: scores of another shape, k below 1.
       CapacityError: as :func:`prune`.
     """
-    scores = jnp.asarray(scores)
+    scores = scores if isinstance(scores, jax.Array) else as_host_array(scores)
     if scores.shape != (voxels.capacity,) or jnp.issubdtype(scores.dtype, jnp.complexfloating):
         hint = "; scores[:, 0] has that shape" if scores.shape == (voxels.capacity, 1) else ""
         raise InputError(
             f"scores must be real [{voxels.capacity}], one for each row of the voxels, got "
             f"{scores.dtype}{list(scores.shape)}{hint}"
         )
-    if operator.index(k) < 1:
-        raise InputError(f"k={k} must be at least 1")
-    k = min(operator.index(k), voxels.capacity)
-    best = _best(voxels.coords, jax.lax.stop_gradient(scores), k)
+    k = min(check_whole("k", k), voxels.capacity)
+    fixed = jax.lax.stop_gradient(scores) if _compat.is_traced(scores) else scores
+    best = _best(voxels.coords, fixed, k)
     return _kept(voxels, best, capacity, min(voxels.capacity, k * voxels.batch_size))
 
 
+@checked_call
 @_compat.on_whole_arrays
 def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) -> Voxels:
     """Return the voxels inside the box ``low <= coordinate < high``.
@@ -94,17 +98,28 @@ def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) ->
 def _kept(voxels: Voxels, keep: jax.Array, capacity: int | None, bound: int) -> Voxels:
     source = voxels.geometry
     capacity = choose_capacity(capacity, bound, _number(source.coords, keep))
-    found = compact_rows(source.coords, keep, capacity)
+    found = kept_rows(source.coords, keep, capacity)
     geometry = new_geometry(found, [source], level_capacities=source.level_capacities)
     features = gather_rows(voxels.features, found.source)
     return dataclasses.replace(voxels, geometry=geometry, features=features)
 
 
-@jax.jit
-def _number(coords: jax.Array, keep: jax.Array) -> jax.Array:
-    return jnp.sum(keep & is_valid(coords), dtype=jnp.int32)
+@in_either()
+def _number(xp: Any, coords: Any, keep: Any) -> Any:
+    return xp.sum(keep & (coords[:, 0] != PAD), dtype=np.int32)
 
 
+def _best_on_host(coords: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
+    scene, rows = coords[:, 0], np.arange(len(coords), dtype=np.int32)
+    wide = scores.astype(accumulator(scores.dtype))
+    key = -wide if jnp.issubdtype(wide.dtype, jnp.floating) else ~wide
+    order = np.lexsort((key, scene))  # keeps equal ones in order, and puts NaN last
+    best = np.zeros(len(coords), bool)
+    best[order] = rows - np.searchsorted(scene, scene) < k
+    return best
+
+
+@eagerly(_best_on_host)
 @functools.partial(jax.jit, static_argnames="k")
 def _best(coords: jax.Array, scores: jax.Array, k: int) -> jax.Array:
     """``bool[N]``: the k best rows of every scene."""
@@ -141,10 +156,10 @@ def _sorted(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
     return tuple(jax.lax.sort(columns, num_keys=num_keys))
 
 
-@jax.jit
-def _inside(coords: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+@in_either()
+def _inside(xp: Any, coords: Any, low: Any, high: Any) -> Any:
     cell = coords[:, 1:]
-    return jnp.all((cell >= low[None, :]) & (cell < high[None, :]), axis=1)
+    return xp.all((cell >= low[None, :]) & (cell < high[None, :]), axis=1)
 
 
 def _corner(value: Any, ndim: int, name: str) -> jax.Array:

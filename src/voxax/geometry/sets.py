@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -12,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import compact_rows, is_valid
+from voxax.coords import PAD
 from voxax.errors import InputError, check_known
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
+from voxax.geometry.eager import eagerly, in_either
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import check_mean_digits
 from voxax.geometry.origin import Origin
@@ -22,9 +25,13 @@ from voxax.geometry.regroup import (
     choose_capacity,
     gather_rows,
     joint_capacities,
+    kept_rows,
     new_geometry,
     rows_at,
+    rows_on_host,
     source_rows,
+    sources_on_host,
+    stacked,
     unique_sites,
 )
 from voxax.geometry.voxel_geometry import VoxelGeometry
@@ -39,6 +46,7 @@ JOINS = ("same", "union", "intersection")
 Rows = tuple[jax.Array, ...]
 
 
+@checked_call
 @_compat.on_whole_arrays
 def union(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
@@ -63,6 +71,7 @@ def union(
     return _merged((a, b), "union", reduction, capacity)
 
 
+@checked_call
 @_compat.on_whole_arrays
 def intersection(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
@@ -75,6 +84,7 @@ def intersection(
     return _merged((a, b), "intersection", reduction, capacity)
 
 
+@checked_call
 @_compat.on_whole_arrays
 def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None = None) -> Voxels:
     """Concatenate channels.
@@ -99,7 +109,7 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
         lattice = same_lattice(voxels, "cat")
         geometry, rows = _joined([v.geometry for v in voxels], join, capacity)
         parts = [gather_rows(v.features, row) for v, row in zip(voxels, rows, strict=True)]
-        return Voxels(geometry, jnp.concatenate(parts, axis=1), *lattice)
+        return Voxels(geometry, stacked(parts, axis=1), *lattice)
     if not voxels:
         raise InputError("cat needs at least one Voxels, got an empty list")
     if capacity is not None:
@@ -112,10 +122,11 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
     for other in rest:
         require_same_geometry(first, other, "cat")
         geometry = geometry.with_drops_of(other.geometry)
-    features = jnp.concatenate([v.features for v in voxels], axis=1)
+    features = stacked([v.features for v in voxels], axis=1)
     return dataclasses.replace(first, geometry=geometry).replace_features(features)
 
 
+@checked_call
 @_compat.on_whole_arrays
 def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
     """Read ``voxels`` at the coordinates of ``out_voxels``; zero where a voxel is missing.
@@ -153,7 +164,9 @@ def _merged(
         for operand in voxels:
             check_mean_digits(operand.features)
     geometry, rows = _joined([v.geometry for v in voxels], join, capacity)
-    features = _reduce(tuple(v.features for v in voxels), rows, reduction)
+    parts = tuple(gather_rows(v.features, row) for v, row in zip(voxels, rows, strict=True))
+    dtype = jnp.result_type(*parts)
+    features = _reduce(parts, rows, reduction, dtype)
     return Voxels(geometry, features, *lattice)
 
 
@@ -164,22 +177,33 @@ def _joined(
     first, *others = sources
     if capacity is None and all(first.same_as(other) for other in others):
         geometry = functools.reduce(VoxelGeometry.with_drops_of, others, first)
-        own = jnp.where(first.valid, jnp.arange(first.capacity, dtype=jnp.int32), -1)
-        return geometry, (own,) * len(sources)
+        return geometry, (_own_rows(first.coords),) * len(sources)
     coords = tuple(source.coords for source in sources)
     if join == "union":
-        found = unique_sites(jnp.concatenate(coords), capacity)
+        found = unique_sites(stacked(coords), capacity)
         rows = _origins(found.inverse, tuple(map(len, coords)), len(found.coords))
         return new_geometry(found, sources, level_capacities=joint_capacities(sources)), rows
     smallest = min(range(len(sources)), key=lambda index: sources[index].capacity)
     base = sources[smallest]
-    matches, common = _matches(coords, smallest)
-    size = choose_capacity(capacity, base.capacity, jnp.sum(common))
-    found = compact_rows(base.coords, common, size)
+    matches, common, number = _matches(coords, smallest)
+    size = choose_capacity(capacity, base.capacity, number)
+    found = kept_rows(base.coords, common, size)
     rows = tuple(_follow(match, found.source) for match in matches)
     return new_geometry(found, sources, level_capacities=base.level_capacities), rows
 
 
+@in_either()
+def _own_rows(xp: Any, coords: Any) -> Any:
+    """``int32[N]``: the number of each row, -1 for padding."""
+    return xp.where(coords[:, 0] != PAD, xp.arange(len(coords), dtype=np.int32), np.int32(-1))
+
+
+def _origins_on_host(inverse: np.ndarray, lengths: tuple[int, ...], capacity: int) -> Any:
+    targets = np.split(inverse, np.cumsum(lengths)[:-1])
+    return tuple(sources_on_host(target, capacity) for target in targets)
+
+
+@eagerly(_origins_on_host)
 @functools.partial(jax.jit, static_argnames=("lengths", "capacity"))
 def _origins(inverse: jax.Array, lengths: tuple[int, ...], capacity: int) -> Rows:
     """From the place of each row of stacked lists, the row of each list at every place."""
@@ -187,42 +211,52 @@ def _origins(inverse: jax.Array, lengths: tuple[int, ...], capacity: int) -> Row
     return tuple(source_rows(target, capacity) for target in targets)
 
 
+def _matches_on_host(coords: Sequence[np.ndarray], base: int) -> Any:
+    return _common(np, rows_on_host, coords, base)
+
+
+@eagerly(_matches_on_host)
 @functools.partial(jax.jit, static_argnames="base")
-def _matches(coords: Rows, base: int) -> tuple[Rows, jax.Array]:
-    """Row in each list of each row of ``coords[base]``, and a mask of those in all lists."""
-    own = jnp.arange(len(coords[base]), dtype=jnp.int32)
+def _matches(coords: Rows, base: int) -> tuple[Rows, jax.Array, jax.Array]:
+    """Row in each list of each row of ``coords[base]``, a mask of those in all, their number."""
+    return _common(jnp, rows_at, coords, base)
+
+
+def _common(xp: Any, rows_at: Any, coords: Any, base: int) -> Any:
+    smallest = coords[base]
+    own = xp.arange(len(smallest), dtype=np.int32)
     matches = tuple(
-        own if index == base else rows_at(rows, coords[base]) for index, rows in enumerate(coords)
+        own if index == base else rows_at(rows, smallest) for index, rows in enumerate(coords)
     )
-    found = [match >= 0 for match in matches]
-    return matches, functools.reduce(jnp.logical_and, found, is_valid(coords[base]))
+    common = smallest[:, 0] != PAD
+    for match in matches:
+        common &= match >= 0
+    return matches, common, xp.sum(common, dtype=np.int32)
 
 
-@jax.jit
-def _follow(match: jax.Array, source: jax.Array) -> jax.Array:
+@in_either()
+def _follow(xp: Any, match: Any, source: Any) -> Any:
     """``match[source]``, -1 where ``source`` is -1."""
-    index = jnp.where(source < 0, match.shape[0], source)
-    return match.at[index].get(mode="fill", fill_value=-1)
+    return xp.where(source < 0, np.int32(-1), match[xp.maximum(source, 0)])
 
 
-@functools.partial(jax.jit, static_argnames="reduction")
-def _reduce(features: Rows, rows: Rows, reduction: SetReduction) -> jax.Array:
-    """Combine the operands row by row, each where it has the voxel: ``[capacity, C]``."""
-    dtype = jnp.result_type(*features)
+@in_either("reduction", "dtype")
+def _reduce(xp: Any, parts: Any, rows: Any, reduction: SetReduction, dtype: Any) -> Any:
+    """Combine rows ``[capacity, C]`` of the operands, each where it has the voxel."""
     wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
     here = [(row >= 0)[:, None] for row in rows]
-    parts = [gather_rows(f, row).astype(wide) for f, row in zip(features, rows, strict=True)]
+    parts = [part.astype(wide) for part in parts]
     if reduction in ("sum", "mean"):
-        total = functools.reduce(jnp.add, parts)
+        total = functools.reduce(operator.add, parts)
         if reduction == "mean":
-            number = functools.reduce(jnp.add, [h.astype(wide) for h in here])
-            return (total / jnp.maximum(number, 1)).astype(fraction_dtype(dtype))
+            number = functools.reduce(operator.add, [h.astype(wide) for h in here])
+            return (total / xp.maximum(number, 1)).astype(fraction_dtype(dtype))
         return total.astype(product_dtype(dtype))
-    pick = jnp.maximum if reduction == "max" else jnp.minimum
+    pick = xp.maximum if reduction == "max" else xp.minimum
     result, known = parts[0], here[0]
     for part, present in zip(parts[1:], here[1:], strict=True):
-        best = jnp.where(known, pick(result, part), part)
-        result, known = jnp.where(present, best, result), known | present
+        best = xp.where(known, pick(result, part), part)
+        result, known = xp.where(present, best, result), known | present
     return result.astype(dtype)
 
 

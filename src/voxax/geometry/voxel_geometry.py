@@ -18,8 +18,9 @@ import jax.monitoring
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import bucket_capacity, is_valid
+from voxax.coords import PAD, bucket_capacity
 from voxax.errors import CapacityError
+from voxax.geometry.eager import in_either
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.losses import Level, Losses
@@ -204,7 +205,7 @@ class VoxelGeometry:
     @property
     def valid(self) -> jax.Array:
         """``bool[capacity]``: which rows are voxels."""
-        return is_valid(self.coords)
+        return _valid(self.coords)
 
     def bare(self) -> VoxelGeometry:
         """Return these coordinates without attached or remembered maps.
@@ -271,6 +272,12 @@ class VoxelGeometry:
             f"VoxelGeometry({count} of {self.capacity} voxels, {self.ndim}D, "
             f"stride {self.stride}, batch_size {self.batch_size}{maps}{part})"
         )
+
+
+@in_either()
+def _valid(xp: Any, coords: Any) -> Any:
+    del xp
+    return coords[:, 0] != PAD
 
 
 def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:

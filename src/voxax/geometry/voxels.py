@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -28,17 +28,19 @@ from voxax.coords import (
     is_valid,
     unique_rows,
 )
-from voxax.errors import GeometryMismatchError, InputError, check_known
+from voxax.errors import GeometryMismatchError, InputError, UnknownNameError, check_known
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import product_dtype
-from voxax.geometry.halo import refuse_shard
-from voxax.geometry.host_merge import (
+from voxax.geometry.eager import (
     as_host_array,
+    eagerly,
+    in_either,
     known_on_host,
-    merge_rows,
-    reduce_on_host,
     to_device_of,
 )
+from voxax.geometry.halo import refuse_shard
+from voxax.geometry.host_merge import REDUCTIONS, Reduction, merge_rows, reduce_on_host
 from voxax.geometry.input_checks import (
     batch_indices,
     check_coords,
@@ -57,15 +59,28 @@ from voxax.geometry.losses import Level, Losses
 from voxax.geometry.origin import Origin, as_origin, relative, shift
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import (
-    REDUCTIONS,
-    Reduction,
     choose_capacity,
     gather_rows,
     joint_capacities,
+    kept_on_host,
     new_geometry,
     reduce_rows,
+    stacked,
 )
 from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
+
+# Names that tensors have, or sparse tensors of other libraries.
+_ROWS = "voxels.features is [capacity, C], voxels.valid_features() is without padding"
+_PLACES = "voxels.coords is int32[capacity, 1 + D], voxels.valid_coords() is without padding"
+_ELSEWHERE = {
+    **dict.fromkeys(("F", "feats", "feature", "shape", "dtype", "numpy"), _ROWS),
+    **dict.fromkeys(("C", "coordinates", "indices"), _PLACES),
+    **dict.fromkeys(("cuda", "cpu", "to"), "jax.device_put(voxels, device) moves them"),
+    "dense": "voxels.to_dense() makes a grid",
+    "detach": "jax.lax.stop_gradient takes voxels",
+    "replace_feature": "voxels.replace_features(features) does it",
+    "spatial_shape": "coordinates end nowhere; to_dense(shape) and layers take a shape",
+}
 
 
 @jax.tree_util.register_dataclass
@@ -141,6 +156,13 @@ class Voxels:
         """``bool[capacity]``: which rows are voxels."""
         return self.geometry.valid
 
+    if not TYPE_CHECKING:  # type checkers know which names exist
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _ELSEWHERE:
+                raise UnknownNameError(f"Voxels have no {name}: {_ELSEWHERE[name]}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @_compat.on_whole_arrays
     def replace_features(self, features: jax.Array) -> Voxels:
         """Return these voxels with other features ``[capacity, C']``; padding rows become zero.
@@ -196,6 +218,12 @@ class Voxels:
         if isinstance(other, jax.Array | np.ndarray | np.generic) and other.ndim <= 1:
             row = jnp.broadcast_to(jnp.asarray(other), (1, self.num_channels))
             return self.map(lambda f: function(_summable(f), row))
+        if isinstance(other, jax.Array | np.ndarray):
+            raise InputError(
+                f"{operation} with an array {list(other.shape)}: give one number, one for each of "
+                f"{self.num_channels} channels, or voxels.map(lambda f: ...) on rows "
+                f"[{self.capacity}, {self.num_channels}]"
+            )
         return NotImplemented
 
     def scene(self, index: int) -> Voxels:
@@ -245,8 +273,7 @@ class Voxels:
     @_compat.on_whole_arrays
     def local_positions(self) -> jax.Array:
         """Return voxel centers ``float32[capacity, D]`` relative to ``origin``."""
-        step = jnp.asarray(self._steps(), jnp.float32)
-        return (self.coords[:, 1:].astype(jnp.float32) + 0.5) * step[None, :]
+        return _centers(self.coords, np.asarray(self._steps(), np.float32))
 
     def valid_positions(self) -> np.ndarray:
         """Return voxel centers ``float64[count, D]`` on the host, without padding."""
@@ -302,17 +329,24 @@ def _summable(features: jax.Array) -> jax.Array:
     return features if features.dtype == wide else features.astype(wide)
 
 
-@jax.jit
-def _add_parts(local: jax.Array, origin: jax.Array) -> jax.Array:
+@in_either()
+def _centers(xp: Any, coords: Any, steps: Any) -> Any:
+    del xp
+    return (coords[:, 1:].astype(np.float32) + np.float32(0.5)) * steps[None]
+
+
+@in_either()
+def _add_parts(xp: Any, local: Any, origin: Any) -> Any:
+    del xp
     # The largest last: the others may be all that fits beside a small center.
     return origin[0][None] + (local + (origin[1] + origin[2])[None])
 
 
-@functools.partial(jax.jit, static_argnames="steps")
-def _is_vague(positions: jax.Array, valid: jax.Array, steps: tuple[float, ...]) -> jax.Array:
+@in_either("steps")
+def _is_vague(xp: Any, positions: Any, valid: Any, steps: tuple[float, ...]) -> Any:
     """Whether float32 numbers at a valid position lie more than a quarter of a step apart."""
-    reach = jnp.asarray([2.0**22 * 2.0 ** math.floor(math.log2(step)) for step in steps])
-    return jnp.any(valid[:, None] & (jnp.abs(positions) >= reach.astype(positions.dtype)[None]))
+    reach = xp.asarray([2.0**22 * 2.0 ** math.floor(math.log2(step)) for step in steps])
+    return xp.any(valid[:, None] & (xp.abs(positions) >= reach.astype(positions.dtype)[None]))
 
 
 @_compat.on_whole_arrays
@@ -569,6 +603,7 @@ def _raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float
     )
 
 
+@checked_call
 @_compat.on_whole_arrays
 def to_dense(
     voxels: Voxels, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
@@ -595,15 +630,33 @@ def to_dense(
         high = rows.max(0) + 1 if len(rows) else np.ones(voxels.geometry.ndim, np.int64)
         origin = [int(v) for v in (low if origin is None else origin)]
         shape = [max(int(h) - o, 1) for h, o in zip(high, origin, strict=True)]
+        if math.prod(shape) > 2**32:
+            raise InputError(
+                f"to_dense() of a bounding box {tuple(shape)}: give shape= and origin= of the part "
+                "that is wanted"
+            )
     shape = tuple(int(s) for s in shape)
+    if len(shape) != voxels.geometry.ndim or len(shape) != len(origin or shape):
+        raise InputError(
+            f"shape={shape} and origin={origin} for {voxels.geometry.ndim}-D voxels: give one "
+            "number for each axis"
+        )
     corner = (0,) * len(shape) if origin is None else tuple(int(o) for o in origin)
-    cell = voxels.coords[:, 1:] - jnp.asarray(corner, jnp.int32)[None, :]
-    bound = jnp.asarray(shape, jnp.int32)[None, :]
-    inside = voxels.valid & jnp.all((cell >= 0) & (cell < bound), axis=1)
-    batch = jnp.where(inside, voxels.coords[:, 0], voxels.batch_size)
-    grid = jnp.zeros((voxels.batch_size, *shape, voxels.num_channels), voxels.features.dtype)
-    index = (batch, *(cell[:, axis] for axis in range(len(shape))))
-    return grid.at[index].set(voxels.features, mode="drop")
+    return _scattered(voxels.features, voxels.coords, corner, (voxels.batch_size, *shape))
+
+
+@in_either("corner", "shape")
+def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[int, ...]) -> Any:
+    """``[*shape, C]``: the features at their scene and cell."""
+    index = coords - np.asarray((0, *corner), np.int32)[None]
+    inside = xp.all((index >= 0) & (index < np.asarray(shape, np.int32)[None]), axis=1)
+    inside &= coords[:, 0] != PAD
+    grid = xp.zeros((*shape, features.shape[1]), features.dtype)
+    if xp is np:
+        grid[tuple(index[inside].T)] = features[inside]
+        return grid
+    scene = xp.where(inside, index[:, 0], shape[0])
+    return grid.at[scene, *index[:, 1:].T].set(features, mode="drop")
 
 
 @_compat.on_whole_arrays
@@ -619,15 +672,20 @@ def from_dense(
     """
     if dense.ndim < 3:
         raise InputError(f"from_dense needs [B, *shape, C], got shape {dense.shape}")
-    if mask is None:
-        mask = jnp.any(dense != 0, axis=-1)
-    index = jnp.indices(mask.shape, dtype=jnp.int32).reshape(mask.ndim, -1).T
-    coords = jnp.where(mask.reshape(-1)[:, None], index, PAD)
-    features = dense.reshape(-1, dense.shape[-1])
+    coords, features = _sites(dense, mask)
     # No two sites share a voxel, and means would make floats of integers.
     return from_coords(coords, features, dense.shape[0], capacity=capacity, reduction="first")
 
 
+@in_either()
+def _sites(xp: Any, dense: Any, mask: Any) -> tuple[Any, Any]:
+    """``(int32[N, 1 + D], [N, C])`` of all sites, padding where ``mask`` is false."""
+    mask = xp.any(dense != 0, axis=-1) if mask is None else mask
+    index = xp.indices(mask.shape, dtype=np.int32).reshape(mask.ndim, -1).T
+    return xp.where(mask.reshape(-1)[:, None], index, PAD), dense.reshape(-1, dense.shape[-1])
+
+
+@checked_call
 @_compat.on_whole_arrays
 def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     """Join scenes into one batch; scene i of the k-th argument follows those before it.
@@ -660,10 +718,11 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     geometry = new_geometry(
         found, sources, batch_size=sum(sizes), level_capacities=joint_capacities(sources)
     )
-    features = gather_rows(jnp.concatenate([v.features for v in scenes]), found.source)
+    features = gather_rows(stacked([v.features for v in scenes]), found.source)
     return dataclasses.replace(first, geometry=geometry, features=features)
 
 
+@checked_call
 @_compat.on_whole_arrays
 def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
     """Return every scene as a batch of one.
@@ -682,6 +741,7 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
     return [_scene(voxels, index, capacity) for index in range(voxels.batch_size)]
 
 
+@checked_call
 @_compat.on_whole_arrays
 def scene(voxels: Voxels, index: int) -> Voxels:
     """Scene ``index`` as a batch of one, with the batch's capacity.
@@ -710,6 +770,17 @@ def _scene(voxels: Voxels, index: int, capacity: int) -> Voxels:
     return dataclasses.replace(voxels, geometry=geometry, features=features)
 
 
+def _stacked_on_host(
+    coords: Sequence[np.ndarray], sizes: tuple[int, ...], capacity: int
+) -> CompactRows:
+    starts = np.cumsum((0, *sizes[:-1]), dtype=np.int32)
+    moved = np.concatenate(coords)
+    moved[:, 0] += np.repeat(starts, [len(rows) for rows in coords])
+    kept = np.concatenate([rows[:, 0] != PAD for rows in coords])
+    return kept_on_host(moved, kept, capacity)
+
+
+@eagerly(_stacked_on_host)
 @functools.partial(jax.jit, static_argnames=("sizes", "capacity"))
 def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: int) -> CompactRows:
     """Batches one behind the other: scenes in order and sorted rows in each need no new sort."""
@@ -721,6 +792,13 @@ def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: in
     return compact_rows(stacked, jnp.ones((stacked.shape[0],), bool), capacity)
 
 
+def _scene_rows_on_host(coords: np.ndarray, index: np.ndarray, capacity: int) -> CompactRows:
+    found = kept_on_host(coords, coords[:, 0] == index, capacity)
+    found.coords[: int(found.count), 0] = 0  # type: ignore[index]
+    return found
+
+
+@eagerly(_scene_rows_on_host)
 @functools.partial(jax.jit, static_argnames="capacity")
 def _scene_rows(coords: jax.Array, index: jax.Array, capacity: int) -> CompactRows:
     found = compact_rows(coords, coords[:, 0] == index, capacity)
@@ -728,6 +806,12 @@ def _scene_rows(coords: jax.Array, index: jax.Array, capacity: int) -> CompactRo
     return found._replace(coords=alone)
 
 
+def _scene_sizes_on_host(coords: np.ndarray, batch_size: int) -> np.ndarray:
+    scenes = coords[:, 0]
+    return np.bincount(scenes[scenes != PAD], minlength=batch_size).astype(np.int32)
+
+
+@eagerly(_scene_sizes_on_host)
 @functools.partial(jax.jit, static_argnames="batch_size")
 def _scene_sizes(coords: jax.Array, batch_size: int) -> jax.Array:
     """``int32[batch_size]``: voxels of every scene."""

@@ -20,6 +20,7 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import PAD, floor_divide, sort_rows
 from voxax.errors import InputError
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.input_checks import check_voxel_size
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.order import CurveOrder, inverse_of
@@ -45,6 +46,7 @@ class Windows:
     most_rows: int | None
 
 
+@checked_call
 @_compat.on_whole_arrays
 def cubic_windows(
     voxels: Voxels, size: int | Sequence[int], *, shift: int | Sequence[int] = 0
@@ -73,6 +75,7 @@ def cubic_windows(
     return geometry.memo.get_or_build(("windows", edges, steps), geometry.arrays, build)
 
 
+@checked_call
 @_compat.on_whole_arrays
 def cylindrical_windows(
     voxels: Voxels,

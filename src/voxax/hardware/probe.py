@@ -21,6 +21,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax._atomic_file import write_atomically
+from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax.hardware.cache_dir import cache_dir
 from voxax.hardware.info import Facts, facts_from
 
@@ -50,7 +51,7 @@ def key_of(facts: Facts) -> str:
 def remembered(key: str) -> Facts:
     """The earlier measurement for ``key``; empty without a readable file."""
     try:
-        return _facts(json.loads(_file(key).read_text()))
+        return _facts(json.loads(bounded_text(_file(key), MEBIBYTE)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -81,10 +81,27 @@ def read_checkpoint(
       FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
       FileNotFoundError: no such file.
     """
+    check_place(path)
     path = _local(path)
     if path.suffix.lower() == SAFETENSORS:
         return _read_safetensors(path)
     return _state_dict(path, _read_torch(path), key)
+
+
+def check_place(path: Location) -> None:
+    """Check that there is a file at a path of this machine.
+
+    Raises:
+      FileNotFoundError: no such file.
+      FileFormatError: it is a folder, a pipe or a device.
+    """
+    if _is_hub(path):
+        return
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(path)
+    if not path.is_file():  # reading a pipe would wait for its writer
+        raise FileFormatError(f"{path} is not a file: give the path of one with weights")
 
 
 def write_checkpoint(path: str | os.PathLike[str], state_dict: Mapping[str, Any]) -> Path:
@@ -152,8 +169,6 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     package: Any = import_extra(
         "reading .safetensors", "weights", "safetensors.numpy", "safetensors"
     )
-    if not path.exists():
-        raise FileNotFoundError(path)
     try:
         return package.load_file(path)
     except KeyError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ ORIGIN_NAME = "origin"
 PLAIN_NAMES = ("data", "arr_0")
 
 
-def position_name(arrays: Mapping[str, np.ndarray]) -> str | None:
+def position_name(arrays: Mapping[str, Any]) -> str | None:
     """Return the name of the array with the positions, or with the first axis of them, or None."""
     for plain in POSITION_ARRAYS:
         name = find_name(arrays, plain)
@@ -44,7 +45,7 @@ def position_name(arrays: Mapping[str, np.ndarray]) -> str | None:
 
 
 def cloud_from_arrays(
-    arrays: Mapping[str, np.ndarray], source: str, options: ReadOptions = DEFAULT
+    arrays: Mapping[str, Any], source: str, options: ReadOptions = DEFAULT
 ) -> PointCloud:
     """Sort named arrays into positions, labels and attributes.
 
@@ -70,27 +71,27 @@ def cloud_from_arrays(
             f"{source} has no {', '.join(POSITION_ARRAYS)}; its arrays are "
             f"{', '.join(arrays) or 'none'}"
         )
-    first = arrays[chosen]
+    first = np.asarray(arrays[chosen])
     columns = {POSITION_ARRAYS[0] if chosen in PLAIN_NAMES else chosen: first}
     if first.ndim == 2 and (options.columns is not None or first.shape[1] > 3):
         columns = named_rows(first, options.columns, f"array {chosen!r} of {source}")
     for name in arrays:
-        values = arrays[name]
+        values = arrays[name]  # not unpacked yet, of an archive
         if name in (chosen, ORIGIN_NAME) or values.ndim not in (1, 2):
             continue
         label = name == options.label_field or find_name(LABELS, name) is not None
         rows = len(values)
         # Labels of another number of rows are a mistake to name rather than to leave out.
         if rows == len(first) or (label and rows > 1 and values.dtype.kind in "biuf"):
-            columns[name] = values
+            columns[name] = np.asarray(values)
     cloud = cloud_from_columns(columns, source, options.label_field)
     if ORIGIN_NAME not in arrays:
         return cloud
-    return replace(cloud, positions=cloud.positions + arrays[ORIGIN_NAME].astype(np.float64))
+    return replace(cloud, positions=cloud.positions + np.asarray(arrays[ORIGIN_NAME], np.float64))
 
 
 def labels_from_arrays(
-    arrays: Mapping[str, np.ndarray], source: str, label_field: str | None = None
+    arrays: Mapping[str, Any], source: str, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the labels of points that lie elsewhere.
 
@@ -106,9 +107,14 @@ def labels_from_arrays(
         FileFormatError: it is not clear which array is meant.
         InputError: it does not hold labels.
     """
-    flat = {}
+    flat: dict[str, tuple[str, str | None]] = {}
     for name, values in arrays.items():
-        flat |= {field: values[field] for field in values.dtype.names or ()} or {name: values}
+        flat |= {f: (name, f) for f in values.dtype.names or ()} or {name: (name, None)}
+
+    def values_of(name: str) -> np.ndarray:
+        array, field = flat[name]
+        return np.asarray(arrays[array]) if field is None else np.asarray(arrays[array])[field]
+
     sought = LABELS if label_field is None else (label_field,)
     found = [own for own in (find_name(flat, plain) for plain in sought) if own is not None]
     if label_field is None and not found and len(flat) == 1:
@@ -121,7 +127,7 @@ def labels_from_arrays(
     name, instance = found[0], find_name(flat, "instance")
     attributes = {}
     if instance is not None and instance != name:
-        attributes["instance"] = known_labels(flat[instance])
+        attributes["instance"] = known_labels(values_of(instance))
     if label_field is not None:
-        return chosen_labels(flat[name], f"array {name!r} of {source}"), attributes
-    return known_labels(flat[name]), attributes
+        return chosen_labels(values_of(name), f"array {name!r} of {source}"), attributes
+    return known_labels(values_of(name)), attributes

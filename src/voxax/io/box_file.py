@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from voxax._atomic_file import write_atomically
+from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax.detection.objects import Objects
 from voxax.errors import FileFormatError, InputError
 
 # A scan has hundreds of objects; a file of more is something else.
-MOST_BYTES = 64 << 20
+MOST_BYTES = 16 * MEBIBYTE
 
 
 def write_boxes(path: str | Path, objects: Objects) -> Path:
@@ -47,14 +48,10 @@ def read_boxes(path: str | Path) -> Objects:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise FileFormatError(
-                f"{path} has {path.stat().st_size:,} bytes, boxes have at most {MOST_BYTES:,}"
-            )
-        values = json.loads(path.read_text())
-    except OSError as error:
-        raise FileFormatError(f"{path} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        values = json.loads(bounded_text(path, MOST_BYTES))
+    except FileFormatError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is no JSON: {error}") from error
     rows = values.get("boxes") if isinstance(values, dict) else None
     if not isinstance(rows, list):

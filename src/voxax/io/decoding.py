@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from voxax.errors import FileFormatError, MissingExtraError
+from voxax.errors import FileFormatError, InputError, MissingExtraError
 
 # What Git puts in the place of a large file that was not fetched.
 LFS_POINTER = b"version https://git-lfs"
@@ -22,6 +22,8 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
         MissingFileError: it does not exist.
         FileFormatError: it is a folder, holds 0 bytes, or is a pointer of Git LFS.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"path={path!r:.80}: give the path of a file, as text or pathlib.Path")
     found = Path(path).expanduser()
     if not found.exists():
         raise MissingFileError(f"no such file: {found} (looked in {found.absolute().parent})")

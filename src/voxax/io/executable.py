@@ -18,7 +18,8 @@ from jax.experimental import serialize_executable
 from voxax.errors import InputError
 from voxax.hardware.cpu import host_facts
 
-_RESULT = ("coords", "count", "features", "num_dropped", "rows")
+# What a program returns, by name.
+RESULT = ("coords", "count", "features", "num_dropped", "rows")
 
 
 def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[str, Any]]:
@@ -60,7 +61,7 @@ def loaded(data: bytes, needs: dict[str, Any], num_weights: int) -> Callable[...
     reason = _refusal(needs)
     if reason is None:
         arguments = jax.tree.structure((([0] * num_weights, 0, 0), {}))
-        results = jax.tree.structure(dict.fromkeys(_RESULT, 0))
+        results = jax.tree.structure(dict.fromkeys(RESULT, 0))
         try:
             return serialize_executable.deserialize_and_load(
                 data, arguments, results, backend="cpu", execution_devices=[cpu_device()]

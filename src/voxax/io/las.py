@@ -77,7 +77,7 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
                 raise
             if not laspy.LazBackend.Laszip.is_available():
                 raise FileFormatError(
-                    f"lazrs gives up on {path} ({error}); LASzip may read it: pip install laszip"
+                    f"lazrs cannot read {path} ({error}); LASzip may read it: pip install laszip"
                 ) from error
         stream.seek(0)
         return _read(laspy, laspy.LazBackend.Laszip, path, stream, options.label_field)

@@ -19,6 +19,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from voxax import _limits
 from voxax._parent import end_with
 from voxax.errors import MissingExtraError
 
@@ -36,11 +37,15 @@ class Pipeline(Generic[Item, Result]):
 
     Use as a context manager; leaving it ends the workers. Errors of a worker are raised
     where its example would have come.
+
+    Raises:
+      InputError: more than 256 workers, or fewer than 0.
     """
 
     def __init__(
         self, make: Callable[[Item], Result], *, workers: int = 1, prefetch: int = 4
     ) -> None:
+        _limits.WORKERS.check("workers", workers, 0)
         self._make, self._prefetch = make, max(1, prefetch)
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         if workers > 0:
@@ -113,6 +118,7 @@ class GrainPipeline(Generic[Item, Result]):
         self, make: Callable[[Item], Result], *, workers: int = 1, prefetch: int = 4
     ) -> None:
         _grain()
+        _limits.WORKERS.check("workers", workers, 0)
         self._make, self._workers, self._prefetch = make, workers, prefetch
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:

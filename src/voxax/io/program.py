@@ -15,7 +15,7 @@ import dataclasses
 import json
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,15 +24,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat, _native
+from voxax import _compat, _limits, _native
 from voxax._atomic_file import replacing
 from voxax.coords import PAD
-from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError
+from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError, listed
 from voxax.geometry import Voxels
 from voxax.geometry.input_checks import check_coord_values
 from voxax.geometry.model_step import step_of
 from voxax.hardware import HardwareInfo, describe
 from voxax.io import executable as executables
+from voxax.io.decoding import check_count
+from voxax.io.npz import read_array
 from voxax.tuning import Request, algorithms, record_choices, targeting
 
 FORMAT = 2
@@ -40,6 +42,8 @@ FORMAT = 2
 
 _PROGRAM, _WEIGHTS, _ABOUT = "program.stablehlo", "weights.npz", "about.json"
 _EXECUTABLE = "executable"
+# By the name that JAX takes; the other is that of its devices.
+_PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
 _WRITTEN = (1980, 1, 1, 0, 0, 0)
 
 
@@ -165,15 +169,15 @@ def export_program(
         what a file cannot hold, such as a Python callback.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
-    names = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
-    if platform not in names:
-        raise InputError(f"platform {platform!r}: programs are for {', '.join(names)}")
-    if capacity < 1 or channels < 1:
-        raise InputError(f"capacity {capacity} and channels {channels} must be at least 1")
+    if platform not in _PLATFORMS:
+        raise InputError(f"platform {platform!r}: programs are for {', '.join(_PLATFORMS)}")
+    given = {"capacity": capacity, "channels": channels, "ndim": ndim, "batch_size": batch_size}
+    for name, limit in _NUMBERS.items():
+        limit.check(name, given[name])
     if platform != "cpu" and (portable or executable):
         option = "portable" if portable else "executable"
         raise InputError(f"{option}=True is for platform 'cpu', not for {platform!r}")
-    hardware = _hardware(names[platform], device)
+    hardware = _hardware(_PLATFORMS[platform], device)
     native = platform == "cpu" and not portable and _native.unavailable() is None
     step = step_of(model, None, False, None, None)
 
@@ -253,27 +257,20 @@ def load_program(path: str | Path, *, executable: bool = False) -> Program:
         anything: ask for it only with files that you trust.
 
     Raises:
-      FileFormatError: no such file, or another format.
+      FileFormatError: no such file, another format, or a broken or hostile one: parts that are
+        packed, numbers beyond limits, weights or a program that differ from the description, calls
+        of other functions than voxax exports.
       InputError: the program is for a platform that this process does not have, or calls native
         kernels that this process does not have in the same version; with ``executable``, the file
         has none, or one for other CPUs or another version of JAX.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
-    machine_code = None
-    try:
-        with zipfile.ZipFile(path) as archive:
-            about = json.loads(archive.read(_ABOUT))
-            if about.get("format") not in (1, FORMAT):
-                raise FileFormatError(
-                    f"{path} has format {about.get('format')}, this version reads 1 and {FORMAT}"
-                )
-            program, stored = archive.read(_PROGRAM), archive.read(_WEIGHTS)
-            if executable and "executable" in about:
-                machine_code = archive.read(_EXECUTABLE)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(f"{path} is no program that voxax exported: {error}") from error
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        about = _checked_about(path, json.loads(_member(path, archive, _ABOUT)))
+        program, stored = (_member(path, archive, name) for name in (_PROGRAM, _WEIGHTS))
+        machine_code = None
+        if executable and "executable" in about:
+            machine_code = _member(path, archive, _EXECUTABLE)
     try:
         device = jax.devices(about["platform"])[0]
     except RuntimeError as error:
@@ -286,23 +283,132 @@ def load_program(path: str | Path, *, executable: bool = False) -> Program:
             f"{path} calls voxax's native kernels, and cannot here: {reason}; or export it again, "
             "with portable=True (voxax export --portable) for machines without them"
         )
-    with np.load(BytesIO(stored)) as arrays:
-        weights = [arrays[f"w{i}"] for i in range(len(arrays.files))]
-    # NumPy's files have no bfloat16: the dtypes are stored separately.
-    weights = [w.view(jnp.dtype(d)) for w, d in zip(weights, about["weight_dtypes"], strict=True)]
-    placed = jax.device_put(weights, device)
+    with _reading(path):
+        weights = _weights(Path(path), stored, about["weight_dtypes"])
     if machine_code is not None:
-        return Program(
-            about, executables.loaded(machine_code, about["executable"], len(weights)), placed
-        )
+        call = executables.loaded(machine_code, about["executable"], len(weights))
+        return Program(about, call, jax.device_put(weights, device))
     if executable:
         raise InputError(
             f"{path} holds no executable: export it with executable=True (voxax export "
             "--executable), or load it without"
         )
-    with _needing_flatbuffers():
+    with _needing_flatbuffers(), _reading(path):
         exported = jax.export.deserialize(bytearray(program))
-    return Program(about, jax.jit(exported.call), placed)
+        _check_program(path, exported, about, weights)
+    return Program(about, jax.jit(exported.call), jax.device_put(weights, device))
+
+
+@contextlib.contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Turn whatever a broken file makes a decoder raise into :class:`voxax.FileFormatError`."""
+    try:
+        yield
+    except (FileFormatError, ImportError):
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileFormatError(f"{path} is no program that voxax exported: {reason}") from error
+    except Exception as error:  # the decoders of flatbuffers, zip and MLIR raise many kinds
+        reason = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+        raise FileFormatError(f"{path} is no program that voxax exported: {reason}") from error
+
+
+def _member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
+    """A part of the file, which voxax stores as it is: none is unpacked to more than the file."""
+    found = archive.getinfo(name)
+    if found.compress_type != zipfile.ZIP_STORED or found.file_size != found.compress_size:
+        raise FileFormatError(
+            f"{path}: its part {name} of {found.compress_size} bytes claims to be packed from "
+            f"{found.file_size}; voxax packs no part of a program"
+        )
+    check_count(Path(path), f"bytes of {name}", found.file_size, 1, Path(path).stat().st_size)
+    return archive.read(found)
+
+
+# Entries of the description that are numbers, with their limits.
+_NUMBERS = {
+    "capacity": _limits.PROGRAM_ROWS,
+    "channels": _limits.CHANNELS,
+    "ndim": _limits.Limit(4, "voxels have at most four axes"),
+    "batch_size": _limits.SCENES,
+}
+
+
+def _checked_about(path: str | Path, about: Any) -> dict[str, Any]:
+    """The description, with entries of the right types and numbers within limits."""
+    if not isinstance(about, dict):
+        raise FileFormatError(f"{path}: its description is no object")
+    if about.get("format") not in (1, FORMAT):
+        raise FileFormatError(
+            f"{path} has format {about.get('format')!r:.80}, this version reads 1 and {FORMAT}"
+        )
+    needs, kernels = about.get("executable", {}), about.get("native_kernels", {})
+    dtypes = about.get("weight_dtypes")
+    try:
+        for name, limit in _NUMBERS.items():
+            limit.check(name, about.get(name))
+    except InputError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    fine = {
+        "platform": about.get("platform") in _PLATFORMS,
+        "dtype": _is_dtype(about.get("dtype")),
+        "weight_dtypes": isinstance(dtypes, list) and all(map(_is_dtype, dtypes)),
+        "native_kernels": isinstance(kernels, dict)
+        and all(isinstance(version, int) for version in kernels.values()),
+        "executable": isinstance(needs, dict)
+        and all(isinstance(needs.get(n, ""), str) for n in ("jaxlib", "machine"))
+        and isinstance(needs.get("instructions", []), list)
+        and (not needs or {"jaxlib", "machine", "instructions"} <= set(needs)),
+    }
+    for name, is_fine in fine.items():
+        if not is_fine:
+            raise FileFormatError(f"{path}: its description has {name} = {about.get(name)!r:.200}")
+    return about
+
+
+def _is_dtype(name: Any) -> bool:
+    try:
+        return isinstance(name, str) and jnp.dtype(name).kind in "biufcV"
+    except TypeError:
+        return False
+
+
+def _weights(path: Path, stored: bytes, dtypes: list[str]) -> list[np.ndarray]:
+    """The arrays of the file; NumPy's files have no bfloat16, so dtypes are stored beside them."""
+    weights = []
+    with zipfile.ZipFile(BytesIO(stored)) as archive:
+        for number, dtype in enumerate(dtypes):
+            data = BytesIO(_member(path, archive, f"w{number}.npy"))
+            weights.append(read_array(path, data, f"weight {number}").view(jnp.dtype(dtype)))
+    return weights
+
+
+def _check_program(
+    path: str | Path, exported: Any, about: dict[str, Any], weights: list[np.ndarray]
+) -> None:
+    """Compare what a program takes and calls with the description, which is all a user sees."""
+    rows, axes = about["capacity"], 1 + about["ndim"]
+    wanted = [
+        *((w.shape, w.dtype) for w in weights),
+        ((rows, axes), np.dtype(np.int32)),
+        ((rows, about["channels"]), jnp.dtype(about["dtype"])),
+    ]
+    found = [(aval.shape, np.dtype(aval.dtype)) for aval in exported.in_avals]
+    platforms = [_PLATFORMS[about["platform"]], about["platform"]]
+    results = jax.tree.structure(dict.fromkeys(executables.RESULT, 0))
+    fits = found == wanted and exported.out_tree == results
+    if not fits or not set(exported.platforms) & set(platforms):
+        raise FileFormatError(
+            f"{path}: its program takes or returns other arrays than its description tells"
+        )
+    allowed = {*_native.CALLS, *_compat.stable_custom_calls()}
+    calls = set(re.findall(r"custom_call @([\w.]+)", exported.mlir_module()))
+    if about["platform"] == "cpu" and not calls <= allowed:
+        raise FileFormatError(
+            f"{path}: its program calls {listed(sorted(calls - allowed))}, which voxax does not "
+            "export"
+        )
 
 
 def _exported(function: Any, platform: str, shapes: tuple[Any, ...]) -> Any:

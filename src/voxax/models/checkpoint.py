@@ -8,6 +8,7 @@ before as they were.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -16,9 +17,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax.errors import FileFormatError, InputError, MissingExtraError
 
 _KEPT = 2
+_STEP = re.compile("0|[1-9][0-9]{0,17}")
+# A description names settings and classes, a hundred thousand of these at most.
+_MOST_BYTES = 16 * MEBIBYTE
 # Items of a step. Steps that voxax wrote before had a description for all of them.
 _ARRAYS, _DESCRIPTION, _DESCRIPTION_OF_ALL = "default", "description", "voxax.json"
 
@@ -60,8 +65,8 @@ def steps_of(folder: str | Path) -> list[int]:
     folder = Path(folder)
     if not folder.is_dir():
         return []
-    numbers = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
-    return sorted(numbers, reverse=True)
+    names = [path.name for path in folder.iterdir() if path.is_dir()]
+    return sorted((int(name) for name in names if _STEP.fullmatch(name)), reverse=True)
 
 
 def newest_step(folder: str | Path) -> int | None:
@@ -76,15 +81,24 @@ def remove_steps_above(folder: str | Path, step: int) -> None:
             shutil.rmtree(Path(folder) / str(number))
 
 
+def has_description(folder: str | Path) -> bool:
+    """Return whether a folder is a checkpoint, with a description of a step or of all."""
+    return bool(_descriptions(Path(folder)))
+
+
+def _descriptions(folder: Path) -> list[Path]:
+    """The files with a description, that of the newest step first."""
+    paths = [folder / str(step) / _DESCRIPTION / "metadata" for step in steps_of(folder)]
+    return [path for path in (*paths, folder / _DESCRIPTION_OF_ALL) if path.is_file()]
+
+
 def load_description(folder: str | Path) -> dict[str, Any]:
     """Return the description of a checkpoint's newest step that has one.
 
     Raises:
       FileFormatError: no checkpoint in the folder, or an unreadable one.
     """
-    folder = Path(folder)
-    paths = [folder / str(step) / _DESCRIPTION / "metadata" for step in steps_of(folder)]
-    paths = [path for path in (*paths, folder / _DESCRIPTION_OF_ALL) if path.is_file()]
+    paths = _descriptions(Path(folder))
     if not paths:
         raise FileFormatError(
             f"no voxax checkpoint in {folder}: it holds no whole step. `voxax demo --out DIR` and "
@@ -93,11 +107,13 @@ def load_description(folder: str | Path) -> dict[str, Any]:
     problems = []
     for path in paths:
         try:
-            found = json.loads(path.read_text())
-        except (OSError, ValueError, RecursionError) as error:
-            problems.append(f"{path} is not valid JSON ({error})")
+            found = json.loads(bounded_text(path, _MOST_BYTES))
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{path} is not valid JSON ({_line(error)})")
             continue
         if isinstance(found, dict):
+            if problems:
+                warnings.warn(f"{'; '.join(problems)}; {path} is taken", stacklevel=2)
             return found
         problems.append(f"{path} is not an object")
     raise FileFormatError(f"{'; '.join(problems)}: the checkpoint is broken")
@@ -117,7 +133,11 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
         raise FileFormatError(f"{folder} holds no complete checkpoint step")
     ocp = _orbax()
     problem = ""
-    handlers = {_ARRAYS: ocp.StandardCheckpointHandler()}
+    # That of the description is not used, but orbax warns of items that it has none for.
+    handlers = {
+        _ARRAYS: ocp.StandardCheckpointHandler(),
+        _DESCRIPTION: ocp.JsonCheckpointHandler(),
+    }
     with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
         for step in steps:
             try:

@@ -110,6 +110,8 @@ def _known_labels(
     labels: Any, classes: int, ignore_label: int | None
 ) -> tuple[jax.Array, jax.Array]:
     """Return the labels as ``int32``, and a mask of those of a class."""
+    if not hasattr(labels, "dtype"):
+        raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise InputError(f"labels of {labels.dtype}: expected integers, one class for each row")
     info = jnp.iinfo(labels.dtype)
@@ -146,6 +148,14 @@ class StepTrainer(abc.ABC):
     on_metrics: OnMetrics | None = None
 
     def __init__(self, model: nnx.Module, optimizer: optax.GradientTransformation) -> None:
+        if not isinstance(model, nnx.Module) or not hasattr(optimizer, "update"):
+            given = " and ".join(
+                a.__name__ if isinstance(a, type) else type(a).__name__ for a in (model, optimizer)
+            )
+            raise InputError(
+                f"a trainer of {given}: give a flax.nnx module, then an optimizer of optax, such "
+                "as Trainer(MinkUNet18(4, 20), optax.adamw(1e-3))"
+            )
         model.train()
         self._train_graph, *kept = nnx.split(model, nnx.Param, ...)
         model.eval()
@@ -227,6 +237,10 @@ class StepTrainer(abc.ABC):
         Raises:
           InputError: labels that a step must not take, before anything changes.
         """
+        wrong = [leaf for leaf in jax.tree.leaves(labels) if not hasattr(leaf, "dtype")]
+        if wrong or not jax.tree.leaves(labels):
+            what = type(wrong[0] if wrong else labels).__name__
+            raise InputError(f"labels of type {what}: give an array, int[capacity] of classes")
         arguments = self._arguments(voxels, labels)
         if not self._is_traced:
             self._train.eval_shape(*arguments)  # how many classes there are is known then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,6 +43,7 @@ def request_map(
       GeometryMismatchError: eager, and a map of other voxels.
     """
     refuse_arrays("a sparse layer", voxels)
+    refuse_points("a sparse layer", voxels)
     if kernel_map is not None:
         given = {
             "stride": stride != 1,
@@ -64,7 +66,7 @@ def request_map(
         known = not _compat.is_traced(source.coords, given_geometry.coords)
         if known and not source.same_as(given_geometry):
             raise GeometryMismatchError(
-                f"kernel_map was built for {source!r}, the voxels live on {given_geometry!r}: "
+                f"kernel_map was built for {source!r}, the voxels are on {given_geometry!r}: "
                 "build the map from these voxels with vx.kernel_map"
             )
         return kernel_map
@@ -95,6 +97,10 @@ def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int)
     It is ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups.
     """
     taps = kernel_map.num_offsets
+    if not hasattr(weight, "ndim"):
+        raise InputError(
+            f"a weight of type {type(weight).__name__}: give an array [{taps}, {channels}, C_out]"
+        )
     if groups < 1:
         raise InputError(f"groups={groups} must be at least 1")
     if groups == 1 and weight.ndim == 3:
@@ -105,9 +111,12 @@ def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int)
         good = weight.ndim == 4 and weight.shape[:3] == expected[:3] and channels % groups == 0
     if not good:
         shape = ", ".join(map(str, expected))
+        dense = weight.ndim > 3 and math.prod(weight.shape[:-2]) == taps
+        hint = f"; weight.reshape({taps}, *weight.shape[-2:]) has it" if dense else ""
         raise InputError(
             f"weight of shape {tuple(weight.shape)} for a kernel of {taps} taps "
             f"({kernel_map.spec}), {channels} input channels, groups={groups}: expected [{shape}]"
+            f"{hint}"
         )
 
 
@@ -173,7 +182,7 @@ def refuse_arrays(layer: Any, voxels: Any) -> None:
       layer: a module, or a function's name.
       voxels: what the layer was called with.
     """
-    if not isinstance(voxels, jax.Array | np.ndarray | np.generic | Sequence | Mapping | None):
+    if hasattr(voxels, "features"):
         return
     name = layer if isinstance(layer, str) else type(layer).__name__
     shape = getattr(voxels, "shape", None)
@@ -185,33 +194,14 @@ def refuse_arrays(layer: Any, voxels: Any) -> None:
     )
 
 
-# Arguments of other libraries' layers, and what says it here.
-_FOREIGN = {
-    "padding": "leave it out. Kernels are centered, and coordinates end nowhere; "
-    "generative=True with spatial_shape= makes the output sites of spconv's strided layers",
-    "output_padding": "leave it out: a transposed layer returns to out_voxels=",
-    "indice_key": "leave it out. Layers on the same voxels share one kernel map; an inverse layer "
-    "is transposed=True, called with out_voxels=",
-    "bias": "give use_bias=True or use_bias=False",
-    "algo": "give fwd_algo= and bwd_algo=",
-    "dimension": "give ndim=, or take a class such as SparseConv3d",
-}
-
-
-def refuse_foreign(name: str, options: Mapping[str, Any]) -> None:
-    """Raise :class:`InputError` for arguments that layers of other libraries have.
-
-    Args:
-      name: of the module.
-      options: the arguments that were given by name.
-    """
-    for option in options:
-        if option in _FOREIGN:
-            raise InputError(
-                f"{name} has no argument {option}={options[option]!r}: {_FOREIGN[option]}. The "
-                "pages of docs/migrate (spconv.md, minkowski.md, torchsparse.md, warpconvnet.md) "
-                "name the counterpart of each argument"
-            )
+def refuse_points(layer: Any, voxels: Any) -> None:
+    """Raise :class:`InputError` for Points where a layer needs neighbors on a lattice."""
+    if not hasattr(voxels, "geometry") and hasattr(voxels, "batch_index"):
+        name = layer if isinstance(layer, str) else type(layer).__name__
+        raise InputError(
+            f"{name} takes vx.Voxels, got Points: vx.voxelize(points, voxel_size=...) makes voxels "
+            "of them"
+        )
 
 
 def check_channels(module: Any, expected: int, voxels: Any) -> None:

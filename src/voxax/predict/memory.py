@@ -15,6 +15,7 @@ from voxax import _compat
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import VoxelGeometry, Voxels
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.losses import Losses
 from voxax.geometry.model_step import Step, step_of
 from voxax.hardware import describe, process_memory
@@ -146,6 +147,7 @@ def megabytes(value: int | None) -> str:
     return "unknown" if value is None else f"{value / 2**20:,.1f} MiB"
 
 
+@checked_call
 def fits(
     model: Callable[..., Any],
     voxels: Voxels,

@@ -31,7 +31,6 @@ import json
 import logging
 import os
 import re
-import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -41,6 +40,7 @@ from typing import Any, Literal
 import filelock
 
 from voxax._atomic_file import replacing
+from voxax._bounded_file import read_bounded
 from voxax._version import __version__
 from voxax.hardware import HardwareInfo
 from voxax.hardware.cache_dir import cache_dir
@@ -352,17 +352,7 @@ def read_bytes(path: Path) -> tuple[bytes, Stamp]:
       OSError: it cannot be read.
       ValueError: it is no regular file, or too big.
     """
-    # Opening a pipe would otherwise wait for its writer.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise ValueError("no regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        raw = file.read(MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
+    raw, status = read_bounded(path, MAX_BYTES)
     return raw, _stamp(status)
 
 

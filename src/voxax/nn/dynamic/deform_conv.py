@@ -14,6 +14,7 @@ from voxax import _compat
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError, check_known
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.arguments import add_bias, check_shape
@@ -23,6 +24,7 @@ from voxax.products.convolve import precision_name
 Modulation = Literal["plain", "sigmoid", "softmax"]
 
 
+@checked_call
 @_compat.on_whole_arrays
 def deform_conv(
     x: jax.Array,

@@ -22,6 +22,7 @@ from voxax.algorithms.dynamic.grid import box_conv, output_grid
 from voxax.algorithms.kernel import Uniform
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelSpec
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.nn.arguments import add_bias
@@ -43,6 +44,7 @@ class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
     ALL = "all"
 
 
+@checked_call
 @_compat.on_whole_arrays
 def dynamic_conv(
     x: jax.Array,

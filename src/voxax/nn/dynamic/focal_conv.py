@@ -11,11 +11,13 @@ import numpy as np
 from voxax import _compat
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels, add_sites
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
 
+@checked_call
 @_compat.on_whole_arrays
 def focal_conv(
     voxels: Voxels,

@@ -13,11 +13,13 @@ from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.nn.arguments import check_shape
 from voxax.nn.dynamic.grid_taps import grid_spec, scan_taps
 
 
+@checked_call
 @_compat.on_whole_arrays
 def local_conv(
     x: jax.Array,

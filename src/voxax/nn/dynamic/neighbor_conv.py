@@ -20,6 +20,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.errors import InputError, check_known
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.neighbors import Neighbors
 from voxax.geometry.points import Points
@@ -188,6 +189,7 @@ def poly6(squares: jax.Array) -> jax.Array:
     return jnp.maximum(1 - squares, 0) ** 3
 
 
+@checked_call
 @_compat.on_whole_arrays
 def continuous_conv(
     points: Points,
@@ -365,6 +367,7 @@ def _relaxed(number: int, ndim: int) -> np.ndarray:
 Influence = Literal["linear", "gaussian", "constant"]
 
 
+@checked_call
 @_compat.on_whole_arrays
 def kernel_point_conv(
     points: Points,

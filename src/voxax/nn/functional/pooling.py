@@ -15,6 +15,7 @@ from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
+from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard, split_axis
 from voxax.geometry.input_checks import check_mean_digits, check_sum_range
@@ -34,6 +35,7 @@ class Window(TypedDict, total=False):
     kernel_map: KernelMap | None
 
 
+@checked_call
 @_compat.on_whole_arrays
 def sum_pool(
     voxels: Voxels,
@@ -64,6 +66,7 @@ def sum_pool(
     return output_voxels(voxels, kmap, features, window.get("out_voxels"))
 
 
+@checked_call
 @_compat.on_whole_arrays
 def mean_pool(
     voxels: Voxels,
@@ -88,6 +91,7 @@ def max_pool(
 def max_pool(
     voxels: Voxels, *args: Any, return_indices: Literal[True], **options: Any
 ) -> tuple[Voxels, jax.Array]: ...
+@checked_call
 @_compat.on_whole_arrays
 def max_pool(
     voxels: Voxels,
@@ -121,6 +125,7 @@ def max_pool(
     return (pooled, indices) if return_indices else pooled
 
 
+@checked_call
 @_compat.on_whole_arrays
 def min_pool(
     voxels: Voxels,
@@ -224,6 +229,7 @@ def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
     return (total / number.astype(wide)[:, None]).astype(fraction_dtype(dtype))
 
 
+@checked_call
 @_compat.on_whole_arrays
 def unpool(
     voxels: Voxels,

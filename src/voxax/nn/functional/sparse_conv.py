@@ -9,6 +9,7 @@ import jax
 
 from voxax import _compat
 from voxax.geometry import KernelMap, KernelShape, Voxels
+from voxax.geometry.call_checks import checked_call
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
@@ -27,6 +28,7 @@ SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
 """Requests for a gradient: forward and backward products have one list of algorithms."""
 
 
+@checked_call
 @_compat.on_whole_arrays
 def spatially_sparse_conv(
     voxels: Voxels,

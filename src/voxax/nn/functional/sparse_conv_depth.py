@@ -10,6 +10,7 @@ import jax
 from voxax import _compat
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, Voxels
+from voxax.geometry.call_checks import checked_call
 from voxax.nn.arguments import by_product, output_voxels, request_map
 from voxax.products import convolve
 from voxax.tuning import Request
@@ -28,6 +29,7 @@ SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
 """Requests for a depthwise gradient: all products have one list of algorithms."""
 
 
+@checked_call
 @_compat.on_whole_arrays
 def spatially_sparse_depthwise_conv(
     features: jax.Array,
@@ -79,6 +81,7 @@ def spatially_sparse_depthwise_conv(
         )
 
 
+@checked_call
 @_compat.on_whole_arrays
 def depthwise_conv(
     voxels: Voxels,

@@ -25,12 +25,13 @@ from voxax.nn.functional import (
 from voxax.nn.functional.attention import Queries, SerialOrder, check_tokens
 from voxax.nn.functional.flash_attention import Implementation
 from voxax.nn.functional.rotary import check_rotary
+from voxax.nn.modules.constructor import CheckedModule
 from voxax.nn.modules.norm import LayerNorm
 from voxax.nn.modules.pointwise import GELU, Dropout, Linear
 from voxax.nn.modules.sparse_convs import SubMConv
 
 
-class RelativeTable(nnx.Module):
+class RelativeTable(CheckedModule):
     """Learned logits by the offset between two cells along each axis, and by head.
 
     Args:
@@ -63,7 +64,7 @@ class RelativeTable(nnx.Module):
         self.reach = reach
 
 
-class _Heads(nnx.Module):
+class _Heads(CheckedModule):
     """Hold what the attention modules share.
 
     Args:
@@ -268,7 +269,7 @@ class SceneAttention(_Heads):
         return self._mixed(scene_attention(self._packed(voxels), self.num_heads, **options))
 
 
-class CrossAttention(nnx.Module):
+class CrossAttention(CheckedModule):
     """Attention to another set of rows: :func:`voxax.nn.functional.cross_attention`.
 
     Args:
@@ -333,7 +334,7 @@ def _mapped(linear: Linear, rows: Any) -> Any:
     return rows.map(linear.linear)
 
 
-class ConditionalPosition(nnx.Module):
+class ConditionalPosition(CheckedModule):
     """Conditional position encoding: a submanifold convolution, a linear layer and a norm.
 
     What a voxel gets depends on which neighbors it has, and on their features. Add it to the
@@ -370,7 +371,7 @@ class ConditionalPosition(nnx.Module):
         return self.norm(self.proj(self.conv(voxels)))
 
 
-class MLP(nnx.Module):
+class MLP(CheckedModule):
     """Two linear layers with a GELU (error function) between, and dropout after both.
 
     Many rows are taken part by part, and computed again in the backward pass: the hidden channels
@@ -425,7 +426,7 @@ class MLP(nnx.Module):
         return voxels.map(parts)
 
 
-class SerialOrders(nnx.Module):
+class SerialOrders(CheckedModule):
     """The orders of a level's rows, for its blocks to take in turns.
 
     Args:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import jax
-from flax import nnx
 
 from voxax import geometry
 from voxax.geometry import KernelShape, Voxels
@@ -14,11 +13,12 @@ from voxax.geometry.bev import BevReduction
 from voxax.geometry.grow import CoarseReduction
 from voxax.geometry.sets import Join, SetReduction
 from voxax.nn.arguments import static
+from voxax.nn.modules.constructor import CheckedModule
 
 Size = int | Sequence[int]
 
 
-class _SetOperation(nnx.Module):
+class _SetOperation(CheckedModule):
     """Hold how features of one site merge, and the static rows of the result."""
 
     FUNCTION: ClassVar[Callable[..., Voxels]]
@@ -43,7 +43,7 @@ class Intersection(_SetOperation):
     FUNCTION = staticmethod(geometry.intersection)
 
 
-class Cat(nnx.Module):
+class Cat(CheckedModule):
     """Channels side by side. Arguments as in :func:`voxax.cat`."""
 
     def __init__(self, join: Join = "same", *, capacity: int | None = None) -> None:
@@ -54,14 +54,14 @@ class Cat(nnx.Module):
         return geometry.cat(voxels, self.join, capacity=self.capacity)
 
 
-class Inject(nnx.Module):
+class Inject(CheckedModule):
     """Features read at other voxels. See :func:`voxax.inject`."""
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels) -> Voxels:
         return geometry.inject(voxels, out_voxels)
 
 
-class Prune(nnx.Module):
+class Prune(CheckedModule):
     """The voxels under a mask. Arguments as in :func:`voxax.prune`."""
 
     def __init__(self, *, capacity: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Prune(nnx.Module):
         return geometry.prune(voxels, mask, capacity=self.capacity)
 
 
-class TopK(nnx.Module):
+class TopK(CheckedModule):
     """The ``k`` best voxels of every scene. Arguments as in :func:`voxax.top_k`."""
 
     def __init__(self, k: int, *, capacity: int | None = None) -> None:
@@ -81,7 +81,7 @@ class TopK(nnx.Module):
         return geometry.top_k(voxels, scores, self.k, capacity=self.capacity)
 
 
-class Crop(nnx.Module):
+class Crop(CheckedModule):
     """The voxels in a box. Arguments as in :func:`voxax.crop`, static here."""
 
     def __init__(self, low: Size, high: Size, *, capacity: int | None = None) -> None:
@@ -91,7 +91,7 @@ class Crop(nnx.Module):
         return geometry.crop(voxels, self.low, self.high, capacity=self.capacity)
 
 
-class Dilate(nnx.Module):
+class Dilate(CheckedModule):
     """Every site that a kernel reaches. Arguments as in :func:`voxax.dilate`."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Dilate(nnx.Module):
         )
 
 
-class Refine(nnx.Module):
+class Refine(CheckedModule):
     """Every voxel split into children. Arguments as in :func:`voxax.refine`."""
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
@@ -125,7 +125,7 @@ class Refine(nnx.Module):
         return geometry.refine(voxels, self.factor, capacity=self.capacity)
 
 
-class Coarsen(nnx.Module):
+class Coarsen(CheckedModule):
     """The voxels of every cell merged. Arguments as in :func:`voxax.coarsen`."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Coarsen(nnx.Module):
         )
 
 
-class ToBEV(nnx.Module):
+class ToBEV(CheckedModule):
     """One axis folded away. Arguments as in :func:`voxax.to_bev`."""
 
     def __init__(
@@ -168,7 +168,7 @@ class ToBEV(nnx.Module):
         )
 
 
-class Batch(nnx.Module):
+class Batch(CheckedModule):
     """Scenes joined into one batch. Arguments as in :func:`voxax.batch`."""
 
     def __init__(self, *, capacity: int | None = None) -> None:

@@ -22,6 +22,7 @@ from voxax.nn.dynamic.focal_conv import focal_conv
 from voxax.nn.dynamic.sparse_dynamic_conv import known_strategy
 from voxax.nn.functional import dynamic_conv, sparse_dynamic_conv
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv
+from voxax.nn.modules.constructor import CheckedModule
 from voxax.nn.modules.sparse_convs import (
     Initializer,
     check_input,
@@ -34,7 +35,7 @@ from voxax.tuning import Request
 from voxax.tuning.request import frozen
 
 
-class DynamicConv(nnx.Module):
+class DynamicConv(CheckedModule):
     """:func:`voxax.nn.functional.dynamic_conv` with a weight of its own, on ``[B, *spatial, C]``.
 
     Args:
@@ -127,7 +128,7 @@ class DynamicConv(nnx.Module):
         )
 
 
-class SparseDynamicConv(nnx.Module):
+class SparseDynamicConv(CheckedModule):
     """:func:`voxax.nn.functional.sparse_dynamic_conv` with its weight and, if asked, its choices.
 
     With ``learn_size`` a linear head reads each voxel's size, 1 to ``kernel_size``, from its
@@ -275,7 +276,7 @@ class SparseDynamicConv3d(SparseDynamicConv):
     NDIM = 3
 
 
-class DeformConv(nnx.Module):
+class DeformConv(CheckedModule):
     """:func:`voxax.nn.functional.deform_conv` on ``[B, *spatial, C]``, offsets from a convolution.
 
     The convolution that predicts offsets and mask has the same kernel, stride and dilation, and
@@ -382,7 +383,7 @@ class DeformConv(nnx.Module):
         )
 
 
-class FocalConv(nnx.Module):
+class FocalConv(CheckedModule):
     """:func:`voxax.nn.functional.focal_conv`, importance from a submanifold convolution.
 
     Args:

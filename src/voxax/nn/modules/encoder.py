@@ -20,6 +20,7 @@ from voxax.geometry.input_checks import check_voxel_size
 from voxax.geometry.origin import as_origin, shift
 from voxax.geometry.regroup import gather_rows, reduce_rows
 from voxax.nn.arguments import static
+from voxax.nn.modules.constructor import CheckedModule
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import Linear
 
@@ -93,7 +94,7 @@ def decorate(
     return jnp.where(member, together, jnp.zeros((), dtype))
 
 
-class VoxelFeatureEncoder(nnx.Module):
+class VoxelFeatureEncoder(CheckedModule):
     """A small network on every point, merged by voxel.
 
     Each point enters with its features, then its position, then its offset from the mean of

@@ -17,6 +17,7 @@ from voxax.geometry import Voxels
 from voxax.nn import functional
 from voxax.nn.arguments import static
 from voxax.nn.functional.pooling import Size
+from voxax.nn.modules.constructor import CheckedModule
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import Linear, Sequential
 
@@ -30,7 +31,7 @@ def _after(
     return [layer for layer in (normed, activation) if layer is not None]
 
 
-class GridPool(nnx.Module):
+class GridPool(CheckedModule):
     """Project, reduce the voxels of each coarse cell, normalize.
 
     Args:
@@ -83,7 +84,7 @@ class GridPool(nnx.Module):
         return self.after(pool(self.proj(voxels), self.stride, capacity=self.capacity))
 
 
-class GridUnpool(nnx.Module):
+class GridUnpool(CheckedModule):
     """Bring a coarse level back to the voxels of a skip connection, and add both.
 
     Each of the two goes through a linear layer, a norm and an activation of its own first.

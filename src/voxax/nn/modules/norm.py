@@ -22,9 +22,10 @@ from voxax.nn.functional import (
     rms_norm,
 )
 from voxax.nn.functional.normalization import FeatureRows, Rows, Scenes
+from voxax.nn.modules.constructor import CheckedModule
 
 
-class BatchNorm(nnx.Module):
+class BatchNorm(CheckedModule):
     """Batch normalization over the voxels that exist.
 
     In training the statistics are those of the valid rows, and running averages are
@@ -83,7 +84,7 @@ class BatchNorm(nnx.Module):
             average[...] = new.astype(old.dtype)
 
 
-class _Affine(nnx.Module):
+class _Affine(CheckedModule):
     """Hold a learned factor and offset for each channel; arguments as of :class:`LayerNorm`."""
 
     def __init__(

@@ -20,10 +20,11 @@ from voxax.nn.dynamic.neighbor_conv import (
     kernel_point_positions,
     poly6,
 )
+from voxax.nn.modules.constructor import CheckedModule
 from voxax.nn.modules.sparse_convs import Initializer, he_normal
 
 
-class ContinuousConv(nnx.Module):
+class ContinuousConv(CheckedModule):
     """:func:`voxax.nn.functional.continuous_conv` with a weight of its own.
 
     Args:
@@ -82,7 +83,7 @@ class ContinuousConv(nnx.Module):
         )
 
 
-class KernelPointConv(nnx.Module):
+class KernelPointConv(CheckedModule):
     """:func:`voxax.nn.functional.kernel_point_conv`, rigid or with offsets that it predicts.
 
     Deformable, a rigid layer of the same neighbors predicts each query's offsets, in units of the

@@ -16,6 +16,7 @@ from voxax.geometry.dtypes import fraction_dtype
 from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
 from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
+from voxax.nn.modules.constructor import CheckedModule
 from voxax.nn.modules.sparse_convs import he_normal
 from voxax.products.convolve import precision_name
 
@@ -31,7 +32,7 @@ class _Named:
         return getattr(jax.nn, self.name)(x, **dict(self.options))
 
 
-class Activation(nnx.Module):
+class Activation(CheckedModule):
     """Apply ``fn`` to the features ``[capacity, C]``; padding stays zero.
 
     float16 is computed in float32: the square of a feature above 255 has no value in float16, and a
@@ -92,7 +93,7 @@ class LeakyReLU(_Smooth):
         super().__init__(jax.nn.leaky_relu)
 
 
-class Linear(nnx.Module):
+class Linear(CheckedModule):
     """``features @ weight + bias``: a convolution of kernel size 1 without a kernel map.
 
     Args:
@@ -133,7 +134,7 @@ class Linear(nnx.Module):
         return voxels.map(self.linear)
 
 
-class Dropout(nnx.Module):
+class Dropout(CheckedModule):
     """Inverted dropout, switched by ``model.train()`` and ``model.eval()``.
 
     Args:
@@ -198,7 +199,7 @@ class DropPath(Dropout):
         super().__init__(rate, mode=mode, **options)
 
 
-class LayerScale(nnx.Module):
+class LayerScale(CheckedModule):
     """Multiply each channel by a learned factor that begins near zero.
 
     Args:
@@ -230,9 +231,33 @@ class Sequential(nnx.Module):
     """Apply modules (or any callables on Voxels) one after the other."""
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
+        for place, layer in enumerate(layers):
+            name = getattr(layer, "__name__", type(layer).__name__)
+            if isinstance(layer, list | tuple | None):
+                raise InputError(
+                    f"layer {place} is a {name}: give layers one by one, Sequential(*layers)"
+                )
+            if isinstance(layer, type):
+                raise InputError(f"layer {place} is the class {name}: give a layer, {name}(...)")
         self.layers = nnx.List(list(layers))
 
     def __call__(self, voxels: Any) -> Any:
-        for layer in self.layers:
+        for place, layer in enumerate(self.layers):
+            if hasattr(voxels, "features"):
+                _refuse_array_layer(place, layer)
             voxels = layer(voxels)
         return voxels
+
+
+def _refuse_array_layer(place: int, layer: Any) -> None:
+    """Raise :class:`InputError` for layers of flax and functions of JAX, which take arrays."""
+    module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
+    function = not isinstance(layer, nnx.Module) and str(
+        getattr(layer, "__module__", None)
+    ).startswith("jax.")
+    if module or function:
+        name = type(layer).__name__ if module else getattr(layer, "__name__", "fn")
+        raise InputError(
+            f"layer {place}, {'nnx.' if module else 'jax.'}{name}, takes arrays, not Voxels: give "
+            f"a layer of voxax.nn.modules, or lambda v: v.map({name.lower()})"
+        )

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import jax
-from flax import nnx
 
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.kernel_spec import static_shape
 from voxax.nn import functional
 from voxax.nn.arguments import static
 from voxax.nn.functional.pooling import Size
+from voxax.nn.modules.constructor import CheckedModule
 
 
-class _Window(nnx.Module):
+class _Window(CheckedModule):
     """Hold the window of a pooling: arguments as in :func:`voxax.nn.functional.sum_pool`."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Unpool(_Window):
         )
 
 
-class _Blocks(nnx.Module):
+class _Blocks(CheckedModule):
     """Hold the edge of a block, and the static rows of the result."""
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
@@ -140,7 +140,7 @@ class ChannelToSpace(_Blocks):
         return functional.channel_to_space(voxels, self.factor, out_voxels, capacity=capacity)
 
 
-class GlobalPool(nnx.Module):
+class GlobalPool(CheckedModule):
     """One row per scene: ``[batch_size, C]``. See :func:`voxax.nn.functional.global_pool`."""
 
     def __init__(self, reduction: Literal["mean", "sum", "max", "min"] = "mean") -> None:

@@ -13,9 +13,10 @@ from flax import nnx
 
 from voxax import _compat
 from voxax.geometry import KernelMap, VoxelGeometry
+from voxax.nn.modules.constructor import CheckedModule
 
 
-class Remat(nnx.Module):
+class Remat(CheckedModule):
     """Compute a block again in the backward pass, and keep none of its intermediate results.
 
     Values, gradients and state (running averages, random streams) are those of the block;

@@ -24,10 +24,11 @@ from voxax.nn.arguments import (
     check_keeps_voxels,
     own_ndim,
     refuse_arrays,
-    refuse_foreign,
+    refuse_points,
     static,
 )
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
+from voxax.nn.modules.constructor import CheckedModule
 from voxax.tuning import Request, Resolved
 from voxax.tuning.request import frozen
 
@@ -63,7 +64,7 @@ def initial_bias(
     return nnx.Param(bias_init(rngs.params(), (channels,), dtype)) if use_bias else None
 
 
-class Convolution(nnx.Module):
+class Convolution(CheckedModule):
     """Base of dense and depthwise convolution modules: the relation, and the call.
 
     Attributes:
@@ -77,11 +78,6 @@ class Convolution(nnx.Module):
 
     weight: nnx.Param
     bias: nnx.Param | None
-
-    def __new__(cls, *args: Any, **options: Any) -> Any:
-        del args
-        refuse_foreign(cls.__name__, options)
-        return super().__new__(cls)
 
     def _describe(
         self,
@@ -268,6 +264,7 @@ def check_input(module: Any, voxels: Voxels) -> None:
     """Raise :class:`InputError` unless the voxels have the module's axes and channels."""
     name = type(module).__name__
     refuse_arrays(module, voxels)
+    refuse_points(module, voxels)
     if voxels.geometry.ndim != module.ndim:
         raise InputError(f"{name} has ndim={module.ndim}, the voxels are {voxels.geometry.ndim}-D")
     check_channels(module, module.in_channels, voxels)

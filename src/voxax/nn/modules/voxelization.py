@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flax import nnx
-
 from voxax.geometry import Voxels, devoxelize, splat, voxelize
 from voxax.geometry.interpolate import Interpolation
 from voxax.geometry.regroup import Reduction
 from voxax.nn.arguments import static
+from voxax.nn.modules.constructor import CheckedModule
 
 
-class Voxelize(nnx.Module):
+class Voxelize(CheckedModule):
     """Points to voxels. See :func:`voxax.voxelize`.
 
     Args:
@@ -59,7 +58,7 @@ class Voxelize(nnx.Module):
         )
 
 
-class Devoxelize(nnx.Module):
+class Devoxelize(CheckedModule):
     """Voxel features at positions. See :func:`voxax.devoxelize`."""
 
     def __init__(
@@ -79,7 +78,7 @@ class Devoxelize(nnx.Module):
         )
 
 
-class Splat(nnx.Module):
+class Splat(CheckedModule):
     """Point features onto voxels that exist. See :func:`voxax.splat`."""
 
     def __init__(self, interpolation: Interpolation = "trilinear") -> None:

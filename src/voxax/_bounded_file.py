@@ -1,0 +1,56 @@
+"""Reading a whole file of limited size: a pipe, a device or a huge file is refused instead."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from voxax.errors import FileFormatError
+
+MEBIBYTE = 1 << 20
+
+
+def read_bounded(path: str | os.PathLike[str], most: int) -> tuple[bytes, os.stat_result]:
+    """Return the content of a regular file, and its state when it was opened.
+
+    Args:
+      path: the file.
+      most: bytes that it may have.
+
+    Raises:
+      OSError: it cannot be read.
+      ValueError: it is no regular file, or too big.
+    """
+    # Opening a pipe would otherwise wait for its writer.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ValueError("no regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        raw = file.read(min(most, status.st_size) + 1)
+    if len(raw) > most:
+        raise ValueError(f"more than {most / MEBIBYTE:g} MiB")
+    return raw, status
+
+
+def bounded_text(path: str | os.PathLike[str], most: int) -> str:
+    """Return the text of a UTF-8 file of at most ``most`` bytes.
+
+    Raises:
+      FileFormatError: it is missing, cannot be read, is no regular file, too big, or no text.
+    """
+    try:
+        return read_bounded(path, most)[0].decode("utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    raise FileFormatError(f"{_shown(path)} cannot be read: {reason}")
+
+
+def _shown(path: str | os.PathLike[str]) -> str:
+    text = str(Path(path)).replace("\0", "\\0")
+    return text if len(text) <= 400 else f"{text[:80]}... of {len(text)} characters"

@@ -1,0 +1,66 @@
+"""Upper limits of the numbers that a user, a configuration, a checkpoint or a program gives.
+
+Each is far beyond what anybody trains with, and below what ends a process instead of a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from voxax.errors import InputError
+
+
+class Limit(NamedTuple):
+    """The largest value of a number, and the reason.
+
+    Attributes:
+      most: the largest value that is allowed.
+      why: completes the sentence "it must be at most ..., since ...".
+    """
+
+    most: float
+    why: str
+
+    def check(self, name: str, value: Any, least: float = 1) -> None:
+        """Raise :class:`voxax.InputError` for a value outside ``[least, most]``, or of no number.
+
+        Args:
+          name: of the value as the user gave it, such as ``--steps``.
+          value: an integer, or a float where the limit is of one.
+          least: the smallest value; a float limit excludes 0.
+        """
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float | np.number)
+            or not abs(value) < np.inf
+        ):
+            raise InputError(f"{name} {value!r:.80} must be a finite number")
+        if isinstance(self.most, int) and value != int(value):
+            raise InputError(f"{name} {value!r:.80} must be a whole number")
+        if value < least:
+            raise InputError(f"{name} {value!r:.80} must be at least {least}")
+        if value > self.most:
+            raise InputError(
+                f"{name} {value!r:.80} must be at most {self.most:,}, since {self.why}"
+            )
+
+
+ROWS = Limit(2**30, "row numbers are 32-bit integers")
+SCENES = Limit(2**30, "batch indices are 32-bit integers, and padding rows have the largest")
+PROGRAM_ROWS = Limit(
+    2**26, "a table of 27 taps has a place for each tap of each row, with a 32-bit number"
+)
+CHANNELS = Limit(2**16, "a 3x3x3 layer from so many channels to as many has 464 GB of weights")
+WIDTH = Limit(32.0, "a layer of MinkUNet then has 8,192 channels, and 7 GB of weights")
+STEPS = Limit(2**31 - 1, "optimizers count steps in 32-bit integers")
+STEP_SCENES = Limit(4096, "the scenes of a step are in memory at once")
+STREETS = Limit(100_000, "all simulated streets are kept in memory, of 2 MB each")
+OBJECTS = Limit(2**16, "no scan has more objects")
+CLASSES = Limit(4096, "a score keeps a table of classes times classes")
+WORKERS = Limit(256, "each is a process of its own, of 200 MB")
+SEED = Limit(2**63 - 1, "a seed is a 64-bit integer")
+DEVICES = Limit(4096, "no host has more")
+SIZES = Limit(2**20, "no layer, patch or grid of a network has more")
+BLOCKS = Limit(256, "each block is a layer of its own to compile")

@@ -1,0 +1,111 @@
+"""What public functions refuse: arguments of other libraries, arrays in place of Voxels."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar, cast
+
+from voxax.errors import InputError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_FOREIGN = {
+    "padding": "leave it out. Kernels are centered, and coordinates end nowhere; "
+    "generative=True with spatial_shape= makes the output sites of spconv's strided layers",
+    "padding_mode": "leave it out: voxels that do not exist count as zero",
+    "output_padding": "leave it out: a transposed layer returns to out_voxels=",
+    "indice_key": "leave it out. Layers on the same voxels share one kernel map; an inverse layer "
+    "is transposed=True, called with out_voxels=",
+    "bias": "give use_bias=True or use_bias=False",
+    "algo": "give fwd_algo= and bwd_algo=",
+    "dimension": "give ndim=, or take a class such as SparseConv3d",
+    "subm": "leave it out. Stride 1 keeps the voxels, unless generative=True",
+    "inverse": "give transposed=True, and call the layer with out_voxels=",
+    "inplace": "leave it out: arrays are immutable",
+    "eps": "give epsilon=",
+    "affine": "give use_scale= and use_bias=",
+    "in_features": "give in_channels=",
+    "out_features": "give out_channels=",
+    "device": "leave it out. jax.device_put moves a layer's parameters",
+}
+
+# By annotation: attributes that such a value has, and how to make one.
+_KINDS = {
+    "Voxels": (("geometry", "features"), "make them by vx.voxelize(positions, features, size)"),
+    "Points": (("batch_index", "features"), "make them by vx.Points.make(positions, features)"),
+}
+
+
+def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] = ()) -> None:
+    """Raise :class:`InputError` for arguments that layers of other libraries have.
+
+    Args:
+      name: of the module or function.
+      options: the arguments that were given by name.
+      own: the arguments that it has.
+    """
+    for option in options:
+        if option in _FOREIGN and option not in own:
+            raise InputError(
+                f"{name} has no argument {option}={options[option]!r}: {_FOREIGN[option]}. The "
+                "pages of docs/migrate (spconv.md, minkowski.md, torchsparse.md, warpconvnet.md) "
+                "name the counterpart of each argument"
+            )
+
+
+def checked_call(function: _Function) -> _Function:
+    """Let a function refuse arguments of other libraries, and what is no Voxels, Points or model.
+
+    Annotations say where it takes ``Voxels``, ``Sequence[Voxels]``, ``Points`` or a ``Callable``.
+    """
+    parameters = inspect.signature(function).parameters
+    places = {name: place for place, name in enumerate(parameters)}
+    wanted = {
+        name: str(parameter.annotation).removesuffix(" | None")
+        for name, parameter in parameters.items()
+        if re.match(rf"(Sequence\[)?({'|'.join(_KINDS)})\b|Callable\[", str(parameter.annotation))
+    }
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        refuse_foreign(function.__name__, options, parameters)
+        for name, annotation in wanted.items():
+            if name in options:
+                value = options[name]
+            elif places[name] < len(args):
+                value = args[places[name]]
+            else:
+                continue
+            if value is not None or parameters[name].default is not None:
+                _check_kind(function.__name__, name, value, annotation)
+        return function(*args, **options)
+
+    return cast("_Function", call)
+
+
+def _check_kind(function: str, name: str, value: Any, annotation: str) -> None:
+    if annotation.startswith("Callable"):
+        if not callable(value):
+            raise InputError(
+                f"{function} takes a function or a model as {name}, got {type(value).__name__}: "
+                "give it first, then what it is called with"
+            )
+        return
+    kind = annotation.removeprefix("Sequence[").removesuffix("]")
+    attributes, way = _KINDS[kind]
+
+    def fits(item: Any) -> bool:
+        return all(hasattr(item, attribute) for attribute in attributes)
+
+    several = annotation.startswith("Sequence")
+    if several and fits(value):
+        raise InputError(f"{function} takes a list as {name}, got one {kind}: write [a, b]")
+    items = value if several and isinstance(value, list | tuple) else (value,)
+    for item in items:
+        if not fits(item):
+            shape = getattr(item, "shape", None)
+            what = type(item).__name__ if shape is None else f"an array {list(shape)}"
+            raise InputError(f"{function} takes vx.{kind} as {name}, got {what}: {way}")

@@ -1,0 +1,96 @@
+"""Eager calls in NumPy: outside ``jax.jit`` a new number of rows compiles nothing.
+
+Arrays on a CPU are read where they are. Those on accelerators stay there: the compiled functions
+take them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def known_on_host(*values: Any) -> bool:
+    """Return whether all arrays have values here, outside every trace, on one device at most.
+
+    Inside ``jax.jit`` this is False for NumPy arrays too: shapes there must not follow from data.
+    """
+    arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
+    if _compat.is_traced(arrays) or _compat.is_traced(jnp.zeros((), jnp.int32)):
+        return False
+    return len(_devices(arrays)) <= 1
+
+
+def known_on_cpu(*values: Any) -> bool:
+    """Return whether, moreover, no array has to be copied from an accelerator."""
+    arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
+    return known_on_host(arrays) and all(d.platform == "cpu" for d in _devices(arrays))
+
+
+def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
+    return set().union(*(array.devices() for array in arrays))
+
+
+def as_host_array(values: Any) -> np.ndarray:
+    """The NumPy array of values in the dtype that JAX would give them."""
+    values = jax.device_get(values) if isinstance(values, jax.Array) else np.asarray(values)
+    if values.dtype.kind in "OSU":  # no numbers: the caller says what they are
+        return values
+    return np.asarray(values, jax.dtypes.canonicalize_dtype(values.dtype))
+
+
+def to_device_of(given: Any, made: Any) -> Any:
+    """The NumPy arrays of ``made`` as JAX arrays, where the first JAX array in ``given`` is."""
+    arrays = [value for value in jax.tree.leaves(given) if isinstance(value, jax.Array)]
+    pinned = next((array for array in arrays if array.committed), None)
+    place = None if pinned is None else pinned.sharding
+    if isinstance(place, jax.sharding.NamedSharding):  # its axes may be too many for others
+        place = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())
+    return jax.tree.map(lambda array: jax.device_put(array, place), made)
+
+
+def eagerly(on_host: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    """Let eager calls of a compiled function run ``on_host`` where no accelerator has an array.
+
+    Args:
+      on_host: takes and returns NumPy arrays in place of the function's.
+    """
+
+    def decorate(compiled: _Function) -> _Function:
+        def call(*args: Any, **options: Any) -> Any:
+            given = args, options
+            if not known_on_cpu(given):
+                return compiled(*args, **options)
+            args, options = jax.tree.map(_as_numpy, given)
+            return to_device_of(given, on_host(*args, **options))
+
+        return cast("_Function", call)
+
+    return decorate
+
+
+def in_either(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function of ``(xp, *arrays)``, as :func:`eagerly` does, of one for both libraries.
+
+    Args:
+      static: names of arguments that are no arrays.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = jax.jit(functools.partial(function, jnp), static_argnames=static)
+        return eagerly(functools.partial(function, np))(compiled)
+
+    return decorate
+
+
+def _as_numpy(value: Any) -> Any:
+    return as_host_array(value) if isinstance(value, jax.Array | np.ndarray) else value

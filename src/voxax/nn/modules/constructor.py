@@ -1,0 +1,76 @@
+"""What the constructors of all modules refuse."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry.call_checks import refuse_foreign
+
+_NUMBERS = (
+    "bank", "channels", "hidden", "in_channels", "k", "key_channels", "num_features", "num_heads",
+    "num_kernel_points", "out_channels", "patch_size", "skip_channels",
+)  # fmt: skip
+_SIZES = ("kernel_size", "stride", "dilation", "factor")  # one for each axis
+
+
+class CheckedModule(nnx.Module):
+    """Base of modules. Arguments of other libraries, and values of no sense, are told at once."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        names = _names(cls)
+        refuse_foreign(cls.__name__, options, names)
+        _check(cls.__name__, {**dict(zip(names, args, strict=False)), **options})
+        return super().__new__(cls)
+
+
+@functools.lru_cache(maxsize=256)
+def _names(cls: type) -> tuple[str, ...]:
+    """Arguments of a constructor, those by position first."""
+    named = (p for p in inspect.signature(cls.__init__).parameters.values())
+    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return tuple(p.name for p in named if p.kind not in variadic)[1:]
+
+
+def _check(module: str, given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name in _NUMBERS or name in _SIZES:
+            several = name in _SIZES or not np.isscalar(value)
+            if not all(map(_is_positive, _listed(value) if several else (value,))):
+                axes = ", or one for each axis" if name in _SIZES else ""
+                raise InputError(
+                    f"{module} of {name}={value!r}: give an integer of at least 1{axes}"
+                )
+        elif name in ("dtype", "param_dtype"):
+            try:
+                jnp.dtype(value)
+            except TypeError as error:
+                raise InputError(
+                    f"{module} of {name}={value!r}: give a dtype such as jnp.float32"
+                ) from error
+        elif name == "rngs" and isinstance(value, int | np.generic | np.ndarray | jax.Array):
+            raise InputError(
+                f"{module} of rngs={value!r}: give nnx.Rngs(0), or leave it out, which is the same"
+            )
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple | np.ndarray) else (value,)
+
+
+def _is_positive(value: Any) -> bool:
+    try:
+        return operator.index(value) >= 1
+    except TypeError:
+        return False
