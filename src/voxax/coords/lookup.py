@@ -185,8 +185,7 @@ def _search_columns(
     """Results of :func:`_walk_columns` without a loop, all columns at once.
 
     A GPU takes microseconds to start a kernel, whatever its size, and a loop starts several in each
-    pass. Here the coordinates stand axis by axis, so that all steps are elementwise and few kernels
-    hold them.
+    pass. Here all steps are elementwise, so that few kernels hold them; each reads whole rows.
     """
     rows, width = sorted_coords.shape
     sorted_coords, centers, starts = _compat.vary_alike(sorted_coords, centers, starts)
@@ -208,9 +207,9 @@ def _search_columns(
     turns = -(-_bits(rows) // _WAY_BITS)
     for turn in reversed(range(turns)):
         size = 1 << (_WAY_BITS * turn)
-        parts = range(1, 1 << _WAY_BITS)
+        skips = range(size, min((1 << _WAY_BITS) * size, rows + 1), size)
         # Where one is less, all before it are too.
-        less = [is_less(before + (part * size - 1)) for part in parts]
+        less = [is_less(before + (skip - 1)) for skip in skips]
         before += size * sum(part.astype(jnp.int32) for part in less)
     found = []
     for step in range(steps[-1] + 1):
