@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from voxax import _compat
 from voxax.errors import InputError
 
 
@@ -51,6 +52,27 @@ def use_devices(number: int, asked: str) -> None:
     raise InputError(
         f"{asked} {number}: there are {len(found)} devices of platform {platform}; {fix}"
     )
+
+
+# More than a machine has are allowed: threads share its cores.
+_THREADS = 4
+
+
+def be_deterministic() -> None:
+    """Take as many threads of XLA on every CPU, and no algorithm by its speed.
+
+    XLA divides a sum on a CPU by the number of its threads, so that the rounding depends on it.
+
+    Raises:
+      InputError: JAX has begun, and no longer asks for the number.
+    """
+    if _compat.is_begun():
+        raise InputError(
+            "--deterministic: JAX has begun in this process with another number of threads; run "
+            "the command in a process of its own"
+        )
+    os.environ["PJRT_NPROC"] = str(_THREADS)
+    os.environ["VOXAX_AUTOTUNE"] = "off"
 
 
 def usual_devices() -> int:
