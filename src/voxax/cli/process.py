@@ -143,6 +143,20 @@ def uninterrupted() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
+@contextlib.contextmanager
+def without_late_callbacks() -> Iterator[None]:
+    """Drop what tensorstore prints after a save that failed: its callbacks find no event loop."""
+    before = sys.unraisablehook
+
+    def told(found: sys.UnraisableHookArgs) -> None:
+        if str(found.exc_value) != "Event loop is closed":
+            before(found)
+
+    sys.unraisablehook = told
+    yield
+    sys.unraisablehook = before  # not after an error: the callbacks come when they come
+
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
