@@ -72,6 +72,25 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
+def is_symbolic(*sizes: Any) -> bool:
+    """True if one of these sizes is a symbol of ``jax.export``."""
+    return not all(isinstance(size, int) for size in sizes)
+
+
+def is_begun() -> bool:
+    """True once JAX has started a backend, with its threads; also in a fork of such a process."""
+    from jax._src import xla_bridge
+
+    return xla_bridge.backends_are_initialized()
+
+
+def is_readable(array: Any) -> bool:
+    """True if the values of an array can be read by this process, now."""
+    if isinstance(array, jax.Array):
+        return not is_traced(array) and array.is_fully_addressable
+    return isinstance(array, np.ndarray)
+
+
 def as_one_program(function: _Function) -> _Function:
     """Let eager calls with arrays run as one compiled program; each operation has its own cost.
 

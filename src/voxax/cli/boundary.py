@@ -64,10 +64,8 @@ def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
     if package == "flax" or (package in _OF_DEMO and missing is error):
         return f'this command needs {package}: pip install "voxax[demo]"'
     if isinstance(error, VoxaxError):
-        text = str(error)
-        for word in arguments:
-            text = text.replace(word, _shown(word)) if len(word) > _LONGEST else text
-        return text
+        # Such as the name of a file that is too long.
+        return re.sub(rf"\S{{{_LONGEST},}}", lambda found: _shown(found[0]), str(error))
     if isinstance(error, MemoryError) or _is_of_a_full_device(error):
         return (
             f"there is not enough memory{_with(arguments)}{_why(error)}: close other programs, or "
@@ -88,7 +86,7 @@ def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
 
 def _of_the_system(error: OSError, arguments: Sequence[str]) -> str:
     names = [_shown(name) for name in (error.filename, error.filename2) if name is not None]
-    where = " and ".join(names) or f"the system refuses{_with(arguments)}"
+    where = " and ".join(names) or f"the system refuses a call{_with(arguments)}"
     reason = error.strerror or os.strerror(error.errno or 0)
     fix = _FIXES.get(error.errno or 0, "check the path (--debug shows where)")
     return f"{where}: {reason}; {fix}"
@@ -96,7 +94,7 @@ def _of_the_system(error: OSError, arguments: Sequence[str]) -> str:
 
 def _shown(name: object) -> str:
     text = os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
-    return text if len(text) <= _LONGEST else f"{text[:80]}... of {len(text)} characters"
+    return text if len(text) < _LONGEST else f"{text[:80]}... of {len(text)} characters"
 
 
 def _with(arguments: Sequence[str]) -> str:

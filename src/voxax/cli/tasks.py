@@ -16,7 +16,7 @@ from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.task import Task
 from voxax.errors import FileFormatError, InputError
 from voxax.io.compressed import unpacked_limit
-from voxax.models.checkpoint import load_arrays, load_description
+from voxax.models.checkpoint import check_arrays, load_arrays, load_description
 from voxax.models.training import StepTrainer
 
 _ALL: tuple[type[Task], ...] = (Segmentation, FolderDetection, Classification)
@@ -53,14 +53,16 @@ def check_weights(folder: Path, task: Task) -> None:
     To be called before a network of sizes from the checkpoint is built.
 
     Raises:
-      FileFormatError: the files cannot hold so many numbers, or the sizes make no network.
+      FileFormatError: the files cannot hold so many numbers, have other arrays, or the sizes make
+        no network.
     """
     try:
-        shapes = jax.tree.leaves(nnx.state(nnx.eval_shape(task.model)))
+        _, params, state = nnx.split(nnx.eval_shape(task.model), nnx.Param, ...)
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise FileFormatError(
             f"the description of the checkpoint in {folder} makes no network: {error}"
         ) from error
+    shapes = jax.tree.leaves((params, state))
     claimed = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes)
     stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if claimed > unpacked_limit(stored):
@@ -68,6 +70,8 @@ def check_weights(folder: Path, task: Task) -> None:
             f"the description of the checkpoint in {folder} makes a network of {claimed} bytes, "
             f"and its files of {stored} bytes hold {unpacked_limit(stored)} at most"
         )
+    like = {"params": nnx.to_pure_dict(params), "state": nnx.to_pure_dict(state)}
+    check_arrays(folder, like)
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:

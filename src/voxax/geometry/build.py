@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._fork import check_process
 from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import (
     COORD_LIMIT,
@@ -106,6 +107,7 @@ def kernel_map_of(
         lacks the map.
       CapacityError: eager, and the new output set does not fit.
     """
+    check_process()
     if spec.ndim != geometry.ndim:
         raise InputError(f"a {spec.ndim}-D kernel on {geometry.ndim}-D voxels")
     capacity = None if capacity is None else check_capacity(capacity)
@@ -180,9 +182,9 @@ def _attached_map(
                 continue
             if isinstance(attached, ShardMaps):
                 source, halo = attached.sources[index], attached.halos[index]
-                return KernelMap(source, out, spec, views, halo=halo)
+                return KernelMap(source, out, spec, views, halo=halo, check=False)
             if capacity in (None, out.capacity):
-                return KernelMap(source, out, spec, views)
+                return KernelMap(source, out, spec, views, check=False)
         elif (
             out_geometry is not None
             and not isinstance(attached, ShardMaps)
@@ -190,7 +192,8 @@ def _attached_map(
             and record.in_level == out_level
             and record.out_level == geometry.level
         ):
-            return KernelMap(out_geometry.bare(), geometry.bare(), record.spec, views).transpose()
+            ends = out_geometry.bare(), geometry.bare()
+            return KernelMap(*ends, record.spec, views, check=False).transpose()
     return None
 
 
@@ -253,7 +256,7 @@ def _build(
             forward = next((m for m in known if m.out_geometry.coords is here), None)
         if forward is not None:
             # Without the memo of this geometry, which is to hold this very map.
-            return dataclasses.replace(forward.transpose(), in_geometry=bare)
+            return dataclasses.replace(forward.transpose(), in_geometry=bare, check=False)
         out = out_geometry.bare().with_drops_of(geometry)
     elif spec.transposed and not spec.generative:
         raise InputError(
@@ -265,9 +268,10 @@ def _build(
         if spec.partitions and not spec.generative:
             jax.monitoring.record_event(MAP_BUILT_EVENT)
             table = _neighbors_of_cells(bare.coords, out.coords, place, spec)
-            return KernelMap(bare, out, spec, {"neighbors": table})
+            return KernelMap(bare, out, spec, {"neighbors": table}, check=False)
     jax.monitoring.record_event(MAP_BUILT_EVENT)
-    return KernelMap(bare, out, spec, {"neighbors": _neighbors(bare.coords, out.coords, spec)})
+    views = {"neighbors": _neighbors(bare.coords, out.coords, spec)}
+    return KernelMap(bare, out, spec, views, check=False)
 
 
 # Jitted so that an eager call is one program instead of a hundred small ones.

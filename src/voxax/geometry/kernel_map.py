@@ -26,6 +26,7 @@ from voxax.geometry.nested_sizes import hard_mask
 from voxax.geometry.voxel_geometry import Memo, VoxelGeometry
 
 TRANSPOSED = "transposed_"
+_BACK = TRANSPOSED + "neighbors"
 
 
 def opposite(name: str) -> str:
@@ -75,6 +76,12 @@ class KernelMap:
     Algorithms read *views* of the relation: arrays derived from it, each built once and kept.
     ``neighbors`` always exists.
 
+    A table of your own must follow two rules, since gradients read it backwards: each entry is -1
+    or an input row, and under one tap no two outputs share an input. Arrays are checked here. Of
+    traced ones nothing is known: there an entry that is no input row counts as -1, or the native
+    kernels end the call with an error, and of outputs that share an input under a tap only one
+    reaches the gradient by the features.
+
     Attributes:
       in_geometry: input voxels, without attached maps; of a shard's map the extended set.
       out_geometry: output voxels, without attached maps.
@@ -83,6 +90,11 @@ class KernelMap:
       restricted: pairs of the spec's relation were taken out; see :meth:`restrict`.
       halo: for one shard of a scene, how features come to the input rows that other shards own;
         None where the map holds all inputs.
+      check: check the tables, which copies them to the host; only while the map is made.
+
+    Raises:
+      InputError: with ``check``, a table of another shape or dtype, an entry that is no row, or
+        outputs that share an input under one tap.
     """
 
     in_geometry: VoxelGeometry
@@ -92,8 +104,15 @@ class KernelMap:
     restricted: bool = False
     halo: Halo | None = None
     memo: Memo = dataclasses.field(default_factory=Memo, repr=False)
+    check: dataclasses.InitVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, check: bool) -> None:
+        if check:
+            for name, rows in (("neighbors", self.in_capacity), (_BACK, self.out_capacity)):
+                table = self.views.get(name)
+                if table is not None and _compat.is_readable(table):
+                    shape = self.in_capacity + self.out_capacity - rows, self.num_offsets
+                    _check_table(name, np.asarray(table), shape, rows)
         self._own()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -125,7 +144,7 @@ class KernelMap:
         views = map(_compat.without_tangent, views) if isinstance(views, tuple) else ()
         by_name = dict(zip(names, views, strict=False))
         out = in_geometry if same else out_geometry
-        return cls(in_geometry, out, spec, by_name, restricted, halo)
+        return cls(in_geometry, out, spec, by_name, restricted, halo, check=False)
 
     @property
     def symmetric(self) -> bool:
@@ -160,7 +179,7 @@ class KernelMap:
         if self.halo is None:
             return features, self
         # With the same memo: a view is built once for all layers that share the map.
-        return self.halo.extend(features), dataclasses.replace(self, halo=None)
+        return self.halo.extend(features), dataclasses.replace(self, halo=None, check=False)
 
     @property
     def out_capacity(self) -> int:
@@ -227,7 +246,8 @@ class KernelMap:
             swapped["pairs"] = self.views["pairs"][::-1]
             swapped["pair_starts"] = self.views["pair_starts"]
         adjoint = self.spec.adjoint()
-        return KernelMap(self.out_geometry, self.in_geometry, adjoint, swapped, self.restricted)
+        ends = self.out_geometry, self.in_geometry
+        return KernelMap(*ends, adjoint, swapped, self.restricted, check=False)
 
     def restrict(self, keep: jax.Array) -> KernelMap:
         """Return the map without the pairs where ``keep`` is false.
@@ -250,7 +270,7 @@ class KernelMap:
             )
         views = {"neighbors": jnp.where(keep, self.neighbors, -1)}
         ends = self.in_geometry, self.out_geometry
-        return KernelMap(*ends, self.spec, views, restricted=True, halo=self.halo)
+        return KernelMap(*ends, self.spec, views, restricted=True, halo=self.halo, check=False)
 
     def within(self, size: jax.Array) -> KernelMap:
         """Return the map in which each output has the taps of its own kernel size.
@@ -277,7 +297,7 @@ class KernelMap:
         spec = dataclasses.replace(self.spec, offsets=tuple(self.spec.offsets[k] for k in chosen))
         views = {"neighbors": self.neighbors[:, np.asarray(chosen, np.int32)]}
         ends = self.in_geometry, self.out_geometry
-        return KernelMap(*ends, spec, views, self.restricted, self.halo)
+        return KernelMap(*ends, spec, views, self.restricted, self.halo, check=False)
 
     def __repr__(self) -> str:
         return (
@@ -286,6 +306,32 @@ class KernelMap:
             f"{'' if self.halo is None else f'one shard along {self.halo.axis!r}, '}"
             f"views {sorted(self.views)})"
         )
+
+
+def _check_table(name: str, table: np.ndarray, shape: tuple[int, int], rows: int) -> None:
+    """Raise :class:`InputError` unless each entry is -1 or a row, none twice in a column."""
+    if table.shape != shape or table.dtype != np.int32:
+        raise InputError(
+            f"{name} of shape {list(table.shape)}, {table.dtype}: expected int32{list(shape)}, for "
+            "each row and tap a row of the other side or -1"
+        )
+    outside = np.argwhere((table < -1) | (table >= rows))
+    if len(outside):
+        row, tap = outside[0].tolist()
+        raise InputError(
+            f"{name}[{row}, {tap}] = {table[row, tap]}, and there are {rows} rows: entries are 0 "
+            f"to {rows - 1}, or -1 where there is no pair ({len(outside)} entries are neither)"
+        )
+    for tap, column in enumerate(table.T):
+        number = np.bincount(column[column >= 0])
+        if number.max(initial=0) > 1:
+            shared = int(number.argmax())
+            first, second = np.flatnonzero(column == shared)[:2].tolist()
+            raise InputError(
+                f"{name}: under tap {tap}, rows {first} and {second} both name row {shared}. A tap "
+                "leads from a row to one other at most, since gradients read the table backwards: "
+                "give the second pair a tap of its own"
+            )
 
 
 @functools.partial(jax.jit, static_argnames="in_capacity")

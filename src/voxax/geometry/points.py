@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._fork import check_process
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
 from voxax.geometry.cells import from_origin
@@ -88,6 +89,7 @@ class Points:
             positions, batch indices outside ``[0, batch_size)``.
           CapacityError: N is larger than ``capacity``.
         """
+        check_process()
         given = positions, features, batch_index
         on_host = known_on_host(*given)
         xp: Any = np if on_host else jnp

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._fork import check_process
 from voxax.coords import (
     PAD,
     CompactRows,
@@ -390,6 +391,7 @@ def from_coords(
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
         counted in ``num_dropped``.
     """
+    check_process()
     given, on_host = (coords, features), known_on_host(coords, features)
     if on_host:
         coords, features = np.asarray(coords), as_host_array(features)
@@ -511,6 +513,7 @@ def voxelize(
         counted in ``num_dropped``.
       CapacityError: eager, and the voxels do not fit ``capacity``.
     """
+    check_process()
     if voxel_size is None:
         raise InputError(
             "voxel_size is required: give the edge length of a voxel in the unit of the positions, "
@@ -636,7 +639,7 @@ def to_dense(
                 "that is wanted"
             )
     shape = tuple(int(s) for s in shape)
-    if len(shape) != voxels.geometry.ndim or len(shape) != len(origin or shape):
+    if len(shape) != voxels.geometry.ndim or len(shape) != len(shape if origin is None else origin):
         raise InputError(
             f"shape={shape} and origin={origin} for {voxels.geometry.ndim}-D voxels: give one "
             "number for each axis"

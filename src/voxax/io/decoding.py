@@ -39,6 +39,18 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return found
 
 
+# Of a header. A spectrometer's scan has some hundred; names are compared with each other.
+MOST_COLUMNS = 1024
+
+
+def check_columns(path: Path, count: int) -> None:
+    """Raise :class:`voxax.FileFormatError` where a header names more columns than any scan has."""
+    if count > MOST_COLUMNS:
+        raise FileFormatError(
+            f"{path}: its header names {count} columns, at most {MOST_COLUMNS} are read"
+        )
+
+
 def check_count(
     path: Path, what: str, count: int, smallest: int, available: int, *, exact: bool = True
 ) -> None:

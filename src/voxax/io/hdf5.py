@@ -66,7 +66,8 @@ def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
     for name, item in found.items():
         if item.external is not None or item.is_virtual:
             raise FileFormatError(f"data set {name} of {path} lies in another file")
-        check_unpacked(path, item.nbytes)
+    # All of them are read, though each alone could be held.
+    check_unpacked(path, sum(item.nbytes for item in found.values()))
     last = [name.rpartition("/")[2] for name in found]
     return {
         short if last.count(short) == 1 else name: item

@@ -15,6 +15,7 @@ import numpy as np
 from voxax.errors import FileFormatError
 from voxax.io.arrays import cloud_from_arrays, labels_from_arrays
 from voxax.io.columns import POSITION_ARRAYS, find_name
+from voxax.io.compressed import check_unpacked
 from voxax.io.decoding import check_count, reading
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
@@ -56,8 +57,15 @@ class StoredArray:
         shape, dtype: as of the array.
     """
 
-    def __init__(self, path: Path, stored: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    def __init__(
+        self,
+        path: Path,
+        stored: zipfile.ZipFile,
+        member: zipfile.ZipInfo,
+        unpacked: dict[str, int],
+    ) -> None:
         self._path, self._stored, self._member = path, stored, member
+        self._unpacked = unpacked  # bytes of the archive's arrays by name, once asked for
         self.name = member.filename.removesuffix(".npy")
         with stored.open(member) as stream:
             self.shape, self.dtype = _header(stream)
@@ -72,6 +80,8 @@ class StoredArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         del copy  # each call reads anew
         member = self._member
+        self._unpacked[self.name] = math.prod(self.shape) * self.dtype.itemsize
+        check_unpacked(self._path, sum(self._unpacked.values()))
         held = min(member.file_size, _DEFLATE_RATIO * member.compress_size)
         with self._stored.open(member) as stream:
             array = read_array(self._path, stream, f"array {self.name!r}", held)
@@ -95,9 +105,9 @@ def archive(path: Path) -> Iterator[dict[str, Any]]:
                 ".npz file is: it is cut short or something else"
             )
         with zipfile.ZipFile(path) as stored:
-            found = {}
+            found, unpacked = {}, dict[str, int]()
             for member in stored.infolist():
-                array = StoredArray(path, stored, member)
+                array = StoredArray(path, stored, member, unpacked)
                 if not array.dtype.hasobject:
                     found[array.name] = array
                 elif find_name(POSITION_ARRAYS, array.name) is not None:

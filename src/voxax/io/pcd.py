@@ -13,7 +13,7 @@ import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
 from voxax.io.columns import SKIPPED, cloud_from_columns
-from voxax.io.decoding import check_count, reading
+from voxax.io.decoding import check_columns, check_count, reading
 from voxax.io.numbers import number_columns
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
@@ -106,6 +106,8 @@ def _layout(path: Path, header: bytes) -> _Layout:
     names = lines.get("FIELDS", lines.get("COLUMNS", []))
     if not names:
         raise FileFormatError(f"{path} names no fields: its header has no line FIELDS or COLUMNS")
+
+    check_columns(path, len(names))
 
     def values(key: str, default: str) -> list[str]:
         given = lines.get(key, [default] * len(names))

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.decoding import check_count
+from voxax.io.decoding import check_columns, check_count
 
 # Longer than any header, with its comments; what has no end within it is no PLY file.
 LONGEST_HEADER = 1 << 20
@@ -106,6 +106,7 @@ def read_header(path: Path, stream: BinaryIO) -> PlyHeader:
 
 def _parsed(path: Path, lines: list[str], data_at: int) -> PlyHeader:
     layout, elements = "", list[PlyElement]()
+    check_columns(path, sum(line.split(None, 1)[:1] == ["property"] for line in lines))
     for number, line in enumerate(lines[1:], 2):
         match line.split():
             case [] | ["comment" | "obj_info", *_]:

@@ -7,6 +7,7 @@ before as they were.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -119,6 +120,40 @@ def load_description(folder: str | Path) -> dict[str, Any]:
     raise FileFormatError(f"{'; '.join(problems)}: the checkpoint is broken")
 
 
+def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
+    """Compare the arrays of a checkpoint with those that a network has, without reading them.
+
+    Args:
+      folder: of the checkpoint.
+      like: the entries of its tree to compare, with arrays or their shapes.
+
+    Raises:
+      FileFormatError: the newest step whose shapes can be read has others.
+    """
+    folder = Path(folder).absolute()
+    with _opened(folder) as manager:
+        for step in steps_of(folder):
+            try:
+                stored = manager.item_metadata(step)[_ARRAYS]
+                stored = getattr(stored, "tree", stored)
+                stored = {name: stored[name] for name in like}
+            except Exception:  # load_arrays tells what is wrong with it
+                continue
+            _check_structure(f"step {step} of {folder}", stored, like)
+            return
+
+
+def _opened(folder: Path) -> Any:
+    """A manager of the steps in a folder."""
+    ocp = _orbax()
+    # That of the description is not used, but orbax warns of items that it has none for.
+    handlers = {
+        _ARRAYS: ocp.StandardCheckpointHandler(),
+        _DESCRIPTION: ocp.JsonCheckpointHandler(),
+    }
+    return ocp.CheckpointManager(folder, item_handlers=handlers)
+
+
 def load_arrays(folder: str | Path, like: Any) -> Any:
     """Return the newest whole step's arrays, in the structure of ``like``.
 
@@ -126,6 +161,8 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
 
     Raises:
       FileFormatError: no whole step, or one of another structure.
+      MemoryError, OSError, ValueError: out of memory or files, or no permission; every step may be
+        whole.
     """
     folder = Path(folder).absolute()
     steps = steps_of(folder)
@@ -133,12 +170,7 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
         raise FileFormatError(f"{folder} holds no complete checkpoint step")
     ocp = _orbax()
     problem = ""
-    # That of the description is not used, but orbax warns of items that it has none for.
-    handlers = {
-        _ARRAYS: ocp.StandardCheckpointHandler(),
-        _DESCRIPTION: ocp.JsonCheckpointHandler(),
-    }
-    with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
+    with _opened(folder) as manager:
         for step in steps:
             try:
                 stored = manager.item_metadata(step)[_ARRAYS]
@@ -149,12 +181,26 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
             except FileFormatError:
                 raise
             except Exception as error:  # orbax and tensorstore raise many kinds
+                if _is_of_the_machine(error):
+                    raise
                 problem = f"step {step} of {folder} cannot be read: {_line(error)}"
                 continue
             if problem:
                 warnings.warn(f"{problem}; step {step} is taken", stacklevel=2)
             return restored[_ARRAYS]
     raise FileFormatError(f"{problem}: the checkpoint is broken")
+
+
+# Faults that say nothing of a step: it would be passed over, and a run that resumes removes it.
+_NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
+_NO_DAMAGE_TEXT = re.compile("RESOURCE_EXHAUSTED|PERMISSION_DENIED|Too many open files")
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """Return whether a step could not be read now, but may be whole."""
+    if isinstance(error, OSError) and error.errno in _NO_DAMAGE:
+        return True
+    return isinstance(error, MemoryError) or _NO_DAMAGE_TEXT.search(str(error)) is not None
 
 
 def _check_structure(where: str, stored: Any, like: Any) -> None:

@@ -60,7 +60,9 @@ class LayerText:
         """Return the map that holds ``views``; its voxels have a number of rows only."""
         source = stand_in(in_rows, self.level)
         out = source if self.same else stand_in(out_rows, self.level)
-        return KernelMap(source, out, self.spec, dict(zip(self.views, views, strict=True)))
+        return KernelMap(
+            source, out, self.spec, dict(zip(self.views, views, strict=True)), check=False
+        )
 
     def channels(self, weight: Any) -> tuple[int, int]:
         """Return the input and output channels of a weight, an array of either library."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -66,7 +66,8 @@ def _check(module: str, given: Mapping[str, Any]) -> None:
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list | tuple | np.ndarray) else (value,)
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(value) if several and np.ndim(value) else (value,)  # type: ignore[arg-type]
 
 
 def _is_positive(value: Any) -> bool:

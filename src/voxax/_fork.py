@@ -1,0 +1,55 @@
+"""Forked processes in which JAX would wait for ever: its threads stayed in the parent."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from voxax import _compat
+from voxax.errors import VoxaxError
+
+# Of the process that imported voxax, or of a fork in which JAX had not begun.
+_own = os.getpid()
+_broken = False
+_watching = False
+
+
+def check_process() -> None:
+    """Raise :class:`voxax.VoxaxError` in the child of a fork whose parent had begun to use JAX.
+
+    To be called before an eager call begins to use JAX. The first call registers what notes the
+    state of JAX in later forks.
+    """
+    global _own, _watching
+    if not _watching:
+        _watching = True
+        os.register_at_fork(after_in_child=_in_child)
+    if os.getpid() != _own:
+        # A fork before the first call: of a parent that used JAX by itself, perhaps.
+        if _compat.is_begun() and _has_lost_threads():
+            _in_child()
+        _own = os.getpid()
+    if _broken:
+        raise VoxaxError(
+            "this process was forked from one that had used JAX, whose threads it has not: JAX "
+            'would wait for ever. Start workers by multiprocessing.get_context("spawn"), of a '
+            'PyTorch DataLoader by multiprocessing_context="spawn"; or make voxels with '
+            "vx.voxelize_on_host, which needs no JAX"
+        )
+
+
+def _in_child() -> None:
+    global _own, _broken
+    _own = os.getpid()
+    _broken = _broken or _compat.is_begun()
+
+
+def _has_lost_threads() -> bool:
+    """Return whether JAX has begun, and there are no threads but Python's own."""
+    if not sys.platform.startswith("linux"):
+        return True
+    try:
+        return len(os.listdir("/proc/self/task")) <= threading.active_count()
+    except OSError:
+        return False
