@@ -316,9 +316,9 @@ def _listed_members(
     # The offsets of a box, last axis fastest.
     steps = np.cumprod([1, *spec.stride[:0:-1]], dtype=np.int32)[None, ::-1]
     tap = jnp.sum((source - corner)[:, 1:] * steps, axis=1, dtype=jnp.int32)
-    empty = jnp.full((len(out), spec.num_offsets), -1, jnp.int32)
-    rows = jnp.arange(len(source), dtype=jnp.int32)
-    target = jnp.where(place < 0, len(out) + rows, place)
+    empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
+    rows = jnp.arange(source.shape[0], dtype=jnp.int32)
+    target = jnp.where(place < 0, out.shape[0] + rows, place)
     return (empty.at[target, tap].set(rows, mode="drop", unique_indices=True),)
 
 

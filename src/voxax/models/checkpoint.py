@@ -7,11 +7,16 @@ before as they were.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import logging
 import re
 import shutil
+import threading
+import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,7 @@ from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax.errors import FileFormatError, InputError, MissingExtraError
 
 _KEPT = 2
+_PATIENCE = 10.0  # seconds
 _STEP = re.compile("0|[1-9][0-9]{0,17}")
 # A description names settings and classes, a hundred thousand of these at most.
 _MOST_BYTES = 16 * MEBIBYTE
@@ -51,14 +57,32 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
         _ARRAYS: ocp.args.StandardSave(tree),
         _DESCRIPTION: ocp.args.JsonSave(description),
     }
-    with ocp.CheckpointManager(
-        folder,
-        options=ocp.CheckpointManagerOptions(
-            max_to_keep=_KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
-        ),
-    ) as manager:
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=_KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+    )
+    with _quietly(), ocp.CheckpointManager(folder, options=options) as manager:
         manager.save(step, args=ocp.args.Composite(**items), force=True)
     return folder
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep orbax from logging the traceback of each of its threads, beside the error it raises.
+
+    After an error the others are waited for: they would write on into a step that is given up.
+    """
+    log, threads = logging.getLogger("absl"), set(threading.enumerate())
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    except BaseException:
+        end = time.monotonic() + _PATIENCE
+        for thread in set(threading.enumerate()) - threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        raise
+    finally:
+        log.setLevel(before)
 
 
 def steps_of(folder: str | Path) -> list[int]:
@@ -131,10 +155,10 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
       FileFormatError: the newest step whose shapes can be read has others.
     """
     folder = Path(folder).absolute()
-    with _opened(folder) as manager:
+    with _reader() as reader:
         for step in steps_of(folder):
             try:
-                stored = manager.item_metadata(step)[_ARRAYS]
+                stored = reader.metadata(folder / str(step) / _ARRAYS)
                 stored = getattr(stored, "tree", stored)
                 stored = {name: stored[name] for name in like}
             except Exception:  # load_arrays tells what is wrong with it
@@ -143,15 +167,18 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
             return
 
 
-def _opened(folder: Path) -> Any:
-    """A manager of the steps in a folder."""
-    ocp = _orbax()
-    # That of the description is not used, but orbax warns of items that it has none for.
-    handlers = {
-        _ARRAYS: ocp.StandardCheckpointHandler(),
-        _DESCRIPTION: ocp.JsonCheckpointHandler(),
-    }
-    return ocp.CheckpointManager(folder, item_handlers=handlers)
+@contextlib.contextmanager
+def _reader() -> Iterator[Any]:
+    """What reads the arrays of one step.
+
+    Not orbax's manager, which reads facts of all steps first: one that is damaged would take the
+    others with it.
+    """
+    reader = _orbax().StandardCheckpointHandler()
+    try:
+        yield reader
+    finally:
+        reader.close()
 
 
 def load_arrays(folder: str | Path, like: Any) -> Any:
@@ -170,14 +197,12 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
         raise FileFormatError(f"{folder} holds no complete checkpoint step")
     ocp = _orbax()
     problem = ""
-    with _opened(folder) as manager:
+    with _reader() as reader:
         for step in steps:
+            arrays = folder / str(step) / _ARRAYS
             try:
-                stored = manager.item_metadata(step)[_ARRAYS]
-                _check_structure(f"step {step} of {folder}", stored, like)
-                restored = manager.restore(
-                    step, args=ocp.args.Composite(**{_ARRAYS: ocp.args.StandardRestore(like)})
-                )
+                _check_structure(f"step {step} of {folder}", reader.metadata(arrays), like)
+                restored = reader.restore(arrays, args=ocp.args.StandardRestore(like))
             except FileFormatError:
                 raise
             except Exception as error:  # orbax and tensorstore raise many kinds
@@ -187,7 +212,7 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
                 continue
             if problem:
                 warnings.warn(f"{problem}; step {step} is taken", stacklevel=2)
-            return restored[_ARRAYS]
+            return restored
     raise FileFormatError(f"{problem}: the checkpoint is broken")
 
 
