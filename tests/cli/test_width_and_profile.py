@@ -12,29 +12,27 @@ from voxax.hardware import describe
 GIB = 1 << 30
 
 
-def machine(cores, free, platform="cpu"):
-    return dataclasses.replace(
-        describe(), platform=platform, cpu_cores=cores, memory_bytes=free, memory_in_use=0
-    )
+def machine(cores, memory, platform="cpu"):
+    return dataclasses.replace(describe(), platform=platform, cpu_cores=cores, memory_bytes=memory)
 
 
 @pytest.mark.parametrize(
-    ("cores", "free", "platform", "width"),
+    ("cores", "memory", "platform", "width"),
     [
         (2, 20 * GIB, "cpu", 1.0),
         (1, 20 * GIB, "cpu", 0.5),
         (4, 20 * GIB, "cpu", 1.25),
         (8, 20 * GIB, "cpu", 2.0),
         (128, 500 * GIB, "cpu", 4.0),
-        (8, 3 * GIB, "cpu", 1.5),
+        (8, 6 * GIB, "cpu", 1.5),
         (2, GIB // 2, "cpu", 0.5),
         (2, None, "cpu", 1.0),
         (2, 60 * GIB, "gpu", 2.0),
-        (96, 2 * GIB, "tpu", 1.0),
+        (96, 4 * GIB, "tpu", 1.0),
     ],
 )
-def test_width(cores, free, platform, width):
-    assert width_for(machine(cores, free, platform)) == width
+def test_width(cores, memory, platform, width):
+    assert width_for(machine(cores, memory, platform)) == width
 
 
 def test_trace_covers_a_few_steps(tmp_path, monkeypatch):

@@ -41,6 +41,7 @@ def demo(
     devices: int | None = None,
     batch_size: int | None = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
+    deterministic: bool = False,
 ) -> int:
     """Train a small network on simulated LiDAR sweeps, or on a labeled scan.
 
@@ -62,7 +63,7 @@ def demo(
         item: The number of one scan of --input, in a file of several (.h5, .npy, .e57).
         voxel_size: Edge of a voxel in meters. By default 0.3, to detect 0.2.
         width: Factor on all channels of the network. By default it follows from the machine: the
-            square root of half its cores, and at most 1 for each 2 GiB of free memory; on an
+            square root of half its cores, and at most 1 for each 4 GiB of memory; on an
             accelerator 2.
         learning_rate: Peak of the one-cycle schedule, by default 0.006.
         sensor: Beam pattern of the simulated sweeps. By default lidar32, to detect lidar64.
@@ -79,8 +80,11 @@ def demo(
             the same batch size and seed give the same steps, up to rounding.
         dtype: Type that layers compute in; parameters are float32. By default bfloat16 on a TPU,
             elsewhere float32.
+        deterministic: On a CPU, give the same bits for any number of cores: XLA takes four threads,
+            and algorithms are the defaults.
     """
     from voxax.cli.process import (
+        be_deterministic,
         keep_heap,
         keep_programs,
         refuse_other_hosts,
@@ -93,6 +97,8 @@ def demo(
 
     keep_heap()
     keep_programs()
+    if deterministic:
+        be_deterministic()
     for name, value, limit, least in (
         ("--steps", steps, _limits.STEPS, 1),
         ("--scenes", scenes, _limits.STREETS, 1),

@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 
 from voxax._atomic_file import write_atomically
 from voxax._version import __version__
-from voxax.cli.process import uninterrupted
+from voxax.cli.process import uninterrupted, without_late_callbacks
 from voxax.cli.progress import result_table, training_bar
 from voxax.cli.run_folder import CHECKPOINT, check_space, remove_run
 from voxax.cli.scenes import MakeTask, Prepare
@@ -238,13 +240,14 @@ class Learning:
         description = {"task": self.task.task, "network": self.task.to_json(), "step": step}
         description["order"] = self._order()
         try:
-            save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
+            with without_late_callbacks():
+                save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
         except VoxaxError:
             raise
         except (OSError, ValueError) as error:  # tensorstore raises ValueError for a full disk
             raise InputError(
                 f"step {step} was not saved to {self.checkpoint}, which keeps the steps before: "
-                f"{str(error).splitlines()[0]}"
+                f"{_cause(error)}. Free some space, and go on with --resume"
             ) from error
         self._saved = step
 
@@ -292,6 +295,13 @@ class Learning:
                 score.add(truth, prediction)
                 predictions = predictions or [prediction]
         return score, predictions[0] if predictions else None
+
+
+def _cause(error: Exception) -> str:
+    """The system's word for an error; tensorstore's text has all of its own settings in it."""
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    number = error.errno if isinstance(error, OSError) else found and int(found[1])
+    return os.strerror(number) if number else f"{str(error).splitlines()[0]:.200}"
 
 
 def _packed(loads: list[list[int]], batch_size: int, shards: int, seed: int) -> list[list[int]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import filelock
 
+from voxax import _compat
 from voxax.errors import InputError
 
 
@@ -54,6 +55,27 @@ def use_devices(number: int, asked: str) -> None:
     raise InputError(
         f"{asked} {number}: there are {len(found)} devices of platform {platform}; {fix}"
     )
+
+
+# More than a machine has are allowed: threads share its cores.
+_THREADS = 4
+
+
+def be_deterministic() -> None:
+    """Take as many threads of XLA on every CPU, and no algorithm by its speed.
+
+    XLA divides a sum on a CPU by the number of its threads, so that the rounding depends on it.
+
+    Raises:
+      InputError: JAX has begun, and no longer asks for the number.
+    """
+    if _compat.is_begun():
+        raise InputError(
+            "--deterministic: JAX has begun in this process with another number of threads; run "
+            "the command in a process of its own"
+        )
+    os.environ["PJRT_NPROC"] = str(_THREADS)
+    os.environ["VOXAX_AUTOTUNE"] = "off"
 
 
 def usual_devices() -> int:
@@ -135,6 +157,20 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came:
         signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def without_late_callbacks() -> Iterator[None]:
+    """Drop what tensorstore prints after a save that failed: its callbacks find no event loop."""
+    before = sys.unraisablehook
+
+    def told(found: sys.UnraisableHookArgs) -> None:
+        if str(found.exc_value) != "Event loop is closed":
+            before(found)
+
+    sys.unraisablehook = told
+    yield
+    sys.unraisablehook = before  # not after an error: the callbacks come when they come
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8

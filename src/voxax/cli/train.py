@@ -24,6 +24,7 @@ def train(
     overwrite: bool = False,
     out: Path | None = None,
     devices: int | Literal["all"] | None = None,
+    deterministic: bool = False,
 ) -> int:
     """Train a network on folders of labeled scans, as a file configures it.
 
@@ -38,12 +39,22 @@ def train(
         out: Folder for the results, instead of the file's.
         devices: Devices that a step is distributed over, instead of the file's; `all` for every
             one of this host.
+        deterministic: On a CPU, give the same bits for any number of cores: XLA takes four threads,
+            and algorithms are the defaults.
     """
-    from voxax.cli.process import keep_heap, keep_programs, refuse_other_hosts, use_devices
+    from voxax.cli.process import (
+        be_deterministic,
+        keep_heap,
+        keep_programs,
+        refuse_other_hosts,
+        use_devices,
+    )
     from voxax.cli.train_config import read_config
 
     keep_heap()
     keep_programs()
+    if deterministic:
+        be_deterministic()
     read = read_config(config)
     if devices is not None:
         read = dataclasses.replace(read, devices=devices)
@@ -51,7 +62,8 @@ def train(
     if read.devices != "all":
         use_devices(read.devices, asked)  # before anything starts JAX
     refuse_other_hosts("train")
-    return _Run(read, read.place(read.out) if out is None else out, resume, overwrite, devices)()
+    place = read.place(read.out) if out is None else out
+    return _Run(read, place, resume, overwrite, devices, deterministic)()
 
 
 def devices_of(config: TrainConfig) -> int:
@@ -94,12 +106,13 @@ class _Run:
         resume: bool,
         overwrite: bool = False,
         asked_devices: int | str | None = None,
+        deterministic: bool = False,
     ) -> None:
         from voxax.cli.progress import phase
         from voxax.cli.run_folder import claim_folder
 
         self.config, self.out, self.overwrite = config, out, overwrite
-        self.asked_devices = asked_devices
+        self.asked_devices, self.deterministic = asked_devices, deterministic
         self.seconds: dict[str, float] = {}
         self._phase = functools.partial(phase, seconds=self.seconds)
         self.devices = devices_of(config)
@@ -151,6 +164,8 @@ class _Run:
                 ]
                 if self.asked_devices is not None:
                     words += ["--devices", str(self.asked_devices)]
+                if self.deterministic:
+                    words.append("--deterministic")
                 return self.learning.say_interrupted(shlex.join(words))
             with self._phase("validate"):
                 score, _ = self.learning.validate(pipeline, self.scans.validation)

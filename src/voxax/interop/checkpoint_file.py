@@ -81,7 +81,6 @@ def read_checkpoint(
       FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
       FileNotFoundError: no such file.
     """
-    check_place(path)
     path = _local(path)
     if path.suffix.lower() == SAFETENSORS:
         return _read_safetensors(path)
@@ -169,6 +168,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     package: Any = import_extra(
         "reading .safetensors", "weights", "safetensors.numpy", "safetensors"
     )
+    check_place(path)
     try:
         return package.load_file(path)
     except KeyError as error:
@@ -183,6 +183,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 def _read_torch(path: Path) -> Any:
     torch: Any = import_extra("reading PyTorch checkpoints", "torch", "torch")
+    check_place(path)
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:

@@ -80,9 +80,11 @@ class StoredArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         del copy  # each call reads anew
         member = self._member
-        self._unpacked[self.name] = math.prod(self.shape) * self.dtype.itemsize
-        check_unpacked(self._path, sum(self._unpacked.values()))
         held = min(member.file_size, _DEFLATE_RATIO * member.compress_size)
+        size = math.prod(self.shape) * self.dtype.itemsize
+        check_count(self._path, f"bytes of array {self.name!r}", size, 1, held)
+        self._unpacked[self.name] = size
+        check_unpacked(self._path, sum(self._unpacked.values()))
         with self._stored.open(member) as stream:
             array = read_array(self._path, stream, f"array {self.name!r}", held)
         return array if dtype is None else array.astype(dtype)

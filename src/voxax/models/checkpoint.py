@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import re
 import shutil
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +27,7 @@ from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax.errors import FileFormatError, InputError, MissingExtraError
 
 _KEPT = 2
+_PATIENCE = 10.0  # seconds
 _STEP = re.compile("0|[1-9][0-9]{0,17}")
 # A description names settings and classes, a hundred thousand of these at most.
 _MOST_BYTES = 16 * MEBIBYTE
@@ -53,14 +57,32 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
         _ARRAYS: ocp.args.StandardSave(tree),
         _DESCRIPTION: ocp.args.JsonSave(description),
     }
-    with ocp.CheckpointManager(
-        folder,
-        options=ocp.CheckpointManagerOptions(
-            max_to_keep=_KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
-        ),
-    ) as manager:
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=_KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+    )
+    with _quietly(), ocp.CheckpointManager(folder, options=options) as manager:
         manager.save(step, args=ocp.args.Composite(**items), force=True)
     return folder
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep orbax from logging the traceback of each of its threads, beside the error it raises.
+
+    After an error the others are waited for: they would write on into a step that is given up.
+    """
+    log, threads = logging.getLogger("absl"), set(threading.enumerate())
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    except BaseException:
+        end = time.monotonic() + _PATIENCE
+        for thread in set(threading.enumerate()) - threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        raise
+    finally:
+        log.setLevel(before)
 
 
 def steps_of(folder: str | Path) -> list[int]:

@@ -1,0 +1,180 @@
+"""Saves that something ends: Ctrl-C, a full disk, a step that cannot be read any more."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from cli.small_network import small
+from voxax.cli import learning, main
+from voxax.cli.demo import _Run
+from voxax.cli.segmentation_task import Segmentation
+from voxax.models.checkpoint import load_arrays, load_description, save_checkpoint, steps_of
+
+pytestmark = pytest.mark.lax_promotion  # optax promotes step counts
+
+
+@pytest.fixture
+def demo(tmp_path, rng, monkeypatch):
+    """``voxax demo`` of a small network on a small scan, which saves after every step."""
+    monkeypatch.setattr(Segmentation, "model", small)
+    monkeypatch.setattr(_Run, "_pictures", lambda self: None)
+    monkeypatch.setattr("voxax.cli.demo.SAVE_EVERY", 1)
+    plan = rng.uniform(0, 40, (2000, 2))
+    scan = tmp_path / "scan.npz"
+    np.savez(scan, xyz=np.column_stack([plan, np.zeros(2000)]), label=(plan[:, 0] > 20) + 1)
+    usual = ["--input", str(scan), "--workers", "0", "--out", str(tmp_path / "run")]
+    return lambda *more: main(["demo", *usual, "--voxel-size", "1.0", *more])
+
+
+def with_save(monkeypatch, number, around):
+    """Let the save of that number be called by ``around(save)``."""
+    calls = []
+
+    def save(*arguments):
+        calls.append(arguments[-1])
+        if len(calls) == number:
+            return around(lambda: save_checkpoint(*arguments))
+        return save_checkpoint(*arguments)
+
+    monkeypatch.setattr(learning, "save_checkpoint", save)
+    return calls
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def before(save):
+    interrupt()
+    interrupt()  # twice: whoever waits presses again
+    return save()
+
+
+def inside(save):
+    timers = [threading.Timer(seconds, interrupt) for seconds in (0.005, 0.02, 0.05)]
+    for timer in timers:
+        timer.start()
+    try:
+        return save()
+    finally:
+        for timer in timers:
+            timer.join()
+
+
+def behind(save):
+    saved = save()
+    interrupt()
+    return saved
+
+
+@pytest.mark.parametrize("moment", [before, inside, behind])
+def test_an_interrupted_save_is_whole(demo, tmp_path, capsys, monkeypatch, moment):
+    calls = with_save(monkeypatch, 2, moment)
+    assert demo("--steps", "4") == 130
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "interrupted at step 2" in told.out
+    assert calls == [1, 2]
+    checkpoint = tmp_path / "run" / "checkpoint"
+    assert steps_of(checkpoint) == [2, 1]
+    assert load_description(checkpoint)["step"] == 2
+    assert not [path for path in checkpoint.iterdir() if "tmp" in path.name]
+    assert demo("--steps", "4", "--resume") == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["steps"] == 4
+
+
+def test_an_interrupted_last_save_is_whole(demo, tmp_path, capsys, monkeypatch):
+    with_save(monkeypatch, 3, inside)
+    assert demo("--steps", "3") == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert steps_of(tmp_path / "run" / "checkpoint") == [3, 2]
+
+
+@contextlib.contextmanager
+def full_disk():
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def full(save):
+    with full_disk():
+        return save()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of tensorstore
+def test_a_disk_that_is_full_keeps_the_steps_before(demo, tmp_path, capsys, monkeypatch):
+    with_save(monkeypatch, 2, full)
+    assert demo("--steps", "4") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("voxax: step 2 was not saved to ")
+    assert error.endswith(": File too large. Free some space, and go on with --resume\n")
+    assert error.count("\n") == 1
+    assert steps_of(tmp_path / "run" / "checkpoint") == [1]
+    monkeypatch.setattr(learning, "save_checkpoint", save_checkpoint)
+    assert demo("--steps", "3", "--resume") == 0
+    assert steps_of(tmp_path / "run" / "checkpoint") == [3, 2]
+
+
+def test_a_broken_step_is_passed_over_aloud(demo, tmp_path):
+    checkpoint = tmp_path / "run" / "checkpoint"
+    assert demo("--steps", "3") == 0
+    shutil.rmtree(checkpoint / "3" / "default")
+    with pytest.warns(UserWarning, match="step 3 of .* cannot be read: .*; step 2 is taken"):
+        assert demo("--steps", "4", "--resume") == 0
+    assert steps_of(checkpoint) == [4, 3]
+
+
+def test_saves_that_are_interrupted_leave_the_steps_before(tmp_path):
+    """Without the command line: each save is whole or given up, wherever Ctrl-C comes."""
+
+    def tree(step):
+        return {"a": np.full((64, 64), float(step)), "steps": np.asarray(step)}
+
+    save_checkpoint(tmp_path, tree(1), {"step": 1}, 1)
+    newest, given_up = 1, 0
+    for seconds in np.linspace(0.001, 0.06, 12):
+        timer = threading.Timer(seconds, interrupt)
+        timer.start()
+        step = newest + 1
+        try:
+            save_checkpoint(tmp_path, tree(step), {"step": step}, step)
+            timer.join()
+            time.sleep(0.01)  # for the signal
+        except KeyboardInterrupt:
+            given_up += steps_of(tmp_path)[0] < step
+        assert steps_of(tmp_path)[0] in (newest, step)
+        newest = steps_of(tmp_path)[0]
+        assert load_description(tmp_path) == {"step": newest}
+        found = load_arrays(tmp_path, tree(0))
+        assert int(found["steps"]) == newest
+        assert (found["a"] == newest).all()
+    assert given_up
+
+
+@pytest.mark.parametrize("error", [MemoryError("no"), OSError(24, "Too many open files")])
+def test_a_step_that_may_be_whole_is_not_passed_over(tmp_path, monkeypatch, error):
+    import orbax.checkpoint as ocp
+
+    tree = {"a": np.zeros(8)}
+    for step in (1, 2):
+        save_checkpoint(tmp_path, tree, {}, step)
+
+    def failing(self, *arguments, **options):
+        raise error
+
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", failing)
+    with pytest.raises(type(error)):
+        load_arrays(tmp_path, tree)
+    assert steps_of(tmp_path) == [2, 1]
