@@ -33,5 +33,5 @@ def test_a_negative_count_is_an_error():
 
 
 def test_a_fractional_count_is_an_error():
-    with pytest.raises(InputError, match="n=3.5"):
+    with pytest.raises(InputError, match=r"n=3\.5"):
         vx.bucket_capacity(3.5)
