@@ -200,9 +200,9 @@ CALLS = {
     "D.decode_residuals": lambda a: D.decode_residuals(a.residuals, a.boxes),
     "D.encode_residuals": lambda a: D.encode_residuals(a.boxes, a.moved),
     "D.decode_anchors": lambda a: D.decode_anchors(
-        a.logits.reshape(8, 8, 1, 2)[..., 0],
+        a.logits,
         a.codes[..., :7],
-        a.logits.reshape(8, 8, 1, 2)[:, :, 0],
+        a.logits,
         np.tile(np.asarray([0, 0, 0, 4, 2, 1.5, 0], np.float32), (8, 8, 1, 1)),
         max_boxes=4,
     ),

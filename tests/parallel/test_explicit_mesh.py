@@ -16,13 +16,14 @@ def test_every_public_function_has_a_call(name):
     assert public_calls.functions(public_calls.MODULES[name]) == known
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_public_functions_on_an_explicit_mesh(devices):
-    on_devices(f"from parallel import explicit_mesh\nexplicit_mesh.check({devices})", devices)
+@pytest.mark.parametrize("first", ["vx.", "D.", "F.s"])
+def test_public_functions_on_an_explicit_mesh(first):
+    on_devices(f"from parallel import explicit_mesh\nexplicit_mesh.check(2, {first!r})", 2)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("devices", [1, 2])
-def test_jitted_public_functions_on_an_explicit_mesh(devices):
-    script = f"from parallel import explicit_mesh\nexplicit_mesh.check({devices}, jitted=True)"
-    on_devices(script, devices)
+def test_every_public_function_on_an_explicit_mesh(devices, jitted):
+    script = f"explicit_mesh.check({devices}, jitted={jitted})"
+    on_devices(f"from parallel import explicit_mesh\n{script}", devices)

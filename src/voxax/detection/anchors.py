@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
 from voxax.detection.decoding import Detections, best_rows, finite_codes
 from voxax.errors import InputError, check_whole
@@ -141,6 +142,7 @@ def _scales(xp: Any, anchors: Any) -> Any:
     return xp.concatenate([diagonal, diagonal, anchors[..., 5:6]], axis=-1)
 
 
+@_compat.on_whole_arrays
 def decode_anchors(
     logits: Any,
     codes: Any,

@@ -187,6 +187,7 @@ def corners(boxes: Any) -> Any:
     return xp.concatenate(levels, axis=-2)
 
 
+@_compat.on_whole_arrays
 def points_in_boxes(points: Any, boxes: Any) -> Any:
     """Return ``bool[N, M]``: which points lie in which boxes, faces included.
 

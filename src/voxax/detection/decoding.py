@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from voxax import _compat
 from voxax.detection.bev_grid import BevGrid, decode_boxes
 from voxax.detection.boxes import as_floats, as_mask
 from voxax.errors import InputError, check_whole
@@ -58,6 +59,7 @@ class Detections(NamedTuple):
         )
 
 
+@_compat.on_whole_arrays
 def decode_centers(
     logits: Any, codes: Any, grid: BevGrid, *, max_boxes: int, min_score: float = 0.0
 ) -> Detections:
@@ -92,6 +94,7 @@ def decode_centers(
     return decode_cells(logits, codes, cells, grid, max_boxes=max_boxes, min_score=min_score)
 
 
+@_compat.on_whole_arrays
 def decode_cells(
     logits: Any,
     codes: Any,

@@ -39,6 +39,7 @@ class Selected(NamedTuple):
     num_remaining: jax.Array
 
 
+@_compat.on_whole_arrays
 def nms(
     boxes: Any,
     scores: Any,
@@ -78,6 +79,7 @@ def nms(
     return _nms(rows, given, iou_threshold, number=_number(max_selected), overlap=overlap)
 
 
+@_compat.on_whole_arrays
 def circle_nms(
     centers: Any,
     scores: Any,

@@ -72,6 +72,7 @@ def gaussian_radius(length: Any, width: Any, min_overlap: float = 0.1) -> Any:
     return jnp.minimum(jnp.minimum(roots[0], roots[1]), roots[2])
 
 
+@_compat.on_whole_arrays
 def center_targets(
     boxes: Any,
     classes: Any,
@@ -107,6 +108,7 @@ def center_targets(
     return targets._replace(heatmap=targets.heatmap.reshape(*grid.shape, num_classes))
 
 
+@_compat.on_whole_arrays
 def sparse_center_targets(
     boxes: Any,
     classes: Any,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from voxax.geometry import Voxels, devoxelize, splat, voxelize
+from voxax.geometry.host_merge import Reduction
 from voxax.geometry.interpolate import Interpolation
-from voxax.geometry.regroup import Reduction
 from voxax.nn.arguments import static
 from voxax.nn.modules.constructor import CheckedModule
 
