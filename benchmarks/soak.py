@@ -178,7 +178,7 @@ def to_markdown(report: dict[str, Any]) -> str:
     lines = [
         "# What a process holds after long work",
         "",
-        f"{report['device']}, Python {report['python']}, JAX {report['jax']}, {report['date']}. "
+        f"{report['machine']}, Python {report['python']}, JAX {report['jax']}, {report['date']}. "
         "After a fifth of the work, and in the last fifth, medians; in brackets the most at any "
         "time. Programs are those that JAX holds.",
         "",
@@ -234,7 +234,7 @@ def describe() -> dict[str, Any]:
     device = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
     date = datetime.date.today().isoformat()
     versions = {"python": platform.python_version(), "jax": jax.__version__}
-    return {"device": device, "date": date, **versions}
+    return {"machine": device, "date": date, **versions}
 
 
 if __name__ == "__main__":

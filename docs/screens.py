@@ -58,8 +58,6 @@ def show(page: Page, url: str, size: tuple[int, int], dark: bool = False) -> Non
     page.call("Emulation.setDeviceMetricsOverride", **metrics)
     scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     page.call("Emulation.setEmulatedMedia", features=scheme)
-    # The site stores the choice of colors, which would win over the scheme.
-    page.call("Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()")
     page.call("Page.navigate", url=url)
     page.wait(
         lambda p: evaluate(p, f"location.href === {url!r} && {LOADED}"), f"{url} did not load"
@@ -90,6 +88,8 @@ def main() -> int:
     address = f"http://127.0.0.1:{server.server_port}"
     screens, wide = {}, {}
     with Page("about:blank", *DESKTOP) as page:
+        # The site stores the choice of colors, which would win over the scheme.
+        page.call("Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()")
         for name in names:
             url = f"{address}/" if name == "." else f"{address}/{name}/"
             show(page, url, DESKTOP)

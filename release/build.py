@@ -53,6 +53,13 @@ VERSIONS = {
     "src/voxax/_version.py": r'^__version__ = "(.+)"$',
     "CITATION.cff": r"^version: (.+)$",
 }
+# It knows only the policies of the architecture that it runs on.
+AUDITWHEEL = """
+import platform, sys
+platform.machine = lambda: {!r}
+from auditwheel.main import main
+sys.exit(main())
+"""
 # What a bare installation has to pass. Nothing of it needs the sources.
 SAMPLE = (
     *("tests/native/test_native.py", "tests/geometry/test_voxels.py", "tests/io/test_readers.py"),
@@ -203,8 +210,8 @@ def build_wheel(tools, source, work, architecture):
     )
     (wheel,) = raw.glob("*.whl")
     plat = f"{POLICY}_{architecture}"
-    repair = "repair", "--only-plat", "--plat", plat, "-w", DIST
-    run(tools / "auditwheel", *repair, wheel, PATH=path)
+    auditwheel = AUDITWHEEL.format(architecture), "repair", "--only-plat", "--plat", plat
+    run(tools / "python", "-c", *auditwheel, "-w", DIST, wheel, PATH=path)
     check_wheel(wheel_in_dist(architecture), architecture)
 
 

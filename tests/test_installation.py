@@ -62,6 +62,19 @@ def test_links_of_the_readme_lead_to_the_repository(release):
     )
 
 
+def test_releases_have_pins_for_each_python(release):
+    """Exact versions of everything that `voxax[demo]` needs, and no place to take them from."""
+    extras = PROJECT["optional-dependencies"]
+    needed = [*PROJECT["dependencies"], *extras["demo"]]
+    needed += [line for name in ("nn", "io", "plot", "cli") for line in extras[name]]
+    needed = {plain(line) for line in needed} - {"voxax"}
+    for python in release.PYTHONS:
+        lines = (ROOT / f"release/python{python}.txt").read_text().splitlines()
+        pins = [line for line in lines if not line.startswith("#")]
+        assert [line for line in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+        assert needed - {plain(line) for line in pins} == set()
+
+
 def test_every_pin_is_of_something_that_is_installed():
     """No pin is left over: each is required, or comes with what is required."""
     extras = [line for lines in PROJECT["optional-dependencies"].values() for line in lines]

@@ -24,15 +24,22 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 from benchmarks.gpu.compiled import kernel_of, resources  # noqa: E402
-from benchmarks.gpu.lowered import PRODUCTS, problem_of  # noqa: E402
+from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of  # noqa: E402
 from benchmarks.gpu.resources import tile_of  # noqa: E402
 
-from voxax.algorithms.implicit_gemm import gpu, tap_order  # noqa: E402
+from voxax.algorithms.implicit_gemm import tap_order  # noqa: E402
 from voxax.hardware import gpu_sheet  # noqa: E402
 
 TARGET = "sm_90"
-CHANNELS = (32, 64, 128, 256)
-ITEM = 2  # float16
+# (weights, dtype, channels). bfloat16 has the sizes and rates of float16; "tf32" is rounded
+# float32.
+CASES = (
+    *(("dense", "float16", channels) for channels in (32, 64, 128, 256)),
+    ("dense", "tf32", 64),
+    ("dense", "float32", 64),
+    ("grouped", "float16", 64),
+    ("depthwise", "float16", 64),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,70 +61,92 @@ class Work:
 
 def tables_work(problem: Any, values: dict[str, Any], table: np.ndarray) -> Work:
     """Of forward and dgrad, whose sides have as many channels."""
-    rows, ins, outs = values["fwd_block_size"], values["in_block"], values["out_block"]
+    rows, (ins, outs) = values["fwd_block_size"], _sides(problem, values)
+    groups, item = problem.layer.groups, np.dtype(problem.dtype).itemsize
     channels, places = problem.in_channels, table.shape[1]
     counts = np.asarray(tap_order.tiles_of(table, rows).counts)
-    columns, parts = -(-channels // outs), values.get("split_k_factor", 1)
-    steps = int(counts.sum()) * -(-channels // ins) * columns
+    columns, parts = groups * -(-(channels // groups) // outs), values.get("split_k_factor", 1)
+    in_blocks = 1 if problem.layer.kind == "depthwise" else -(-(channels // groups) // ins)
+    steps = int(counts.sum()) * in_blocks * columns
     pairs = int((table[:-1] >= 0).sum())
-    features, written = places * channels * ITEM, places * channels * (ITEM if parts == 1 else 4)
-    weights = math.prod(problem.weight_shape) * ITEM
+    written = places * channels * (item if parts == 1 else 4) * parts
+    # Of the table, the taps that a tile's list has, and where its rows go.
+    listed = 4 * (int(counts.sum()) * rows + places)
     return Work(
         operations=2.0 * steps * rows * ins * outs,
-        memory=features + table.size * 4 + weights + written * parts,
+        memory=places * channels * item + listed + math.prod(problem.weight_shape) * item + written,
         cache=(
-            columns * pairs * channels * ITEM
-            + steps * ins * outs * ITEM
+            columns // groups * pairs * channels * item
+            + steps * ins * outs * item
             + steps * rows * 4
-            + written * parts
+            + columns * places * 4
+            + written
         ),
         programs=len(counts) * columns * parts,
     )
 
 
 def pairs_work(problem: Any, values: dict[str, Any], table: np.ndarray) -> Work:
-    """Of wgrad."""
-    step, ins, outs = values["gemm_block_size"], values["in_block"], values["out_block"]
+    """Of wgrad, with the sum of its parts."""
+    step, (ins, outs) = values["gemm_block_size"], _sides(problem, values)
+    groups, item = problem.layer.groups, np.dtype(problem.dtype).itemsize
     channels, taps, parts = problem.in_channels, len(table) - 1, values["split_k_factor"]
     pairs = (table[:-1] >= 0).sum(1)
-    blocks = -(-channels // ins), -(-channels // outs)
-    steps = int((-(-pairs // step)).sum()) * blocks[0] * blocks[1]
+    total, own = int(pairs.sum()), channels // groups
+    of_ins, of_outs = (1, -(-own // outs)) if ins == 1 else (-(-own // ins), -(-own // outs))
+    blocks = groups * of_ins * of_outs
     sums = math.prod(problem.weight_shape) * 4 * parts
-    read = int(pairs.sum()) * channels * ITEM * (blocks[1] + blocks[0])
     return Work(
-        operations=2.0 * steps * step * ins * outs,
-        memory=2 * table.shape[1] * channels * ITEM + int(pairs.sum()) * 8 + sums,
-        cache=read + int(pairs.sum()) * 8 * blocks[0] * blocks[1] + sums,
-        programs=taps * blocks[0] * blocks[1] * parts,
+        operations=2.0 * int((-(-pairs // step)).sum()) * blocks * step * ins * outs,
+        memory=2 * table.shape[1] * channels * item + total * 8 + sums,
+        # Each operand is read once for each block of the other one's channels.
+        cache=total * channels * item * (2 if ins == 1 else of_outs + of_ins)
+        + total * 8 * blocks
+        + 2 * sums,  # written, and read to be added
+        programs=taps * blocks * parts,
     )
 
 
-def row_of(cloud: str, neighbors: np.ndarray, product: Any, channels: int) -> dict[str, Any]:
+def _sides(problem: Any, values: dict[str, Any]) -> tuple[int, int]:
+    """Channels of a step and of a program; depthwise each channel has its own."""
+    if problem.layer.kind == "depthwise":
+        return 1, values["channel_block"]
+    return values["in_block"], values["out_block"]
+
+
+def row_of(cloud: str, neighbors: np.ndarray, product: Any, case: Any) -> dict[str, Any]:
     """One row of the table, with the first candidate of a map of this size."""
-    sheet = gpu_sheet(TARGET)
-    problem = problem_of(product, "dense", "float16", (channels, channels)).with_layer(
+    sheet, (kind, dtype, channels) = gpu_sheet(TARGET), case
+    stored, precision = ("float32", "high") if dtype == "tf32" else (dtype, "highest")
+    problem = problem_of(product, kind, stored, (channels, channels), precision).with_layer(
         in_capacity=len(neighbors), out_capacity=len(neighbors), symmetric=True
     )
-    parameters = gpu.space(problem, sheet.info)[0]
+    parameters = module_of(problem).space(problem, sheet.info)[0]
     values = dict(parameters)
     table = np.asarray(tap_order.sort_by_taps(neighbors))
     work = (pairs_work if product == "wgrad" else tables_work)(problem, values, table)
     found = resources(kernel_of(problem, parameters, TARGET), TARGET)
-    peak, bandwidth = sheet.info.peak_rate("float16"), sheet.info.memory_bandwidth
-    assert peak
+    bandwidth, l2 = sheet.info.memory_bandwidth, sheet.l2_bandwidth
+    half, single = (sheet.info.peak_rate(name) for name in ("float16", "float32"))
     assert bandwidth
-    assert sheet.l2_bandwidth
+    assert l2
+    assert half
+    assert single
+    # Tensor cores take TF32 at half the rate of float16; depthwise products do not use them.
+    peak = {"float16": half, "tf32": half / 2, "float32": single}[dtype]
+    peak = single if kind == "depthwise" else peak
     times = {
         "operations": work.operations / peak,
         "memory": work.memory / bandwidth,
-        "cache": work.cache / sheet.l2_bandwidth,
+        "cache": work.cache / l2,
     }
     waves = work.programs / (found.programs_per_core * (sheet.info.cores or 1))
     limit = max(times, key=lambda name: times[name])
-    useful = 2.0 * int((table[:-1] >= 0).sum()) * channels**2
+    pairs = int((table[:-1] >= 0).sum())
+    useful = 2.0 * pairs * math.prod(problem.weight_shape[1:])
     least = max(useful / peak, times["memory"])
     return {
-        "layer": f"{cloud} C{channels}",
+        "layer": f"{cloud} {kind} {dtype} C{channels}",
         "product": product,
         "tile": tile_of(values) + f", {values.get('split_k_factor', 1)} parts",
         "GFLOP, useful": round(useful / 1e9, 2),
@@ -145,9 +174,9 @@ def main() -> None:
     for path in options.clouds:
         with np.load(path) as file:
             neighbors = file["neighbors"]
-        for channels in CHANNELS:
+        for case in CASES:
             for product in PRODUCTS:
-                rows.append(row_of(path.stem, neighbors, product, channels))
+                rows.append(row_of(path.stem, neighbors, product, case))
                 print(rows[-1], flush=True)
     names = list(rows[0])
     lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
@@ -155,8 +184,9 @@ def main() -> None:
     head = (
         "# Estimate for an H100\n\n"
         "`benchmarks/gpu/estimate.py`: from the data sheet's rates, nothing was measured. 3x3x3\n"
-        "submanifold layers, float16, the first candidate, without the launch. The estimate is\n"
-        "the largest of three times, lengthened by the last wave of programs that is not full.\n\n"
+        "submanifold layers, the first candidate, without the launch; grouped: two groups. The\n"
+        "estimate is the largest of three times, lengthened by the last wave of programs that is\n"
+        "not full. wgrad: with the sum of its parts.\n\n"
     )
     (options.out / "gpu_estimate.md").write_text(head + "\n".join(lines) + "\n")
     (options.out / "gpu_estimate.json").write_text(json.dumps(rows, indent=1) + "\n")

@@ -72,6 +72,11 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
+def is_symbolic(*sizes: Any) -> bool:
+    """True if one of these sizes is a symbol of ``jax.export``."""
+    return not all(isinstance(size, int) for size in sizes)
+
+
 def is_begun() -> bool:
     """True once JAX has started a backend, with its threads; also in a fork of such a process."""
     from jax._src import xla_bridge

@@ -173,10 +173,9 @@ class Files:
         folder = self.folder / "checkpoint"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.folder / "whole", folder)
-        member = (
-            self.members[self.rng.integers(len(self.members))] if hasattr(self, "rng") else None
-        )
-        if member is not None:
+        member = None
+        if self.rng is not None:
+            member = self.members[self.rng.integers(len(self.members))]
             self._put(folder / member, (folder / member).read_bytes(), change)
         task_of(folder)
         found = load_arrays(folder, self.trees[8])

@@ -142,13 +142,14 @@ class Kills:
         return [*words, "--out", str(out), *more]
 
     def __call__(self, trial):
-        measured, moment = self._measured(trial), trial["moment"]
+        moment = trial["moment"]
         for _ in range(5):
             out = self._prepare(trial, "run")
             plan = {"signal": trial["signal"], "folder": str(self._place(trial, out))}
-            plan |= _moment(trial["kind"], moment, measured)
+            # A trial may say itself when.
+            plan |= trial.get("plan") or _moment(trial["kind"], moment, self._measured(trial))
             said = self._run(trial, plan, out)
-            if said.ended is None:
+            if said.fired:
                 break
             moment /= 2  # it was faster than measured, and ended before
         told = {f"{trial['command']}, {trial['signal']}": 1, **said.counted}
@@ -196,7 +197,7 @@ class Kills:
             plan = {"signal": None, "kind": None, "folder": str(self._place(trial, out))}
             said = self._run(trial, plan, out)
             require(said.status == 0, f"left alone, exit status {said.status}: {said.error}")
-            found = said.ended
+            found = said.measured
         return found
 
     @functools.cache  # noqa: B019 - as long as the process
@@ -266,9 +267,8 @@ class Kills:
         return Said(status, paths["error"].read_text(), paths["reports"].read_text(), orphaned)
 
     def _check_signal(self, trial, said):
-        if said.ended is not None:
+        if not said.fired:
             return {"ended before": 1}
-        require(said.fired, f"it ended with {said.status} by itself: {said.error}")
         if trial["signal"] == "SIGKILL":
             require(said.status == -signal.SIGKILL, f"exit status {said.status}: {said.error}")
         else:
@@ -361,12 +361,12 @@ class Said:
     def __init__(self, status, error, reports, orphaned):
         self.status, self.error, self.reports = status, error, reports
         lines = [line.split() for line in reports.splitlines()]
-        self.fired = ["fired"] in lines
+        ends = [number for number, words in enumerate(lines) if words[0] == "ends"]
+        self.fired = ["fired"] in (lines[: ends[0]] if ends else lines)
+        self.measured = [float(word) for word in lines[ends[0]][1:]] if ends else None
         saved = [words[1:] for words in lines if words[0] == "saved"]
         self.steps = [int(words[0]) for words in saved if len(words) == 1 and words[0].isdigit()]
         self.keys = [key for words in saved for key in words[1:]]
-        ends = [words[1:] for words in lines if words[0] == "ends"]
-        self.ended = [float(word) for word in ends[0]] if ends else None
         self.counted = {"longest end of children, s": round(orphaned, 1)}
 
 

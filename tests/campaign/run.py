@@ -34,6 +34,7 @@ def child(part, seed, numbers, folder, replay=None):
     from campaign.trials import Outcome
 
     faulthandler.enable()
+    plant_fault()
     module = importlib.import_module(f"campaign.{part}")
     attempt = module.start(folder / part)
     ledger, now = folder / "ledger.jsonl", folder / f"now-{part}.json"
@@ -53,6 +54,14 @@ def child(part, seed, numbers, folder, replay=None):
         with ledger.open("a") as lines:
             lines.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
     now.unlink(missing_ok=True)
+
+
+def plant_fault():
+    """Plant what ``tests/mutation`` asked for, as its plugin does in the process of the tests."""
+    if name := os.environ.get("VOXAX_TEST_FAULT"):
+        from mutation.faults import FAULTS
+
+        FAULTS[name].plant()
 
 
 def _told(part, seed, number, trial):

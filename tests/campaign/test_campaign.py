@@ -12,6 +12,31 @@ import pytest
 from campaign import kills, poison, problems
 
 RUN = Path(__file__).with_name("run.py")
+LEARNS = {"command": "train", "start": "fresh", "workers": 0, "moment": 0.5, "overwrites": False}
+# Trials that each notice a fault of tests/mutation; without one they pass.
+NAMED = {
+    "an export is killed": (
+        "kills",
+        {"command": "export", "start": "overwrite", "workers": 0, "signal": "SIGKILL"}
+        | {"plan": {"kind": "change", "at": 1}, "moment": 0.5},
+    ),
+    "the first save is killed": (
+        "kills",
+        LEARNS | {"signal": "SIGKILL", "plan": {"kind": "save", "save": 0, "at": 0.05}},
+    ),
+    "a save is interrupted": (
+        "kills",
+        LEARNS | {"signal": "SIGINT", "plan": {"kind": "save", "save": 0, "at": 0.02}},
+    ),
+    "a parent of workers is killed": (
+        "kills",
+        LEARNS
+        | {"workers": 1, "signal": "SIGKILL"}
+        | {"plan": {"kind": "save", "save": 0, "at": 0.05}},
+    ),
+    "a file claims too much": ("files", {"kind": "reader", "name": "binary.stl", "changes": 13}),
+    "a face names other vertices": ("files", {"kind": "reader", "name": "mesh.off", "changes": 27}),
+}
 TRIALS = {"kills": 2, "files": 100, "problems": 20, "poison": 4}
 
 
@@ -32,6 +57,16 @@ def test_trials_of_the_day(part, tmp_path):
     assert found.returncode == 0, found.stdout + found.stderr
     lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
     assert [json.loads(line)["number"] for line in lines] == list(range(TRIALS[part]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_trial(name, tmp_path):
+    part, trial = NAMED[name]
+    path = tmp_path / "trial.json"
+    path.write_text(json.dumps({"part": part, "seed": 0, "number": 0, "trial": trial}))
+    found = run("--replay", path, "--folder", tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 def test_a_trial_depends_on_its_seed_and_number_alone():

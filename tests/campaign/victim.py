@@ -124,6 +124,8 @@ def run(told):
     from voxax import cli
 
     os.setsid()
+    # What a shell starts in the background ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, name in ((1, "output"), (2, "error")):
         file = os.open(told[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
@@ -143,6 +145,9 @@ def main():
     for name in ("voxax.cli.train", "voxax.cli.tune", "voxax.cli.export", "voxax.cli.tasks",
                  "orbax.checkpoint", "optax", "tyro", "rich"):  # fmt: skip
         importlib.import_module(name)
+    from campaign.run import plant_fault
+
+    plant_fault()
     for line in iter(sys.stdin.readline, ""):
         sys.stdout.flush()
         child = os.fork()

@@ -3,6 +3,7 @@
 import pytest
 
 import voxax as vx
+from voxax import InputError
 
 
 def test_a_bucket_holds_its_rows_and_wastes_at_most_a_fifth():
@@ -32,5 +33,5 @@ def test_a_negative_count_is_an_error():
 
 
 def test_a_fractional_count_is_an_error():
-    with pytest.raises(TypeError):
+    with pytest.raises(InputError, match=r"n=3\.5"):
         vx.bucket_capacity(3.5)

@@ -2,6 +2,7 @@
 
 import pickle
 
+import h5py
 import numpy as np
 import pytest
 
@@ -84,6 +85,16 @@ def test_labeled_files(tmp_path, rng):
         np.testing.assert_array_equal(cloud.labels == 0, cloud.positions[:, 2] > 0)
     partial = dataset("files", tmp_path, ["train/*"], ["val/*"], {6: "building"})
     assert set(np.unique(partial.train[0]().labels)) == {-1, 0}
+
+
+def test_a_file_of_several_clouds_is_no_scan(tmp_path):
+    for name in ("many", "others"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["data"] = np.zeros((3, 5, 3), np.float32)
+            file["label"] = np.zeros((3, 5), np.int32)
+    (task,) = dataset("files", tmp_path, ["many.h5"], ["others.h5"], {0: "ground"}).train
+    with pytest.raises(FileFormatError, match=r"many.h5 holds 3 clouds.*item=0"):
+        task()
 
 
 def test_labels_beside_a_scan(tmp_path, rng):

@@ -92,3 +92,11 @@ def test_a_process_killed_in_any_save_loses_no_step(tmp_path, rng):
             assert (found["a"] == newest).all()
         saved = newest
     assert saved
+
+
+def test_damaged_facts_of_one_step_leave_the_others(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, tree(step), {}, step)
+    facts = tmp_path / "1" / "_CHECKPOINT_METADATA"
+    facts.write_text(facts.read_text().replace("commit", "comeit"))
+    assert int(load_arrays(tmp_path, tree(0))["steps"]) == 2

@@ -1,10 +1,14 @@
 """The faults: each replaces one function of the library by a slightly wrong one."""
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
+import json
+import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -369,3 +373,79 @@ def _(original):
 @fault("statistics over padding", "voxax.nn.functional:masked_moments", near="norm")
 def _(original):
     return lambda features, valid, *axis: original(features, jnp.ones_like(valid), *axis)
+
+
+# What the campaign notices: promises about files and processes.
+_NAMED = "campaign/test_campaign.py::test_a_named_trial"
+
+
+@fault("a rename is lost", "voxax._atomic_file:replacing", "voxax.io.program:replacing",
+       tests=(f"{_NAMED}[an export is killed]",))  # fmt: skip
+def _(original):
+    @contextlib.contextmanager
+    def wrong(path, **options):
+        """The temporary file never takes its name."""
+        with original(Path(path).with_name("lost"), **options) as file:
+            yield file
+
+    return wrong
+
+
+@fault("the description is written first", "voxax.cli.learning:save_checkpoint",
+       tests=(f"{_NAMED}[the first save is killed]",))  # fmt: skip
+def _(original):
+    def wrong(folder, tree, description, step):
+        """The step has its name and its description before it has arrays."""
+        place, aside = Path(folder) / str(step), Path(folder).with_name("aside")
+        (place / "description").mkdir(parents=True)
+        (place / "description" / "metadata").write_text(json.dumps(description))
+        original(aside, tree, description, step)
+        (aside / str(step) / "default").rename(place / "default")
+        return folder
+
+    return wrong
+
+
+@fault("a header's claim is not checked", "voxax.io.mesh:check_count",
+       tests=(f"{_NAMED}[a file claims too much]",))  # fmt: skip
+def _(original):
+    del original
+    return lambda *claim, **options: None
+
+
+@fault("an interrupt is swallowed", "voxax.cli.learning:uninterrupted",
+       tests=(f"{_NAMED}[a save is interrupted]",))  # fmt: skip
+def _(original):
+    del original
+
+    @contextlib.contextmanager
+    def wrong():
+        """Ctrl-C inside the block is forgotten behind it."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        yield
+        signal.signal(signal.SIGINT, before)
+
+    return wrong
+
+
+def _deaf_worker(*worker):
+    """Set up a worker that does not look for its parent."""
+    del worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@fault("workers do not look for their parent", "voxax.io.pipeline:set_up_worker",
+       tests=(f"{_NAMED}[a parent of workers is killed]",))  # fmt: skip
+def _(original):
+    del original
+    return _deaf_worker
+
+
+@fault("an index is not checked", "voxax.io.mesh:sample_surface", "voxax.io.ply:sample_surface",
+       tests=(f"{_NAMED}[a face names other vertices]",))  # fmt: skip
+def _(original):
+    def wrong(vertices, triangles, **options):
+        np.asarray(vertices)[triangles]
+        return original(vertices, triangles, **options)
+
+    return wrong

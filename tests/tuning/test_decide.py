@@ -99,6 +99,17 @@ TABLE = [
 ]
 
 
+def test_what_no_device_has_run_comes_last_where_nothing_is_compared():
+    unproven = Candidate(dataclasses.replace(FIRST, unproven=True), ())
+    both, one = (unproven, HEURISTICS[1]), (unproven,)
+    for policy in (OFF, ABSENT):
+        assert str(decide(Space(PROBLEM, both, both, REFUSED), None, policy)) == "second(block=1)"
+        assert str(decide(Space(PROBLEM, one, one, REFUSED), None, policy)) == "first"
+    for policy in (NO_TIME, CACHED):
+        choice = decide(Space(PROBLEM, both, both, REFUSED), None, policy)
+        assert (str(choice), choice.pending) == ("first", "check")
+
+
 @pytest.mark.parametrize(
     ("space", "known", "policy", "candidate", "source", "seconds", "pending"), TABLE
 )

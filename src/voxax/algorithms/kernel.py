@@ -244,6 +244,8 @@ class Kernel:
         come earlier in the registry or the request.
       decisive: ``(problem, hardware)`` to whether it is known to be the fastest by a wide margin:
         where nothing is requested, it is then taken and nothing is measured.
+      unproven: it has run on no device yet: where no result can be compared, other algorithms come
+        before it.
       alone: where it runs, no other kernel of its name is a candidate.
       revision: raised whenever what was measured before no longer holds.
       rank: its place in the order of preference, see :mod:`voxax.algorithms.registry`.
@@ -262,6 +264,7 @@ class Kernel:
     fused: Fused | None = None
     preferred: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
     decisive: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
+    unproven: bool = False
     alone: bool = False
     revision: int = 1
     rank: int = 1000

@@ -9,6 +9,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
 
 from voxax import _compat
 from voxax.errors import InputError
@@ -123,6 +126,19 @@ def keep_programs() -> None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         if settings["jax_compilation_cache_max_size"] == -1:  # no limit
             jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
+            _remove_halves(folder)
+
+
+def _remove_halves(folder: Path) -> None:
+    """Remove programs that were being written when their process was killed.
+
+    JAX would warn of each in every run, and compile it anew: it writes no program whose file is
+    there. With a limit of size it writes the time of use behind the program.
+    """
+    with filelock.FileLock(folder / ".lockfile", timeout=1):  # JAX's own
+        for program in folder.glob("*-cache"):
+            if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
+                program.unlink()
 
 
 @contextlib.contextmanager

@@ -28,6 +28,11 @@ _WAY_BITS = 2
 Offsets = tuple[tuple[int, ...], ...]
 
 
+def _bits(rows: Any) -> int:
+    """Steps of a binary search among ``rows``, which may be a symbolic size of ``jax.export``."""
+    return 30 if _compat.is_symbolic(rows) else rows.bit_length()
+
+
 @jax.jit
 def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
     """First row that is not less than each query.
@@ -51,7 +56,7 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
         less = rows_less(row, queries) & (low < high)
         return jnp.where(less, middle + 1, low), jnp.where(less, high, middle)
 
-    low, _ = jax.lax.fori_loop(0, rows.bit_length(), halve, (low, high))
+    low, _ = jax.lax.fori_loop(0, _bits(rows), halve, (low, high))
     return low
 
 
@@ -131,7 +136,9 @@ def _find_neighbors(
         first = jnp.asarray([[0, *offset] for offset in starts], jnp.int32)
         arguments = sorted_coords, centers, valid, first
         ways = {"default": _walk_columns, "cuda": _search_columns, "rocm": _search_columns}
-        if ordered and len(sorted_coords) and len(centers):
+        sizes = sorted_coords.shape[0], centers.shape[0]
+        # Tiles of a symbolic size cannot be counted.
+        if ordered and not _compat.is_symbolic(*sizes) and all(sizes):
             ways["tpu"] = find_columns
         ways = {name: functools.partial(way, steps=steps) for name, way in ways.items()}
         found = jax.lax.platform_dependent(*arguments, **ways)
@@ -178,8 +185,7 @@ def _search_columns(
     """Results of :func:`_walk_columns` without a loop, all columns at once.
 
     A GPU takes microseconds to start a kernel, whatever its size, and a loop starts several in each
-    pass. Here the coordinates stand axis by axis, so that all steps are elementwise and few kernels
-    hold them.
+    pass. Here all steps are elementwise, so that few kernels hold them; each reads whole rows.
     """
     rows, width = sorted_coords.shape
     sorted_coords, centers, starts = _compat.vary_alike(sorted_coords, centers, starts)
@@ -198,12 +204,12 @@ def _search_columns(
         return less & (position < rows)
 
     before = jnp.zeros_like(query[0])  # rows that are known to be less
-    turns = -(-rows.bit_length() // _WAY_BITS)
+    turns = -(-_bits(rows) // _WAY_BITS)
     for turn in reversed(range(turns)):
         size = 1 << (_WAY_BITS * turn)
-        parts = range(1, 1 << _WAY_BITS)
+        skips = range(size, min((1 << _WAY_BITS) * size, rows + 1), size)
         # Where one is less, all before it are too.
-        less = [is_less(before + (part * size - 1)) for part in parts]
+        less = [is_less(before + (skip - 1)) for skip in skips]
         before += size * sum(part.astype(jnp.int32) for part in less)
     found = []
     for step in range(steps[-1] + 1):

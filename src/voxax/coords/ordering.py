@@ -65,12 +65,13 @@ def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
       num_keys: number of leading columns that are compared. No two rows may agree in all of
         these, and none may hold the largest int32 in all of them.
     """
-    sort = _sort_distinct if len(columns[0]) else _sort_by_xla
+    rows = columns[0].shape[0]  # those of a symbolic size cannot be cut into tiles
+    sort = _sort_by_xla if _compat.is_symbolic(rows) or not rows else _sort_distinct
     return sort(*columns, num_keys=num_keys)
 
 
 def _sort_on_accelerators(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    if len(coords) < RADIX_ROWS:
+    if _compat.is_symbolic(coords.shape[0]) or coords.shape[0] < RADIX_ROWS:
         return _sort_columns(coords)
     gpus = {"cuda": _sort_by_radix, "rocm": _sort_by_radix}
     return jax.lax.platform_dependent(coords, default=_sort_columns, **gpus)

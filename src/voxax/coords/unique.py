@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from voxax import _compat
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.lattice import PAD
 from voxax.coords.ordering import is_valid, sort_distinct, sort_rows, sorts_natively
@@ -87,13 +88,14 @@ def _unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     sorted_coords, order = sort_rows(coords)
     valid = is_valid(sorted_coords)
     differs = jnp.any(sorted_coords[1:] != sorted_coords[:-1], axis=1)
-    first = valid & jnp.concatenate([jnp.ones((min(1, len(coords)),), bool), differs])
+    first = valid & jnp.concatenate([jnp.ones_like(valid[:1]), differs])
     rank = jnp.cumsum(first, dtype=jnp.int32) - 1
     total = jnp.sum(first, dtype=jnp.int32)
     kept = valid & (rank < capacity)
     operands = sorted_coords, jnp.where(kept & first, rank, -1), order, jnp.where(kept, rank, -1)
     by_scatter = functools.partial(_placed_by_scatter, capacity=capacity)
-    if not (len(coords) and capacity):
+    # Tiles of a symbolic size cannot be counted.
+    if _compat.is_symbolic(coords.shape[0], capacity) or not (coords.shape[0] and capacity):
         out, inverse = by_scatter(*operands)
     else:
         by_tiles = functools.partial(_placed_by_tiles, capacity=capacity)
@@ -116,7 +118,7 @@ def _placed_by_scatter(
     """
     out = jnp.full((capacity, rows.shape[1]), PAD, jnp.int32)
     out = out.at[jnp.where(place < 0, capacity, place)].set(rows, mode="drop")
-    inverse = jnp.full((len(rows),), -1, jnp.int32).at[order].set(rank, unique_indices=True)
+    inverse = jnp.full((rows.shape[0],), -1, jnp.int32).at[order].set(rank, unique_indices=True)
     return out, inverse
 
 

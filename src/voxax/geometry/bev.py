@@ -79,7 +79,7 @@ def to_bev(
         )
     columns, height = _columns(source.coords, axis, bounds)
     found = unique_sites(columns, capacity)
-    size = len(found.coords)
+    size = found.coords.shape[0]
     if reduction == "concat":
         features = _slabs(voxels.features, found.inverse, height, slabs, size)
     else:

@@ -267,7 +267,7 @@ def _build(
         out, place = _outputs(geometry, spec, capacity)
         if spec.partitions and not spec.generative:
             jax.monitoring.record_event(MAP_BUILT_EVENT)
-            (table,) = _members(bare.coords, out.coords, place, spec=spec)
+            table = _neighbors_of_cells(bare.coords, out.coords, place, spec)
             return KernelMap(bare, out, spec, {"neighbors": table}, check=False)
     jax.monitoring.record_event(MAP_BUILT_EVENT)
     views = {"neighbors": _neighbors(bare.coords, out.coords, spec)}
@@ -286,6 +286,21 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
     return invert_neighbors(reached, out.shape[0])
 
 
+@functools.partial(jax.jit, static_argnames="spec")
+def _neighbors_of_cells(
+    source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
+) -> jax.Array:
+    """Results of :func:`_neighbors` where each input row belongs to one output row, its cell.
+
+    Args:
+      source: ``int32[N, 1 + D]``.
+      out: ``int32[M, 1 + D]``, the cells.
+      place: ``int32[N]``, the row of each one's cell; -1 for padding and cells that were dropped.
+      spec: one that partitions.
+    """
+    return _members(source, out, place, spec=spec)[0]
+
+
 def _searched_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
@@ -296,21 +311,14 @@ def _searched_members(
 def _listed_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
-    """Results of :func:`_searched_members` of a spec that partitions, without a search.
-
-    Args:
-      source: ``int32[N, 1 + D]``.
-      out: ``int32[M, 1 + D]``, the cells of these rows.
-      place: ``int32[N]``, the row of each one's cell; -1 for padding and cells that were dropped.
-      spec: static.
-    """
+    """Results of :func:`_searched_members` without a search."""
     corner = coarsen(source, spec.stride) * jnp.asarray([[1, *spec.stride]], jnp.int32)
     # The offsets of a box, last axis fastest.
     steps = np.cumprod([1, *spec.stride[:0:-1]], dtype=np.int32)[None, ::-1]
     tap = jnp.sum((source - corner)[:, 1:] * steps, axis=1, dtype=jnp.int32)
-    empty = jnp.full((len(out), spec.num_offsets), -1, jnp.int32)
-    rows = jnp.arange(len(source), dtype=jnp.int32)
-    target = jnp.where(place < 0, len(out) + rows, place)
+    empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
+    rows = jnp.arange(source.shape[0], dtype=jnp.int32)
+    target = jnp.where(place < 0, out.shape[0] + rows, place)
     return (empty.at[target, tap].set(rows, mode="drop", unique_indices=True),)
 
 

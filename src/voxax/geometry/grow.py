@@ -110,7 +110,7 @@ def _grown(
     refuse_lost_sites(lost, operation)
     found = unique_sites(sites, capacity)
     # The first candidates are the voxels themselves.
-    rows = _first_sources(found.inverse, voxels.capacity, len(found.coords))
+    rows = _first_sources(found.inverse, voxels.capacity, found.coords.shape[0])
     geometry = new_geometry(found, [source], lost=lost)
     return dataclasses.replace(
         voxels, geometry=geometry, features=gather_rows(voxels.features, rows)
@@ -144,7 +144,7 @@ def refine(
     children, lost = _children(source.coords, factors)
     refuse_lost_sites(lost, f"refine by {factors}")
     found = unique_sites(children, capacity)
-    rows = _parents(found.inverse, voxels.capacity, len(found.coords))
+    rows = _parents(found.inverse, voxels.capacity, found.coords.shape[0])
     stride, voxel_size = _finer(voxels, factors)
     geometry = new_geometry(found, [source], stride=stride, lost=lost)
     return Voxels(geometry, gather_rows(voxels.features, rows), voxel_size, voxels.origin)
@@ -183,7 +183,7 @@ def coarsen(
         capacity = dict(source.level_capacities).get(stride, source.capacity)
     found = unique_sites(cells, capacity)
     geometry = new_geometry(found, [source], stride=stride)
-    features = reduce_rows(voxels.features, found.inverse, len(found.coords), reduction)
+    features = reduce_rows(voxels.features, found.inverse, found.coords.shape[0], reduction)
     return dataclasses.replace(voxels, geometry=geometry, features=features)
 
 

@@ -181,7 +181,9 @@ def _joined(
     coords = tuple(source.coords for source in sources)
     if join == "union":
         found = unique_sites(stacked(coords), capacity)
-        rows = _origins(found.inverse, tuple(map(len, coords)), len(found.coords))
+        rows = _origins(
+            found.inverse, tuple(rows.shape[0] for rows in coords), found.coords.shape[0]
+        )
         return new_geometry(found, sources, level_capacities=joint_capacities(sources)), rows
     smallest = min(range(len(sources)), key=lambda index: sources[index].capacity)
     base = sources[smallest]
@@ -195,7 +197,7 @@ def _joined(
 @in_either()
 def _own_rows(xp: Any, coords: Any) -> Any:
     """``int32[N]``: the number of each row, -1 for padding."""
-    return xp.where(coords[:, 0] != PAD, xp.arange(len(coords), dtype=np.int32), np.int32(-1))
+    return xp.where(coords[:, 0] != PAD, xp.arange(coords.shape[0], dtype=np.int32), np.int32(-1))
 
 
 def _origins_on_host(inverse: np.ndarray, lengths: tuple[int, ...], capacity: int) -> Any:
@@ -224,7 +226,7 @@ def _matches(coords: Rows, base: int) -> tuple[Rows, jax.Array, jax.Array]:
 
 def _common(xp: Any, rows_at: Any, coords: Any, base: int) -> Any:
     smallest = coords[base]
-    own = xp.arange(len(smallest), dtype=np.int32)
+    own = xp.arange(smallest.shape[0], dtype=np.int32)
     matches = tuple(
         own if index == base else rows_at(rows, smallest) for index, rows in enumerate(coords)
     )

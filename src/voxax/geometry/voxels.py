@@ -639,7 +639,7 @@ def to_dense(
                 "that is wanted"
             )
     shape = tuple(int(s) for s in shape)
-    if len(shape) != voxels.geometry.ndim or len(shape) != len(origin or shape):
+    if len(shape) != voxels.geometry.ndim or len(shape) != len(shape if origin is None else origin):
         raise InputError(
             f"shape={shape} and origin={origin} for {voxels.geometry.ndim}-D voxels: give one "
             "number for each axis"

@@ -29,6 +29,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.io.compressed import GZIP
 from voxax.io.decoding import existing_file
 from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensions
+from voxax.io.items import ITEM
 from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES, to_common_classes
 from voxax.io.kitti_objects import KITTI_CLASSES, image_sets, kitti_frames
 from voxax.io.modelnet import class_names, cloud_split
@@ -170,6 +171,13 @@ class LabeledFile:
 
     def __call__(self) -> PointCloud:
         cloud = read(self.points, self.labels, columns=self.columns, label_field=self.label_field)
+        # The scans of an .e57 have poses, which join them to one place.
+        if ITEM in cloud.attributes and extension_of(Path(self.points)) != ".e57":
+            number = int(cloud.attributes[ITEM].max()) + 1
+            raise FileFormatError(
+                f"{self.points} holds {number} clouds, which would lie one upon the other: write a "
+                "file for each, of voxax.io.read(path, item=0) and so on"
+            )
         if cloud.labels is None:
             stem = Path(self.points).with_suffix("")
             raise FileFormatError(

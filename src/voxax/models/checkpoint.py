@@ -155,10 +155,10 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
       FileFormatError: the newest step whose shapes can be read has others.
     """
     folder = Path(folder).absolute()
-    with _opened(folder) as manager:
+    with _reader() as reader:
         for step in steps_of(folder):
             try:
-                stored = manager.item_metadata(step)[_ARRAYS]
+                stored = reader.metadata(folder / str(step) / _ARRAYS)
                 stored = getattr(stored, "tree", stored)
                 stored = {name: stored[name] for name in like}
             except Exception:  # load_arrays tells what is wrong with it
@@ -167,15 +167,18 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
             return
 
 
-def _opened(folder: Path) -> Any:
-    """A manager of the steps in a folder."""
-    ocp = _orbax()
-    # That of the description is not used, but orbax warns of items that it has none for.
-    handlers = {
-        _ARRAYS: ocp.StandardCheckpointHandler(),
-        _DESCRIPTION: ocp.JsonCheckpointHandler(),
-    }
-    return ocp.CheckpointManager(folder, item_handlers=handlers)
+@contextlib.contextmanager
+def _reader() -> Iterator[Any]:
+    """What reads the arrays of one step.
+
+    Not orbax's manager, which reads facts of all steps first: one that is damaged would take the
+    others with it.
+    """
+    reader = _orbax().StandardCheckpointHandler()
+    try:
+        yield reader
+    finally:
+        reader.close()
 
 
 def load_arrays(folder: str | Path, like: Any) -> Any:
@@ -194,14 +197,12 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
         raise FileFormatError(f"{folder} holds no complete checkpoint step")
     ocp = _orbax()
     problem = ""
-    with _opened(folder) as manager:
+    with _reader() as reader:
         for step in steps:
+            arrays = folder / str(step) / _ARRAYS
             try:
-                stored = manager.item_metadata(step)[_ARRAYS]
-                _check_structure(f"step {step} of {folder}", stored, like)
-                restored = manager.restore(
-                    step, args=ocp.args.Composite(**{_ARRAYS: ocp.args.StandardRestore(like)})
-                )
+                _check_structure(f"step {step} of {folder}", reader.metadata(arrays), like)
+                restored = reader.restore(arrays, args=ocp.args.StandardRestore(like))
             except FileFormatError:
                 raise
             except Exception as error:  # orbax and tensorstore raise many kinds
@@ -211,7 +212,7 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
                 continue
             if problem:
                 warnings.warn(f"{problem}; step {step} is taken", stacklevel=2)
-            return restored[_ARRAYS]
+            return restored
     raise FileFormatError(f"{problem}: the checkpoint is broken")
 
 

@@ -71,6 +71,7 @@ def convolve(
       that is an integer of 8 or 16 bits.
     """
     features, kernel_map = kernel_map.with_halo(features)
+    _refuse_symbolic(kernel_map)
     dtype = common_dtype(features.dtype, weight.dtype)
     kind = _KINDS[weight.ndim]
     asked = _asked(kind, fwd_algo, dgrad_algo, wgrad_algo)
@@ -98,6 +99,16 @@ def convolve(
         note_map(map_key(layer), views)
     operands = _compat.vary_alike(features.astype(dtype), weight.astype(dtype), *views.values())
     return forward_p.bind(*operands, layer=layer)
+
+
+def _refuse_symbolic(kernel_map: KernelMap) -> None:
+    sizes = kernel_map.in_capacity, kernel_map.out_capacity
+    if _compat.is_symbolic(*sizes):
+        raise InputError(
+            f"a convolution from {sizes[0]} to {sizes[1]} rows, a symbolic size of jax.export: "
+            "algorithms are chosen by numbers. Give the voxels a capacity, "
+            "vx.voxelize(..., capacity=65536); the number of points may stay symbolic"
+        )
 
 
 def _asked(

@@ -106,7 +106,7 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
     if len(space.candidates) == 1:
         return _pinned(space, policy)
     if policy.mode == "off":
-        return _choice(space, space.heuristics[0], "predicted")
+        return _choice(space, _unchecked(space)[0], "predicted")
     best = fastest(space, entry)
     own = entry is not None and entry.source == "measured"
     if best is not None and not own and best[0].identity in policy.rejected:
@@ -147,13 +147,19 @@ def _default(space: Space, entry: Entry | None, policy: Policy) -> Choice:
     """The first heuristic that was not rejected, then the reference, then any other candidate."""
     reference = reference_of(space.problem)
     rest = sorted(space.candidates, key=lambda c: c != reference)
-    for candidate in dict.fromkeys((*space.heuristics, *rest)):
+    first = space.heuristics if policy.has_device else _unchecked(space)
+    for candidate in dict.fromkeys((*first, *rest)):
         if candidate.identity not in policy.rejected:
             check = _check(space, candidate, policy)
             return _choice(space, candidate, "predicted", None, entry, check)
         refusal = str(candidate), policy.rejected[candidate.identity]
         space = dataclasses.replace(space, refused=(*space.refused, refusal))
     raise AlgorithmError(_nothing_left(space.problem, space.refused, entry))
+
+
+def _unchecked(space: Space) -> list[Candidate]:
+    """The heuristics as they are taken where no result is compared: unproven kernels last."""
+    return sorted(space.heuristics, key=lambda candidate: candidate.kernel.unproven)
 
 
 def _check(space: Space, candidate: Candidate, policy: Policy) -> Pending:

@@ -22,7 +22,8 @@ several     a measurement made just    its fastest, or an   (not measured)      
 ==========  =========================  ===================  ======================  ============
 
 - *error*: :class:`AlgorithmError` with every reason.
-- *default*: the heuristic of the first algorithm of the space.
+- *default*: the heuristic of the first algorithm of the space; where nothing is checked, of the
+  first whose kernel is not :attr:`Kernel.unproven`.
 - *checked*: compared with the reference, once for each kind of problem, where there is a device.
   This takes of the time for measuring; when that is used up, a kernel whose check another set of
   parameters passed is taken unchecked. A candidate that disagrees is rejected. A rejected pin is an

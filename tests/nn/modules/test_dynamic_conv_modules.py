@@ -72,7 +72,7 @@ def test_pairs_are_counted_in_any_dtype_and_without_padding():
 def test_errors():
     with pytest.raises(InputError, match="stride 1"):
         SparseDynamicConv3d(4, 3, 3, 2, learn_size=True)
-    with pytest.raises(TypeError, match="integer"):
+    with pytest.raises(InputError, match="integer"):
         SparseDynamicConv3d(4, 3, 2.5)
     with pytest.raises(InputError, match="bank=0"):
         SparseDynamicConv3d(4, 3, 3, bank=0)

@@ -31,11 +31,13 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Blocks of rows and channels; wgrad also parts."""
+    """Blocks of rows and channels; wgrad also parts, those that suit the rows first."""
     del hardware
     wgrad = problem.product == "wgrad"
     found: dict[Parameters, None] = {}
-    for splits in _SPLITS if wgrad else (1,):
+    few = sum(n * gpu.ROWS_OF_A_PART < problem.out_rows for n in _SPLITS)
+    suited = sorted(_SPLITS, key=lambda n: abs(_SPLITS.index(n) - few))
+    for splits in suited if wgrad else (1,):
         for rows, channels, warps in _BLOCKS:
             values: dict[str, int | str] = {"body": "triton", "num_warps": warps}
             values["channel_block"] = gpu.side(problem.in_channels, channels)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,12 @@ _SIZES = ("kernel_size", "stride", "dilation", "factor")  # one for each axis
 class CheckedModule(nnx.Module):
     """Base of modules. Arguments of other libraries, and values of no sense, are told at once."""
 
+    _may_be_zero: ClassVar[tuple[str, ...]] = ()
+
     def __new__(cls, *args: Any, **options: Any) -> Any:
         names = _names(cls)
         refuse_foreign(cls.__name__, options, names)
-        _check(cls.__name__, {**dict(zip(names, args, strict=False)), **options})
+        _check(cls, {**dict(zip(names, args, strict=False)), **options})
         return super().__new__(cls)
 
 
@@ -41,16 +43,18 @@ def _names(cls: type) -> tuple[str, ...]:
     return tuple(p.name for p in named if p.kind not in variadic)[1:]
 
 
-def _check(module: str, given: Mapping[str, Any]) -> None:
+def _check(cls: type[CheckedModule], given: Mapping[str, Any]) -> None:
+    module = cls.__name__
     for name, value in given.items():
         if value is None:
             continue
         if name in _NUMBERS or name in _SIZES:
             several = name in _SIZES or not np.isscalar(value)
-            if not all(map(_is_positive, _listed(value) if several else (value,))):
+            least = 0 if name in cls._may_be_zero else 1
+            if not all(_is_whole(n, least) for n in (_listed(value) if several else (value,))):
                 axes = ", or one for each axis" if name in _SIZES else ""
                 raise InputError(
-                    f"{module} of {name}={value!r}: give an integer of at least 1{axes}"
+                    f"{module} of {name}={value!r}: give an integer of at least {least}{axes}"
                 )
         elif name in ("dtype", "param_dtype"):
             try:
@@ -66,11 +70,12 @@ def _check(module: str, given: Mapping[str, Any]) -> None:
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list | tuple | np.ndarray) else (value,)
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(value) if several and np.ndim(value) else (value,)  # type: ignore[arg-type]
 
 
-def _is_positive(value: Any) -> bool:
+def _is_whole(value: Any, least: int) -> bool:
     try:
-        return operator.index(value) >= 1
+        return operator.index(value) >= least
     except TypeError:
         return False

@@ -124,6 +124,8 @@ class VoxelFeatureEncoder(CheckedModule):
     3D Object Detection in LiDAR Point Clouds", CoRL 2020.
     """
 
+    _may_be_zero = ("in_channels",)
+
     def __init__(
         self,
         in_channels: int,
