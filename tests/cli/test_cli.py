@@ -87,11 +87,8 @@ def test_segment_labels_an_empty_cloud_and_one_point(tmp_path, rng):
 
 
 def test_segment_says_what_is_missing(tmp_path, capsys):
-    scan, checkpoint = tmp_path / "scan.ply", ["--checkpoint", str(tmp_path)]
-    assert main(["segment", str(scan), *checkpoint]) == 2
-    assert "no such file" in capsys.readouterr().err
-    write_ply(scan, np.zeros((3, 3)))
-    assert main(["segment", str(scan), *checkpoint]) == 2
+    status = main(["segment", str(tmp_path / "no.ply"), "--checkpoint", str(tmp_path)])
+    assert status == 2
     assert "no voxax checkpoint in" in capsys.readouterr().err
 
 

@@ -59,8 +59,10 @@ def detect(
 
     keep_heap()
     keep_programs()
+    from voxax.cli.detection_task import Detection
     from voxax.cli.published import check_choice
     from voxax.cli.run_folder import check_writable
+    from voxax.cli.tasks import task_as
     from voxax.errors import InputError
     from voxax.io import read
     from voxax.io.box_file import write_boxes
@@ -77,6 +79,8 @@ def detect(
     }
     check_choice(checkpoint, network, **needed)
     # What is wrong with the files shows before a network is built.
+    if checkpoint is not None:
+        task_as(checkpoint, Detection)
     check_writable(out)
     cloud = read(file, columns=columns, item=item)
     detector: _Trained | _Published

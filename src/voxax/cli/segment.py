@@ -65,6 +65,8 @@ def segment(
     from voxax.cli.published import check_choice
     from voxax.cli.run_folder import check_writable
     from voxax.cli.scenes import near_origin
+    from voxax.cli.segmentation_task import Segmentation
+    from voxax.cli.tasks import task_as
     from voxax.errors import InputError
     from voxax.io import read, write_ply
     from voxax.plot import class_colors, rgb, segmentation_png
@@ -79,6 +81,8 @@ def segment(
     }
     check_choice(checkpoint, network, **needed)
     # What is wrong with the files shows before a network is built.
+    if checkpoint is not None:
+        task_as(checkpoint, Segmentation)
     check_writable(out)
     cloud = read(file, columns=columns, item=item)
     segmenter: _Trained | _Published
