@@ -21,6 +21,14 @@ from voxax.models.checkpoint import load_arrays, load_description, save_checkpoi
 pytestmark = pytest.mark.lax_promotion  # optax promotes step counts
 
 
+@pytest.fixture(autouse=True)
+def takes_ctrl_c():
+    """A shell starts what runs in the background with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def demo(tmp_path, rng, monkeypatch):
     """``voxax demo`` of a small network on a small scan, which saves after every step."""
@@ -174,7 +182,7 @@ def test_a_step_that_may_be_whole_is_not_passed_over(tmp_path, monkeypatch, erro
     def failing(self, *arguments, **options):
         raise error
 
-    monkeypatch.setattr(ocp.CheckpointManager, "restore", failing)
+    monkeypatch.setattr(ocp.StandardCheckpointHandler, "restore", failing)
     with pytest.raises(type(error)):
         load_arrays(tmp_path, tree)
     assert steps_of(tmp_path) == [2, 1]

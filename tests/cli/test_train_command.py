@@ -109,7 +109,7 @@ def test_more_devices_than_scenes_or_than_there_are(tmp_path, rng, capsys):
     assert "XLA_FLAGS=--xla_force_host_platform_device_count=3" in said
     options = ["--devices", "1", "--batch-size", "0", "--out", str(tmp_path)]
     assert main(["demo", *options]) == 2
-    assert "--batch-size 0 is less than --devices 1" in capsys.readouterr().err
+    assert "--batch-size 0 must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.slow

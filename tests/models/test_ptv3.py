@@ -193,7 +193,7 @@ def test_the_network_by_name():
         ({"position": "learned"}, "unknown position 'learned'; known: none, relative, rotary"),
         ({"stem": "mlp"}, "unknown stem"),
         ({"norm": "group"}, "unknown norm"),
-        ({"patch_size": 0}, "patch_size 0 must be an integer from 1 to 1048576"),
+        ({"patch_size": 0}, "SerializedAttention of patch_size=0: give an integer of at least 1"),
         ({"position": "rotary"}, "a head of 4 channels cannot be turned along 3 axes"),
         ({"orders": ("foo",)}, "unknown order 'foo'; known: z, "),
         ({"implementation": "flash"}, "unknown implementation 'flash'; known: tiles, "),

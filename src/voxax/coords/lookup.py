@@ -207,7 +207,8 @@ def _search_columns(
     turns = -(-_bits(rows) // _WAY_BITS)
     for turn in reversed(range(turns)):
         size = 1 << (_WAY_BITS * turn)
-        skips = range(size, min((1 << _WAY_BITS) * size, rows + 1), size)
+        end = (1 << _WAY_BITS) * size
+        skips = range(size, end if _compat.is_symbolic(rows) else min(end, rows + 1), size)
         # Where one is less, all before it are too.
         less = [is_less(before + (skip - 1)) for skip in skips]
         before += size * sum(part.astype(jnp.int32) for part in less)
