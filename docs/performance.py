@@ -173,7 +173,7 @@ def _index() -> str:
 def _not_measured() -> str:
     processors = sorted(
         {
-            re.sub(r" \(.*?\)|, \d+ cores", "", measured["device"])
+            re.sub(r" ?\(.*?\)|, \d+ cores| Processor", "", measured["device"])
             for path in RESULTS.glob("*.json")
             if isinstance(measured := json.loads(path.read_text()), dict) and "device" in measured
         }
@@ -183,7 +183,7 @@ def _not_measured() -> str:
         "| | what is missing |\n|---|---|\n"
         "| TPUs | everything: figures for TPUs are predictions |\n"
         "| GPUs | everything but [one page](gpu.md) |\n"
-        f"| CPUs | ARM and Intel: all were {' and '.join(processors)} with two cores |\n"
+        f"| CPUs | all but {' and '.join(processors)} with two cores; ARM was never timed |\n"
         "| other libraries | MinkowskiEngine, TorchSparse, WarpConvNet and fVDB |\n"
         "| several machines | speed; the results of training over several processes were tested |\n"
         "| quality | no network was trained to convergence on a data set |\n"

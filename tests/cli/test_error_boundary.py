@@ -319,3 +319,33 @@ def test_debug_is_no_option_of_a_command(capsys):
         assert main(arguments) == 0
     assert main(["--debug", "view", "no.ply"]) == 2
     assert "MissingFileError" in capsys.readouterr().err
+
+
+HUGE = ("-1", "nan", "1e300", "99999999999999999999999")
+NUMBERS = {
+    "demo": ["demo", *SCAN, "--out", "new"],
+    "export": ["export", "boundary_model.py:net", "--cpu", *CAPACITY],
+    "tune": ["tune", *NET, "--file", "scan.npz"],
+    "view": ["view", "scan.npz"],
+    "explain": ["explain", "--roofline"],
+}
+OPTIONS = {
+    "demo": ("steps", "width", "scenes", "workers", "batch-size", "devices", "seed"),
+    "export": ("capacity", "channels", "classes", "batch-size", "ndim"),
+    "tune": ("channels", "classes"),
+    "view": ("port",),
+    "explain": ("width",),
+}
+
+
+@pytest.mark.parametrize("command", NUMBERS)
+def test_numbers_beyond_every_limit(command, folder, capsys):
+    for option in OPTIONS[command]:
+        for value in HUGE:
+            capsys.readouterr()
+            try:
+                status = main([*NUMBERS[command], f"--{option}={value}"])
+            except SystemExit as end:  # of the parser: no number, or no whole one
+                status = end.code
+            error = capsys.readouterr().err
+            assert (status, "Traceback" in error) == (2, False), (option, value)

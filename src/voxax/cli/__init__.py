@@ -113,8 +113,8 @@ def _run(given: list[str]) -> int:
         tyro.extras.subcommand_cli_from_dict(
             {command.__name__: fitted(command, given) for command in commands},
             prog="voxax",
-            description="Sparse and dynamic spatial convolution for JAX. --debug, anywhere on the "
-            "line, prints the traceback of an error.",
+            description="Sparse and dynamic spatial convolution for JAX.\n"
+            "--debug, anywhere on the line, prints the traceback of an error.",
             args=given,
         )
         or 0

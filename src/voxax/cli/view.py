@@ -78,6 +78,8 @@ def view(
 
     if voxel_size is not None and not (np.isfinite(voxel_size) and voxel_size > 0):
         raise InputError(f"--voxel-size {voxel_size} must be positive and finite")
+    if not 0 <= port < 2**16:
+        raise InputError(f"--port {port} must lie in 0..65535, which are all that there are")
     if checkpoint is not None and classes is not None:
         raise InputError("--classes and --checkpoint both name the classes: give one of them")
     scan = partial(read, file, columns=columns, item=item)

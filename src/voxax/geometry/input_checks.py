@@ -29,6 +29,12 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
             f"voxel_size={voxel_size} must be positive and finite (an edge length in the unit of "
             "the positions)"
         )
+    span = np.finfo(np.float32)
+    if size.min() < span.tiny or size.max() > span.max:
+        raise InputError(
+            f"voxel_size={voxel_size} must lie in {span.tiny:.1e} to {span.max:.1e}, the range of "
+            "float32: give positions and voxel size in another unit"
+        )
     return tuple(size.tolist())
 
 
