@@ -1,6 +1,7 @@
 """Saves that something ends: Ctrl-C, a full disk, a step that cannot be read any more."""
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -144,6 +145,8 @@ def test_a_broken_step_is_passed_over_aloud(demo, tmp_path):
     assert steps_of(checkpoint) == [4, 3]
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # orbax's
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_saves_that_are_interrupted_leave_the_steps_before(tmp_path):
     """Without the command line: each save is whole or given up, wherever Ctrl-C comes."""
 
@@ -169,12 +172,11 @@ def test_saves_that_are_interrupted_leave_the_steps_before(tmp_path):
         assert int(found["steps"]) == newest
         assert (found["a"] == newest).all()
     assert given_up
+    gc.collect()  # what was given up warns here, and not in another test
 
 
 @pytest.mark.parametrize("error", [MemoryError("no"), OSError(24, "Too many open files")])
 def test_a_step_that_may_be_whole_is_not_passed_over(tmp_path, monkeypatch, error):
-    import orbax.checkpoint as ocp
-
     tree = {"a": np.zeros(8)}
     for step in (1, 2):
         save_checkpoint(tmp_path, tree, {}, step)
@@ -182,7 +184,7 @@ def test_a_step_that_may_be_whole_is_not_passed_over(tmp_path, monkeypatch, erro
     def failing(self, *arguments, **options):
         raise error
 
-    monkeypatch.setattr(ocp.StandardCheckpointHandler, "restore", failing)
+    monkeypatch.setattr("voxax.models.checkpoint._check_structure", failing)
     with pytest.raises(type(error)):
         load_arrays(tmp_path, tree)
     assert steps_of(tmp_path) == [2, 1]

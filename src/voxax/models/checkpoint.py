@@ -79,7 +79,8 @@ def _quietly() -> Iterator[None]:
     except BaseException:
         end = time.monotonic() + _PATIENCE
         for thread in set(threading.enumerate()) - threads:
-            thread.join(max(0.0, end - time.monotonic()))
+            with contextlib.suppress(RuntimeError):  # made, and not begun
+                thread.join(max(0.0, end - time.monotonic()))
         raise
     finally:
         log.setLevel(before)
