@@ -67,21 +67,23 @@ def _usual_folder():
 
 
 def pytest_configure(config):
-    """A bare ``pytest`` takes a third of the cases; one that names files, or marks, takes all."""
+    """A bare ``pytest`` takes a twelfth of the cases; one that names files, or marks, takes all."""
     bare = config.args_source is not pytest.Config.ArgsSource.ARGS
     if bare and config.option.markexpr.startswith("not slow"):
-        os.environ.setdefault("VOXAX_TEST_EVERY", "3")  # workers inherit it
+        os.environ.setdefault("VOXAX_TEST_EVERY", "12")  # workers inherit it
 
 
 @pytest.hookimpl(trylast=True)  # of those that the marks leave
 def pytest_collection_modifyitems(config, items):
     """Keep every n-th of each test's cases, with ``VOXAX_TEST_EVERY=n``; one of fewer than n.
 
-    ``VOXAX_TEST_TURN=k`` says which: n values of k in a row take every case.
+    ``VOXAX_TEST_TURN=k`` says which: n values of k in a row take every case. Of those that are kept
+    ``VOXAX_TEST_PARTS=m`` takes one in m, so that some tests are left out.
     """
     every = int(os.environ.get("VOXAX_TEST_EVERY", "1"))
+    parts = int(os.environ.get("VOXAX_TEST_PARTS", "1"))
     turn = int(os.environ.get("VOXAX_TEST_TURN", "0"))
-    if every == 1:
+    if every == parts == 1:
         return
     tests = [item.nodeid.split("[")[0] for item in items]
     cases = collections.Counter(tests)
@@ -91,6 +93,9 @@ def pytest_collection_modifyitems(config, items):
         period = min(every, cases[test])
         (left if (number[test] - turn) % period else kept).append(item)
         number[test] += 1
+    part = turn // every  # another count than that of the cases, so that each case meets each part
+    left += [item for place, item in enumerate(kept) if (place - part) % parts]
+    kept = [item for place, item in enumerate(kept) if (place - part) % parts == 0]
     config.hook.pytest_deselected(items=left)
     items[:] = kept
 
