@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -64,6 +65,14 @@ def _usual_folder():
         for name, value in zip(names, before, strict=True):
             jax.config.update(name, value)
         compilation_cache.reset_cache()  # it would keep to its folder
+
+
+@pytest.fixture
+def takes_ctrl_c():
+    """Take Ctrl-C as a terminal's process does: a shell has it ignored in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_configure(config):

@@ -19,15 +19,10 @@ from voxax.cli.demo import _Run
 from voxax.cli.segmentation_task import Segmentation
 from voxax.models.checkpoint import load_arrays, load_description, save_checkpoint, steps_of
 
-pytestmark = pytest.mark.lax_promotion  # optax promotes step counts
-
-
-@pytest.fixture(autouse=True)
-def takes_ctrl_c():
-    """A shell starts what runs in the background with Ctrl-C ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = [
+    pytest.mark.lax_promotion,  # optax promotes step counts
+    pytest.mark.usefixtures("takes_ctrl_c"),
+]
 
 
 @pytest.fixture

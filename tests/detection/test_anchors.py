@@ -90,7 +90,7 @@ def test_bad_anchors(rng):
         vd.anchor_boxes((), LOW, HIGH, SHAPE)
     anchors = vd.anchor_boxes(ANCHORS, LOW, HIGH, SHAPE)
     good = np.zeros((4, 3, 10)), np.zeros((4, 3, 35)), None, anchors
-    with pytest.raises(InputError, match="max_boxes=0 is at least 1"):
+    with pytest.raises(InputError, match="max_boxes=0 must be at least 1"):
         vd.decode_anchors(*good, max_boxes=0)
     for place, shape, message in (
         (0, (4, 2, 10), r"logits of shape \[4, 2, 10\]"),

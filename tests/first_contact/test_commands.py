@@ -229,6 +229,7 @@ def test_a_terminal_shows_how_long_it_has_been(monkeypatch):
     assert re.search(r"compiling \d:\d\d:\d\d", console.export_text())
 
 
+@pytest.mark.usefixtures("takes_ctrl_c")
 def test_an_interruption_waits_for_the_end_of_a_step():
     """Halfway through, the old parameters are gone and the new ones are not there."""
     done = []
