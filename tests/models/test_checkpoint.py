@@ -94,9 +94,17 @@ def test_a_process_killed_in_any_save_loses_no_step(tmp_path, rng):
     assert saved
 
 
-def test_damaged_facts_of_one_step_leave_the_others(tmp_path):
+@pytest.mark.parametrize("damaged", [1, 2])
+@pytest.mark.parametrize("facts", ["another", "empty", "no JSON", "a list"])
+def test_damaged_facts_of_one_step_leave_the_others(tmp_path, damaged, facts):
+    """orbax's facts about a step: others are read, and later ones saved beside it."""
     for step in (1, 2):
-        save_checkpoint(tmp_path, tree(step), {}, step)
-    facts = tmp_path / "1" / "_CHECKPOINT_METADATA"
-    facts.write_text(facts.read_text().replace("commit", "comeit"))
+        save_checkpoint(tmp_path, tree(step), {"step": step}, step)
+    path = tmp_path / str(damaged) / "_CHECKPOINT_METADATA"
+    another = path.read_text().replace("commit", "comeit")
+    path.write_text({"another": another, "empty": "", "no JSON": "{", "a list": "[1]"}[facts])
     assert int(load_arrays(tmp_path, tree(0))["steps"]) == 2
+    save_checkpoint(tmp_path, tree(3), {"step": 3}, 3)
+    assert steps_of(tmp_path) == [3, 2]
+    assert int(load_arrays(tmp_path, tree(0))["steps"]) == 3
+    assert load_description(tmp_path) == {"step": 3}

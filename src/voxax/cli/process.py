@@ -1,13 +1,11 @@
-"""Settings of the whole process, which a library must not touch: devices, memory, signals."""
+"""Settings of the whole process, which a library must not touch: devices, memory, programs."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,24 +137,6 @@ def _remove_halves(folder: Path) -> None:
         for program in folder.glob("*-cache"):
             if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
                 program.unlink()
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block, and raise :class:`KeyboardInterrupt` there."""
-    # Other threads set no handler, and one that is not Python's could not be put back.
-    ours = signal.getsignal(signal.SIGINT) is not None
-    if not ours or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,10 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
         _DESCRIPTION: ocp.args.JsonSave(description),
     }
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=_KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        max_to_keep=_KEPT,
+        enable_async_checkpointing=False,
+        cleanup_tmp_directories=True,
+        lightweight_initialize=True,  # damaged facts of an older step would refuse this one
     )
     with _quietly(), ocp.CheckpointManager(folder, options=options) as manager:
         manager.save(step, args=ocp.args.Composite(**items), force=True)
