@@ -92,9 +92,7 @@ def test_other_errors_that_python_drops_are_told_as_before(monkeypatch):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_run_ends_although_python_drops_it(
-    demo, tmp_path, capsys, monkeypatch, place
-):
+def test_a_run_ends_although_python_drops_it(demo, tmp_path, capsys, monkeypatch, place):
     taken = []
 
     def step(self):
