@@ -141,7 +141,7 @@ def _remove_halves(folder: Path) -> None:
 
 @contextlib.contextmanager
 def without_late_callbacks() -> Iterator[None]:
-    """Drop what tensorstore prints where a save or load failed: its callbacks find no event loop."""
+    """Drop what tensorstore prints after a failure: its callbacks find no event loop."""
     before = sys.unraisablehook
 
     def told(found: sys.UnraisableHookArgs) -> None:
