@@ -114,6 +114,7 @@ def test_damaged_facts_of_one_step_leave_the_others(tmp_path, damaged, facts):
     assert load_description(tmp_path) == {"step": 3}
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of tensorstore
 def test_a_number_that_changed_on_the_disk_is_not_taken(tmp_path, rng):
     """orbax itself gives what stands there."""
     trees = {
