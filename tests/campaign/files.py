@@ -79,6 +79,10 @@ def _stop(*_):
     raise _TooLongError
 
 
+def _rank(path):
+    return str(path.parent), path.name if len(path.name) < 32 else "", path.stat().st_size
+
+
 class Files:
     def __init__(self, folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -161,9 +165,9 @@ class Files:
             self.trees[step] = tree
             save_checkpoint(self.folder / "whole", tree, {**description, "step": step}, step)
         whole = self.folder / "whole"
-        self.members = sorted(
-            path.relative_to(whole) for path in whole.rglob("*") if path.is_file()
-        )
+        # Names of data files are drawn anew with each save.
+        paths = sorted((p for p in whole.rglob("*") if p.is_file()), key=_rank)
+        self.members = [path.relative_to(whole) for path in paths]
 
     def _checkpoint(self, name, change):
         from voxax.cli.tasks import task_of

@@ -98,6 +98,7 @@ def run_part(part, seed, numbers, seconds, folder):
                 [*command, *map(str, left)],
                 stderr=subprocess.PIPE,
                 text=True,
+                errors="replace",  # such as the bytes of a broken file
                 timeout=max(deadline - time.monotonic(), 1),
             )
             how = f"the process ended with {ended.returncode}: {ended.stderr.strip()[-2000:]}"

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import signal
 import sys
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from voxax.cli import main
 from voxax.cli.workload import Workload
 from voxax.hardware import describe
+from voxax.tuning import cache as tuning_cache
 from voxax.tuning.cache import TuningCache, device_name
 from voxax.tuning.occupancy import KINDS
 
@@ -113,6 +115,22 @@ def test_tune_then_explain(capsys, folder):
     assert status == 0
     assert "chosen" not in out
     assert "cached: the fastest measured before on this device" in out
+
+
+@pytest.mark.usefixtures("few_candidates", "takes_ctrl_c")
+def test_an_interrupted_save_keeps_what_was_measured(capsys, folder, monkeypatch):
+    save = tuning_cache.save_file
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return save(*arguments)
+
+    monkeypatch.setattr(tuning_cache, "save_file", interrupted)
+    monkeypatch.setattr(tuning_cache, "SAVE_AFTER", 1e3)  # not before the end
+    status, _, err = run(capsys, "tune", *CLOUD, "--model", "my_models:make", "--anew")
+    assert status == 130
+    assert err.endswith("interrupted\n")
+    assert len(TuningCache(folder / "cache" / "tuning", device_name(describe())).items()) == 2
 
 
 @pytest.mark.usefixtures("few_candidates")

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import signal
 import subprocess
 import sys
 import tomllib
@@ -227,19 +226,3 @@ def test_a_terminal_shows_how_long_it_has_been(monkeypatch):
     with progress.working("compiling") as shown:
         shown.refresh()
     assert re.search(r"compiling \d:\d\d:\d\d", console.export_text())
-
-
-@pytest.mark.usefixtures("takes_ctrl_c")
-def test_an_interruption_waits_for_the_end_of_a_step():
-    """Halfway through, the old parameters are gone and the new ones are not there."""
-    done = []
-
-    def step():
-        with process.uninterrupted():
-            signal.raise_signal(signal.SIGINT)
-            done.append("the rest of the step")
-
-    with pytest.raises(KeyboardInterrupt):
-        step()
-    assert done
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,4 +1,4 @@
-"""Child processes end when only their parent is killed."""
+"""Child processes end when only their parent is killed, and leave Ctrl-C to it."""
 
 import os
 import signal
@@ -63,3 +63,35 @@ def test_children_of_a_killed_process_end(tmp_path, name):
     while any(map(is_alive, children)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(is_alive, children))
+
+
+# A terminal sends Ctrl-C to every process of a command, here while a worker imports the script.
+INTERRUPTED = """
+import os, signal
+from voxax.io.pipeline import GrainPipeline, Pipeline
+
+if __name__ == "__mp_main__":
+    os.kill(os.getpid(), signal.SIGINT)
+
+def square(value):
+    return value * value
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored behind it
+    with {kind}(square, workers={workers}) as pipeline:
+        print(list(pipeline(range(4))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [("Pipeline", 2), *(pytest.param("GrainPipeline", n, marks=pytest.mark.slow) for n in (1, 2))],
+)
+def test_workers_that_import_leave_an_interrupt_to_their_parent(tmp_path, kind, workers):
+    if kind == "GrainPipeline":
+        pytest.importorskip("grain", reason="grain is optional")
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED.format(kind=kind, workers=workers))
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in found.stderr, found.stderr
+    assert found.stdout == "[0, 1, 4, 9]\n", found.stderr

@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import voxax as vx
 from voxax.models.checkpoint import (
+    check_arrays,
     load_arrays,
     load_description,
     newest_step,
@@ -94,9 +98,83 @@ def test_a_process_killed_in_any_save_loses_no_step(tmp_path, rng):
     assert saved
 
 
-def test_damaged_facts_of_one_step_leave_the_others(tmp_path):
+@pytest.mark.parametrize("damaged", [1, 2])
+@pytest.mark.parametrize("facts", ["another", "empty", "no JSON", "a list"])
+def test_damaged_facts_of_one_step_leave_the_others(tmp_path, damaged, facts):
+    """orbax's facts about a step: others are read, and later ones saved beside it."""
     for step in (1, 2):
-        save_checkpoint(tmp_path, tree(step), {}, step)
-    facts = tmp_path / "1" / "_CHECKPOINT_METADATA"
-    facts.write_text(facts.read_text().replace("commit", "comeit"))
+        save_checkpoint(tmp_path, tree(step), {"step": step}, step)
+    path = tmp_path / str(damaged) / "_CHECKPOINT_METADATA"
+    another = path.read_text().replace("commit", "comeit")
+    path.write_text({"another": another, "empty": "", "no JSON": "{", "a list": "[1]"}[facts])
     assert int(load_arrays(tmp_path, tree(0))["steps"]) == 2
+    save_checkpoint(tmp_path, tree(3), {"step": 3}, 3)
+    assert steps_of(tmp_path) == [3, 2]
+    assert int(load_arrays(tmp_path, tree(0))["steps"]) == 3
+    assert load_description(tmp_path) == {"step": 3}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of tensorstore
+def test_a_number_that_changed_on_the_disk_is_not_taken(tmp_path, rng):
+    """orbax itself gives what stands there."""
+    trees = {
+        s: {"w": rng.normal(size=(27, 8)).astype("f4"), "steps": np.asarray(s)} for s in (1, 2)
+    }
+    for step, saved in trees.items():
+        save_checkpoint(tmp_path, saved, {"step": step}, step)
+    changed = 0
+    for path in sorted((tmp_path / "2" / "default").rglob("*")):
+        before = path.read_bytes() if path.is_file() else b""
+        for place in range(0, len(before), max(1, len(before) // 25)):
+            path.write_bytes(before[:place] + bytes([before[place] ^ 8]) + before[place + 1 :])
+            with warnings.catch_warnings(record=True):
+                warnings.simplefilter("always")
+                found = load_arrays(tmp_path, trees[2])
+            saved = trees[int(found["steps"])]
+            np.testing.assert_array_equal(found["w"], saved["w"])
+            changed += saved is trees[1]
+            path.write_bytes(before)
+    assert changed
+
+
+def test_a_description_that_changed_on_the_disk_is_not_taken(tmp_path):
+    described = {1: {"size": (0.5, 1), "names": {10: "a", 9: "b"}}, 2: {"size": (0.25, 2)}}
+    for step, description in described.items():
+        save_checkpoint(tmp_path, tree(step), description, step)
+    assert load_description(tmp_path) == {"size": [0.25, 2]}
+    path = tmp_path / "2" / "description" / "metadata"
+    path.write_text(path.read_text().replace("0.25", "0.35"))
+    with pytest.warns(UserWarning, match="2/description/metadata is not what was saved; .* taken"):
+        assert load_description(tmp_path) == {"size": [0.5, 1], "names": {"10": "a", "9": "b"}}
+
+
+def test_arrays_of_every_dtype_have_sums(tmp_path):
+    names = ("bfloat16", "float16", "float32", "float64", "int8", "int32", "uint8", "bool")
+    values = {name: np.arange(6).reshape(2, 3).astype(jnp.dtype(name)) for name in names}
+    values |= {"number": np.asarray(3), "jax": jnp.ones(3)}
+    save_checkpoint(tmp_path, values, {}, 1)
+    saved = json.loads((tmp_path / "1" / "checksums" / "metadata").read_text())["default"]
+    assert saved.keys() == values.keys()
+    found = load_arrays(tmp_path, values)
+    jax.tree.map(np.testing.assert_array_equal, found, values)
+    # Read as another dtype, they are converted.
+    other = load_arrays(tmp_path, {**values, "float32": values["float16"]})
+    assert other["float32"].dtype == np.float16
+    # Steps that voxax wrote before have none.
+    shutil.rmtree(tmp_path / "1" / "checksums")
+    jax.tree.map(np.testing.assert_array_equal, load_arrays(tmp_path, values), values)
+
+
+def test_random_keys(tmp_path):
+    """Those of a network with dropout, typed or as integers."""
+    values = {"typed": jax.random.key(3), "several": jax.random.split(jax.random.key(4))}
+    values |= {"integers": jax.random.PRNGKey(5)}
+    save_checkpoint(tmp_path, values, {}, 1)
+    check_arrays(tmp_path, jax.eval_shape(lambda: values))
+    others = {**values, "typed": jax.random.key(0), "several": jax.random.split(jax.random.key(0))}
+    found = load_arrays(tmp_path, others)
+    for name, keys in values.items():
+        assert found[name].dtype == keys.dtype
+        np.testing.assert_array_equal(*(jax.random.key_data(k) for k in (found[name], keys)))
+    with pytest.raises(vx.FileFormatError, match=r"typed is \[2\], here it is \[2, 2\]"):
+        load_arrays(tmp_path, {**values, "typed": values["several"]})

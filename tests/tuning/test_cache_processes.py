@@ -108,6 +108,14 @@ def leave(folder, _):
     assert threading.active_count() == 1 or cache_for(DEVICE).flush()
 
 
+def interrupted(folder, _):
+    """End with something to save, which Ctrl-C ends."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    tuning_cache.SAVE_AFTER = 1e3
+    TuningCache(folder, DEVICE).put("lost", entry(measured(seconds=1.0)))
+    tuning_cache.save_file = lambda *arguments: signal.raise_signal(signal.SIGINT)
+
+
 def run(mode, folder, argument):
     tests = Path(__file__).resolve().parents[1]
     paths = [str(tests), str(tests / "tuning"), str(tests.parent / "src")]
@@ -123,6 +131,7 @@ def run(mode, folder, argument):
         },
     )
     assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr, result.stderr
     return result.stdout
 
 
@@ -154,6 +163,11 @@ def test_ends_and_forks(tmp_path):
     assert sorted(key for key, _ in store) == ["at the end", "child", "parent"]
 
 
+def test_an_interrupt_at_the_end_shows_no_traceback(tmp_path):
+    run("interrupted", tmp_path, 0)
+
+
 if __name__ == "__main__":
     mode, folder, argument = sys.argv[1:]
-    {"kill": kill, "together": together, "leave": leave}[mode](Path(folder), int(argument))
+    modes = {"kill": kill, "together": together, "leave": leave, "interrupted": interrupted}
+    modes[mode](Path(folder), int(argument))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from voxax._version import __version__
 from voxax.cli.boundary import line_of
+from voxax.cli.interrupts import never_dropped
 from voxax.errors import MissingExtraError
 
 _DEBUG = "--debug"
@@ -56,7 +57,8 @@ def _told(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != _DEBUG]
     try:
-        return _run(words)
+        with never_dropped():
+            return _run(words)
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:

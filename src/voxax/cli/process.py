@@ -1,13 +1,11 @@
-"""Settings of the whole process, which a library must not touch: devices, memory, signals."""
+"""Settings of the whole process, which a library must not touch: devices, memory, programs."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,26 +140,8 @@ def _remove_halves(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block, and raise :class:`KeyboardInterrupt` there."""
-    # Other threads set no handler, and one that is not Python's could not be put back.
-    ours = signal.getsignal(signal.SIGINT) is not None
-    if not ours or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        signal.raise_signal(signal.SIGINT)
-
-
-@contextlib.contextmanager
 def without_late_callbacks() -> Iterator[None]:
-    """Drop what tensorstore prints after a save that failed: its callbacks find no event loop."""
+    """Drop what tensorstore prints after a failure: its callbacks find no event loop."""
     before = sys.unraisablehook
 
     def told(found: sys.UnraisableHookArgs) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from voxax.cli.interrupts import uninterrupted
 from voxax.cli.workload import Workload
 from voxax.errors import InputError, MissingExtraError
 
@@ -61,7 +62,8 @@ def tune(
         with _progress():
             report = vx.tune(built.call, *built.arguments, anew=anew, budget=budget)
     finally:
-        saved = cache.flush()
+        with uninterrupted():
+            saved = cache.flush()
     print(report.details() if details else report)
     if mode == "off":
         print("VOXAX_AUTOTUNE=off: runs do not read what was measured")
@@ -110,7 +112,8 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
                 for line in candidates_of(entry) if details else ():
                     print(f"  {line}", flush=True)
         finally:
-            saved = cache.flush()
+            with uninterrupted():
+                saved = cache.flush()
         print(f"products: {len(products)}, known before: {len(products) - len(asked)}")
         print(_place(cache, saved))
     return 0

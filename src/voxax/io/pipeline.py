@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from typing import Any, Generic, TypeVar
 
 from voxax import _limits
@@ -96,6 +97,7 @@ def _without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
+    resource_tracker.ensure_running()  # its start ends with Ctrl-C unblocked
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -158,8 +160,15 @@ class GrainPipeline(Generic[Item, Result]):
                 num_workers=workers, per_worker_buffer_size=max(1, ahead // workers)
             )
             examples = examples.mp_prefetch(options, worker_init_fn=set_up_worker)
+            # Workers are started from a thread of their own, as it inherits what is blocked.
+            examples = grain.experimental.ThreadPrefetchIterDataset(
+                examples, prefetch_buffer_size=1
+            )
         iterator = iter(examples)
         try:
+            if workers:
+                with _without_interrupts():
+                    iterator.start_prefetch()
             yield from iterator
         finally:
             iterator.close()

@@ -16,6 +16,7 @@ import shutil
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ _PATIENCE = 10.0  # seconds
 _STEP = re.compile("0|[1-9][0-9]{0,17}")
 # A description names settings and classes, a hundred thousand of these at most.
 _MOST_BYTES = 16 * MEBIBYTE
-# Items of a step. Steps that voxax wrote before had a description for all of them.
+# Items of a step. Steps that voxax wrote before had a description for all of them, and no sums.
 _ARRAYS, _DESCRIPTION, _DESCRIPTION_OF_ALL = "default", "description", "voxax.json"
+_SUMS = "checksums"
 
 
 def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], step: int) -> Path:
@@ -56,9 +58,15 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
     items = {
         _ARRAYS: ocp.args.StandardSave(tree),
         _DESCRIPTION: ocp.args.JsonSave(description),
+        _SUMS: ocp.args.JsonSave(
+            {_ARRAYS: _sums_of(tree), _DESCRIPTION: _sum_of_description(description)}
+        ),
     }
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=_KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        max_to_keep=_KEPT,
+        enable_async_checkpointing=False,
+        cleanup_tmp_directories=True,
+        lightweight_initialize=True,  # damaged facts of an older step would refuse this one
     )
     with _quietly(), ocp.CheckpointManager(folder, options=options) as manager:
         manager.save(step, args=ocp.args.Composite(**items), force=True)
@@ -137,11 +145,16 @@ def load_description(folder: str | Path) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             problems.append(f"{path} is not valid JSON ({_line(error)})")
             continue
-        if isinstance(found, dict):
-            if problems:
-                warnings.warn(f"{'; '.join(problems)}; {path} is taken", stacklevel=2)
-            return found
-        problems.append(f"{path} is not an object")
+        if not isinstance(found, dict):
+            problems.append(f"{path} is not an object")
+            continue
+        saved = _saved_sums(path.parents[1]).get(_DESCRIPTION)
+        if saved is not None and saved != _sum_of_description(found):
+            problems.append(f"{path} is not what was saved")
+            continue
+        if problems:
+            warnings.warn(f"{'; '.join(problems)}; {path} is taken", stacklevel=2)
+        return found
     raise FileFormatError(f"{'; '.join(problems)}: the checkpoint is broken")
 
 
@@ -204,6 +217,7 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
             try:
                 _check_structure(f"step {step} of {folder}", reader.metadata(arrays), like)
                 restored = reader.restore(arrays, args=ocp.args.StandardRestore(like))
+                _check_sums(folder / str(step), restored)
             except FileFormatError:
                 raise
             except Exception as error:  # orbax and tensorstore raise many kinds
@@ -244,12 +258,61 @@ def _check_structure(where: str, stored: Any, like: Any) -> None:
 
 def _shapes(tree: Any) -> dict[str, str]:
     """The shape of each array by its path."""
-    tree = getattr(tree, "tree", tree)
+    leaves = _leaves(getattr(tree, "tree", tree))
+    return {name: str(list(getattr(leaf, "shape", np.shape(leaf)))) for name, leaf in leaves}
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    """The arrays with their paths; typed random keys as the integers that are stored."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {
-        "/".join(map(_key, path)): str(list(getattr(leaf, "shape", np.shape(leaf))))
-        for path, leaf in leaves
-    }
+    return [("/".join(map(_key, path)), _untyped(leaf)) for path, leaf in leaves]
+
+
+def _untyped(leaf: Any) -> Any:
+    if not jax.dtypes.issubdtype(getattr(leaf, "dtype", np.generic), jax.dtypes.prng_key):
+        return leaf
+    is_array = isinstance(leaf, jax.Array)
+    return jax.random.key_data(leaf) if is_array else jax.eval_shape(jax.random.key_data, leaf)
+
+
+def _sums_of(tree: Any) -> dict[str, str]:
+    """The dtype and a checksum of each array, by its path: orbax stores numbers without any.
+
+    Arrays of which other processes have a part get none.
+    """
+    sums = {}
+    for name, leaf in _leaves(tree):
+        if getattr(leaf, "is_fully_addressable", True):
+            array = np.ascontiguousarray(leaf)
+            sums[name] = f"{array.dtype} {zlib.crc32(array.reshape(-1).view(np.uint8).data):08x}"
+    return sums
+
+
+def _sum_of_description(description: dict[str, Any]) -> str:
+    # As JSON has it: lists for tuples, and strings as keys.
+    plain = json.loads(json.dumps(description))
+    return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
+
+
+def _saved_sums(step: Path) -> dict[str, Any]:
+    """What was noted when a step was saved; nothing where that cannot be read."""
+    try:
+        found = json.loads(bounded_text(step / _SUMS / "metadata", _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_sums(step: Path, restored: Any) -> None:
+    """Raise :class:`ValueError` for an array that has other bytes than were saved."""
+    saved = _saved_sums(step).get(_ARRAYS)
+    if not isinstance(saved, dict):
+        return
+    for name, found in _sums_of(restored).items():
+        before = str(saved.get(name, found))
+        # Of another dtype it was converted.
+        if before != found and before.split()[0] == found.split()[0]:
+            raise ValueError(f"{name} is not what was saved: its checksum differs")
 
 
 def _key(entry: Any) -> str:

@@ -175,7 +175,7 @@ class TuningCache:
             add_entry(self._added, key, entry)
             if not self._registered:
                 self._registered = True
-                atexit.register(self.flush)
+                atexit.register(self._flush_at_exit)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
                     target=self._save_later, name="voxax-tuning-cache", daemon=True
@@ -201,6 +201,10 @@ class TuningCache:
         if os.getpid() != self._process:  # what a fork inherited, its parent saves
             return False
         return self._save() is None
+
+    def _flush_at_exit(self) -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # Python would print a traceback
+            self.flush()
 
     def clear(self) -> None:
         """Forget everything, in memory and on disk; shipped entries stay."""
