@@ -136,9 +136,9 @@ def test_saves_that_are_interrupted_leave_the_steps_before(tmp_path):
     newest, given_up = 1, 0
     for seconds in np.linspace(0.001, 0.06, 12):
         timer = threading.Timer(seconds, interrupt)
-        timer.start()
         step = newest + 1
         try:
+            timer.start()  # on a busy machine it interrupts its own start
             save_checkpoint(tmp_path, tree(step), {"step": step}, step)
             timer.join()
             time.sleep(0.01)  # for the signal
