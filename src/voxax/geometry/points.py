@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,9 @@ from voxax.geometry.input_checks import (
     padded_features,
 )
 from voxax.geometry.origin import Origin, as_origin, near_origin, relative, shift
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Shaped
 
 
 @jax.tree_util.register_dataclass
@@ -61,9 +64,9 @@ class Points:
     @_compat.on_whole_arrays
     def make(
         cls,
-        positions: Any,
-        features: Any = None,
-        batch_index: Any = None,
+        positions: Float[Array | np.ndarray, "points axes"],
+        features: Shaped[Array | np.ndarray, "points channels"] | None = None,
+        batch_index: Int[Array | np.ndarray, " points"] | None = None,
         *,
         batch_size: int | None = None,
         capacity: int | None = None,
@@ -137,7 +140,7 @@ class Points:
         return self.positions.shape[0]
 
     @_compat.on_whole_arrays
-    def positions_from(self, origin: Origin | tuple[float, ...]) -> jax.Array:
+    def positions_from(self, origin: Origin | tuple[float, ...]) -> Float[Array, "rows axes"]:
         """Return the positions ``float[capacity, D]`` relative to another origin; () is zero."""
         if origin is self.origin or (not origin and not self.origin):
             return self.positions
@@ -154,12 +157,12 @@ class Points:
         return self.features.shape[1]
 
     @property
-    def valid(self) -> jax.Array:
+    def valid(self) -> Bool[Array, " rows"]:
         """``bool[capacity]``: rows that are points."""
         return _before(self.count, self.capacity)
 
     @_compat.on_whole_arrays
-    def replace_features(self, features: jax.Array) -> Points:
+    def replace_features(self, features: Shaped[Array, "rows channels"]) -> Points:
         """Return these points with other features ``[capacity, C']``; padding rows become zero.
 
         Raises:
