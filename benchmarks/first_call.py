@@ -1,12 +1,15 @@
 """Time the first call of a network with the tuner, and the calls after it; count the programs that
 ``vx.voxelize`` compiles.
 
-    python benchmarks/first_call.py [--data FOLDER]
+    python benchmarks/first_call.py [--data FOLDER] [--fresh]
 
 MinkUNet18 on a real LiDAR sweep, kernel maps planned ahead, in four processes one after another:
 without a setting, with ``VOXAX_AUTOTUNE=off``, with ``on`` and an empty tuning cache, and with
 ``on`` and the cache that this left behind. Then 1,000 clouds of as many sizes are voxelized
 eagerly. JAX's own compilation cache is off. Results go to results/first_call.md.
+
+Each row is a process of a minute or two, whose result is kept in build/first_call: a run that was
+stopped goes on with the next row. ``--fresh`` measures all rows anew.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -71,7 +74,10 @@ def one(folder: str, training: bool) -> dict[str, Any]:
     }
 
 
-def clouds(folder: str, number: int = NUMBER) -> list[dict[str, Any]]:
+KINDS = ("NumPy arrays", "JAX arrays", "`vx.Points`", "`vx.voxelize_on_host`")
+
+
+def clouds(folder: str, kind: str, number: int = NUMBER) -> dict[str, Any]:
     """In a process of its own: voxelize parts of a sweep, each of another number of points."""
     import jax
     import numpy as np
@@ -93,18 +99,14 @@ def clouds(folder: str, number: int = NUMBER) -> list[dict[str, Any]]:
         "`vx.Points`": lambda p, f: vx.voxelize(vx.Points.make(p, f), voxel_size=VOXEL_SIZE),
         "`vx.voxelize_on_host`": lambda p, f: vx.voxelize_on_host(p, f, VOXEL_SIZE)[0],
     }
-    results = []
-    for name, voxelize in kinds.items():
-        compiled.clear()
-        times = []
-        for size in rng.permutation(sizes):
-            part, ones = positions[:size], np.ones((size, 4), np.float32)
-            begin = time.perf_counter()
-            jax.block_until_ready(voxelize(part, ones))
-            times.append(time.perf_counter() - begin)
-        figures = {"programs": len(compiled), "median": statistics.median(times)}
-        results.append({"given": name, **figures, "slowest": max(times)})
-    return results
+    voxelize, times = kinds[kind], []
+    for size in rng.permutation(sizes):
+        part, ones = positions[:size], np.ones((size, 4), np.float32)
+        begin = time.perf_counter()
+        jax.block_until_ready(voxelize(part, ones))
+        times.append(time.perf_counter() - begin)
+    figures = {"programs": len(compiled), "median": statistics.median(times)}
+    return {"given": kind, **figures, "slowest": max(times)}
 
 
 def in_own_process(call: str, cache: str, mode: str = "") -> Any:
@@ -127,6 +129,15 @@ def in_own_process(call: str, cache: str, mode: str = "") -> Any:
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
+def kept(path: Path, call: str, cache: Path, mode: str = "") -> Any:
+    """The result of an expression, from a file if an earlier run left one."""
+    if not path.exists():
+        found = in_own_process(call, str(cache.resolve()), mode)
+        path.with_suffix(".new").write_text(json.dumps(found))
+        path.with_suffix(".new").replace(path)
+    return json.loads(path.read_text())
+
+
 def main() -> None:
     import jax
 
@@ -135,7 +146,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--parts", type=Path, default=Path("build/first_call"))
+    parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
+    parts: Path = options.parts
+    if options.fresh:
+        shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir(parents=True, exist_ok=True)
     info, folder = describe(), str(Path(options.data).resolve())
     lines = [
         "# The first call with the tuner",
@@ -149,25 +166,29 @@ def main() -> None:
         "|---|---|---:|---:|---:|---|",
     ]
     for training in (False, True):
-        with tempfile.TemporaryDirectory() as cache:
-            for name, mode in (
-                ("unset", ""),
-                ("off", "off"),
-                ("on, empty cache", "on"),
-                ("on, cache", "on"),
-            ):
-                r = in_own_process(f"one({folder!r}, {training})", cache, mode)
-                sources = ", ".join(f"{n} {source}" for source, n in r["sources"].items())
-                cells = (
-                    "forward and backward" if training else "inference",
-                    name,
-                    f"{r['first_call']:.1f}",
-                    f"{r['tuning']:.1f}",
-                    f"{1e3 * r['later_calls']:.0f}",
-                    sources,
-                )
-                lines.append(f"| {' | '.join(cells)} |")
-                print(lines[-1], flush=True)
+        for name, mode in (
+            ("unset", ""),
+            ("off", "off"),
+            ("on, empty cache", "on"),
+            ("on, cache", "on"),
+        ):
+            # What "on" leaves behind, the next row finds.
+            cache = parts / f"cache_{training}{'_on' if mode == 'on' else f'_{name}'}"
+            path = parts / f"{training}_{name.replace(', ', '_').replace(' ', '_')}.json"
+            if name == "on, empty cache" and not path.exists():
+                shutil.rmtree(cache, ignore_errors=True)
+            r = kept(path, f"one({folder!r}, {training})", cache, mode)
+            sources = ", ".join(f"{n} {source}" for source, n in r["sources"].items())
+            cells = (
+                "forward and backward" if training else "inference",
+                name,
+                f"{r['first_call']:.1f}",
+                f"{r['tuning']:.1f}",
+                f"{1e3 * r['later_calls']:.0f}",
+                sources,
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
     lines += [
         "",
         f"`vx.voxelize` outside `jax.jit`: parts of the same sweep, {NUMBER:,} numbers of points "
@@ -176,11 +197,12 @@ def main() -> None:
         "| given | programs compiled | median, ms | slowest, ms |",
         "|---|---:|---:|---:|",
     ]
-    with tempfile.TemporaryDirectory() as cache:
-        for r in in_own_process(f"clouds({folder!r})", cache):
-            times = f"{1e3 * r['median']:.1f} | {1e3 * r['slowest']:.0f}"
-            lines.append(f"| {r['given']} | {r['programs']} | {times} |")
-            print(lines[-1], flush=True)
+    for number, kind in enumerate(KINDS):
+        call = f"clouds({folder!r}, {kind!r})"
+        r = kept(parts / f"clouds_{number}.json", call, parts / "cache_clouds")
+        times = f"{1e3 * r['median']:.1f} | {1e3 * r['slowest']:.0f}"
+        lines.append(f"| {r['given']} | {r['programs']} | {times} |")
+        print(lines[-1], flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "first_call.md").write_text("\n".join([*lines, ""]))
 

@@ -63,6 +63,7 @@ def arrays():
         "channel": normal(4),
         "positive": jnp.abs(normal(4)) + 0.1,
         "scores": normal(64),
+        "box_scores": normal(8),
         "qkv": voxels.replace_features(normal(64, 24)),
         "q": voxels.replace_features(normal(64, 8)),
         "kv": voxels.replace_features(normal(64, 16)),
@@ -185,9 +186,9 @@ CALLS = {
         a.boxes, a.classes, a.cells, _grid(), 2
     ),
     "D.circle_nms": lambda a: D.circle_nms(
-        a.boxes[:, :2], a.scores[:8], radius=2.0, max_selected=4
+        a.boxes[:, :2], a.box_scores, radius=2.0, max_selected=4
     ),
-    "D.nms": lambda a: D.nms(a.boxes, a.scores[:8], iou_threshold=0.3, max_selected=4),
+    "D.nms": lambda a: D.nms(a.boxes, a.box_scores, iou_threshold=0.3, max_selected=4),
     "D.code_loss": lambda a: D.code_loss(a.residuals, a.boxes, a.mask),
     "D.gaussian_focal_loss": lambda a: D.gaussian_focal_loss(a.logits, a.heat),
     "D.gaussian_radius": lambda a: D.gaussian_radius(a.boxes[:, 3], a.boxes[:, 4]),
