@@ -153,7 +153,7 @@ def splat(
     _check_interpolation(interpolation, features.dtype)
     cloud, to = meet(out_voxels, positions, batch_index)
     rows = cloud.positions.shape[0]
-    check_feature_rows(features, rows, f"{rows} positions")
+    check_feature_rows(features, rows, f"{rows} positions")  # type: ignore
     summed = _add(features, out_voxels.coords, cloud, to, interpolation)
     geometry = out_voxels.geometry
     if _compat.is_traced(cloud, to):

@@ -104,11 +104,11 @@ class Points:
         if features is None:
             features = xp.ones((rows, 1), np.float32)
         features = as_host_array(features) if on_host else jnp.asarray(features)
-        check_feature_rows(features, rows, f"{rows} positions")
+        check_feature_rows(features, rows, f"{rows} positions")  # type: ignore
         if origin is not None:
             corner = as_origin(check_origin(origin, positions.shape[1]))
         else:
-            corner: Any = near_origin(positions) if exact else ()
+            corner: Any = near_origin(positions) if exact else ()  # type: ignore
         if not _compat.is_traced(positions):
             check_finite(np.asarray(positions))
         if corner:
@@ -132,7 +132,7 @@ class Points:
             parts = to_device_of(given, parts)
         positions, scenes, features = parts
         count = jnp.asarray(rows, jnp.int32)
-        return cls(positions, scenes, features, count, batch_size, corner)
+        return cls(positions, scenes, features, count, batch_size, corner)  # type: ignore
 
     @property
     def capacity(self) -> int:

@@ -47,7 +47,7 @@ def prune(
             f"mask must be bool[{voxels.capacity}], one for each row of the voxels, got "
             f"{mask.dtype}{list(mask.shape)}"
         )
-    return _kept(voxels, mask, capacity, voxels.capacity)
+    return _kept(voxels, mask, capacity, voxels.capacity)  # type: ignore
 
 
 @checked_call

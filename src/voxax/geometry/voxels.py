@@ -418,7 +418,7 @@ def from_coords(
         check_mean_digits(features)
     level = per_axis(stride, ndim, "stride")
     if on_host:
-        unique = merge_rows(coords, capacity, bucket_capacity)
+        unique = merge_rows(coords, capacity, bucket_capacity)  # type: ignore
         check_overflow(unique.count, unique.num_dropped, level)
         rows = unique.coords.shape[0]
 
@@ -542,7 +542,7 @@ def voxelize(
     on_host = known_on_host(*given, number)
     # What padding rows of Points hold doesn't matter.
     positions = float_positions(positions, finite=number is None, on_host=on_host)
-    rows, ndim = positions.shape
+    rows, ndim = positions.shape  # type: ignore
     size = check_voxel_size(voxel_size, ndim)
     corner = _origin((0.0,) * ndim if origin is None else origin, ndim)
     if batch_index is None and batch_size is None:
@@ -554,13 +554,13 @@ def voxelize(
     if features is None:
         features = xp.ones((rows, 1), np.float32)
 
-    if on_host and positions.dtype == np.float32:
+    if on_host and positions.dtype == np.float32:  # type: ignore
         parts = shift(corner, own, ndim)
     else:
         positions, parts = relative(positions, corner, own)
-    to = lattice(parts, size, (1,) * ndim, positions.dtype)
+    to = lattice(parts, size, (1,) * ndim, positions.dtype)  # type: ignore
     # Float64 of the host stays there: JAX may have 32 bits only.
-    place = _place if on_host or positions.dtype != np.float32 else _place_on_device
+    place = _place if on_host or positions.dtype != np.float32 else _place_on_device  # type: ignore
     cell, inside, vague = place(positions, to)
     number = int(number) if on_host and number is not None else number
     wanted = xp.arange(rows, dtype=np.int32) < (rows if number is None else number)
@@ -570,7 +570,7 @@ def voxelize(
     coords = xp.where((inside & wanted)[:, None], coords, PAD)
     voxels, inverse = from_coords(
         coords,
-        features,
+        features,  # type: ignore
         batch_size,
         capacity=capacity,
         reduction=reduction,
