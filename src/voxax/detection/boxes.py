@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ import numpy as np
 
 from voxax import _compat
 from voxax.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Num
 
 COLUMNS = ("x", "y", "z", "length", "width", "height", "yaw")
 VELOCITY = ("vx", "vy")
@@ -150,7 +153,9 @@ def sizes(boxes: Any) -> tuple[Any, Any, Any]:
     return length, width, height
 
 
-def bev_corners(boxes: Any) -> Any:
+def bev_corners(
+    boxes: Num[Array | np.ndarray, "*boxes columns"],
+) -> Float[Array | np.ndarray, "*boxes 4 2"]:
     """Return the corners seen from above, ``[..., 4, 2]``, counterclockwise from the front left.
 
     Args:
@@ -171,7 +176,9 @@ def bev_corners(boxes: Any) -> Any:
     return xp.stack(corners, axis=-2)
 
 
-def corners(boxes: Any) -> Any:
+def corners(
+    boxes: Num[Array | np.ndarray, "*boxes columns"],
+) -> Float[Array | np.ndarray, "*boxes 8 3"]:
     """Return the corners, ``[..., 8, 3]``: the four of the bottom, then those of the top.
 
     The order of each four, arguments and errors are as in :func:`bev_corners`.
@@ -188,7 +195,9 @@ def corners(boxes: Any) -> Any:
 
 
 @_compat.on_whole_arrays
-def points_in_boxes(points: Any, boxes: Any) -> Any:
+def points_in_boxes(
+    points: Num[Array | np.ndarray, "*points 3"], boxes: Num[Array | np.ndarray, "boxes columns"]
+) -> Bool[Array | np.ndarray, "*points boxes"]:
     """Return ``bool[N, M]``: which points lie in which boxes, faces included.
 
     Args:
@@ -212,7 +221,7 @@ def points_in_boxes(points: Any, boxes: Any) -> Any:
     return inside & (xp.abs(z) <= half[2])
 
 
-def wrap_angle(angle: Any) -> Any:
+def wrap_angle(angle: Num[Array | np.ndarray, "*shape"] | float) -> Any:
     """Return angles in ``[-pi, pi)``.
 
     Args:

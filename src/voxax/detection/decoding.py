@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
 from voxax.detection.bev_grid import BevGrid, decode_boxes
 from voxax.detection.boxes import as_floats, as_mask
 from voxax.errors import InputError, check_whole
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int, Num
 
 
 class Detections(NamedTuple):
@@ -61,7 +65,12 @@ class Detections(NamedTuple):
 
 @_compat.on_whole_arrays
 def decode_centers(
-    logits: Any, codes: Any, grid: BevGrid, *, max_boxes: int, min_score: float = 0.0
+    logits: Num[Array | np.ndarray, "*grid classes"],
+    codes: Num[Array | np.ndarray, "*grid code"],
+    grid: BevGrid,
+    *,
+    max_boxes: int,
+    min_score: float = 0.0,
 ) -> Detections:
     """Return the best boxes of one scene's dense maps; ``jax.vmap`` maps it over scenes.
 
@@ -96,14 +105,14 @@ def decode_centers(
 
 @_compat.on_whole_arrays
 def decode_cells(
-    logits: Any,
-    codes: Any,
-    cells: Any,
+    logits: Num[Array | np.ndarray, "cells classes"],
+    codes: Num[Array | np.ndarray, "cells code"],
+    cells: Int[Array | np.ndarray, "cells 2"],
     grid: BevGrid,
     *,
     max_boxes: int,
     min_score: float = 0.0,
-    valid: Any = None,
+    valid: Bool[Array | np.ndarray, " cells"] | None = None,
 ) -> Detections:
     """Return the best boxes of one scene's sparse cells.
 

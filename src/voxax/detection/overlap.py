@@ -14,7 +14,7 @@ sizes and distance.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,13 @@ from voxax import _compat
 from voxax.detection.boxes import array_module, as_boxes, as_floats, sizes
 from voxax.errors import InputError
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Num
 
-def bev_overlap(a: Any, b: Any) -> Any:
+
+def bev_overlap(
+    a: Num[Array | np.ndarray, "... columns"], b: Num[Array | np.ndarray, "... columns"]
+) -> Float[Array | np.ndarray, "..."]:
     """Return the area that boxes share seen from above, ``[...]`` in square meters.
 
     Args:
@@ -43,7 +48,9 @@ def bev_overlap(a: Any, b: Any) -> Any:
     return _evaluate(_area, a, b)
 
 
-def bev_iou(a: Any, b: Any) -> Any:
+def bev_iou(
+    a: Num[Array | np.ndarray, "... columns"], b: Num[Array | np.ndarray, "... columns"]
+) -> Float[Array | np.ndarray, "..."]:
     """Return intersection over union seen from above, ``[...]`` in 0..1; 0 for two empty boxes.
 
     Arguments, derivatives and errors as in :func:`bev_overlap`.
@@ -51,7 +58,9 @@ def bev_iou(a: Any, b: Any) -> Any:
     return _evaluate(_bev_iou, a, b)
 
 
-def iou_3d(a: Any, b: Any) -> Any:
+def iou_3d(
+    a: Num[Array | np.ndarray, "... columns"], b: Num[Array | np.ndarray, "... columns"]
+) -> Float[Array | np.ndarray, "..."]:
     """Return intersection over union of volumes, ``[...]`` in 0..1; 0 for two empty boxes.
 
     Arguments, derivatives and errors as in :func:`bev_overlap`. Boxes that are not turned give the

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from voxax import _compat
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
 from voxax.detection.overlap import bev_iou, iou_3d
 from voxax.errors import InputError, check_known, check_whole
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int, Num
 
 NmsOverlap = Literal["bev", "3d"]
 
@@ -41,13 +44,13 @@ class Selected(NamedTuple):
 
 @_compat.on_whole_arrays
 def nms(
-    boxes: Any,
-    scores: Any,
+    boxes: Num[Array | np.ndarray, "boxes columns"],
+    scores: Num[Array | np.ndarray, " boxes"],
     *,
     iou_threshold: float,
     max_selected: int,
-    classes: Any = None,
-    valid: Any = None,
+    classes: Int[Array | np.ndarray, " boxes"] | None = None,
+    valid: Bool[Array | np.ndarray, " boxes"] | None = None,
     overlap: NmsOverlap = "bev",
 ) -> Selected:
     """Select boxes by falling score, without those that overlap a selected one.
@@ -81,13 +84,13 @@ def nms(
 
 @_compat.on_whole_arrays
 def circle_nms(
-    centers: Any,
-    scores: Any,
+    centers: Num[Array | np.ndarray, "boxes 2"],
+    scores: Num[Array | np.ndarray, " boxes"],
     *,
     radius: float,
     max_selected: int,
-    classes: Any = None,
-    valid: Any = None,
+    classes: Int[Array | np.ndarray, " boxes"] | None = None,
+    valid: Bool[Array | np.ndarray, " boxes"] | None = None,
 ) -> Selected:
     """Select boxes by falling score, without those centered near a selected one.
 

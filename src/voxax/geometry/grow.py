@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,9 @@ from voxax.geometry.regroup import (
     unique_sites,
 )
 from voxax.geometry.voxels import Voxels
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool
 
 Taps = tuple[tuple[int, ...], ...]
 
@@ -74,7 +77,7 @@ def dilate(
 
 @checked_call
 def add_sites(
-    voxels: Voxels, offsets: Taps, keep: jax.Array, *, capacity: int | None = None
+    voxels: Voxels, offsets: Taps, keep: Bool[Array, "rows taps"], *, capacity: int | None = None
 ) -> Voxels:
     """Add the sites ``site + offsets[k]`` of every voxel and tap with ``keep[row, k]``.
 

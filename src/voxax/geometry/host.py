@@ -7,6 +7,7 @@ with NumPy leaves that ``jax.jit`` accepts as they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,12 +30,15 @@ from voxax.geometry.origin import Origin, relative
 from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Num
+
 
 def voxelize_on_host(
-    positions: np.ndarray,
-    features: np.ndarray,
+    positions: Float[np.ndarray, "points axes"],
+    features: Num[np.ndarray, "points channels"],
     voxel_size: float | Sequence[float],
-    batch_index: np.ndarray | None = None,
+    batch_index: Int[np.ndarray, " points"] | None = None,
     *,
     batch_size: int | None = None,
     capacity: int | None = None,

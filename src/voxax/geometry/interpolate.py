@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,9 @@ from voxax.geometry.origin import relative, shift
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import gathered_on_host, rows_on_host
 from voxax.geometry.voxels import Voxels
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, Num
 
 Interpolation = Literal["nearest", "trilinear"]
 INTERPOLATIONS = ("nearest", "trilinear")
@@ -112,10 +115,10 @@ def devoxelize(
 @checked_call
 @_compat.on_whole_arrays
 def splat(
-    positions: Any,
-    features: Any,
+    positions: Float[Array | np.ndarray, "points axes"] | Points,
+    features: Num[Array | np.ndarray, "points channels"] | None,
     out_voxels: Voxels,
-    batch_index: Any = None,
+    batch_index: Int[Array | np.ndarray, " points"] | None = None,
     *,
     interpolation: Interpolation = "trilinear",
 ) -> Voxels:
@@ -150,7 +153,7 @@ def splat(
     _check_interpolation(interpolation, features.dtype)
     cloud, to = meet(out_voxels, positions, batch_index)
     rows = cloud.positions.shape[0]
-    check_feature_rows(features, rows, f"{rows} positions")
+    check_feature_rows(features, rows, f"{rows} positions")  # type: ignore
     summed = _add(features, out_voxels.coords, cloud, to, interpolation)
     geometry = out_voxels.geometry
     if _compat.is_traced(cloud, to):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,9 @@ from voxax.geometry.input_checks import (
     padded_features,
 )
 from voxax.geometry.origin import Origin, as_origin, near_origin, relative, shift
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, Shaped
 
 
 @jax.tree_util.register_dataclass
@@ -62,9 +65,9 @@ class Points:
     @_compat.on_whole_arrays
     def make(
         cls,
-        positions: Any,
-        features: Any = None,
-        batch_index: Any = None,
+        positions: Float[Array | np.ndarray, "points axes"],
+        features: Shaped[Array | np.ndarray, "points channels"] | None = None,
+        batch_index: Int[Array | np.ndarray, " points"] | None = None,
         *,
         batch_size: int | None = None,
         capacity: int | None = None,
@@ -103,11 +106,11 @@ class Points:
         if features is None:
             features = xp.ones((rows, 1), np.float32)
         features = as_host_array(features) if on_host else jnp.asarray(features)
-        check_feature_rows(features, rows, f"{rows} positions")
+        check_feature_rows(features, rows, f"{rows} positions")  # type: ignore
         if origin is not None:
             corner = as_origin(check_origin(origin, positions.shape[1]))
         else:
-            corner: Any = near_origin(positions) if exact else ()
+            corner: Any = near_origin(positions) if exact else ()  # type: ignore
         if not _compat.is_traced(positions):
             check_finite(np.asarray(positions))
         if corner:
@@ -131,7 +134,7 @@ class Points:
             parts = to_device_of(given, parts)
         positions, scenes, features = parts
         count = jnp.asarray(rows, jnp.int32)
-        return cls(positions, scenes, features, count, batch_size, corner)
+        return cls(positions, scenes, features, count, batch_size, corner)  # type: ignore
 
     @property
     def capacity(self) -> int:
@@ -139,7 +142,7 @@ class Points:
         return self.positions.shape[0]
 
     @_compat.on_whole_arrays
-    def positions_from(self, origin: Origin | tuple[float, ...]) -> jax.Array:
+    def positions_from(self, origin: Origin | tuple[float, ...]) -> Float[Array, "rows axes"]:
         """Return the positions ``float[capacity, D]`` relative to another origin; () is zero."""
         if origin is self.origin or (not origin and not self.origin):
             return self.positions
@@ -156,12 +159,12 @@ class Points:
         return self.features.shape[1]
 
     @property
-    def valid(self) -> jax.Array:
+    def valid(self) -> Bool[Array, " rows"]:
         """``bool[capacity]``: rows that are points."""
         return _before(self.count, self.capacity)
 
     @_compat.on_whole_arrays
-    def replace_features(self, features: jax.Array) -> Points:
+    def replace_features(self, features: Shaped[Array, "rows channels"]) -> Points:
         """Return these points with other features ``[capacity, C']``; padding rows become zero.
 
         Raises:

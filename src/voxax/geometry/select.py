@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,15 @@ from voxax.geometry.eager import as_host_array, eagerly, in_either
 from voxax.geometry.regroup import choose_capacity, gather_rows, kept_rows, new_geometry
 from voxax.geometry.voxels import Voxels
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Real
+
 
 @checked_call
 @_compat.on_whole_arrays
-def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
+def prune(
+    voxels: Voxels, mask: Bool[Array | np.ndarray, " rows"], *, capacity: int | None = None
+) -> Voxels:
     """Return the voxels where ``mask`` is true.
 
     Args:
@@ -42,12 +47,18 @@ def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
             f"mask must be bool[{voxels.capacity}], one for each row of the voxels, got "
             f"{mask.dtype}{list(mask.shape)}"
         )
-    return _kept(voxels, mask, capacity, voxels.capacity)
+    return _kept(voxels, mask, capacity, voxels.capacity)  # type: ignore
 
 
 @checked_call
 @_compat.on_whole_arrays
-def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -> Voxels:
+def top_k(
+    voxels: Voxels,
+    scores: Real[Array | np.ndarray, " rows"],
+    k: int,
+    *,
+    capacity: int | None = None,
+) -> Voxels:
     """Return the ``k`` voxels of every scene with the highest scores, or all if it has fewer.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,15 @@ from voxax.geometry import Voxels
 from voxax.geometry.losses import Losses
 from voxax.models.writers import OnMetrics
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int
+
 
 @_compat.on_whole_arrays
 def masked_cross_entropy(
-    logits: jax.Array,
-    labels: jax.Array,
-    class_weights: jax.Array | None = None,
+    logits: Float[Array | np.ndarray, "rows classes"],
+    labels: Int[Array | np.ndarray, " rows"],
+    class_weights: Float[Array | np.ndarray, " classes"] | None = None,
     axis_name: str | tuple[str, ...] | None = None,
     *,
     ignore_label: int | None = None,
@@ -91,7 +94,9 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
 
 
 @_compat.on_whole_arrays
-def count_outside(labels: jax.Array, classes: int, ignore_label: int | None = None) -> jax.Array:
+def count_outside(
+    labels: Int[Array, "*rows"], classes: int, ignore_label: int | None = None
+) -> jax.Array:
     """Return ``int32[]``: how many labels are neither of a class, nor negative, nor ignored.
 
     Args:

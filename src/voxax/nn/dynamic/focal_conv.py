@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +17,20 @@ from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Num
+
 
 @checked_call
 @_compat.on_whole_arrays
 def focal_conv(
     voxels: Voxels,
-    weight: jax.Array,
-    importance: jax.Array,
+    weight: Num[Array, "taps in_channels out_channels"]
+    | Num[Array, "taps groups in_per_group out_per_group"],
+    importance: Float[Array, "rows taps"],
     kernel_size: int | Sequence[int] = 3,
     dilation: int | Sequence[int] = 1,
-    bias: jax.Array | None = None,
+    bias: Num[Array, " out_channels"] | None = None,
     groups: int = 1,
     *,
     threshold: float | jax.Array = 0.5,

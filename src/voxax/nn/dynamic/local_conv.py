@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +19,15 @@ from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.nn.arguments import check_shape
 from voxax.nn.dynamic.grid_taps import grid_spec, scan_taps
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Num
+
 
 @checked_call
 @_compat.on_whole_arrays
 def local_conv(
-    x: jax.Array,
-    kernels: jax.Array,
+    x: Num[Array, "*batch_and_grid channels"],
+    kernels: Num[Array, "*batch_and_out_grid taps channels"],
     *,
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] = 1,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,9 @@ from voxax.geometry.regroup import gather_rows
 from voxax.nn.arguments import add_bias, check_shape
 from voxax.nn.dynamic.dynamic_conv import flat
 from voxax.products.convolve import precision_name
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
 
 # Elements that a block of queries may take.
 _BLOCK = 1 << 22
@@ -175,7 +178,7 @@ Window = Callable[[jax.Array], jax.Array]
 
 
 @_compat.on_whole_arrays
-def poly6(squares: jax.Array) -> jax.Array:
+def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
 
     Args:
@@ -193,7 +196,7 @@ def poly6(squares: jax.Array) -> jax.Array:
 @_compat.on_whole_arrays
 def continuous_conv(
     points: Points,
-    weight: jax.Array,
+    weight: Float[Array, "*kernel in_channels out_channels"],
     neighbors: Neighbors,
     queries: Points | None = None,
     *,
@@ -201,7 +204,7 @@ def continuous_conv(
     mapping: Mapping = "volume_preserving",
     window: Window | None = poly6,
     normalize: bool = False,
-    bias: jax.Array | None = None,
+    bias: Float[Array, " out_channels"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
     """Convolve points with a kernel that is a continuous function of the place.
@@ -371,16 +374,16 @@ Influence = Literal["linear", "gaussian", "constant"]
 @_compat.on_whole_arrays
 def kernel_point_conv(
     points: Points,
-    weight: jax.Array,
+    weight: Float[Array, "taps in_channels out_channels"],
     neighbors: Neighbors,
-    kernel_points: jax.Array,
+    kernel_points: Float[Array, "taps axes"],
     queries: Points | None = None,
     *,
     extent: float | jax.Array,
-    offsets: jax.Array | None = None,
-    modulation: jax.Array | None = None,
+    offsets: Float[Array, "queries taps axes"] | None = None,
+    modulation: Float[Array, "queries taps"] | None = None,
     influence: Influence = "linear",
-    bias: jax.Array | None = None,
+    bias: Float[Array, " out_channels"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
     """Convolve points with a weight at each kernel point.
@@ -452,8 +455,8 @@ def kernel_point_conv(
 def kernel_point_penalty(
     points: Points,
     neighbors: Neighbors,
-    kernel_points: jax.Array,
-    offsets: jax.Array,
+    kernel_points: Float[Array, "taps axes"],
+    offsets: Float[Array, "queries taps axes"],
     queries: Points | None = None,
     *,
     extent: float | jax.Array,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from voxax.products import convolve, convolve_modulated
 from voxax.tuning import Request
 from voxax.tuning.request import admitted
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Num
+
 # Names that strategies had before they were those of grids.
 _RENAMED = {"restricted": "grouped", "shells": "grouped", "taps": "masked"}
 
@@ -29,11 +32,13 @@ _RENAMED = {"restricted": "grouped", "shells": "grouped", "taps": "masked"}
 @_compat.on_whole_arrays
 def sparse_dynamic_conv(
     voxels: Voxels,
-    weight: jax.Array,
+    weight: Num[Array, "taps in_channels out_channels"]
+    | Num[Array, "bank taps in_channels out_channels"]
+    | Num[Array, "taps groups in_per_group out_per_group"],
     kernel_size: int | Sequence[int] = 3,
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] | jax.Array = 1,
-    bias: jax.Array | None = None,
+    bias: Num[Array, " out_channels"] | None = None,
     groups: int = 1,
     *,
     size: jax.Array | int | float | None = None,

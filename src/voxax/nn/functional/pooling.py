@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from voxax.geometry.halo import refuse_shard, split_axis
 from voxax.geometry.input_checks import check_mean_digits, check_sum_range
 from voxax.nn.arguments import output_voxels, refuse_arrays, request_map
 from voxax.products import convolve
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int, Num
 
 Size = int | Sequence[int]
 
@@ -234,7 +237,7 @@ def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
 def unpool(
     voxels: Voxels,
     out_voxels: Voxels,
-    indices: jax.Array | None = None,
+    indices: Int[Array, "rows channels"] | None = None,
     kernel_size: Size = 2,
     stride: Size | None = None,
     dilation: Size = 1,
@@ -313,7 +316,7 @@ def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax
 @_compat.on_whole_arrays
 def global_pool(
     voxels: Voxels, reduction: Literal["mean", "sum", "max", "min"] = "mean"
-) -> jax.Array:
+) -> Num[Array, "scenes channels"]:
     """Reduce each scene to one row of features; an empty scene gives zeros.
 
     Of a scene that is split over a mesh axis, each shard gets the row of the whole scene.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,16 @@ from voxax import _compat
 from voxax.errors import InputError
 from voxax.geometry.dtypes import wide_fraction
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Num
+
 
 @_compat.on_whole_arrays
-def rotary_embedding(x: jax.Array, positions: jax.Array, base: float = 10.0) -> jax.Array:
+def rotary_embedding(
+    x: Float[Array, "*rows heads head_channels"],
+    positions: Num[Array, "*rows axes"],
+    base: float = 10.0,
+) -> jax.Array:
     """Turn pairs of channels by angles in proportion to the position.
 
     Products of two results depend on the difference of their positions alone. The channels of each

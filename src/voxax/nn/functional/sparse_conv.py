@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -12,6 +13,9 @@ from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.call_checks import checked_call
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Num
 
 
 class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
@@ -32,11 +36,12 @@ SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
 @_compat.on_whole_arrays
 def spatially_sparse_conv(
     voxels: Voxels,
-    weight: jax.Array,
+    weight: Num[Array, "taps in_channels out_channels"]
+    | Num[Array, "taps groups in_per_group out_per_group"],
     kernel_size: int | Sequence[int] = 3,
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
-    bias: jax.Array | None = None,
+    bias: Num[Array, " out_channels"] | None = None,
     groups: int = 1,
     *,
     transposed: bool = False,
