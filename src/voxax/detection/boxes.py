@@ -15,17 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Float, Num
 from voxax.errors import InputError
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float, Num
 
 COLUMNS = ("x", "y", "z", "length", "width", "height", "yaw")
 VELOCITY = ("vx", "vy")
@@ -154,8 +152,8 @@ def sizes(boxes: Any) -> tuple[Any, Any, Any]:
 
 
 def bev_corners(
-    boxes: Num[Array | np.ndarray, "*boxes columns"],
-) -> Float[Array | np.ndarray, "*boxes 4 2"]:
+    boxes: Num[Array | np.ndarray, "*shape box"],
+) -> Float[Any, "*shape 4 2"]:
     """Return the corners seen from above, ``[..., 4, 2]``, counterclockwise from the front left.
 
     Args:
@@ -177,8 +175,8 @@ def bev_corners(
 
 
 def corners(
-    boxes: Num[Array | np.ndarray, "*boxes columns"],
-) -> Float[Array | np.ndarray, "*boxes 8 3"]:
+    boxes: Num[Array | np.ndarray, "*shape box"],
+) -> Float[Any, "*shape 8 3"]:
     """Return the corners, ``[..., 8, 3]``: the four of the bottom, then those of the top.
 
     The order of each four, arguments and errors are as in :func:`bev_corners`.
@@ -196,8 +194,8 @@ def corners(
 
 @_compat.on_whole_arrays
 def points_in_boxes(
-    points: Num[Array | np.ndarray, "*points 3"], boxes: Num[Array | np.ndarray, "boxes columns"]
-) -> Bool[Array | np.ndarray, "*points boxes"]:
+    points: Num[Array | np.ndarray, "N columns"], boxes: Num[Array | np.ndarray, "M box"]
+) -> Bool[Any, "N M"]:
     """Return ``bool[N, M]``: which points lie in which boxes, faces included.
 
     Args:
@@ -221,7 +219,7 @@ def points_in_boxes(
     return inside & (xp.abs(z) <= half[2])
 
 
-def wrap_angle(angle: Num[Array | np.ndarray, "*shape"] | float) -> Any:
+def wrap_angle(angle: Any) -> Any:
     """Return angles in ``[-pi, pi)``.
 
     Args:

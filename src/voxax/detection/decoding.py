@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Float, Int, Int32, Num
 from voxax.detection.bev_grid import BevGrid, decode_boxes
 from voxax.detection.boxes import as_floats, as_mask
 from voxax.errors import InputError, check_whole
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Int, Num
 
 
 class Detections(NamedTuple):
@@ -29,10 +27,10 @@ class Detections(NamedTuple):
       valid: ``bool[N]``; false for what was not found, and for boxes that are not finite.
     """
 
-    boxes: jax.Array
-    scores: jax.Array
-    classes: jax.Array
-    valid: jax.Array
+    boxes: Float[Array, "max_boxes box"]
+    scores: Float[Array, " max_boxes"]
+    classes: Int32[Array, " max_boxes"]
+    valid: Bool[Array, " max_boxes"]
 
     def take(self, indices: jax.Array) -> Detections:
         """Return these rows; -1, as from :func:`voxax.detection.nms`, gives an empty one.
@@ -65,8 +63,8 @@ class Detections(NamedTuple):
 
 @_compat.on_whole_arrays
 def decode_centers(
-    logits: Num[Array | np.ndarray, "*grid classes"],
-    codes: Num[Array | np.ndarray, "*grid code"],
+    logits: Num[Array | np.ndarray, "X Y classes"],
+    codes: Num[Array | np.ndarray, "X Y code"],
     grid: BevGrid,
     *,
     max_boxes: int,
@@ -105,14 +103,14 @@ def decode_centers(
 
 @_compat.on_whole_arrays
 def decode_cells(
-    logits: Num[Array | np.ndarray, "cells classes"],
-    codes: Num[Array | np.ndarray, "cells code"],
-    cells: Int[Array | np.ndarray, "cells 2"],
+    logits: Num[Array | np.ndarray, "P classes"],
+    codes: Num[Array | np.ndarray, "P code"],
+    cells: Int[Array | np.ndarray, "P 2"],
     grid: BevGrid,
     *,
     max_boxes: int,
     min_score: float = 0.0,
-    valid: Bool[Array | np.ndarray, " cells"] | None = None,
+    valid: Bool[Array | np.ndarray, " P"] | None = None,
 ) -> Detections:
     """Return the best boxes of one scene's sparse cells.
 

@@ -14,23 +14,21 @@ sizes and distance.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.detection.boxes import array_module, as_boxes, as_floats, sizes
 from voxax.errors import InputError
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Num
-
 
 def bev_overlap(
-    a: Num[Array | np.ndarray, "... columns"], b: Num[Array | np.ndarray, "... columns"]
-) -> Float[Array | np.ndarray, "..."]:
+    a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
+) -> Float[Any, "..."]:
     """Return the area that boxes share seen from above, ``[...]`` in square meters.
 
     Args:
@@ -49,8 +47,8 @@ def bev_overlap(
 
 
 def bev_iou(
-    a: Num[Array | np.ndarray, "... columns"], b: Num[Array | np.ndarray, "... columns"]
-) -> Float[Array | np.ndarray, "..."]:
+    a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
+) -> Float[Any, "..."]:
     """Return intersection over union seen from above, ``[...]`` in 0..1; 0 for two empty boxes.
 
     Arguments, derivatives and errors as in :func:`bev_overlap`.
@@ -59,8 +57,8 @@ def bev_iou(
 
 
 def iou_3d(
-    a: Num[Array | np.ndarray, "... columns"], b: Num[Array | np.ndarray, "... columns"]
-) -> Float[Array | np.ndarray, "..."]:
+    a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
+) -> Float[Any, "..."]:
     """Return intersection over union of volumes, ``[...]`` in 0..1; 0 for two empty boxes.
 
     Arguments, derivatives and errors as in :func:`bev_overlap`. Boxes that are not turned give the

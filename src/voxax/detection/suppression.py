@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Int, Int32, Num
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
 from voxax.detection.overlap import bev_iou, iou_3d
 from voxax.errors import InputError, check_known, check_whole
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Int, Num
 
 NmsOverlap = Literal["bev", "3d"]
 
@@ -37,20 +35,20 @@ class Selected(NamedTuple):
         ``max_selected`` was reached: 0 unless it was too small.
     """
 
-    indices: jax.Array
-    num_selected: jax.Array
-    num_remaining: jax.Array
+    indices: Int32[Array, " max_selected"]
+    num_selected: Int32[Array, ""]
+    num_remaining: Int32[Array, ""]
 
 
 @_compat.on_whole_arrays
 def nms(
-    boxes: Num[Array | np.ndarray, "boxes columns"],
-    scores: Num[Array | np.ndarray, " boxes"],
+    boxes: Num[Array | np.ndarray, "N box"],
+    scores: Num[Array | np.ndarray, " N"],
     *,
     iou_threshold: float,
     max_selected: int,
-    classes: Int[Array | np.ndarray, " boxes"] | None = None,
-    valid: Bool[Array | np.ndarray, " boxes"] | None = None,
+    classes: Int[Array | np.ndarray, " N"] | None = None,
+    valid: Bool[Array | np.ndarray, " N"] | None = None,
     overlap: NmsOverlap = "bev",
 ) -> Selected:
     """Select boxes by falling score, without those that overlap a selected one.
@@ -84,13 +82,13 @@ def nms(
 
 @_compat.on_whole_arrays
 def circle_nms(
-    centers: Num[Array | np.ndarray, "boxes 2"],
-    scores: Num[Array | np.ndarray, " boxes"],
+    centers: Num[Array | np.ndarray, "N columns"],
+    scores: Num[Array | np.ndarray, " N"],
     *,
     radius: float,
     max_selected: int,
-    classes: Int[Array | np.ndarray, " boxes"] | None = None,
-    valid: Bool[Array | np.ndarray, " boxes"] | None = None,
+    classes: Int[Array | np.ndarray, " N"] | None = None,
+    valid: Bool[Array | np.ndarray, " N"] | None = None,
 ) -> Selected:
     """Select boxes by falling score, without those centered near a selected one.
 

@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool
 from voxax.coords import COORD_LIMIT, PAD, host
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError, check_known
@@ -30,9 +31,6 @@ from voxax.geometry.regroup import (
     unique_sites,
 )
 from voxax.geometry.voxels import Voxels
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool
 
 Taps = tuple[tuple[int, ...], ...]
 
@@ -77,7 +75,7 @@ def dilate(
 
 @checked_call
 def add_sites(
-    voxels: Voxels, offsets: Taps, keep: Bool[Array, "rows taps"], *, capacity: int | None = None
+    voxels: Voxels, offsets: Taps, keep: Bool[Array, "capacity K"], *, capacity: int | None = None
 ) -> Voxels:
     """Add the sites ``site + offsets[k]`` of every voxel and tap with ``keep[row, k]``.
 

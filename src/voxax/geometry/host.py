@@ -7,10 +7,10 @@ with NumPy leaves that ``jax.jit`` accepts as they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from voxax._array_types import Float, Int, Int32, Num
 from voxax._native import host as native
 from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
@@ -30,21 +30,18 @@ from voxax.geometry.origin import Origin, relative
 from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Num
-
 
 def voxelize_on_host(
-    positions: Float[np.ndarray, "points axes"],
-    features: Num[np.ndarray, "points channels"],
+    positions: Float[np.ndarray, "N D"],
+    features: Num[np.ndarray, "N C"],
     voxel_size: float | Sequence[float],
-    batch_index: Int[np.ndarray, " points"] | None = None,
+    batch_index: Int[np.ndarray, " N"] | None = None,
     *,
     batch_size: int | None = None,
     capacity: int | None = None,
     min_capacity: int = 0,
     origin: Sequence[float] | None = None,
-) -> tuple[Voxels, np.ndarray]:
+) -> tuple[Voxels, Int32[np.ndarray, " N"]]:
     """Voxelize with the mean in NumPy: arrays in and out, no device.
 
     For input pipelines: it starts no device and compiles nothing, so worker processes can call it.

@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Int, Num
 from voxax.coords import COORD_LIMIT, PAD, find_neighbors, find_rows, host
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_call
@@ -37,9 +38,6 @@ from voxax.geometry.points import Points
 from voxax.geometry.regroup import gathered_on_host, rows_on_host
 from voxax.geometry.voxels import Voxels
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, Num
-
 Interpolation = Literal["nearest", "trilinear"]
 INTERPOLATIONS = ("nearest", "trilinear")
 
@@ -48,7 +46,7 @@ INTERPOLATIONS = ("nearest", "trilinear")
 def devoxelize(
     voxels: Voxels,
     positions: Points,
-    batch_index: Any = ...,
+    batch_index: Int[Array | np.ndarray, " N"] | None = ...,
     *,
     interpolation: Interpolation = ...,
     normalize: bool = ...,
@@ -58,20 +56,20 @@ def devoxelize(
 @overload
 def devoxelize(
     voxels: Voxels,
-    positions: Any,
-    batch_index: Any = ...,
+    positions: Float[Array | np.ndarray, "N D"],
+    batch_index: Int[Array | np.ndarray, " N"] | None = ...,
     *,
     interpolation: Interpolation = ...,
     normalize: bool = ...,
-) -> jax.Array: ...
+) -> Float[Array, "N C"]: ...
 
 
 @checked_call
 @_compat.on_whole_arrays
 def devoxelize(
     voxels: Voxels,
-    positions: Any,
-    batch_index: Any = None,
+    positions: Float[Array | np.ndarray, "N D"] | Points,
+    batch_index: Int[Array | np.ndarray, " N"] | None = None,
     *,
     interpolation: Interpolation = "trilinear",
     normalize: bool = False,
@@ -115,10 +113,10 @@ def devoxelize(
 @checked_call
 @_compat.on_whole_arrays
 def splat(
-    positions: Float[Array | np.ndarray, "points axes"] | Points,
-    features: Num[Array | np.ndarray, "points channels"] | None,
+    positions: Float[Array | np.ndarray, "N D"] | Points,
+    features: Num[Array | np.ndarray, "N C"] | None,
     out_voxels: Voxels,
-    batch_index: Int[Array | np.ndarray, " points"] | None = None,
+    batch_index: Int[Array | np.ndarray, " N"] | None = None,
     *,
     interpolation: Interpolation = "trilinear",
 ) -> Voxels:
@@ -153,7 +151,7 @@ def splat(
     _check_interpolation(interpolation, features.dtype)
     cloud, to = meet(out_voxels, positions, batch_index)
     rows = cloud.positions.shape[0]
-    check_feature_rows(features, rows, f"{rows} positions")  # type: ignore
+    check_feature_rows(features, rows, f"{rows} positions")
     summed = _add(features, out_voxels.coords, cloud, to, interpolation)
     geometry = out_voxels.geometry
     if _compat.is_traced(cloud, to):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Num
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.coords.ordering import sort_distinct
 from voxax.errors import InputError, check_whole
@@ -20,14 +21,11 @@ from voxax.geometry.eager import as_host_array, eagerly, in_either
 from voxax.geometry.regroup import choose_capacity, gather_rows, kept_rows, new_geometry
 from voxax.geometry.voxels import Voxels
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Real
-
 
 @checked_call
 @_compat.on_whole_arrays
 def prune(
-    voxels: Voxels, mask: Bool[Array | np.ndarray, " rows"], *, capacity: int | None = None
+    voxels: Voxels, mask: Bool[Array | np.ndarray, " capacity"], *, capacity: int | None = None
 ) -> Voxels:
     """Return the voxels where ``mask`` is true.
 
@@ -47,14 +45,14 @@ def prune(
             f"mask must be bool[{voxels.capacity}], one for each row of the voxels, got "
             f"{mask.dtype}{list(mask.shape)}"
         )
-    return _kept(voxels, mask, capacity, voxels.capacity)  # type: ignore
+    return _kept(voxels, mask, capacity, voxels.capacity)
 
 
 @checked_call
 @_compat.on_whole_arrays
 def top_k(
     voxels: Voxels,
-    scores: Real[Array | np.ndarray, " rows"],
+    scores: Num[Array | np.ndarray, " capacity"],
     k: int,
     *,
     capacity: int | None = None,
@@ -106,7 +104,7 @@ def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) ->
     return _kept(voxels, _inside(voxels.coords, *corners), capacity, voxels.capacity)
 
 
-def _kept(voxels: Voxels, keep: jax.Array, capacity: int | None, bound: int) -> Voxels:
+def _kept(voxels: Voxels, keep: Any, capacity: int | None, bound: int) -> Voxels:
     source = voxels.geometry
     capacity = choose_capacity(capacity, bound, _number(source.coords, keep))
     found = kept_rows(source.coords, keep, capacity)

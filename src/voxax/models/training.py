@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +13,22 @@ import optax
 from flax import nnx
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Int, Int32
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.losses import Losses
 from voxax.models.writers import OnMetrics
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int
-
 
 @_compat.on_whole_arrays
 def masked_cross_entropy(
-    logits: Float[Array | np.ndarray, "rows classes"],
-    labels: Int[Array | np.ndarray, " rows"],
+    logits: Float[Array | np.ndarray, "N classes"],
+    labels: Int[Array | np.ndarray, " N"],
     class_weights: Float[Array | np.ndarray, " classes"] | None = None,
     axis_name: str | tuple[str, ...] | None = None,
     *,
     ignore_label: int | None = None,
-) -> jax.Array:
+) -> Float[Array, ""]:
     """Return the mean softmax cross entropy over the rows with a label; 0 if there is none.
 
     Args:
@@ -95,8 +93,8 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
 
 @_compat.on_whole_arrays
 def count_outside(
-    labels: Int[Array, "*rows"], classes: int, ignore_label: int | None = None
-) -> jax.Array:
+    labels: Int[Array | np.ndarray, "..."], classes: int, ignore_label: int | None = None
+) -> Int32[Array, ""]:
     """Return ``int32[]``: how many labels are neither of a class, nor negative, nor ignored.
 
     Args:

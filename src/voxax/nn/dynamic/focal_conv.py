@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels, add_sites
 from voxax.geometry.call_checks import checked_call
@@ -17,23 +17,19 @@ from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Num
-
 
 @checked_call
 @_compat.on_whole_arrays
 def focal_conv(
     voxels: Voxels,
-    weight: Num[Array, "taps in_channels out_channels"]
-    | Num[Array, "taps groups in_per_group out_per_group"],
-    importance: Float[Array, "rows taps"],
+    weight: Num[Array, "K C_in C_out"] | Num[Array, "K G C_in_per_G C_out_per_G"],
+    importance: Float[Array, "capacity K"],
     kernel_size: int | Sequence[int] = 3,
     dilation: int | Sequence[int] = 1,
-    bias: Num[Array, " out_channels"] | None = None,
+    bias: Num[Array, " C_out"] | None = None,
     groups: int = 1,
     *,
-    threshold: float | jax.Array = 0.5,
+    threshold: float | Num[Array, ""] = 0.5,
     gate: bool = True,
     capacity: int | None = None,
     fwd_algo: Request = None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
@@ -19,20 +19,17 @@ from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.nn.arguments import check_shape
 from voxax.nn.dynamic.grid_taps import grid_spec, scan_taps
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Num
-
 
 @checked_call
 @_compat.on_whole_arrays
 def local_conv(
-    x: Num[Array, "*batch_and_grid channels"],
-    kernels: Num[Array, "*batch_and_out_grid taps channels"],
+    x: Float[Array, "B *spatial C"],
+    kernels: Float[Array, "B *outputs K G"] | Float[Array, "B *outputs K"],
     *,
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
-) -> jax.Array:
+) -> Float[Array, "B ... C"]:
     """Sum the neighborhood of each position with weights of its own.
 
     ``y[u, c] = sum over k of kernels[u, k, group of c] * x[stride u + dilation o_k, c]``, zero

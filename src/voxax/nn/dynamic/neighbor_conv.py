@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
@@ -28,9 +29,6 @@ from voxax.geometry.regroup import gather_rows
 from voxax.nn.arguments import add_bias, check_shape
 from voxax.nn.dynamic.dynamic_conv import flat
 from voxax.products.convolve import precision_name
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float
 
 # Elements that a block of queries may take.
 _BLOCK = 1 << 22
@@ -196,15 +194,15 @@ def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 @_compat.on_whole_arrays
 def continuous_conv(
     points: Points,
-    weight: Float[Array, "*kernel in_channels out_channels"],
+    weight: Float[Array, "*T C C_out"],
     neighbors: Neighbors,
     queries: Points | None = None,
     *,
-    radius: float | jax.Array,
+    radius: float | Num[Array, ""],
     mapping: Mapping = "volume_preserving",
     window: Window | None = poly6,
     normalize: bool = False,
-    bias: Float[Array, " out_channels"] | None = None,
+    bias: Float[Array, " C_out"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
     """Convolve points with a kernel that is a continuous function of the place.
@@ -323,7 +321,9 @@ def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
 _RELAXATION_STEPS = 2000
 
 
-def kernel_point_positions(number: int, ndim: int = 3, *, radius: float = 1.0) -> np.ndarray:
+def kernel_point_positions(
+    number: int, ndim: int = 3, *, radius: float = 1.0
+) -> Float[np.ndarray, "K D"]:
     """Return ``float64[number, ndim]``: a point in the center, the others as far apart as possible.
 
     They minimize the sum over pairs of ``1 / distance`` plus the sum of squared norms, and are then
@@ -374,16 +374,16 @@ Influence = Literal["linear", "gaussian", "constant"]
 @_compat.on_whole_arrays
 def kernel_point_conv(
     points: Points,
-    weight: Float[Array, "taps in_channels out_channels"],
+    weight: Float[Array, "K C C_out"],
     neighbors: Neighbors,
-    kernel_points: Float[Array, "taps axes"],
+    kernel_points: Float[Array, "K D"],
     queries: Points | None = None,
     *,
-    extent: float | jax.Array,
-    offsets: Float[Array, "queries taps axes"] | None = None,
-    modulation: Float[Array, "queries taps"] | None = None,
+    extent: float | Num[Array, ""],
+    offsets: Float[Array, "M K D"] | None = None,
+    modulation: Float[Array, "M K"] | None = None,
     influence: Influence = "linear",
-    bias: Float[Array, " out_channels"] | None = None,
+    bias: Float[Array, " C_out"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
     """Convolve points with a weight at each kernel point.
@@ -455,12 +455,12 @@ def kernel_point_conv(
 def kernel_point_penalty(
     points: Points,
     neighbors: Neighbors,
-    kernel_points: Float[Array, "taps axes"],
-    offsets: Float[Array, "queries taps axes"],
+    kernel_points: Float[Array, "K D"],
+    offsets: Float[Array, "M K D"],
     queries: Points | None = None,
     *,
-    extent: float | jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+    extent: float | Num[Array, ""],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return losses that keep deformed kernel points near the cloud and apart from each other.
 
     Args:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Int, Int32, Num
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
@@ -21,9 +22,6 @@ from voxax.geometry.halo import refuse_shard, split_axis
 from voxax.geometry.input_checks import check_mean_digits, check_sum_range
 from voxax.nn.arguments import output_voxels, refuse_arrays, request_map
 from voxax.products import convolve
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Int, Num
 
 Size = int | Sequence[int]
 
@@ -93,7 +91,7 @@ def max_pool(
 @overload
 def max_pool(
     voxels: Voxels, *args: Any, return_indices: Literal[True], **options: Any
-) -> tuple[Voxels, jax.Array]: ...
+) -> tuple[Voxels, Int32[Array, "out_capacity C"]]: ...
 @checked_call
 @_compat.on_whole_arrays
 def max_pool(
@@ -104,7 +102,7 @@ def max_pool(
     *,
     return_indices: bool = False,
     **window: Unpack[Window],
-) -> Voxels | tuple[Voxels, jax.Array]:
+) -> Voxels | tuple[Voxels, Int32[Array, "out_capacity C"]]:
     """Take the maximum over the voxels under the kernel, channel by channel.
 
     Args:
@@ -237,7 +235,7 @@ def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
 def unpool(
     voxels: Voxels,
     out_voxels: Voxels,
-    indices: Int[Array, "rows channels"] | None = None,
+    indices: Int[Array, "capacity C"] | None = None,
     kernel_size: Size = 2,
     stride: Size | None = None,
     dilation: Size = 1,
@@ -316,7 +314,7 @@ def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax
 @_compat.on_whole_arrays
 def global_pool(
     voxels: Voxels, reduction: Literal["mean", "sum", "max", "min"] = "mean"
-) -> Num[Array, "scenes channels"]:
+) -> Num[Array, "B C"]:
     """Reduce each scene to one row of features; an empty scene gives zeros.
 
     Of a scene that is split over a mesh axis, each shard gets the row of the whole scene.

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError
 from voxax.geometry.dtypes import wide_fraction
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Num
 
 
 @_compat.on_whole_arrays
 def rotary_embedding(
-    x: Float[Array, "*rows heads head_channels"],
-    positions: Num[Array, "*rows axes"],
+    x: Float[Array, "N H d"],
+    positions: Num[Array, "N D"],
     base: float = 10.0,
-) -> jax.Array:
+) -> Float[Array, "N H d"]:
     """Turn pairs of channels by angles in proportion to the position.
 
     Products of two results depend on the difference of their positions alone. The channels of each

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import jax
 
 from voxax import _compat
+from voxax._array_types import Array, Num
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.call_checks import checked_call
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Num
 
 
 class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
@@ -36,12 +33,11 @@ SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
 @_compat.on_whole_arrays
 def spatially_sparse_conv(
     voxels: Voxels,
-    weight: Num[Array, "taps in_channels out_channels"]
-    | Num[Array, "taps groups in_per_group out_per_group"],
+    weight: Num[Array, "K C_in C_out"] | Num[Array, "K G C_in_per_G C_out_per_G"],
     kernel_size: int | Sequence[int] = 3,
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
-    bias: Num[Array, " out_channels"] | None = None,
+    bias: Num[Array, " C_out"] | None = None,
     groups: int = 1,
     *,
     transposed: bool = False,

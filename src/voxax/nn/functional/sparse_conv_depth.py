@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import jax
 
 from voxax import _compat
+from voxax._array_types import Array, Num
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.call_checks import checked_call
 from voxax.nn.arguments import by_product, output_voxels, request_map
 from voxax.products import convolve
 from voxax.tuning import Request
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Num
 
 
 class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
@@ -36,14 +33,14 @@ SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
 @checked_call
 @_compat.on_whole_arrays
 def spatially_sparse_depthwise_conv(
-    features: Num[Array, "rows channels"],
-    depthwise_weight: Num[Array, "taps channels"],
+    features: Num[Array, "in_capacity C"],
+    depthwise_weight: Num[Array, "K C"],
     kernel_map: KernelMap,
     num_out_coords: int | None = None,
     fwd_algo: Request = None,
     bwd_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
-) -> Num[Array, "out_rows channels"]:
+) -> Num[Array, "out_capacity C"]:
     """Convolve: ``y[m, c] = sum_k features[neighbors[m, k], c] * weight[k, c]``.
 
     Args:
@@ -89,11 +86,11 @@ def spatially_sparse_depthwise_conv(
 @_compat.on_whole_arrays
 def depthwise_conv(
     voxels: Voxels,
-    depthwise_weight: Num[Array, "taps channels"],
+    depthwise_weight: Num[Array, "K C"],
     kernel_size: int | Sequence[int] = 3,
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
-    bias: Num[Array, " channels"] | None = None,
+    bias: Num[Array, " C"] | None = None,
     *,
     transposed: bool = False,
     generative: bool = False,
