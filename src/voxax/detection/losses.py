@@ -100,7 +100,7 @@ def iou_loss(
 
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``, predicted.
-      targets: the same shape of leading axes.
+      targets: ``[..., 7]`` or ``[..., 9]`` with the leading axes of ``boxes``.
       mask: ``bool[...]``, the boxes that count.
       kind: ``"3d"`` of volumes, ``"bev"`` from above, or ``"distance"``: of volumes, plus the
         squared distance of the centers in units of the diagonal around both boxes, whose gradient
