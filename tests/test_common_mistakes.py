@@ -211,6 +211,12 @@ MISTAKES = {
         "k=2.5",
         "give an integer",
     ),
+    "strides of flax": (lambda: SparseConv3d(4, 8, 3, strides=2), "strides=2", "give stride="),
+    "an algorithm": (
+        lambda: SubMConv3d(4, 8, 3, algorithm="tiles"),
+        "algorithm='tiles'",
+        "give fwd_algo= and bwd_algo=",
+    ),
     "a function's padding": (
         lambda: conv(kernel_size=3, padding=1),
         "spatially_sparse_conv has no argument padding=1",

@@ -74,7 +74,7 @@ _TABLE = [
      "the number of rows depends on how many entries of the mask are true; its bound is the mask's "
      "size"),
     ("VX106", "output size depends on values", "error", Verdict.BOUNDED,
-     "how many results there are depends on values; XLA needs a size that is known before"),
+     "the number of results depends on values; XLA needs a fixed size"),
     ("VX107", "shape computed from a traced value", "error", Verdict.NOT_STATIC,
      "every shape is part of the compiled program, and this one is known only when it runs"),
     ("VX108", "traced value turned into a Python number", "error", Verdict.NOT_STATIC,
@@ -82,14 +82,15 @@ _TABLE = [
     ("VX109", "traced value handed to NumPy or the host", "error", Verdict.NOT_STATIC,
      f"{_PROGRAM}; NumPy needs the values at once"),
     ("VX110", "assertion about a traced value", "error", Verdict.NOT_STATIC,
-     f"{_PROGRAM}, so the assertion has nothing to look at"),
+     f"{_PROGRAM}, so the assertion has no value to test"),
     ("VX111", "Python container indexed with a traced value", "error", Verdict.NOT_STATIC,
      "a list, tuple, dict or NumPy array is looked up while the program is built, when the index "
      "has no value"),
     ("VX112", "traced value as a static argument", "error", Verdict.NOT_STATIC,
-     "the argument decides what is compiled (an axis, a size, a mode), so it must be known before"),
+     "the argument decides what is compiled (an axis, a size, a mode), so it must be a Python "
+     "value"),
     ("VX113", "assignment into an array", "error", Verdict.NOT_STATIC,
-     "arrays of JAX are immutable, so that XLA may reorder what is computed"),
+     "JAX arrays are immutable, so that XLA may reorder the operations"),
     ("VX114", "traced value formatted as text", "error", Verdict.NOT_STATIC,
      f"{_PROGRAM}, so there is no number to print"),
     ("VX115", "traced value used as a key", "error", Verdict.NOT_STATIC,
@@ -110,7 +111,7 @@ _TABLE = [
     ("VX204", "structures differ between the examples", "warning", Verdict.STATIC,
      "the structure of the arguments is part of the compiled program: each needs its own"),
     ("VX205", "the trace is not repeatable", "warning", Verdict.STATIC,
-     "what Python computes while tracing is frozen into the program, and differs in the next one"),
+     "values that Python computes while tracing become constants; the next program has others"),
     # Inside of the program.
     ("VX301", "leaked tracer", "error", Verdict.STATIC,
      "a value of the trace outlives it; using it later raises UnexpectedTracerError"),
@@ -123,17 +124,16 @@ _TABLE = [
     ("VX305", "64-bit values silently cut to 32", "warning", Verdict.STATIC,
      "64-bit types are off in JAX by default; the values lose precision or overflow"),
     ("VX306", "silent promotion to a wider dtype", "warning", Verdict.STATIC,
-     "one operand of a wider dtype makes the result wide: twice the memory traffic, and what "
-     "follows stays wide"),
+     "one operand of a wider dtype widens the result and all that is computed from it: twice "
+     "the memory traffic"),
     ("VX307", "where with a gradient that is NaN", "warning", Verdict.STATIC,
-     "both sides of where are differentiated; an infinite slope in the side that is not taken "
-     "times zero is NaN"),
+     "where differentiates both sides; zero times an infinite slope of the unused side is NaN"),
     ("VX308", "debugging callback in the step", "note", Verdict.STATIC,
-     "the device hands values to Python in every step"),
+     "the device sends values to Python in every step"),
     ("VX309", "capacity far above its use", "warning", Verdict.STATIC,
-     "every layer computes all rows of its voxels' capacity, used or not"),
+     "every layer computes all rows of the capacity, used or not"),
     ("VX310", "kernel map built more than once", "warning", Verdict.STATIC,
-     "finding the neighbors of all voxels takes as long as a layer, and each time again"),
+     "building a map takes as long as a layer"),
 ]  # fmt: skip
 
 CODES = {row[0]: Code(*row) for row in _TABLE}

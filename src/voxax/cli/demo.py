@@ -54,7 +54,7 @@ def demo(
         out: Folder for the results of one run. A second run needs --resume, --overwrite or another
             folder.
         steps: Training steps, of --batch-size scenes each. By default 160, to detect 1000.
-        input: To segment, a labeled scan to learn from instead; half of its 10 m blocks are for
+        input: To segment, a labeled scan to learn from instead; half of its blocks of 10 m are for
             validation.
         labels: Labels of --input (.label, .npy, .npz), if the file has none.
         label_field: Column or array with the labels, where it has another name than usual.

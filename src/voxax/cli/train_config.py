@@ -74,16 +74,20 @@ class Data:
     )
     label_field: str = _key("of `files`: the column with the labels; empty: a usual name", "")
     columns: tuple[str, ...] | int = _key(
-        "of `files` that do not name them, such as .bin: their names or number", ()
+        "of `files` without names, such as .bin: names or number of the columns", ()
     )
-    attributes: tuple[str, ...] = _key("of points, as input: such as `intensity` or `rgb`", ())
+    attributes: tuple[str, ...] = _key(
+        "attributes of points as input, such as `intensity` or `rgb`", ()
+    )
     radius: float = _key(
-        "points farther from the origin in the plan are left out; 0: none", 0, low=0
+        "points farther from the origin in x and y are left out; 0: none", 0, low=0
     )
     workers: int = _key(
         "processes that read, augment, voxelize and build maps", 1, low=0, high=_WORKERS
     )
-    loader: str = _key("what runs them; `grain` needs voxax[grain]", "plain", of=LOADERS)
+    loader: str = _key(
+        "what runs the workers; `grain` needs the extra `grain`", "plain", of=LOADERS
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +99,7 @@ class Augment:
     scale: tuple[float, float] = _key("smallest and largest factor", (0.95, 1.05), above=0)
     jitter: float = _key("standard deviation of noise on positions", 0, low=0)
     drop: float = _key("probability of leaving out a point", 0, low=0, high=1)
-    crop: float = _key("edge of a box in the plan around a random point; 0: none", 0, low=0)
+    crop: float = _key("edge of a square in x and y around a random point; 0: no crop", 0, low=0)
 
     def transform(self) -> Transform:
         """All augmentations of the table in one transform.
@@ -163,11 +167,11 @@ class Model:
         of=tuple(dict.fromkeys(name for task in TASKS.values() for name in task.networks())),
     )
     width: float | Literal["auto"] = _key(
-        "factor on all its channels; `auto`: what the machine carries", 1, above=0, high=_WIDTH
+        "factor on all channels; `auto`: fitted to the machine", 1, above=0, high=_WIDTH
     )
     voxel_size: float = _key("edge of a voxel, in the positions' unit", above=0)
     region: tuple[float, ...] = _key(
-        "of `detect`: lower x, y, z and upper x, y, z of what is looked at; empty: the layout's", ()
+        "of `detect`: lower and upper x, y, z; empty: those of the layout", ()
     )
     options: Mapping[str, Any] | None = _key("arguments of the network's class", None)
 
@@ -180,9 +184,9 @@ class Training:
     batch_size: int = _key("scenes of a step; 0: one for each device", 0, low=0, high=_SCENES)
     learning_rate: float = _key("peak of the one-cycle schedule", 6e-3, above=0)
     weight_decay: float = _key("of AdamW", 0.01, low=0)
-    class_weights: bool = _key("rare classes count more, by the root of their share", True)
+    class_weights: bool = _key("weight each class by 1 / sqrt(its share)", True)
     samples: int = _key(
-        "training scans that sizes and class weights are taken from", 16, low=1, high=_STEPS
+        "training scans from which sizes and class weights are computed", 16, low=1, high=_STEPS
     )
     checkpoint_every: int = _key("steps between checkpoints", 200, low=1, high=_STEPS)
     log: str = _key("where losses and scores are also written", "", of=("", *LOGS))
@@ -198,9 +202,11 @@ class TrainConfig:
     path: Path
     task: str = _key("what the network learns", "segment", of=tuple(TASKS))
     out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
-    seed: int = _key("of order and augmentation", 0, low=0, high=_limits.SEED.most)
+    seed: int = _key(
+        "decides the order of scans and the augmentation", 0, low=0, high=_limits.SEED.most
+    )
     devices: int | Literal["all"] = _key(
-        "that a step's scenes are distributed over; `all`: every one of this host",
+        "devices that share a step's scenes; `all`: every device of this host",
         1,
         low=1,
         high=_limits.DEVICES.most,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,15 +39,7 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
 
 def check_capacity(capacity: Any) -> int:
     """A static number of rows of at least 1, or :class:`InputError`."""
-    try:
-        rows = operator.index(capacity)
-    except TypeError as error:  # a float, text, or a traced integer
-        raise InputError(
-            f"capacity={capacity!r}: give an integer. It is the number of rows, which is static: "
-            "under jax.jit too it can't depend on a traced value"
-        ) from error
-    if rows < 1:
-        raise InputError(f"capacity={rows} must be at least 1, also for zero voxels")
+    rows = check_whole("capacity", capacity)
     _limits.ROWS.check("capacity", rows)
     return rows
 

@@ -88,11 +88,10 @@ def apply(
 
 def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
     """Return ``forward`` where all positions of a scene have one size; ``sizes int32[scenes]``."""
-    grid = grid_of(problem)
     branches = _kernels(_one_scene(problem))
 
     def scene(part: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return jax.lax.switch(jnp.clip(part[1], 0, grid.largest), branches, part[0], b, part[1])
+        return jax.lax.switch(part[1], branches, part[0], b, part[1])  # clamps the size
 
     out = jax.lax.map(scene, (a.reshape(len(sizes), -1, a.shape[-1]), sizes))
     return out.reshape(-1, out.shape[-1])
