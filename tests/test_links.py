@@ -23,6 +23,7 @@ PAGES = [
 # Add a host here before you link to it, after having looked at it.
 HOSTS = {
     "docs.jax.dev",
+    "docs.kidger.site",
     "flax.readthedocs.io",
     "github.com",
     "google-grain.readthedocs.io",

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
 from voxax.detection.decoding import Detections, best_rows, finite_codes
 from voxax.errors import InputError, check_whole
@@ -67,7 +68,7 @@ def anchor_boxes(
     low: Sequence[float],
     high: Sequence[float],
     shape: Sequence[int],
-) -> np.ndarray:
+) -> Float[np.ndarray, "X Y A 7"]:
     """Return the anchors of all cells, ``float64[X, Y, A, 7]``; A counts the yaws of each.
 
     As in OpenPCDet, the first and the last cell have theirs on the border of the region.
@@ -98,7 +99,9 @@ def anchor_boxes(
     return boxes
 
 
-def encode_residuals(boxes: Any, anchors: Any) -> Any:
+def encode_residuals(
+    boxes: Num[Array | np.ndarray, "... 7"], anchors: Num[Array | np.ndarray, "... 7"]
+) -> Float[Any, "... 7"]:
     """Return what a network predicts for boxes at anchors, ``[..., 7]``.
 
     Columns: the offset of the center along x and y over the anchor's diagonal in the plane, along z
@@ -118,7 +121,9 @@ def encode_residuals(boxes: Any, anchors: Any) -> Any:
     return xp.concatenate([offset, ratio, boxes[..., 6:7] - anchors[..., 6:7]], axis=-1)
 
 
-def decode_residuals(codes: Any, anchors: Any) -> Any:
+def decode_residuals(
+    codes: Num[Array | np.ndarray, "... 7"], anchors: Num[Array | np.ndarray, "... 7"]
+) -> Float[Any, "... 7"]:
     """Return the boxes ``[..., 7]`` of codes at anchors: what :func:`encode_residuals` undoes.
 
     Args:
@@ -144,10 +149,10 @@ def _scales(xp: Any, anchors: Any) -> Any:
 
 @_compat.on_whole_arrays
 def decode_anchors(
-    logits: Any,
-    codes: Any,
-    directions: Any,
-    anchors: Any,
+    logits: Num[Array | np.ndarray, "X Y A_classes"],
+    codes: Num[Array | np.ndarray, "X Y A_codes"],
+    directions: Num[Array | np.ndarray, "X Y A_bins"] | None,
+    anchors: Num[Array | np.ndarray, "X Y A 7"],
     *,
     max_boxes: int,
     min_score: float = 0.0,

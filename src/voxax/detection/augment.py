@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from voxax._array_types import Num
 from voxax.detection.boxes import as_boxes, check_numbers, check_table, wrap_angle
 from voxax.errors import InputError
 
 Scene = tuple[np.ndarray, np.ndarray]
 
 
-def flip(points: Any, boxes: Any, axis: int) -> Scene:
+def flip(points: Num[np.ndarray, "N columns"], boxes: Num[np.ndarray, "M box"], axis: int) -> Scene:
     """Return points and boxes mirrored along an axis through the origin.
 
     Args:
@@ -38,7 +39,9 @@ def flip(points: Any, boxes: Any, axis: int) -> Scene:
     return points, boxes
 
 
-def rotate(points: Any, boxes: Any, angle: float) -> Scene:
+def rotate(
+    points: Num[np.ndarray, "N columns"], boxes: Num[np.ndarray, "M box"], angle: float
+) -> Scene:
     """Return points and boxes turned around the z axis.
 
     Args:
@@ -61,7 +64,9 @@ def rotate(points: Any, boxes: Any, angle: float) -> Scene:
     return points, boxes
 
 
-def scale(points: Any, boxes: Any, factor: float) -> Scene:
+def scale(
+    points: Num[np.ndarray, "N columns"], boxes: Num[np.ndarray, "M box"], factor: float
+) -> Scene:
     """Return points and boxes grown from the origin by a factor; velocities grow too.
 
     Args:
@@ -81,7 +86,9 @@ def scale(points: Any, boxes: Any, factor: float) -> Scene:
     return points, boxes
 
 
-def translate(points: Any, boxes: Any, offset: Sequence[float]) -> Scene:
+def translate(
+    points: Num[np.ndarray, "N columns"], boxes: Num[np.ndarray, "M box"], offset: Sequence[float]
+) -> Scene:
     """Return points and boxes moved by an offset.
 
     Args:
@@ -100,8 +107,8 @@ def translate(points: Any, boxes: Any, offset: Sequence[float]) -> Scene:
 
 
 def augment(
-    points: Any,
-    boxes: Any,
+    points: Num[np.ndarray, "N columns"],
+    boxes: Num[np.ndarray, "M box"],
     rng: np.random.Generator,
     *,
     flips: Sequence[int] = (0, 1),

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from voxax import _compat
+from voxax._array_types import Array, Float, Int, Num
 from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
 from voxax.errors import InputError
 
@@ -63,7 +65,12 @@ class BevGrid:
         return np.moveaxis(np.indices(self.shape), 0, -1).reshape(-1, 2).astype(np.int32)
 
 
-def encode_boxes(boxes: Any, cells: Any, grid: BevGrid) -> Any:
+@_compat.on_whole_arrays
+def encode_boxes(
+    boxes: Num[Array | np.ndarray, "... box"],
+    cells: Int[Array | np.ndarray, "... 2"],
+    grid: BevGrid,
+) -> Float[Any, "... code"]:
     """Return what a network predicts for boxes at cells, ``[..., 8]`` or ``[..., 10]``.
 
     The second with velocity. Columns: offset of the center from the cell's beginning along x and y,
@@ -86,7 +93,12 @@ def encode_boxes(boxes: Any, cells: Any, grid: BevGrid) -> Any:
     return xp.concatenate([*parts, boxes[..., 7:]], axis=-1)
 
 
-def decode_boxes(codes: Any, cells: Any, grid: BevGrid) -> Any:
+@_compat.on_whole_arrays
+def decode_boxes(
+    codes: Num[Array | np.ndarray, "... code"],
+    cells: Int[Array | np.ndarray, "... 2"],
+    grid: BevGrid,
+) -> Float[Any, "... box"]:
     """Return the boxes of codes, ``[..., 7]`` or ``[..., 9]``: what :func:`encode_boxes` undoes.
 
     Args:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Float, Num
 from voxax.errors import InputError
 
 COLUMNS = ("x", "y", "z", "length", "width", "height", "yaw")
@@ -150,7 +151,9 @@ def sizes(boxes: Any) -> tuple[Any, Any, Any]:
     return length, width, height
 
 
-def bev_corners(boxes: Any) -> Any:
+def bev_corners(
+    boxes: Num[Array | np.ndarray, "*shape box"],
+) -> Float[Any, "*shape 4 2"]:
     """Return the corners seen from above, ``[..., 4, 2]``, counterclockwise from the front left.
 
     Args:
@@ -171,7 +174,9 @@ def bev_corners(boxes: Any) -> Any:
     return xp.stack(corners, axis=-2)
 
 
-def corners(boxes: Any) -> Any:
+def corners(
+    boxes: Num[Array | np.ndarray, "*shape box"],
+) -> Float[Any, "*shape 8 3"]:
     """Return the corners, ``[..., 8, 3]``: the four of the bottom, then those of the top.
 
     The order of each four, arguments and errors are as in :func:`bev_corners`.
@@ -188,7 +193,9 @@ def corners(boxes: Any) -> Any:
 
 
 @_compat.on_whole_arrays
-def points_in_boxes(points: Any, boxes: Any) -> Any:
+def points_in_boxes(
+    points: Num[Array | np.ndarray, "N columns"], boxes: Num[Array | np.ndarray, "M box"]
+) -> Bool[Any, "N M"]:
     """Return ``bool[N, M]``: which points lie in which boxes, faces included.
 
     Args:

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Float, Int, Int32, Num
 from voxax.detection.bev_grid import BevGrid, decode_boxes
 from voxax.detection.boxes import as_floats, as_mask
 from voxax.errors import InputError, check_whole
@@ -25,10 +27,10 @@ class Detections(NamedTuple):
       valid: ``bool[N]``; false for what was not found, and for boxes that are not finite.
     """
 
-    boxes: jax.Array
-    scores: jax.Array
-    classes: jax.Array
-    valid: jax.Array
+    boxes: Float[Array, "max_boxes box"]
+    scores: Float[Array, " max_boxes"]
+    classes: Int32[Array, " max_boxes"]
+    valid: Bool[Array, " max_boxes"]
 
     def take(self, indices: jax.Array) -> Detections:
         """Return these rows; -1, as from :func:`voxax.detection.nms`, gives an empty one.
@@ -61,7 +63,12 @@ class Detections(NamedTuple):
 
 @_compat.on_whole_arrays
 def decode_centers(
-    logits: Any, codes: Any, grid: BevGrid, *, max_boxes: int, min_score: float = 0.0
+    logits: Num[Array | np.ndarray, "X Y classes"],
+    codes: Num[Array | np.ndarray, "X Y code"],
+    grid: BevGrid,
+    *,
+    max_boxes: int,
+    min_score: float = 0.0,
 ) -> Detections:
     """Return the best boxes of one scene's dense maps; ``jax.vmap`` maps it over scenes.
 
@@ -96,14 +103,14 @@ def decode_centers(
 
 @_compat.on_whole_arrays
 def decode_cells(
-    logits: Any,
-    codes: Any,
-    cells: Any,
+    logits: Num[Array | np.ndarray, "P classes"],
+    codes: Num[Array | np.ndarray, "P code"],
+    cells: Int[Array | np.ndarray, "P 2"],
     grid: BevGrid,
     *,
     max_boxes: int,
     min_score: float = 0.0,
-    valid: Any = None,
+    valid: Bool[Array | np.ndarray, " P"] | None = None,
 ) -> Detections:
     """Return the best boxes of one scene's sparse cells.
 

@@ -6,7 +6,9 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from voxax._array_types import Array, Bool, Float, Num
 from voxax.detection.boxes import as_boxes, as_floats, bev_corners
 from voxax.detection.overlap import bev_iou, iou_3d
 from voxax.errors import InputError, check_known
@@ -15,8 +17,13 @@ IouLoss = Literal["3d", "bev", "distance"]
 
 
 def gaussian_focal_loss(
-    logits: Any, targets: Any, valid: Any = None, *, alpha: float = 2.0, beta: float = 4.0
-) -> jax.Array:
+    logits: Num[Array | np.ndarray, "*shape classes"],
+    targets: Num[Array | np.ndarray, "*shape classes"],
+    valid: Bool[Array | np.ndarray, "*shape"] | None = None,
+    *,
+    alpha: float = 2.0,
+    beta: float = 4.0,
+) -> Float[Array, ""]:
     """Return the penalty-reduced focal loss, ``[]``: the sum over all, for each target of 1.
 
     Args:
@@ -46,7 +53,12 @@ def gaussian_focal_loss(
     return -total / jnp.maximum(number, jnp.ones((), logits.dtype))
 
 
-def code_loss(codes: Any, targets: Any, mask: Any, weights: Any = None) -> jax.Array:
+def code_loss(
+    codes: Num[Array | np.ndarray, "*shape code"],
+    targets: Num[Array | np.ndarray, "*shape code"],
+    mask: Bool[Array | np.ndarray, "*shape"],
+    weights: Num[Array | np.ndarray, " code"] | None = None,
+) -> Float[Array, " code"]:
     """Return the L1 loss of box codes, ``[D]``: for each column the mean over boxes that count.
 
     Args:
@@ -78,12 +90,17 @@ def code_loss(codes: Any, targets: Any, mask: Any, weights: Any = None) -> jax.A
     return loss * factors
 
 
-def iou_loss(boxes: Any, targets: Any, mask: Any, kind: IouLoss = "3d") -> jax.Array:
+def iou_loss(
+    boxes: Num[Array | np.ndarray, "*shape box"],
+    targets: Num[Array | np.ndarray, "*shape _"],
+    mask: Bool[Array | np.ndarray, "*shape"],
+    kind: IouLoss = "3d",
+) -> Float[Array, ""]:
     """Return the mean of ``1 - IoU`` over the boxes that count, ``[]``; 0 if there is none.
 
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``, predicted.
-      targets: the same shape of leading axes.
+      targets: ``[..., 7]`` or ``[..., 9]`` with the leading axes of ``boxes``.
       mask: ``bool[...]``, the boxes that count.
       kind: ``"3d"`` of volumes, ``"bev"`` from above, or ``"distance"``: of volumes, plus the
         squared distance of the centers in units of the diagonal around both boxes, whose gradient

@@ -21,11 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.detection.boxes import array_module, as_boxes, as_floats, sizes
 from voxax.errors import InputError
 
 
-def bev_overlap(a: Any, b: Any) -> Any:
+def bev_overlap(
+    a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
+) -> Float[Any, "..."]:
     """Return the area that boxes share seen from above, ``[...]`` in square meters.
 
     Args:
@@ -43,7 +46,9 @@ def bev_overlap(a: Any, b: Any) -> Any:
     return _evaluate(_area, a, b)
 
 
-def bev_iou(a: Any, b: Any) -> Any:
+def bev_iou(
+    a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
+) -> Float[Any, "..."]:
     """Return intersection over union seen from above, ``[...]`` in 0..1; 0 for two empty boxes.
 
     Arguments, derivatives and errors as in :func:`bev_overlap`.
@@ -51,7 +56,9 @@ def bev_iou(a: Any, b: Any) -> Any:
     return _evaluate(_bev_iou, a, b)
 
 
-def iou_3d(a: Any, b: Any) -> Any:
+def iou_3d(
+    a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
+) -> Float[Any, "..."]:
     """Return intersection over union of volumes, ``[...]`` in 0..1; 0 for two empty boxes.
 
     Arguments, derivatives and errors as in :func:`bev_overlap`. Boxes that are not turned give the

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Int, Int32, Num
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
 from voxax.detection.overlap import bev_iou, iou_3d
 from voxax.errors import InputError, check_known, check_whole
@@ -34,20 +35,20 @@ class Selected(NamedTuple):
         ``max_selected`` was reached: 0 unless it was too small.
     """
 
-    indices: jax.Array
-    num_selected: jax.Array
-    num_remaining: jax.Array
+    indices: Int32[Array, " max_selected"]
+    num_selected: Int32[Array, ""]
+    num_remaining: Int32[Array, ""]
 
 
 @_compat.on_whole_arrays
 def nms(
-    boxes: Any,
-    scores: Any,
+    boxes: Num[Array | np.ndarray, "N box"],
+    scores: Num[Array | np.ndarray, " N"],
     *,
     iou_threshold: float,
     max_selected: int,
-    classes: Any = None,
-    valid: Any = None,
+    classes: Int[Array | np.ndarray, " N"] | None = None,
+    valid: Bool[Array | np.ndarray, " N"] | None = None,
     overlap: NmsOverlap = "bev",
 ) -> Selected:
     """Select boxes by falling score, without those that overlap a selected one.
@@ -81,13 +82,13 @@ def nms(
 
 @_compat.on_whole_arrays
 def circle_nms(
-    centers: Any,
-    scores: Any,
+    centers: Num[Array | np.ndarray, "N columns"],
+    scores: Num[Array | np.ndarray, " N"],
     *,
     radius: float,
     max_selected: int,
-    classes: Any = None,
-    valid: Any = None,
+    classes: Int[Array | np.ndarray, " N"] | None = None,
+    valid: Bool[Array | np.ndarray, " N"] | None = None,
 ) -> Selected:
     """Select boxes by falling score, without those centered near a selected one.
 

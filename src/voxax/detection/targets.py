@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Int, Num
 from voxax.detection.bev_grid import BevGrid, encode_boxes
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
 from voxax.errors import InputError, check_whole
@@ -74,8 +75,8 @@ def gaussian_radius(length: Any, width: Any, min_overlap: float = 0.1) -> Any:
 
 @_compat.on_whole_arrays
 def center_targets(
-    boxes: Any,
-    classes: Any,
+    boxes: Num[Array | np.ndarray, "M box"],
+    classes: Int[Array | np.ndarray, " M"],
     grid: BevGrid,
     num_classes: int,
     *,
@@ -110,13 +111,13 @@ def center_targets(
 
 @_compat.on_whole_arrays
 def sparse_center_targets(
-    boxes: Any,
-    classes: Any,
-    cells: Any,
+    boxes: Num[Array | np.ndarray, "M box"],
+    classes: Int[Array | np.ndarray, " M"],
+    cells: Int[Array | np.ndarray, "P 2"],
     grid: BevGrid,
     num_classes: int,
     *,
-    valid: Any = None,
+    valid: Bool[Array | np.ndarray, " P"] | None = None,
     min_overlap: float = 0.1,
     min_radius: int = 2,
 ) -> CenterTargets:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool
 from voxax.coords import COORD_LIMIT, PAD, host
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError, check_known
@@ -74,7 +75,7 @@ def dilate(
 
 @checked_call
 def add_sites(
-    voxels: Voxels, offsets: Taps, keep: jax.Array, *, capacity: int | None = None
+    voxels: Voxels, offsets: Taps, keep: Bool[Array, "capacity K"], *, capacity: int | None = None
 ) -> Voxels:
     """Add the sites ``site + offsets[k]`` of every voxel and tap with ``keep[row, k]``.
 

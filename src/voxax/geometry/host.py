@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from voxax._array_types import Float, Int, Int32, Num
 from voxax._native import host as native
 from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
@@ -31,16 +32,16 @@ from voxax.geometry.voxels import Voxels
 
 
 def voxelize_on_host(
-    positions: np.ndarray,
-    features: np.ndarray,
+    positions: Float[np.ndarray, "N D"],
+    features: Num[np.ndarray, "N C"],
     voxel_size: float | Sequence[float],
-    batch_index: np.ndarray | None = None,
+    batch_index: Int[np.ndarray, " N"] | None = None,
     *,
     batch_size: int | None = None,
     capacity: int | None = None,
     min_capacity: int = 0,
     origin: Sequence[float] | None = None,
-) -> tuple[Voxels, np.ndarray]:
+) -> tuple[Voxels, Int32[np.ndarray, " N"]]:
     """Voxelize with the mean in NumPy: arrays in and out, no device.
 
     For input pipelines: it starts no device and compiles nothing, so worker processes can call it.

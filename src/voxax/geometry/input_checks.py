@@ -194,7 +194,7 @@ def infer_batch_size(batch_index: jax.Array) -> int:
     return int(batch_index.max(initial=0)) + 1 if batch_index.size else 1
 
 
-def check_feature_rows(features: jax.Array, rows: int, of: str) -> None:
+def check_feature_rows(features: Any, rows: int, of: str) -> None:
     """Raise :class:`InputError` unless the features are ``[rows, C]``; ``of`` names the rows."""
     if not hasattr(features, "ndim"):
         raise InputError(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Int, Num
 from voxax.coords import COORD_LIMIT, PAD, find_neighbors, find_rows, host
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_call
@@ -45,7 +46,7 @@ INTERPOLATIONS = ("nearest", "trilinear")
 def devoxelize(
     voxels: Voxels,
     positions: Points,
-    batch_index: Any = ...,
+    batch_index: Int[Array | np.ndarray, " N"] | None = ...,
     *,
     interpolation: Interpolation = ...,
     normalize: bool = ...,
@@ -55,20 +56,20 @@ def devoxelize(
 @overload
 def devoxelize(
     voxels: Voxels,
-    positions: Any,
-    batch_index: Any = ...,
+    positions: Float[Array | np.ndarray, "N D"],
+    batch_index: Int[Array | np.ndarray, " N"] | None = ...,
     *,
     interpolation: Interpolation = ...,
     normalize: bool = ...,
-) -> jax.Array: ...
+) -> Float[Array, "N C"]: ...
 
 
 @checked_call
 @_compat.on_whole_arrays
 def devoxelize(
     voxels: Voxels,
-    positions: Any,
-    batch_index: Any = None,
+    positions: Float[Array | np.ndarray, "N D"] | Points,
+    batch_index: Int[Array | np.ndarray, " N"] | None = None,
     *,
     interpolation: Interpolation = "trilinear",
     normalize: bool = False,
@@ -112,10 +113,10 @@ def devoxelize(
 @checked_call
 @_compat.on_whole_arrays
 def splat(
-    positions: Any,
-    features: Any,
+    positions: Float[Array | np.ndarray, "N D"] | Points,
+    features: Num[Array | np.ndarray, "N C"] | None,
     out_voxels: Voxels,
-    batch_index: Any = None,
+    batch_index: Int[Array | np.ndarray, " N"] | None = None,
     *,
     interpolation: Interpolation = "trilinear",
 ) -> Voxels:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Int32, Num
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords import PAD, bucket_capacity, lower_bound, sort_rows
 from voxax.errors import CapacityError, InputError, check_known, check_whole
@@ -44,8 +45,8 @@ class Neighbors:
       found: ``int32[M]``, how many there are, also where k is too small to list them.
     """
 
-    rows: jax.Array
-    found: jax.Array
+    rows: Int32[Array, "M k"]
+    found: Int32[Array, " M"]
 
     @property
     def capacity(self) -> int:
@@ -78,7 +79,7 @@ def radius_search(
     points: Points,
     queries: Points | None = None,
     *,
-    radius: float | jax.Array,
+    radius: float | Num[Array, ""],
     capacity: int,
     method: SearchMethod = "auto",
 ) -> Neighbors:
@@ -122,7 +123,7 @@ def knn_search(
     queries: Points | None = None,
     *,
     k: int,
-    radius: float | jax.Array | None = None,
+    radius: float | Num[Array, ""] | None = None,
 ) -> Neighbors:
     """Return the ``k`` nearest points of each query's scene, or all if it has fewer.
 

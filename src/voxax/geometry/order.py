@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
+from voxax._array_types import Array, Int32
 from voxax.coords import COORD_LIMIT, CURVES, PAD, Curve, sort_by_curve
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_call
@@ -25,8 +26,8 @@ class CurveOrder(NamedTuple):
         of the voxels again.
     """
 
-    order: jax.Array
-    inverse: jax.Array
+    order: Int32[Array, " capacity"]
+    inverse: Int32[Array, " capacity"]
 
 
 @checked_call

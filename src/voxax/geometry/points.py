@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Float, Int, Int32, Shaped
 from voxax._fork import check_process
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
@@ -48,10 +49,10 @@ class Points:
         () is zero. It is given as numbers and kept as data: another one compiles nothing.
     """
 
-    positions: jax.Array
-    batch_index: jax.Array
-    features: jax.Array
-    count: jax.Array
+    positions: Float[Array, "capacity D"]
+    batch_index: Int32[Array, " capacity"]
+    features: Shaped[Array, "capacity C"]
+    count: Int32[Array, ""]
     batch_size: int = dataclasses.field(default=1, metadata={"static": True})
     origin: Origin | tuple[float, ...] = ()
 
@@ -62,9 +63,9 @@ class Points:
     @_compat.on_whole_arrays
     def make(
         cls,
-        positions: Any,
-        features: Any = None,
-        batch_index: Any = None,
+        positions: Float[Array | np.ndarray, "N D"],
+        features: Shaped[Array | np.ndarray, "N C"] | None = None,
+        batch_index: Int[Array | np.ndarray, " N"] | None = None,
         *,
         batch_size: int | None = None,
         capacity: int | None = None,
@@ -93,31 +94,30 @@ class Points:
         given = positions, features, batch_index
         on_host = known_on_host(*given)
         xp: Any = np if on_host else jnp
-        positions = float_positions(positions, on_host=on_host)
-        exact = positions.dtype == np.float64 and not isinstance(given[0], jax.Array)
-        rows: int = positions.shape[0]
+        places: Any = float_positions(positions, on_host=on_host)
+        exact = places.dtype == np.float64 and not isinstance(given[0], jax.Array)
+        rows: int = places.shape[0]
         scenes = batch_indices(batch_index, rows, on_host=on_host)
         if batch_size is None:
             # Not from the checked array: without a batch index there is one scene, under jit too.
             batch_size = 1 if batch_index is None else infer_batch_size(scenes)
-        if features is None:
-            features = xp.ones((rows, 1), np.float32)
-        features = as_host_array(features) if on_host else jnp.asarray(features)
-        check_feature_rows(features, rows, f"{rows} positions")
+        values: Any = xp.ones((rows, 1), np.float32) if features is None else features
+        values = as_host_array(values) if on_host else jnp.asarray(values)
+        check_feature_rows(values, rows, f"{rows} positions")
         if origin is not None:
-            corner = as_origin(check_origin(origin, positions.shape[1]))
+            corner = as_origin(check_origin(origin, places.shape[1]))
         else:
-            corner: Any = near_origin(positions) if exact else ()
-        if not _compat.is_traced(positions):
-            check_finite(np.asarray(positions))
+            corner: Any = near_origin(places) if exact else ()
+        if not _compat.is_traced(places):
+            check_finite(np.asarray(places))
         if corner:
             relate = relative if exact else _with_parts
-            positions = from_origin(*relate(positions, corner))
-        positions = as_host_array(positions) if on_host else jnp.asarray(positions)
+            places = from_origin(*relate(places, corner))
+        places = as_host_array(places) if on_host else jnp.asarray(places)
         if not _compat.is_traced(scenes) and rows:
             check_batch_range(scenes, batch_size)
         if capacity is None:
-            traced = _compat.is_traced(positions, scenes, features)
+            traced = _compat.is_traced(places, scenes, values)
             capacity = rows if traced else bucket_capacity(rows)
         else:
             capacity = check_capacity(capacity)
@@ -126,12 +126,12 @@ class Points:
                 f"{rows} points do not fit into capacity {capacity}: give "
                 f"capacity={bucket_capacity(rows)} (vx.bucket_capacity({rows})) or more"
             )
-        parts: Any = [_padded(array, capacity) for array in (positions, scenes, features)]
+        parts: Any = [_padded(array, capacity) for array in (places, scenes, values)]
         if on_host:
             parts = to_device_of(given, parts)
-        positions, scenes, features = parts
+        places, scenes, values = parts
         count = jnp.asarray(rows, jnp.int32)
-        return cls(positions, scenes, features, count, batch_size, corner)
+        return cls(places, scenes, values, count, batch_size, corner)
 
     @property
     def capacity(self) -> int:
@@ -139,7 +139,7 @@ class Points:
         return self.positions.shape[0]
 
     @_compat.on_whole_arrays
-    def positions_from(self, origin: Origin | tuple[float, ...]) -> jax.Array:
+    def positions_from(self, origin: Origin | tuple[float, ...]) -> Float[Array, "capacity D"]:
         """Return the positions ``float[capacity, D]`` relative to another origin; () is zero."""
         if origin is self.origin or (not origin and not self.origin):
             return self.positions
@@ -156,12 +156,12 @@ class Points:
         return self.features.shape[1]
 
     @property
-    def valid(self) -> jax.Array:
+    def valid(self) -> Bool[Array, " capacity"]:
         """``bool[capacity]``: rows that are points."""
         return _before(self.count, self.capacity)
 
     @_compat.on_whole_arrays
-    def replace_features(self, features: jax.Array) -> Points:
+    def replace_features(self, features: Shaped[Array, "capacity C"]) -> Points:
         """Return these points with other features ``[capacity, C']``; padding rows become zero.
 
         Raises:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Num
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.coords.ordering import sort_distinct
 from voxax.errors import InputError, check_whole
@@ -23,7 +24,9 @@ from voxax.geometry.voxels import Voxels
 
 @checked_call
 @_compat.on_whole_arrays
-def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
+def prune(
+    voxels: Voxels, mask: Bool[Array | np.ndarray, " capacity"], *, capacity: int | None = None
+) -> Voxels:
     """Return the voxels where ``mask`` is true.
 
     Args:
@@ -47,7 +50,13 @@ def prune(voxels: Voxels, mask: Any, *, capacity: int | None = None) -> Voxels:
 
 @checked_call
 @_compat.on_whole_arrays
-def top_k(voxels: Voxels, scores: Any, k: int, *, capacity: int | None = None) -> Voxels:
+def top_k(
+    voxels: Voxels,
+    scores: Num[Array | np.ndarray, " capacity"],
+    k: int,
+    *,
+    capacity: int | None = None,
+) -> Voxels:
     """Return the ``k`` voxels of every scene with the highest scores, or all if it has fewer.
 
     Args:
@@ -95,7 +104,7 @@ def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) ->
     return _kept(voxels, _inside(voxels.coords, *corners), capacity, voxels.capacity)
 
 
-def _kept(voxels: Voxels, keep: jax.Array, capacity: int | None, bound: int) -> Voxels:
+def _kept(voxels: Voxels, keep: Any, capacity: int | None, bound: int) -> Voxels:
     source = voxels.geometry
     capacity = choose_capacity(capacity, bound, _number(source.coords, keep))
     found = kept_rows(source.coords, keep, capacity)

@@ -18,6 +18,7 @@ import jax.monitoring
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Int32
 from voxax.coords import PAD, bucket_capacity
 from voxax.errors import CapacityError
 from voxax.geometry.eager import in_either
@@ -136,8 +137,8 @@ class VoxelGeometry:
         shard; None for whole scenes; static. See :mod:`voxax.parallel`.
     """
 
-    coords: jax.Array
-    count: jax.Array
+    coords: Int32[Array, "capacity coord"]
+    count: Int32[Array, ""]
     drops: Losses
     attached: AttachedMaps | None
     stride: Level

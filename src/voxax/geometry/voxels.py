@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Float, Int, Int32, Shaped
 from voxax._fork import check_process
 from voxax.coords import (
     PAD,
@@ -100,7 +101,7 @@ class Voxels:
     """
 
     geometry: VoxelGeometry
-    features: jax.Array
+    features: Shaped[Array, "capacity C"]
     voxel_size: tuple[float, ...] = dataclasses.field(default=(), metadata={"static": True})
     origin: Origin | tuple[float, ...] = ()
 
@@ -108,22 +109,33 @@ class Voxels:
         object.__setattr__(self, "origin", as_origin(self.origin))
 
     @classmethod
-    def from_coords(cls, coords: Any, features: Any, batch_size: int = 1, **options: Any) -> Any:
+    def from_coords(
+        cls,
+        coords: Int[Array | np.ndarray, "N coord"],
+        features: Shaped[Array | np.ndarray, "N C"],
+        batch_size: int = 1,
+        **options: Any,
+    ) -> Any:
         """Make voxels from integer coordinates; see :func:`voxax.geometry.from_coords`."""
         return from_coords(coords, features, batch_size, **options)
 
     @classmethod
-    def from_dense(cls, dense: jax.Array, mask: jax.Array | None = None, **options: Any) -> Voxels:
+    def from_dense(
+        cls,
+        dense: Shaped[Array | np.ndarray, "B *spatial C"],
+        mask: Bool[Array | np.ndarray, " B *spatial"] | None = None,
+        **options: Any,
+    ) -> Voxels:
         """Make voxels from a dense grid; see :func:`voxax.geometry.from_dense`."""
         return from_dense(dense, mask, **options)
 
     @property
-    def coords(self) -> jax.Array:
+    def coords(self) -> Int32[Array, "capacity coord"]:
         """``int32[capacity, 1 + D]``: batch index, then lattice coordinates at this stride."""
         return self.geometry.coords
 
     @property
-    def count(self) -> jax.Array:
+    def count(self) -> Int32[Array, ""]:
         """``int32[]``: number of valid rows."""
         return self.geometry.count
 
@@ -143,7 +155,7 @@ class Voxels:
         return self.geometry.batch_size
 
     @property
-    def num_dropped(self) -> jax.Array:
+    def num_dropped(self) -> Int32[Array, ""]:
         """``int32[]``: rows lost to capacity on the whole way here."""
         return self.geometry.num_dropped
 
@@ -153,7 +165,7 @@ class Voxels:
         return self.features.shape[1]
 
     @property
-    def valid(self) -> jax.Array:
+    def valid(self) -> Bool[Array, " capacity"]:
         """``bool[capacity]``: which rows are voxels."""
         return self.geometry.valid
 
@@ -165,7 +177,7 @@ class Voxels:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @_compat.on_whole_arrays
-    def replace_features(self, features: jax.Array) -> Voxels:
+    def replace_features(self, features: Shaped[Array, "capacity C"]) -> Voxels:
         """Return these voxels with other features ``[capacity, C']``; padding rows become zero.
 
         Raises:
@@ -233,7 +245,7 @@ class Voxels:
 
     def to_dense(
         self, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
-    ) -> jax.Array:
+    ) -> Shaped[Array, "B *spatial C"]:
         """Return a dense grid ``[batch_size, *shape, C]``; see :func:`voxax.geometry.to_dense`."""
         return to_dense(self, shape, origin)
 
@@ -242,18 +254,18 @@ class Voxels:
         self.geometry.raise_if_overflowed()
         return self
 
-    def valid_coords(self) -> np.ndarray:
+    def valid_coords(self) -> Int32[np.ndarray, "count coord"]:
         """Return the coordinates ``int32[count, 1 + D]`` on the host, without padding."""
         count = self._host_count()
         return np.asarray(self.coords)[:count]
 
-    def valid_features(self) -> np.ndarray:
+    def valid_features(self) -> Shaped[np.ndarray, "count C"]:
         """Return the features ``[count, C]`` on the host, without padding."""
         count = self._host_count()
         return np.asarray(self.features)[:count]
 
     @_compat.on_whole_arrays
-    def positions(self) -> jax.Array:
+    def positions(self) -> Float[Array, "capacity D"]:
         """Return voxel centers ``float32[capacity, D]`` in the unit of ``voxel_size``.
 
         Far from zero, where float32 does not resolve a quarter of a voxel, the result is a NumPy
@@ -272,11 +284,11 @@ class Voxels:
         return shifted
 
     @_compat.on_whole_arrays
-    def local_positions(self) -> jax.Array:
+    def local_positions(self) -> Float[Array, "capacity D"]:
         """Return voxel centers ``float32[capacity, D]`` relative to ``origin``."""
         return _centers(self.coords, np.asarray(self._steps(), np.float32))
 
-    def valid_positions(self) -> np.ndarray:
+    def valid_positions(self) -> Float[np.ndarray, "count D"]:
         """Return voxel centers ``float64[count, D]`` on the host, without padding."""
         return self._host_positions()[: self._host_count()]
 
@@ -352,8 +364,8 @@ def _is_vague(xp: Any, positions: Any, valid: Any, steps: tuple[float, ...]) -> 
 
 @_compat.on_whole_arrays
 def from_coords(
-    coords: Any,
-    features: Any,
+    coords: Int[Array | np.ndarray, "N coord"],
+    features: Shaped[Array | np.ndarray, "N C"],
     batch_size: int = 1,
     *,
     capacity: int | None = None,
@@ -406,7 +418,7 @@ def from_coords(
         check_mean_digits(features)
     level = per_axis(stride, ndim, "stride")
     if on_host:
-        unique = merge_rows(coords, capacity, bucket_capacity)
+        unique = merge_rows(np.asarray(coords), capacity, bucket_capacity)
         check_overflow(unique.count, unique.num_dropped, level)
         rows = unique.coords.shape[0]
 
@@ -468,10 +480,10 @@ def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
 
 @_compat.on_whole_arrays
 def voxelize(
-    positions: Any,
-    features: Any = None,
+    positions: Float[Array | np.ndarray, "N D"] | Points,
+    features: Shaped[Array | np.ndarray, "N C"] | None = None,
     voxel_size: float | Sequence[float] | None = None,
-    batch_index: Any = None,
+    batch_index: Int[Array | np.ndarray, " N"] | None = None,
     reduction: Reduction = "mean",
     capacity: int | None = None,
     return_inverse: bool = False,
@@ -530,8 +542,8 @@ def voxelize(
     given = positions, features, batch_index
     on_host = known_on_host(*given, number)
     # What padding rows of Points hold doesn't matter.
-    positions = float_positions(positions, finite=number is None, on_host=on_host)
-    rows, ndim = positions.shape
+    places: Any = float_positions(positions, finite=number is None, on_host=on_host)
+    rows, ndim = places.shape
     size = check_voxel_size(voxel_size, ndim)
     corner = _origin((0.0,) * ndim if origin is None else origin, ndim)
     if batch_index is None and batch_size is None:
@@ -540,26 +552,25 @@ def voxelize(
     if batch_size is None:
         batch_size = infer_batch_size(batch_index)
     xp: Any = np if on_host else jnp
-    if features is None:
-        features = xp.ones((rows, 1), np.float32)
+    values: Any = xp.ones((rows, 1), np.float32) if features is None else features
 
-    if on_host and positions.dtype == np.float32:
+    if on_host and places.dtype == np.float32:
         parts = shift(corner, own, ndim)
     else:
-        positions, parts = relative(positions, corner, own)
-    to = lattice(parts, size, (1,) * ndim, positions.dtype)
+        places, parts = relative(places, corner, own)
+    to = lattice(parts, size, (1,) * ndim, places.dtype)
     # Float64 of the host stays there: JAX may have 32 bits only.
-    place = _place if on_host or positions.dtype != np.float32 else _place_on_device
-    cell, inside, vague = place(positions, to)
+    place = _place if on_host or places.dtype != np.float32 else _place_on_device
+    cell, inside, vague = place(places, to)
     number = int(number) if on_host and number is not None else number
     wanted = xp.arange(rows, dtype=np.int32) < (rows if number is None else number)
-    _raise_on_bad_points(positions, wanted & ~inside, wanted & vague, size)
+    _raise_on_bad_points(places, wanted & ~inside, wanted & vague, size)
     lost = xp.sum(wanted & ~inside, dtype=np.int32)
     coords = xp.concatenate([batch_index[:, None], cell], axis=1)
     coords = xp.where((inside & wanted)[:, None], coords, PAD)
     voxels, inverse = from_coords(
         coords,
-        features,
+        values,
         batch_size,
         capacity=capacity,
         reduction=reduction,
@@ -610,7 +621,7 @@ def _raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float
 @_compat.on_whole_arrays
 def to_dense(
     voxels: Voxels, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
-) -> jax.Array:
+) -> Shaped[Array, "B *spatial C"]:
     """Scatter the features onto a dense grid; empty sites are zero.
 
     Args:
@@ -664,7 +675,10 @@ def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[in
 
 @_compat.on_whole_arrays
 def from_dense(
-    dense: jax.Array, mask: jax.Array | None = None, *, capacity: int | None = None
+    dense: Shaped[Array | np.ndarray, "B *spatial C"],
+    mask: Bool[Array | np.ndarray, " B *spatial"] | None = None,
+    *,
+    capacity: int | None = None,
 ) -> Voxels:
     """Voxels at the active sites of a dense grid.
 

@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Int, Int32
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.losses import Losses
@@ -21,13 +22,13 @@ from voxax.models.writers import OnMetrics
 
 @_compat.on_whole_arrays
 def masked_cross_entropy(
-    logits: jax.Array,
-    labels: jax.Array,
-    class_weights: jax.Array | None = None,
+    logits: Float[Array | np.ndarray, "N classes"],
+    labels: Int[Array | np.ndarray, " N"],
+    class_weights: Float[Array | np.ndarray, " classes"] | None = None,
     axis_name: str | tuple[str, ...] | None = None,
     *,
     ignore_label: int | None = None,
-) -> jax.Array:
+) -> Float[Array, ""]:
     """Return the mean softmax cross entropy over the rows with a label; 0 if there is none.
 
     Args:
@@ -91,7 +92,9 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
 
 
 @_compat.on_whole_arrays
-def count_outside(labels: jax.Array, classes: int, ignore_label: int | None = None) -> jax.Array:
+def count_outside(
+    labels: Int[Array | np.ndarray, "..."], classes: int, ignore_label: int | None = None
+) -> Int32[Array, ""]:
     """Return ``int32[]``: how many labels are neither of a class, nor negative, nor ignored.
 
     Args:

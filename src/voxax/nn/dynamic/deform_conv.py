@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError, check_known
@@ -27,19 +28,19 @@ Modulation = Literal["plain", "sigmoid", "softmax"]
 @checked_call
 @_compat.on_whole_arrays
 def deform_conv(
-    x: jax.Array,
-    weight: jax.Array | None,
-    offsets: jax.Array,
+    x: Float[Array, "B *spatial C"],
+    weight: Float[Array, "*T C_per_group C_out"] | None,
+    offsets: Num[Array, "B *outputs_and_G K D"],
     *,
-    mask: jax.Array | None = None,
+    mask: Float[Array, "B *outputs_and_G K"] | None = None,
     modulation: Modulation = "plain",
-    bias: jax.Array | None = None,
+    bias: Float[Array, " C_out"] | None = None,
     kernel_size: int | Sequence[int] | None = None,
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     precision: jax.lax.PrecisionLike = None,
-) -> jax.Array:
+) -> Float[Array, "B *outputs C_out"]:
     """Convolve with taps moved by ``offsets``, interpolated linearly, zero outside of the grid.
 
     ``y[u] = sum over k of m_gk(u) W_k x_g<stride u + dilation o_k + offsets_gk(u)>``: each of G

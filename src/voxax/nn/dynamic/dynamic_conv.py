@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.algorithms.dynamic.grid import box_conv, output_grid
 from voxax.algorithms.kernel import Uniform
 from voxax.errors import AlgorithmError, InputError
@@ -47,22 +48,22 @@ class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
 @checked_call
 @_compat.on_whole_arrays
 def dynamic_conv(
-    x: jax.Array,
-    weight: jax.Array | Mapping[int, jax.Array],
+    x: Float[Array, "B *spatial C"],
+    weight: Float[Array, "*T C C_out"] | Mapping[int, Float[Array, "... C C_out"]],
     *,
     size: jax.Array | int | None = None,
     dilation: jax.Array | int | Sequence[int] | None = None,
-    offsets: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    mixture: jax.Array | None = None,
+    offsets: Num[Array, "B *outputs K D"] | None = None,
+    mask: Num[Array, "B *outputs K"] | None = None,
+    mixture: Float[Array, "B M"] | Float[Array, "B *outputs M"] | None = None,
     stride: int | Sequence[int] = 1,
     method: Request = None,
-    bias: jax.Array | None = None,
+    bias: Float[Array, " C_out"] | None = None,
     tau: float = 1.0,
     bank: int | Sequence[int] = 3,
     coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
-) -> jax.Array:
+) -> Float[Array, "B *outputs C_out"]:
     """Convolve with a kernel size, dilation, taps or weights that each position chooses.
 
     ``y[u] = sum over k of m_k(u) W_k(u) x<stride u + dilation(u) o_k + offsets_k(u)>``, zero
@@ -168,8 +169,8 @@ def dynamic_conv(
 
 @_compat.on_whole_arrays
 def bank_error(
-    x: jax.Array,
-    weight: jax.Array,
+    x: Float[Array, "B *spatial C"],
+    weight: Float[Array, "*T C C_out"],
     *,
     size: jax.Array,
     dilation: int | Sequence[int] = 1,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels, add_sites
 from voxax.geometry.call_checks import checked_call
@@ -21,14 +22,14 @@ from voxax.tuning import Request
 @_compat.on_whole_arrays
 def focal_conv(
     voxels: Voxels,
-    weight: jax.Array,
-    importance: jax.Array,
+    weight: Num[Array, "K C_in C_out"] | Num[Array, "K G C_in_per_G C_out_per_G"],
+    importance: Float[Array, "capacity K"],
     kernel_size: int | Sequence[int] = 3,
     dilation: int | Sequence[int] = 1,
-    bias: jax.Array | None = None,
+    bias: Num[Array, " C_out"] | None = None,
     groups: int = 1,
     *,
-    threshold: float | jax.Array = 0.5,
+    threshold: float | Num[Array, ""] = 0.5,
     gate: bool = True,
     capacity: int | None = None,
     fwd_algo: Request = None,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float
 from voxax.algorithms.dynamic.grid import output_grid
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
@@ -22,13 +23,13 @@ from voxax.nn.dynamic.grid_taps import grid_spec, scan_taps
 @checked_call
 @_compat.on_whole_arrays
 def local_conv(
-    x: jax.Array,
-    kernels: jax.Array,
+    x: Float[Array, "B *spatial C"],
+    kernels: Float[Array, "B *outputs K G"] | Float[Array, "B *outputs K"],
     *,
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
-) -> jax.Array:
+) -> Float[Array, "B ... C"]:
     """Sum the neighborhood of each position with weights of its own.
 
     ``y[u, c] = sum over k of kernels[u, k, group of c] * x[stride u + dilation o_k, c]``, zero

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
@@ -175,7 +176,7 @@ Window = Callable[[jax.Array], jax.Array]
 
 
 @_compat.on_whole_arrays
-def poly6(squares: jax.Array) -> jax.Array:
+def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
 
     Args:
@@ -193,15 +194,15 @@ def poly6(squares: jax.Array) -> jax.Array:
 @_compat.on_whole_arrays
 def continuous_conv(
     points: Points,
-    weight: jax.Array,
+    weight: Float[Array, "*T C C_out"],
     neighbors: Neighbors,
     queries: Points | None = None,
     *,
-    radius: float | jax.Array,
+    radius: float | Num[Array, ""],
     mapping: Mapping = "volume_preserving",
     window: Window | None = poly6,
     normalize: bool = False,
-    bias: jax.Array | None = None,
+    bias: Float[Array, " C_out"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
     """Convolve points with a kernel that is a continuous function of the place.
@@ -320,7 +321,9 @@ def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
 _RELAXATION_STEPS = 2000
 
 
-def kernel_point_positions(number: int, ndim: int = 3, *, radius: float = 1.0) -> np.ndarray:
+def kernel_point_positions(
+    number: int, ndim: int = 3, *, radius: float = 1.0
+) -> Float[np.ndarray, "K D"]:
     """Return ``float64[number, ndim]``: a point in the center, the others as far apart as possible.
 
     They minimize the sum over pairs of ``1 / distance`` plus the sum of squared norms, and are then
@@ -371,16 +374,16 @@ Influence = Literal["linear", "gaussian", "constant"]
 @_compat.on_whole_arrays
 def kernel_point_conv(
     points: Points,
-    weight: jax.Array,
+    weight: Float[Array, "K C C_out"],
     neighbors: Neighbors,
-    kernel_points: jax.Array,
+    kernel_points: Float[Array, "K D"],
     queries: Points | None = None,
     *,
-    extent: float | jax.Array,
-    offsets: jax.Array | None = None,
-    modulation: jax.Array | None = None,
+    extent: float | Num[Array, ""],
+    offsets: Float[Array, "M K D"] | None = None,
+    modulation: Float[Array, "M K"] | None = None,
     influence: Influence = "linear",
-    bias: jax.Array | None = None,
+    bias: Float[Array, " C_out"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
     """Convolve points with a weight at each kernel point.
@@ -452,12 +455,12 @@ def kernel_point_conv(
 def kernel_point_penalty(
     points: Points,
     neighbors: Neighbors,
-    kernel_points: jax.Array,
-    offsets: jax.Array,
+    kernel_points: Float[Array, "K D"],
+    offsets: Float[Array, "M K D"],
     queries: Points | None = None,
     *,
-    extent: float | jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+    extent: float | Num[Array, ""],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return losses that keep deformed kernel points near the cloud and apart from each other.
 
     Args:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Int, Int32
 from voxax.algorithms.dynamic.grid import box_conv
 from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
@@ -21,8 +22,8 @@ from voxax.products.convolve import precision_name
 
 @_compat.on_whole_arrays
 def choose_size(
-    scores: jax.Array, sizes: Sequence[int], *, fallback: int
-) -> tuple[jax.Array, jax.Array]:
+    scores: Float[Array, "B sizes"], sizes: Sequence[int], *, fallback: int
+) -> tuple[Int32[Array, " B"], Float[Array, " B"]]:
     """Return the size with the best score, and a gate through which the scores learn.
 
     Give the first to ``dynamic_conv(..., size=, method="selected")``, which runs the compiled
@@ -54,15 +55,15 @@ def choose_size(
 
 @_compat.on_whole_arrays
 def selected_stride_conv(
-    x: jax.Array,
-    weight: jax.Array,
-    stride: jax.Array,
+    x: Float[Array, "B *spatial C"],
+    weight: Float[Array, "*T C C_out"],
+    stride: Int[Array, " B"],
     *,
     strides: Sequence[int],
     dilation: int | Sequence[int] = 1,
-    bias: jax.Array | None = None,
+    bias: Float[Array, " C_out"] | None = None,
     precision: jax.lax.PrecisionLike = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, "B *outputs C_out"], Int32[Array, "B D"]]:
     """Convolve each scene with its own stride.
 
     Every stride of ``strides`` is one compiled convolution, and of these one runs for each scene

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Int, Num
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.call_checks import checked_call
@@ -29,17 +30,19 @@ _RENAMED = {"restricted": "grouped", "shells": "grouped", "taps": "masked"}
 @_compat.on_whole_arrays
 def sparse_dynamic_conv(
     voxels: Voxels,
-    weight: jax.Array,
+    weight: Num[Array, "K C_in C_out"]
+    | Num[Array, "K G C_in_per_G C_out_per_G"]
+    | Num[Array, "M K ..."],
     kernel_size: int | Sequence[int] = 3,
     stride: int | Sequence[int] = 1,
-    dilation: int | Sequence[int] | jax.Array = 1,
-    bias: jax.Array | None = None,
+    dilation: int | Sequence[int] | Int[Array, " out_capacity"] = 1,
+    bias: Num[Array, " C_out"] | None = None,
     groups: int = 1,
     *,
     size: jax.Array | int | float | None = None,
     tau: float | None = None,
-    mask: jax.Array | None = None,
-    mixture: jax.Array | None = None,
+    mask: Num[Array, "out_capacity K"] | None = None,
+    mixture: Num[Array, "out_capacity M"] | None = None,
     dilations: Sequence[int] | None = None,
     capacity: int | None = None,
     out_voxels: Voxels | None = None,

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Int, Num
 from voxax.errors import InputError, check_known
 from voxax.geometry import CurveOrder, Voxels, Windows, curve_order, cut_patches
 from voxax.geometry.halo import refuse_shard
@@ -45,8 +46,8 @@ class Tokens(NamedTuple):
       count: ``int32[batch_size]``, how many of each scene exist, the first ones; None is all.
     """
 
-    features: jax.Array
-    count: jax.Array | None = None
+    features: Num[Array, "B T C"]
+    count: Int[Array, " B"] | None = None
 
     @property
     def valid(self) -> jax.Array:
@@ -104,7 +105,7 @@ def serialized_attention(
     *,
     fill: Fill = "overlap",
     scale: float | None = None,
-    table: jax.Array | None = None,
+    table: Float[Array, "D offsets H"] | None = None,
     precision: jax.lax.PrecisionLike = None,
     implementation: Implementation | None = None,
 ) -> Voxels:
@@ -155,7 +156,7 @@ def window_attention(
     windows: Windows,
     *,
     scale: float | None = None,
-    table: jax.Array | None = None,
+    table: Float[Array, "D offsets H"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Voxels:
     """Attend to all voxels of the same window.
@@ -203,7 +204,7 @@ def scene_attention(
     num_heads: int,
     *,
     scale: float | None = None,
-    table: jax.Array | None = None,
+    table: Float[Array, "D offsets H"] | None = None,
     precision: jax.lax.PrecisionLike = None,
     implementation: Implementation | None = None,
 ) -> Voxels:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
+from voxax._array_types import Array, Bool, Float, Num
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
@@ -38,8 +39,10 @@ Rows = TypeVar("Rows", bound=FeatureRows)
 @_compat.on_whole_arrays
 @functools.partial(jax.jit, static_argnames="axis_name")
 def masked_moments(
-    features: jax.Array, valid: jax.Array, axis_name: str | tuple[str, ...] | None = None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+    features: Num[Array, "N C"],
+    valid: Bool[Array, " N"],
+    axis_name: str | tuple[str, ...] | None = None,
+) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, ""]]:
     """Return mean and (biased) variance of the valid rows, in float32 or wider.
 
     Args:
@@ -67,10 +70,10 @@ def masked_moments(
 @_compat.on_whole_arrays
 def normalize(
     voxels: Rows,
-    mean: jax.Array,
-    variance: jax.Array,
-    scale: jax.Array | None = None,
-    bias: jax.Array | None = None,
+    mean: Num[Array, " C"],
+    variance: Num[Array, " C"],
+    scale: Num[Array, " C"] | None = None,
+    bias: Num[Array, " C"] | None = None,
     epsilon: float = 1e-5,
 ) -> Rows:
     """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` in the dtype of x.
@@ -123,8 +126,8 @@ def clear_padding(features: jax.Array, valid: jax.Array) -> jax.Array:
 @_compat.on_whole_arrays
 def layer_norm(
     voxels: Rows,
-    scale: jax.Array | None = None,
-    bias: jax.Array | None = None,
+    scale: Num[Array, " C"] | None = None,
+    bias: Num[Array, " C"] | None = None,
     epsilon: float = 1e-5,
 ) -> Rows:
     """Normalize the features of each voxel to mean 0, variance 1; then ``* scale + bias``.
@@ -150,7 +153,7 @@ def layer_norm(
 
 
 @_compat.on_whole_arrays
-def rms_norm(voxels: Rows, scale: jax.Array | None = None, epsilon: float = 1e-5) -> Rows:
+def rms_norm(voxels: Rows, scale: Num[Array, " C"] | None = None, epsilon: float = 1e-5) -> Rows:
     """Divide the features of each voxel by their root mean square, then ``* scale``.
 
     Arguments, result and errors as in :func:`layer_norm`; ``epsilon`` is added to the mean square.
@@ -202,8 +205,8 @@ Scenes = TypeVar("Scenes", Voxels, Points)
 def group_norm(
     voxels: Scenes,
     num_groups: int,
-    scale: jax.Array | None = None,
-    bias: jax.Array | None = None,
+    scale: Num[Array, " C"] | None = None,
+    bias: Num[Array, " C"] | None = None,
     epsilon: float = 1e-5,
 ) -> Scenes:
     """Normalize groups of channels of each scene to mean 0, variance 1; ``* scale + bias``.
@@ -247,8 +250,8 @@ def group_norm(
 @_compat.on_whole_arrays
 def instance_norm(
     voxels: Scenes,
-    scale: jax.Array | None = None,
-    bias: jax.Array | None = None,
+    scale: Num[Array, " C"] | None = None,
+    bias: Num[Array, " C"] | None = None,
     epsilon: float = 1e-5,
 ) -> Scenes:
     """Normalize each channel of each scene to mean 0 and variance 1 over its voxels.

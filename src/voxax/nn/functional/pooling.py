@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._array_types import Array, Int, Int32, Num
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
@@ -90,7 +91,7 @@ def max_pool(
 @overload
 def max_pool(
     voxels: Voxels, *args: Any, return_indices: Literal[True], **options: Any
-) -> tuple[Voxels, jax.Array]: ...
+) -> tuple[Voxels, Int32[Array, "out_capacity C"]]: ...
 @checked_call
 @_compat.on_whole_arrays
 def max_pool(
@@ -101,7 +102,7 @@ def max_pool(
     *,
     return_indices: bool = False,
     **window: Unpack[Window],
-) -> Voxels | tuple[Voxels, jax.Array]:
+) -> Voxels | tuple[Voxels, Int32[Array, "out_capacity C"]]:
     """Take the maximum over the voxels under the kernel, channel by channel.
 
     Args:
@@ -234,7 +235,7 @@ def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
 def unpool(
     voxels: Voxels,
     out_voxels: Voxels,
-    indices: jax.Array | None = None,
+    indices: Int[Array, "capacity C"] | None = None,
     kernel_size: Size = 2,
     stride: Size | None = None,
     dilation: Size = 1,
@@ -313,7 +314,7 @@ def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax
 @_compat.on_whole_arrays
 def global_pool(
     voxels: Voxels, reduction: Literal["mean", "sum", "max", "min"] = "mean"
-) -> jax.Array:
+) -> Num[Array, "B C"]:
     """Reduce each scene to one row of features; an empty scene gives zeros.
 
     Of a scene that is split over a mesh axis, each shard gets the row of the whole scene.

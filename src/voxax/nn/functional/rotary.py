@@ -8,12 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError
 from voxax.geometry.dtypes import wide_fraction
 
 
 @_compat.on_whole_arrays
-def rotary_embedding(x: jax.Array, positions: jax.Array, base: float = 10.0) -> jax.Array:
+def rotary_embedding(
+    x: Float[Array, "N H d"],
+    positions: Num[Array, "N D"],
+    base: float = 10.0,
+) -> Float[Array, "N H d"]:
     """Turn pairs of channels by angles in proportion to the position.
 
     Products of two results depend on the difference of their positions alone. The channels of each

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jax
 
 from voxax import _compat
+from voxax._array_types import Array, Num
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.call_checks import checked_call
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
@@ -32,11 +33,11 @@ SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
 @_compat.on_whole_arrays
 def spatially_sparse_conv(
     voxels: Voxels,
-    weight: jax.Array,
+    weight: Num[Array, "K C_in C_out"] | Num[Array, "K G C_in_per_G C_out_per_G"],
     kernel_size: int | Sequence[int] = 3,
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
-    bias: jax.Array | None = None,
+    bias: Num[Array, " C_out"] | None = None,
     groups: int = 1,
     *,
     transposed: bool = False,

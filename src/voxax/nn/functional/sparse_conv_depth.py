@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jax
 
 from voxax import _compat
+from voxax._array_types import Array, Num
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.call_checks import checked_call
@@ -32,14 +33,14 @@ SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
 @checked_call
 @_compat.on_whole_arrays
 def spatially_sparse_depthwise_conv(
-    features: jax.Array,
-    depthwise_weight: jax.Array,
+    features: Num[Array, "in_capacity C"],
+    depthwise_weight: Num[Array, "K C"],
     kernel_map: KernelMap,
     num_out_coords: int | None = None,
     fwd_algo: Request = None,
     bwd_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
-) -> jax.Array:
+) -> Num[Array, "out_capacity C"]:
     """Convolve: ``y[m, c] = sum_k features[neighbors[m, k], c] * weight[k, c]``.
 
     Args:
@@ -85,11 +86,11 @@ def spatially_sparse_depthwise_conv(
 @_compat.on_whole_arrays
 def depthwise_conv(
     voxels: Voxels,
-    depthwise_weight: jax.Array,
+    depthwise_weight: Num[Array, "K C"],
     kernel_size: int | Sequence[int] = 3,
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
-    bias: jax.Array | None = None,
+    bias: Num[Array, " C"] | None = None,
     *,
     transposed: bool = False,
     generative: bool = False,

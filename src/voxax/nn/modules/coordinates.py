@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-import jax
+import numpy as np
 
 from voxax import geometry
+from voxax._array_types import Array, Bool, Num
 from voxax.geometry import KernelShape, Voxels
 from voxax.geometry.bev import BevReduction
 from voxax.geometry.grow import CoarseReduction
@@ -67,7 +68,7 @@ class Prune(CheckedModule):
     def __init__(self, *, capacity: int | None = None) -> None:
         self.capacity = static(capacity)
 
-    def __call__(self, voxels: Voxels, mask: jax.Array) -> Voxels:
+    def __call__(self, voxels: Voxels, mask: Bool[Array | np.ndarray, " capacity"]) -> Voxels:
         return geometry.prune(voxels, mask, capacity=self.capacity)
 
 
@@ -77,7 +78,7 @@ class TopK(CheckedModule):
     def __init__(self, k: int, *, capacity: int | None = None) -> None:
         self.k, self.capacity = static(k), static(capacity)
 
-    def __call__(self, voxels: Voxels, scores: jax.Array) -> Voxels:
+    def __call__(self, voxels: Voxels, scores: Num[Array | np.ndarray, " capacity"]) -> Voxels:
         return geometry.top_k(voxels, scores, self.k, capacity=self.capacity)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.core import FrozenDict
 
+from voxax._array_types import Array, Float, Num
 from voxax.algorithms.dynamic.grid import box_conv
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels
@@ -98,14 +99,14 @@ class DynamicConv(CheckedModule):
 
     def __call__(
         self,
-        x: jax.Array,
+        x: Float[Array, "B *spatial C"],
         *,
         size: jax.Array | int | None = None,
         dilation: jax.Array | int | Sequence[int] | None = None,
-        offsets: jax.Array | None = None,
-        mask: jax.Array | None = None,
-        mixture: jax.Array | None = None,
-    ) -> jax.Array:
+        offsets: Num[Array, "B *outputs K D"] | None = None,
+        mask: Num[Array, "B *outputs K"] | None = None,
+        mixture: Float[Array, "B M"] | Float[Array, "B *outputs M"] | None = None,
+    ) -> Float[Array, "B *outputs C_out"]:
         """``[B, *outputs, C_out]``; arguments as for the function."""
         weight = self.weight[...]
         bias = None if self.bias is None else self.bias[...]
@@ -232,8 +233,8 @@ class SparseDynamicConv(CheckedModule):
         self,
         voxels: Voxels,
         size: jax.Array | int | None = None,
-        mask: jax.Array | None = None,
-        mixture: jax.Array | None = None,
+        mask: Num[Array, "out_capacity K"] | None = None,
+        mixture: Num[Array, "out_capacity M"] | None = None,
     ) -> Voxels:
         """Convolve; a ``size`` or ``mixture`` given here takes the place of the head's.
 
@@ -353,7 +354,7 @@ class DeformConv(CheckedModule):
         )
         self.predict_bias = nnx.Param(jnp.zeros((self.predicted,), param_dtype))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "B *spatial C"]) -> Float[Array, "B *outputs C_out"]:
         """``[B, *outputs, C_out]``."""
         ndim, taps = len(self.kernel_size), math.prod(self.kernel_size)
         dtype = x.dtype if self.dtype is None else self.dtype

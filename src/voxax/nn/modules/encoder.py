@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from voxax import _compat
+from voxax._array_types import Array, Float, Int, Num
 from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels, voxelize
 from voxax.geometry.cells import from_origin
@@ -175,9 +176,9 @@ class VoxelFeatureEncoder(CheckedModule):
 
     def __call__(
         self,
-        positions: Any,
-        features: Any = None,
-        batch_index: Any = None,
+        positions: Float[Array | np.ndarray, "N D"] | Points,
+        features: Num[Array | np.ndarray, "N C"] | None = None,
+        batch_index: Int[Array | np.ndarray, " N"] | None = None,
         *,
         batch_size: int | None = None,
     ) -> Voxels:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import jax
-
+from voxax._array_types import Array, Int, Num
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.kernel_spec import static_shape
 from voxax.nn import functional
@@ -105,7 +104,7 @@ class Unpool(_Window):
     """Back to the voxels that were pooled. See :func:`voxax.nn.functional.unpool`."""
 
     def __call__(
-        self, voxels: Voxels, out_voxels: Voxels, indices: jax.Array | None = None
+        self, voxels: Voxels, out_voxels: Voxels, indices: Int[Array, "capacity C"] | None = None
     ) -> Voxels:
         return functional.unpool(
             voxels,
@@ -146,5 +145,5 @@ class GlobalPool(CheckedModule):
     def __init__(self, reduction: Literal["mean", "sum", "max", "min"] = "mean") -> None:
         self.reduction: Literal["mean", "sum", "max", "min"] = reduction
 
-    def __call__(self, voxels: Voxels) -> jax.Array:
+    def __call__(self, voxels: Voxels) -> Num[Array, "B C"]:
         return functional.global_pool(voxels, self.reduction)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voxax.geometry import Voxels, devoxelize, splat, voxelize
+import numpy as np
+
+from voxax._array_types import Array, Float, Int, Num, Shaped
+from voxax.geometry import Points, Voxels, devoxelize, splat, voxelize
 from voxax.geometry.host_merge import Reduction
 from voxax.geometry.interpolate import Interpolation
 from voxax.nn.arguments import static
@@ -38,9 +41,9 @@ class Voxelize(CheckedModule):
 
     def __call__(
         self,
-        positions: Any,
-        features: Any = None,
-        batch_index: Any = None,
+        positions: Float[Array | np.ndarray, "N D"] | Points,
+        features: Shaped[Array | np.ndarray, "N C"] | None = None,
+        batch_index: Int[Array | np.ndarray, " N"] | None = None,
         *,
         batch_size: int | None = None,
     ) -> Any:
@@ -67,7 +70,12 @@ class Devoxelize(CheckedModule):
         self.interpolation: Interpolation = interpolation
         self.normalize = normalize
 
-    def __call__(self, voxels: Voxels, positions: Any, batch_index: Any = None) -> Any:
+    def __call__(
+        self,
+        voxels: Voxels,
+        positions: Float[Array | np.ndarray, "N D"] | Points,
+        batch_index: Int[Array | np.ndarray, " N"] | None = None,
+    ) -> Any:
         """``[N, C]`` for an array of positions, Points for Points."""
         return devoxelize(
             voxels,
@@ -85,7 +93,11 @@ class Splat(CheckedModule):
         self.interpolation: Interpolation = interpolation
 
     def __call__(
-        self, positions: Any, features: Any, out_voxels: Voxels, batch_index: Any = None
+        self,
+        positions: Float[Array | np.ndarray, "N D"] | Points,
+        features: Num[Array | np.ndarray, "N C"] | None,
+        out_voxels: Voxels,
+        batch_index: Int[Array | np.ndarray, " N"] | None = None,
     ) -> Voxels:
         """Voxels on the geometry of ``out_voxels``."""
         return splat(positions, features, out_voxels, batch_index, interpolation=self.interpolation)
