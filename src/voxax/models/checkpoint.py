@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from voxax._bounded_file import MEBIBYTE, bounded_text
@@ -269,7 +270,7 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _untyped(leaf: Any) -> Any:
-    if not jax.dtypes.issubdtype(getattr(leaf, "dtype", np.generic), jax.dtypes.prng_key):
+    if not jnp.issubdtype(getattr(leaf, "dtype", np.generic), jax.dtypes.prng_key):
         return leaf
     is_array = isinstance(leaf, jax.Array)
     return jax.random.key_data(leaf) if is_array else jax.eval_shape(jax.random.key_data, leaf)
