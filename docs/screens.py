@@ -84,6 +84,8 @@ def main() -> int:
         for path in options.site.rglob("index.html")
         if path.parent.relative_to(options.site).parts[:1] != ("tests",)
     )
+    if options.pictures:
+        options.pictures.mkdir(parents=True, exist_ok=True)
     server = serve(options.site)
     address = f"http://127.0.0.1:{server.server_port}"
     screens, wide = {}, {}
