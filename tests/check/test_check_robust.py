@@ -469,3 +469,16 @@ def test_what_python_draws_under_checkify_is_found():
     (finding,) = report.findings
     assert finding.code == "VX205"
     assert "np.random" in finding.excerpt()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float16", "complex64"])
+def test_constants_of_every_dtype_before_a_where(dtype):
+    """The sign of a divisor is that of the numbers that were written into the program."""
+
+    def model(x):
+        divisor = jnp.sum(jnp.full(3, 1, dtype)).real.astype(jnp.float32)
+        keys = jax.random.split(jax.random.key(0), 3)
+        drawn = jax.random.uniform(keys[jnp.argmax(x)])
+        return jnp.where(x > 0, jnp.sqrt(jnp.maximum(x, 1)) / divisor + drawn, 0.0)
+
+    assert vx.check_static(model, X).verdict == "static"

@@ -19,26 +19,33 @@ validation = ["scene0002_00"]
 attributes = ["rgb"]
 workers = 0
 [model]
-name = "spunet-14"
 voxel_size = 0.2
-[model.options]
-blocks = [1, 1]
-channels = [8, 8]
-stem = 8
-stem_kernel_size = 3
+options = {options}
+name = "{name}"
 [training]
-steps = 2
+steps = {steps}
+checkpoint_every = 1
 """
+NETWORKS = {
+    "spunet-14": "{blocks = [1, 1], channels = [8, 8], stem = 8, stem_kernel_size = 3}",
+    # Its state has random keys: of dropped branches and shuffled orders.
+    "ptv3-base": "{encoder_depths = [1, 1], encoder_channels = [8, 8], encoder_num_heads = [1, 1], "
+    "decoder_depths = [1], decoder_channels = [8], decoder_num_heads = [1], strides = [2], "
+    "patch_size = 16}",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.lax_promotion  # optax promotes step counts
-def test_a_network_of_the_registry(tmp_path, rng, capsys):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_of_the_registry(name, tmp_path, rng, capsys):
     names = [f"scene{i:04d}_00" for i in range(3)]
     folders.scannet(tmp_path / "scannet", rng, names, points=200)
     path = tmp_path / "rooms.toml"
-    path.write_text(ROOMS)
+    path.write_text(ROOMS.format(name=name, options=NETWORKS[name], steps=1))
     assert main(["train", str(path)]) == 0
+    path.write_text(ROOMS.format(name=name, options=NETWORKS[name], steps=2))
+    assert main(["train", str(path), "--resume"]) == 0
     out = tmp_path / "voxax-train"
     assert json.loads((out / "metrics.json").read_text())["voxels_dropped"] == 0
     arguments = ["--checkpoint", str(out / "checkpoint"), "--out", str(tmp_path)]

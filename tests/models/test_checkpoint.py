@@ -16,6 +16,7 @@ import pytest
 
 import voxax as vx
 from voxax.models.checkpoint import (
+    check_arrays,
     load_arrays,
     load_description,
     newest_step,
@@ -162,3 +163,18 @@ def test_arrays_of_every_dtype_have_sums(tmp_path):
     # Steps that voxax wrote before have none.
     shutil.rmtree(tmp_path / "1" / "checksums")
     jax.tree.map(np.testing.assert_array_equal, load_arrays(tmp_path, values), values)
+
+
+def test_random_keys(tmp_path):
+    """Those of a network with dropout, typed or as integers."""
+    values = {"typed": jax.random.key(3), "several": jax.random.split(jax.random.key(4))}
+    values |= {"integers": jax.random.PRNGKey(5)}
+    save_checkpoint(tmp_path, values, {}, 1)
+    check_arrays(tmp_path, jax.eval_shape(lambda: values))
+    others = {**values, "typed": jax.random.key(0), "several": jax.random.split(jax.random.key(0))}
+    found = load_arrays(tmp_path, others)
+    for name, keys in values.items():
+        assert found[name].dtype == keys.dtype
+        np.testing.assert_array_equal(*(jax.random.key_data(k) for k in (found[name], keys)))
+    with pytest.raises(vx.FileFormatError, match=r"typed is \[2\], here it is \[2, 2\]"):
+        load_arrays(tmp_path, {**values, "typed": values["several"]})

@@ -368,7 +368,7 @@ def _untraceable(
     if "keyword-only" in str(error):
         fix = lacking(subject.called, arguments.names()) or fix
     if code == "VX190":
-        fix = "see the message; it is JAX's own"
+        fix = "read the message; without jit the function runs"
     return Finding.at(where or definition(subject.target), code, described(error), fix)
 
 

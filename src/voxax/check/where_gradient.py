@@ -341,8 +341,10 @@ def _made_by(value: _Value) -> Sign | tuple[str, Sequence[_Value]]:
     dtype = value.aval.dtype
     if jnp.issubdtype(dtype, jnp.bool_) or jnp.issubdtype(dtype, jnp.unsignedinteger):
         return Sign.NOT_NEGATIVE
+    if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
+        return Sign.ANY  # complex numbers and random keys
     if value.literal is not None:
-        least = np.min(np.asarray(value.literal), initial=np.inf)
+        least = np.min(np.asarray(value.literal, np.float64), initial=np.inf)
         if not least >= 0:  # NaN too
             return Sign.ANY
         return Sign.POSITIVE if least > 0 else Sign.NOT_NEGATIVE

@@ -75,8 +75,8 @@ class Program:
     """
 
     about: dict[str, Any]
-    call: Callable[..., Any]
-    weights: list[Any]
+    call: Callable[..., Any] = dataclasses.field(repr=False)
+    weights: list[Any] = dataclasses.field(repr=False)
 
     def __call__(self, coords: Any, features: Any) -> Result:
         """Run it on distinct voxels in any order.

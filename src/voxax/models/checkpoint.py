@@ -263,9 +263,16 @@ def _shapes(tree: Any) -> dict[str, str]:
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    """The arrays with their paths."""
+    """The arrays with their paths; typed random keys as the integers that are stored."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [("/".join(map(_key, path)), leaf) for path, leaf in leaves]
+    return [("/".join(map(_key, path)), _untyped(leaf)) for path, leaf in leaves]
+
+
+def _untyped(leaf: Any) -> Any:
+    if not jax.dtypes.issubdtype(getattr(leaf, "dtype", np.generic), jax.dtypes.prng_key):
+        return leaf
+    is_array = isinstance(leaf, jax.Array)
+    return jax.random.key_data(leaf) if is_array else jax.eval_shape(jax.random.key_data, leaf)
 
 
 def _sums_of(tree: Any) -> dict[str, str]:
