@@ -269,7 +269,7 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _untyped(leaf: Any) -> Any:
-    if not jax.dtypes.issubdtype(getattr(leaf, "dtype", np.generic), jax.dtypes.prng_key):
+    if not jax.numpy.issubdtype(getattr(leaf, "dtype", np.generic), jax.dtypes.prng_key):
         return leaf
     is_array = isinstance(leaf, jax.Array)
     return jax.random.key_data(leaf) if is_array else jax.eval_shape(jax.random.key_data, leaf)
