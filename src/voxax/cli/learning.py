@@ -184,7 +184,8 @@ class Learning:
           InputError: the loss is no longer a number.
         """
         if self._overwrites:
-            remove_run(self.folder)
+            with uninterrupted():  # half a run would be left
+                remove_run(self.folder)
         tell = self.task.tracker()
         taken = Steps(scenes, self._make, self.batch_size, steps, self.seed, self.begin)
         bar = training_bar(steps, self.trainer.steps, self.batch_size)
