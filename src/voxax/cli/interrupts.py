@@ -47,7 +47,7 @@ def never_dropped() -> Iterator[None]:
             before(found)
             return
         dropped = True
-        # No Thread: its start takes a lock, which whoever was interrupted here may hold.
+        # threading.Thread takes a lock to start. The interrupted code may hold that lock.
         _thread.start_new_thread(raise_again, ())
 
     def raise_again() -> None:
