@@ -12,6 +12,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.models.checkpoint import newest_step
 
 CHECKPOINT = "checkpoint"
+_REMOVED = "checkpoint.removed"
 # Everything that a run writes.
 _FILES = (
     *("metrics.json", "losses.csv"),
@@ -32,6 +33,7 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """
     if resume and overwrite:
         raise InputError("--resume goes on with a run, --overwrite deletes it: give one of them")
+    _end_removal(folder)
     checkpoint = folder / CHECKPOINT
     step = newest_step(checkpoint)
     if resume and not checkpoint.is_dir():
@@ -79,7 +81,23 @@ def check_space(folder: Path, tree: object) -> None:
 
 
 def remove_run(folder: Path) -> None:
-    """Delete what an earlier run wrote, and nothing else."""
-    shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-    for name in _FILES:
-        (folder / name).unlink(missing_ok=True)
+    """Delete what an earlier run wrote, and nothing else.
+
+    Its checkpoint goes in one move: a removal that is killed leaves no half of a step, and the next
+    run in the folder ends it.
+    """
+    _end_removal(folder)
+    try:
+        (folder / CHECKPOINT).rename(folder / _REMOVED)
+    except FileNotFoundError:
+        (folder / _REMOVED).mkdir()
+    _end_removal(folder)
+
+
+def _end_removal(folder: Path) -> None:
+    """Delete the rest of a run, if its removal has begun."""
+    removed = folder / _REMOVED
+    if removed.is_symlink() or removed.exists():
+        for name in _FILES:
+            (folder / name).unlink(missing_ok=True)
+        removed.unlink() if removed.is_symlink() else shutil.rmtree(removed)
