@@ -67,7 +67,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
       least: its smallest value.
     """
     try:
-        number = operator.index(value)
+        number = operator.index(None if isinstance(value, bool) else value)
     except TypeError as error:  # a float, text, or a traced integer
         raise InputError(
             f"{name}={value!r}: give an integer of at least {least}, which is static: under "

@@ -89,10 +89,9 @@ class Task(abc.ABC):
         _limits.CLASSES.check("the number of classes", len(self.class_names))
         _limits.STEPS.check("steps", self.steps)
         _limits.WIDTH.check("width", self.width, 0.01)
-        for name in ("voxel_size", "learning_rate"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise InputError(f"{name} = {value} must be positive and finite")
+        _limits.VOXEL_SIZE.check("voxel_size", self.voxel_size, _limits.LEAST_VOXEL_SIZE)
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate = {self.learning_rate} must be positive and finite")
 
     @classmethod
     @abc.abstractmethod
