@@ -67,7 +67,9 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
       least: its smallest value.
     """
     try:
-        number = operator.index(None if isinstance(value, bool) else value)
+        if isinstance(value, bool):
+            raise TypeError("a bool is no number")
+        number = operator.index(value)
     except TypeError as error:  # a float, text, or a traced integer
         raise InputError(
             f"{name}={value!r}: give an integer of at least {least}, which is static: under "

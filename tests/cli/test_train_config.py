@@ -117,7 +117,7 @@ def test_a_split_in_a_text_file(tmp_path):
         (
             "[model]",
             "[augment]\nscale = [1, 1e300]\n[model]",
-            "augment.scale = [1, 1e+300]: it must be a list of two numbers, above 0, at most 1000000",
+            "augment.scale = [1, 1e+300]: it must be a list of two numbers, above 0, at most",
         ),
         (
             "[model]",
