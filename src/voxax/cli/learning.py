@@ -113,6 +113,11 @@ class Learning:
         self.trainer = task.trainer(devices)
         if resume:
             before = load_description(self.checkpoint).get("order", {})
+            if not isinstance(before, dict):
+                raise FileFormatError(
+                    f"the description of the checkpoint in {self.checkpoint} has order = "
+                    f"{before!r:.80}, which is no table of the seed and the batch size"
+                )
             for name, value in self._order().items():
                 if before.get(name, value) != value:
                     raise InputError(
