@@ -306,6 +306,8 @@ CAUSES = {
     "json": json.JSONDecodeError("Expecting value", "{", 1),
     "archive": zipfile.BadZipFile("File is not a zip file"),
 }
+# As of E57's library, of which the reader makes an error of voxax.
+CAUSES["several lines"] = FileFormatError("cannot read a.e57: checksum\n\nDebug info:\n\tline 3")
 LIBRARIES = ("laspy", "plyfile", "trimesh", "h5py", "pyarrow", "safetensors", "orbax", "pye57")
 
 

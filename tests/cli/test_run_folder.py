@@ -75,6 +75,15 @@ def test_folders_that_cannot_be_written_to_are_refused_at_once(tmp_path, monkeyp
     for folder in (file, file / "below"):
         with pytest.raises(InputError, match="file is in its place"):
             claim_folder(folder, resume=False, overwrite=False)
+    for name, message in (
+        ("checkpoint", "file is in its place"),
+        ("losses.csv", "is a folder"),
+    ):
+        place = tmp_path / f"run with {name}" / name
+        place.parent.mkdir()
+        place.touch() if name == "checkpoint" else place.mkdir()
+        with pytest.raises(InputError, match=message):
+            claim_folder(place.parent, resume=False, overwrite=False)
     with pytest.raises(InputError, match=r"/proc/run cannot be written to \(.*\): give another"):
         claim_folder(type(file)("/proc/run"), resume=False, overwrite=False)
     with pytest.raises(FileFormatError, match="no run to resume, leave --resume out"):
@@ -127,7 +136,7 @@ def test_a_removal_that_ends_anywhere_leaves_a_whole_run_or_none(tmp_path, monke
             continue
         assert steps_of(folder / "checkpoint") == []
         assert not claim_folder(folder, resume=False, overwrite=False)
-        assert [path.name for path in folder.iterdir()] == ["of the user"]
+        assert sorted(path.name for path in folder.rglob("*")) == ["checkpoint", "of the user"]
     assert place > len(_FILES) + 10
     assert [path.name for path in folder.iterdir()] == ["of the user"]
 

@@ -46,6 +46,10 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
             "--overwrite to delete it, or another folder by --out"
         )
     check_writable(folder)
+    check_writable(checkpoint)
+    for path in (folder / name for name in _FILES):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, in the place of a file of the run: move it away")
     if resume and step is None:
         print(f"{checkpoint} holds no whole step: the run begins anew")
     return resume and step is not None
@@ -65,7 +69,7 @@ def check_writable(folder: Path) -> None:
         raise InputError(f"{folder} is no folder, a file is in its place: give another") from error
     except OSError as error:
         raise InputError(
-            f"{folder} cannot be written to ({error.strerror}): give another folder by --out"
+            f"{folder} cannot be written to ({error.strerror}): give another folder"
         ) from error
 
 
