@@ -126,7 +126,7 @@ def voxelize(number: int) -> dict[str, Any]:
 
 def tuning(number: int) -> dict[str, Any]:
     """Measure problems that differ in their channels."""
-    import jax.numpy as jnp
+    import jax
 
     import voxax as vx
     from voxax.nn.functional import spatially_sparse_conv
@@ -139,7 +139,8 @@ def tuning(number: int) -> dict[str, Any]:
         nonlocal measured
         c_in, c_out = 1 + i % 20, 1 + i // 20
         voxels = vx.Voxels.from_coords(coords, np.ones((len(coords), c_in), np.float32))
-        weight = jnp.ones((27, c_in, c_out))
+        # JAX keeps a program for each new shape of `jnp.ones` or `jnp.asarray`.
+        weight = jax.device_put(np.ones((27, c_in, c_out), np.float32))
         report = vx.tune(lambda v, w: spatially_sparse_conv(v, w, 3), voxels, weight, anew=True)
         measured += len(report)
 

@@ -14,7 +14,7 @@ import importlib.util
 import itertools
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
@@ -234,9 +234,15 @@ def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     """A context in which every jitted function is traced anew, also those traced before.
 
     Watching a trace needs it: an abstract evaluation does not enter functions whose trace is
-    cached.
+    cached. JAX keeps what is traced inside, megabytes each time, and never finds it again: where
+    that happens often, use :func:`separate_traces`.
     """
-    return _trace_token(next(_tokens))
+    return separate_traces(next(_tokens))
+
+
+def separate_traces(key: Hashable) -> contextlib.AbstractContextManager[Any]:
+    """A context whose traces are found again in contexts of the same key alone."""
+    return _trace_token(key)
 
 
 def usual_trace() -> contextlib.AbstractContextManager[Any]:
