@@ -15,7 +15,7 @@ import itertools
 import tempfile
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.core
@@ -230,6 +230,11 @@ overlay: Any = jax.make_user_context(())
 _tokens = itertools.count(1)
 
 
+class _Fresh(NamedTuple):
+    outer: Hashable
+    number: int
+
+
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     """A context in which every jitted function is traced anew, also those traced before.
 
@@ -237,17 +242,18 @@ def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     cached. JAX keeps what is traced inside, megabytes each time, and never finds it again: where
     that happens often, use :func:`separate_traces`.
     """
-    return separate_traces(next(_tokens))
+    return _trace_token(_Fresh(_trace_token.value, next(_tokens)))
+
+
+def own_traces() -> contextlib.AbstractContextManager[Any]:
+    """A context for functions that run no code of a user's: :func:`fresh_trace` is undone."""
+    token = _trace_token.value
+    return _trace_token(token.outer) if isinstance(token, _Fresh) else contextlib.nullcontext()
 
 
 def separate_traces(key: Hashable) -> contextlib.AbstractContextManager[Any]:
     """A context whose traces are found again in contexts of the same key alone."""
     return _trace_token(key)
-
-
-def usual_trace() -> contextlib.AbstractContextManager[Any]:
-    """A context that undoes :func:`fresh_trace`: earlier traces are found again."""
-    return _trace_token(None)
 
 
 def retrace_everything() -> None:
