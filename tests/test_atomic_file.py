@@ -1,6 +1,7 @@
 """A file that is replaced in one step."""
 
 import os
+import resource
 import stat
 
 import pytest
@@ -40,6 +41,19 @@ def test_failure_leaves_the_older_file(tmp_path):
         interrupted()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_of_a_write_names_the_file(tmp_path):
+    """The system's own names none."""
+    path, limits = tmp_path / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as error:
+            write_atomically(path, bytes(100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.filename == str(path)
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_folder_must_exist(tmp_path):

@@ -49,7 +49,9 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
         with os.fdopen(descriptor, "wb") as file:
             yield file
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a write names no file
         raise

@@ -62,5 +62,7 @@ CLASSES = Limit(4096, "a score keeps a table of classes times classes")
 WORKERS = Limit(256, "each is a process of its own, of 200 MB")
 SEED = Limit(2**63 - 1, "a seed is a 64-bit integer")
 DEVICES = Limit(4096, "no host has more")
+VOXEL_SIZE = Limit(1e30, "a position divided by a smaller or larger one is no number of float32")
+LEAST_VOXEL_SIZE = 1e-30
 SIZES = Limit(2**20, "no layer, patch or grid of a network has more")
 BLOCKS = Limit(256, "each block is a layer of its own to compile")

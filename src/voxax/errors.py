@@ -67,6 +67,8 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
       least: its smallest value.
     """
     try:
+        if isinstance(value, bool):
+            raise TypeError("a bool is no number")
         number = operator.index(value)
     except TypeError as error:  # a float, text, or a traced integer
         raise InputError(

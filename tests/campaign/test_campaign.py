@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from campaign import kills, poison, problems
+from campaign.run import outcomes, run_part
 
 RUN = Path(__file__).with_name("run.py")
 LEARNS = {"command": "train", "start": "fresh", "workers": 0, "moment": 0.5, "overwrites": False}
@@ -67,6 +68,27 @@ def test_a_named_trial(name, tmp_path):
     path.write_text(json.dumps({"part": part, "seed": 0, "number": 0, "trial": trial}))
     found = run("--replay", path, "--folder", tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+CHILD = r"""
+import json, pathlib, sys
+_, part, seed, folder, number = sys.argv[1:]
+tried = {"part": part, "seed": int(seed), "number": int(number), "trial": {}}
+(pathlib.Path(folder) / f"now-{part}.json").write_text(json.dumps(tried))
+sys.stderr.buffer.write(b"the file \xff\xfe is broken")
+sys.exit(3)
+"""
+
+
+def test_bytes_that_are_no_text_do_not_end_the_campaign(tmp_path, monkeypatch):
+    """A child prints the name of a broken file, say, and ends."""
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    monkeypatch.setattr("campaign.run.__file__", str(script))
+    run_part("files", 0, [7], 60, tmp_path)
+    (line,) = outcomes(tmp_path)
+    assert line["number"] == 7
+    assert line["failure"] == "the process ended with 3: the file \ufffd\ufffd is broken"
 
 
 def test_a_trial_depends_on_its_seed_and_number_alone():

@@ -18,6 +18,7 @@ from voxax.cli import main
 from voxax.cli.boundary import line_of
 from voxax.cli.demo import _Run
 from voxax.cli.segmentation_task import Segmentation
+from voxax.errors import FileFormatError
 from voxax.models.checkpoint import steps_of
 from voxax.models.training import Trainer
 
@@ -243,6 +244,42 @@ def test_broken_checkpoints(fault, folder, tmp_path, capsys):
     assert str(place) in told(capsys, ["segment", "scan.npz", "--checkpoint", str(place)])
 
 
+@pytest.mark.parametrize("order", [None, 3, [], "x", float("nan")])
+def test_an_order_of_scenes_that_is_none(order, folder, tmp_path, capsys):
+    shutil.copytree(folder / "run", tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoint"
+    (step,) = steps_of(checkpoint)
+    shutil.rmtree(checkpoint / str(step) / "checksums")
+    description = checkpoint / str(step) / "description" / "metadata"
+    values = json.loads(description.read_text()) | {"order": order}
+    description.write_text(json.dumps(values))
+    words = ["demo", *SCAN, "--out", str(tmp_path / "run"), *CHOSEN, "--resume"]
+    assert "which is no table of the seed" in told(capsys, words)
+
+
+SETTINGS = {"class_names": ["a", "b"], "voxel_size": 1, "width": 1, "learning_rate": 1, "steps": 1}
+NONE_AT_ALL = (-1, float("nan"), float("inf"), 1e308, 10**40, "x", [], {}, [[1]])
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("voxel_size", NONE_AT_ALL),
+        ("width", NONE_AT_ALL),
+        ("steps", NONE_AT_ALL),
+        ("learning_rate", (0, -1, float("nan"), "x", [])),
+        ("weight_decay", (-1, float("nan"), float("inf"), "x", [])),
+        ("class_names", (3, None, [1, 2], ["a"] * 5000)),
+        ("class_weights", ("x", 1, [1], [1, -1], [1, float("nan")], [1, 1, 1], ["a", "b"])),
+    ],
+)
+def test_numbers_of_a_strangers_checkpoint(name, values):
+    Segmentation.from_json(SETTINGS | {"class_weights": [1, 0]})
+    for value in values:
+        with pytest.raises(FileFormatError, match="the checkpoint's description"):
+            Segmentation.from_json(SETTINGS | {name: value})
+
+
 def raising(error):
     """A stack as of a command: voxax calls a package, which raises."""
     package = {"__name__": error.pop("by")}
@@ -269,6 +306,8 @@ CAUSES = {
     "json": json.JSONDecodeError("Expecting value", "{", 1),
     "archive": zipfile.BadZipFile("File is not a zip file"),
 }
+# As of E57's library, of which the reader makes an error of voxax.
+CAUSES["several lines"] = FileFormatError("cannot read a.e57: checksum\n\nDebug info:\n\tline 3")
 LIBRARIES = ("laspy", "plyfile", "trimesh", "h5py", "pyarrow", "safetensors", "orbax", "pye57")
 
 

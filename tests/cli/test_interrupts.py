@@ -5,10 +5,11 @@ import signal
 import sys
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
-from voxax.cli import interrupts, learning, main
+from voxax.cli import interrupts, learning, main, run_folder
 from voxax.models.checkpoint import steps_of
 
 pytestmark = [
@@ -34,6 +35,26 @@ def test_an_interruption_waits_for_the_end_of_a_step():
         step()
     assert done
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interruption_waits_for_the_end_of_a_removal(tmp_path, monkeypatch):
+    """Of the run before, which --overwrite deletes."""
+    for name in ("checkpoint/3/default/_METADATA", "losses.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    remove = run_folder.shutil.rmtree
+
+    def interrupted(*arguments):
+        interrupt()
+        interrupt()
+        remove(*arguments)
+
+    monkeypatch.setattr(run_folder.shutil, "rmtree", interrupted)
+    run = SimpleNamespace(_overwrites=True, folder=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        learning.Learning.train(run, None, [], 1, save_every=1)
+    assert not list(tmp_path.iterdir())
 
 
 def in_garbage_collection():

@@ -8,7 +8,7 @@ from flax import nnx
 
 import voxax as vx
 from voxax.cli import main
-from voxax.cli.published import class_names, numbers, voxel_sides
+from voxax.cli.published import class_names, made, numbers, voxel_sides
 from voxax.errors import InputError
 from voxax.io import read
 from voxax.io.mean_features import MeanFeatures
@@ -46,6 +46,21 @@ def segment(scan, weights, out, *more, **changes):
     } | {name.replace("_", "-"): value for name, value in changes.items()}
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return main(["segment", str(scan), "--out", str(out), *words, *more])
+
+
+@pytest.mark.parametrize(
+    ("option", "match"),
+    [
+        ({"width": 1e9}, r"minkunet-14: width 1000000000.0 must be at most 32.0, since"),
+        ({"width": float("nan")}, "width nan must be a finite number"),
+        ({"planes": [1, 1e300]}, r"planes 1e\+300 must be at most 1,048,576.0, since"),
+        ({"stem": 2**30}, "stem 1073741824 must be at most 1,048,576, since"),
+        ({"blocks": [300] * 8}, "blocks 300 must be at most 256, since"),
+    ],
+)
+def test_options_beyond_every_network(option, match):
+    with pytest.raises(InputError, match=match):
+        made("minkunet-14", 3, 2, option)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A folder belongs to one run: a second run never uses the first one's weights."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from cli.small_network import small
 from voxax.cli import main
 from voxax.cli.demo import _Run
-from voxax.cli.run_folder import check_space, claim_folder
+from voxax.cli.run_folder import _FILES, check_space, claim_folder, remove_run
 from voxax.cli.segmentation_task import Segmentation
 from voxax.errors import FileFormatError, InputError
 from voxax.models.checkpoint import load_description, save_checkpoint, steps_of
@@ -74,6 +75,15 @@ def test_folders_that_cannot_be_written_to_are_refused_at_once(tmp_path, monkeyp
     for folder in (file, file / "below"):
         with pytest.raises(InputError, match="file is in its place"):
             claim_folder(folder, resume=False, overwrite=False)
+    for name, message in (
+        ("checkpoint", "file is in its place"),
+        ("losses.csv", "is a folder"),
+    ):
+        place = tmp_path / f"run with {name}" / name
+        place.parent.mkdir()
+        place.touch() if name == "checkpoint" else place.mkdir()
+        with pytest.raises(InputError, match=message):
+            claim_folder(place.parent, resume=False, overwrite=False)
     with pytest.raises(InputError, match=r"/proc/run cannot be written to \(.*\): give another"):
         claim_folder(type(file)("/proc/run"), resume=False, overwrite=False)
     with pytest.raises(FileFormatError, match="no run to resume, leave --resume out"):
@@ -84,6 +94,63 @@ def test_folders_that_cannot_be_written_to_are_refused_at_once(tmp_path, monkeyp
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: disk)
     with pytest.raises(InputError, match="has 1 MB free, and checkpoints take 3 MB"):
         check_space(tmp_path, {"a": np.zeros(2**20 + 1, np.uint8)})
+
+
+def with_a_run(folder, files):
+    for step in ("1", "2"):
+        for item in ("default", "description"):
+            (folder / "checkpoint" / step / item).mkdir(parents=True)
+            (folder / "checkpoint" / step / item / "metadata").touch()
+    for name in files:
+        (folder / name).touch()
+
+
+def test_a_removal_that_ends_anywhere_leaves_a_whole_run_or_none(tmp_path, monkeypatch):
+    """Also where it is killed, which nothing can wait for."""
+    for place in range(100):
+        folder = tmp_path / str(place)
+        with_a_run(folder, [*_FILES, "of the user"])
+        whole = sorted(folder.rglob("*"))
+        with monkeypatch.context() as patch:
+            calls = []
+
+            def counted(call, calls=calls, place=place):
+                def change(*arguments, **options):
+                    if len(calls) == place:
+                        raise KeyboardInterrupt
+                    calls.append(call)
+                    return call(*arguments, **options)
+
+                return change
+
+            for name in ("mkdir", "rename", "rmdir", "unlink"):
+                patch.setattr(os, name, counted(getattr(os, name)))
+            try:
+                remove_run(folder)
+            except KeyboardInterrupt:
+                pass
+            else:
+                break
+        if sorted(folder.rglob("*")) == whole:
+            assert claim_folder(folder, resume=True, overwrite=False)
+            continue
+        assert steps_of(folder / "checkpoint") == []
+        assert not claim_folder(folder, resume=False, overwrite=False)
+        assert sorted(path.name for path in folder.rglob("*")) == ["checkpoint", "of the user"]
+    assert place > len(_FILES) + 10
+    assert [path.name for path in folder.iterdir()] == ["of the user"]
+
+
+def test_a_folder_without_checkpoint_and_a_linked_one_are_removed(tmp_path):
+    (tmp_path / "losses.csv").touch()
+    remove_run(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with_a_run(tmp_path / "elsewhere", [])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint").symlink_to(tmp_path / "elsewhere" / "checkpoint")
+    remove_run(tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+    assert steps_of(tmp_path / "elsewhere" / "checkpoint") == [2, 1]
 
 
 def test_steps_ascend(tmp_path):

@@ -3,17 +3,21 @@
 import contextlib
 import gc
 import json
+import logging
 import os
 import resource
 import shutil
 import signal
+import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from voxax.cli import learning
+from voxax.cli import learning, process
+from voxax.cli.run_folder import claim_folder
 from voxax.models.checkpoint import load_arrays, load_description, save_checkpoint, steps_of
 
 pytestmark = [
@@ -113,6 +117,50 @@ def test_a_disk_that_is_full_keeps_the_steps_before(demo, tmp_path, capsys, monk
     monkeypatch.setattr(learning, "save_checkpoint", save_checkpoint)
     assert demo("--steps", "3", "--resume") == 0
     assert steps_of(tmp_path / "run" / "checkpoint") == [3, 2]
+
+
+def test_a_first_save_that_ends_at_once_can_be_resumed(demo, tmp_path, monkeypatch):
+    def killed(*arguments):
+        raise SystemExit
+
+    monkeypatch.setattr(learning, "write_atomically", killed)
+    with pytest.raises(SystemExit):
+        demo("--steps", "2")
+    for resume in (True, False):
+        assert not claim_folder(tmp_path / "run", resume=resume, overwrite=False)
+
+
+def test_losses_that_are_something_else_are_left_out(tmp_path):
+    path = tmp_path / "losses.csv"
+    path.write_text("step,loss\n0,1.5\nx,2\n1,nan\n,\n" + "9" * 5000 + ",1\n2,0.5\n")
+    assert learning._losses_before(path, 2) == ["0,1.5", "1,nan"]
+    path.write_bytes(b"\xff\x00")
+    assert learning._losses_before(path, 2) == []
+
+
+def test_a_step_that_cannot_be_read_prints_nothing_but_the_warning(tmp_path, monkeypatch, caplog):
+    """orbax and tensorstore tell each failure again, some after the error was caught."""
+    told, log = [], logging.getLogger("asyncio")
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: told.append(found.exc_value))
+    level = log.level
+    process.drop_late_reports.__wrapped__()
+    values = {str(number): np.full(40, number) for number in range(20)}
+    try:
+        for step in (1, 2):
+            save_checkpoint(tmp_path, values, {}, step)
+        for path in (tmp_path / "2" / "default" / "d").iterdir():
+            path.write_bytes(bytes(len(path.read_bytes())))
+        with pytest.warns(UserWarning, match="step 2 of .* cannot be read: .*; step 1 is taken"):
+            load_arrays(tmp_path, values)
+        gc.collect()
+        time.sleep(0.2)  # for callbacks of other threads
+    finally:
+        log.setLevel(level)
+    assert told == []
+    assert caplog.records == []
+    ours = ValueError("ours")
+    sys.unraisablehook(SimpleNamespace(exc_value=ours))
+    assert told == [ours]
 
 
 def test_a_broken_step_is_passed_over_aloud(demo, tmp_path):

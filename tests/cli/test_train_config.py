@@ -108,7 +108,22 @@ def test_a_split_in_a_text_file(tmp_path):
         ("steps = 4", "steps = true", "training.steps = True: it must be a whole number"),
         ("steps = 4", "steps = 0", "training.steps = 0: it must be a whole number, at least 1"),
         ("steps = 4", "steps = ", "is no valid TOML"),
-        ("voxel_size = 0.5", "voxel_size = 0", "model.voxel_size = 0: it must be a number, above"),
+        ("voxel_size = 0.5", "voxel_size = 0", "model.voxel_size = 0: it must be a number, at"),
+        (
+            "voxel_size = 0.5",
+            "voxel_size = 1e-300",
+            "= 1e-300: it must be a number, at least 1e-30",
+        ),
+        (
+            "[model]",
+            "[augment]\nscale = [1, 1e300]\n[model]",
+            "augment.scale = [1, 1e+300]: it must be a list of two numbers, above 0, at most",
+        ),
+        (
+            "[model]",
+            "[augment]\njitter = 1e300\n[model]",
+            "augment.jitter = 1e+300: it must be a number, at least 0, at most 1000000000",
+        ),
         ("voxel_size = 0.5", "voxel_size = nan", "model.voxel_size = nan: it must be a number"),
         ('"semantic_kitti"', '"waymo"', "data.format = 'waymo': it must be one of semantic_kitti"),
         (

@@ -594,6 +594,9 @@ def test_files_without_points(tmp_path):
     for name in ("a.las", "a.npz"):
         with fails(f"{name} holds no points$"):
             read(tmp_path / name)
+    np.savez(tmp_path / "far.npz", xyz=[[0, 0, np.nan], [0, -1e39, 0], [1, 2, 3]])
+    with fails(r"has a position of 1e\+39, beyond all numbers of float32: are its columns"):
+        read(tmp_path / "far.npz")
     with fails("holds no points: 2 rows, none with a finite position"):
         read(tmp_path / "a.bin")
 

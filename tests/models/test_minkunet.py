@@ -156,6 +156,12 @@ class Encoder(nnx.Module):
         return voxels
 
 
+@pytest.mark.parametrize("width", [33, 1e9, 10**30, float("nan"), float("inf"), 0, -1, "x", True])
+def test_widths_beyond_every_network(width):
+    with pytest.raises(vx.InputError, match=f"width {width!r} must be "):
+        MinkUNet14(1, 2, width=width)
+
+
 def test_wrong_number_of_stages():
     with pytest.raises(vx.InputError, match="eight stages"):
         MinkUNet(1, 2, blocks=(1, 1))

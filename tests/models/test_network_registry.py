@@ -33,6 +33,10 @@ def test_bad_names_and_sizes():
         vx.models.create("spunet-34c", in_channels="3", num_classes=5)
     with pytest.raises(vx.InputError, match="in_channels=0 must be at least 1"):
         vx.models.create("spunet-34c", in_channels=0, num_classes=5)
+    with pytest.raises(
+        vx.InputError, match="num_classes 5000 must be at most 4,096, since a score"
+    ):
+        vx.models.create("spunet-34c", in_channels=3, num_classes=5000)
     with pytest.raises(vx.InputError, match="num_classes=-1 must be at least 1"):
         vx.models.create("spunet-34c", in_channels=1, num_classes=-1)
     with pytest.raises(vx.InputError, match=r"7 blocks and 8 channels: give both for each stage"):

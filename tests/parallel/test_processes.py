@@ -3,16 +3,19 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from parallel import jobs
+from voxax.models.checkpoint import load_arrays, newest_step
 from voxax.models.training import Trainer
 
 pytestmark = pytest.mark.slow
@@ -105,6 +108,43 @@ def test_a_killed_process_is_noticed_and_the_job_goes_on(restarted, single, tmp_
     curves = [losses(lines) for lines in finish(start(restarted, tmp_path, jobs.STEPS))]
     assert min(curves[0]) == 8, "the newest checkpoint is that of 8 steps"
     np.testing.assert_allclose([curves[0][k] for k in range(8, jobs.STEPS)], single[8:], rtol=1e-5)
+
+
+def change_a_number(step, like):
+    """Change one byte of a number, which orbax does not notice."""
+    for path in sorted((step / "default").glob("ocdbt.process_*/d/*")):
+        before = path.read_bytes()
+        changed = bytearray(before)
+        changed[len(changed) // 2] ^= 8
+        path.write_bytes(changed)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            load_arrays(step.parent, like)
+        if any("its checksum differs" in str(w.message) for w in told):
+            return
+        path.write_bytes(before)
+    raise AssertionError("no change was noticed")
+
+
+@pytest.mark.parametrize("fault", ["a byte", "a process"])
+def test_a_step_that_one_process_cannot_read_is_taken_by_none(fault, tmp_path):
+    """All fall back to the same step, say so, and save on from there."""
+    finish(start(2, tmp_path, 8))
+    like = Trainer(jobs.small(), jobs.optimizer()).tree()
+    shutil.copytree(tmp_path / "4", tmp_path / "before" / "4")
+    expected = load_arrays(tmp_path / "before", like)
+    blind = 1 if fault == "a process" else None
+    if blind is None:
+        change_a_number(tmp_path / "8", like)
+    ends = [json.loads(x[-1]) for x in finish(start(2, tmp_path, blind, function="load_again"))]
+    for process, end in enumerate(ends):
+        assert (end["step"], end["left"]) == (4, [4])
+        assert end["sums"] == jobs.sums_of(expected)
+        (said,) = end["said"]
+        why = {None: "its checksum differs", 0: "by another", 1: "not here"}
+        assert re.search(rf"step 8 of .*({why[blind and process]}).*; step 4 is taken", said)
+    assert newest_step(tmp_path) == 8
+    assert jobs.sums_of(load_arrays(tmp_path, like)) == jobs.sums_of(expected)
 
 
 @pytest.mark.parametrize(("processes", "network"), [(2, "mink"), (4, "small")])

@@ -92,6 +92,7 @@ def _run(given: list[str]) -> int:
     from voxax.cli.export import export
     from voxax.cli.hardware import hardware
     from voxax.cli.help_text import fitted
+    from voxax.cli.process import drop_late_reports
     from voxax.cli.segment import segment
     from voxax.cli.train import train
     from voxax.cli.tune import explain, tune
@@ -111,6 +112,7 @@ def _run(given: list[str]) -> int:
         check,
         export,
     )
+    drop_late_reports()
     return (
         tyro.extras.subcommand_cli_from_dict(
             {command.__name__: fitted(command, given) for command in commands},

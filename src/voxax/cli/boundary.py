@@ -64,8 +64,9 @@ def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
     if package == "flax" or (package in _OF_DEMO and missing is error):
         return f'this command needs {package}: pip install "voxax[demo]"'
     if isinstance(error, VoxaxError):
-        # Such as the name of a file that is too long.
-        return re.sub(rf"\S{{{_LONGEST},}}", lambda found: _shown(found[0]), str(error))
+        # Libraries have errors of several lines. The name of a file may be too long.
+        line = " ".join(str(error).split())
+        return re.sub(rf"\S{{{_LONGEST},}}", lambda found: _shown(found[0]), line)
     if isinstance(error, MemoryError) or _is_of_a_full_device(error):
         return (
             f"there is not enough memory{_with(arguments)}{_why(error)}: close other programs, or "

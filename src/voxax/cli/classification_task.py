@@ -12,7 +12,7 @@ from flax import nnx
 from voxax.cli.published import made, voxel_networks
 from voxax.cli.scenes import Batch, SceneExample
 from voxax.cli.segmentation_task import weights_of
-from voxax.cli.task import Score, Task
+from voxax.cli.task import Score, Task, check_factors
 from voxax.errors import InputError
 from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z
@@ -105,6 +105,11 @@ class Classification(Task):
 
     class_weights: tuple[float, ...] | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.class_weights is not None:
+            check_factors("class_weights", self.class_weights, len(self.class_names))
 
     @classmethod
     def networks(cls) -> Sequence[str]:

@@ -107,6 +107,7 @@ def demo(
         ("--workers", workers, _limits.WORKERS, 0),
         ("--devices", devices, _limits.DEVICES, 1),
         ("--seed", seed, _limits.SEED, 0),
+        ("--voxel-size", voxel_size, _limits.VOXEL_SIZE, _limits.LEAST_VOXEL_SIZE),
     ):
         if value is not None:
             limit.check(name, value, least)

@@ -13,7 +13,7 @@ import numpy as np
 from voxax import _limits, models
 from voxax.cli.published import made
 from voxax.cli.scenes import Batch, SceneExample
-from voxax.cli.task import Score, Task
+from voxax.cli.task import Score, Task, check_factors
 from voxax.detection import Objects, Region, augment, center_distance_ap
 from voxax.errors import InputError
 from voxax.geometry import Plan
@@ -177,6 +177,10 @@ class Detection(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         _limits.OBJECTS.check("max_boxes", self.max_boxes)
+        _limits.SIZES.check("min_radius", self.min_radius, 0)
+        check_factors("box_weight", (self.box_weight,), 1)
+        if self.code_weights is not None:
+            check_factors("code_weights", self.code_weights, len(self.code_weights))
         if len(self.bounds) != 6:
             raise InputError(
                 f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"

@@ -16,15 +16,15 @@ import jax
 import numpy as np
 
 from voxax._atomic_file import write_atomically
+from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax._version import __version__
 from voxax.cli.interrupts import uninterrupted
-from voxax.cli.process import without_late_callbacks
 from voxax.cli.progress import result_table, training_bar
 from voxax.cli.run_folder import CHECKPOINT, check_space, remove_run
 from voxax.cli.scenes import MakeTask, Prepare
 from voxax.cli.task import Score, Task
 from voxax.cli.tasks import restore
-from voxax.errors import InputError, VoxaxError
+from voxax.errors import FileFormatError, InputError, VoxaxError
 from voxax.geometry import Plan
 from voxax.hardware import describe, peak_memory
 from voxax.io.pipeline import GrainPipeline, Pipeline
@@ -34,6 +34,8 @@ from voxax.parallel import pack_scenes
 
 AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
 
+# Of losses: a line has some thirty, and nobody makes ten million steps.
+_MOST_BYTES = 300 * MEBIBYTE
 # Random steps that shards' sizes are fitted to.
 _PACKINGS = 64
 
@@ -111,6 +113,11 @@ class Learning:
         self.trainer = task.trainer(devices)
         if resume:
             before = load_description(self.checkpoint).get("order", {})
+            if not isinstance(before, dict):
+                raise FileFormatError(
+                    f"the description of the checkpoint in {self.checkpoint} has order = "
+                    f"{before!r:.80}, which is no table of the seed and the batch size"
+                )
             for name, value in self._order().items():
                 if before.get(name, value) != value:
                     raise InputError(
@@ -230,20 +237,19 @@ class Learning:
                 self._save()
 
     def _save(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        # First: a run that is killed from now on can be resumed.
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
         path = self.folder / "losses.csv"
         lines = ["step,loss"]
         if self.begin > 0 and path.exists():
-            before = path.read_text().splitlines()[1:]
-            lines += [line for line in before if int(line.split(",")[0]) < self.begin]
+            lines += _losses_before(path, self.begin)
         lines += [f"{step},{loss!r}" for step, loss in enumerate(self.losses, self.begin)]
-        write_atomically(path, "\n".join(lines) + "\n")
         step = self.trainer.steps
         description = {"task": self.task.task, "network": self.task.to_json(), "step": step}
         description["order"] = self._order()
         try:
-            with without_late_callbacks():
-                save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
+            write_atomically(path, "\n".join(lines) + "\n")
+            save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
         except VoxaxError:
             raise
         except (OSError, ValueError) as error:  # tensorstore raises ValueError for a full disk
@@ -297,6 +303,16 @@ class Learning:
                 score.add(truth, prediction)
                 predictions = predictions or [prediction]
         return score, predictions[0] if predictions else None
+
+
+def _losses_before(path: Path, step: int) -> list[str]:
+    """The lines of an earlier losses.csv up to a step; none of a file that is something else."""
+    try:
+        lines = bounded_text(path, _MOST_BYTES).splitlines()
+    except FileFormatError:
+        return []
+    found = [re.fullmatch(r"(\d{1,10}),\S+", line) for line in lines]
+    return [line[0] for line in found if line is not None and int(line[1]) < step]
 
 
 def _cause(error: Exception) -> str:

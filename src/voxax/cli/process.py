@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import logging
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
@@ -139,9 +140,13 @@ def _remove_halves(folder: Path) -> None:
                 program.unlink()
 
 
-@contextlib.contextmanager
-def without_late_callbacks() -> Iterator[None]:
-    """Drop what tensorstore prints after a failure: its callbacks find no event loop."""
+@functools.cache  # once in a process: they come when they come, also at its end
+def drop_late_reports() -> None:
+    """Drop what orbax and tensorstore print after a failure, beside the error that they raise.
+
+    Tasks that nobody waits for any more log their own errors, and callbacks find no event loop.
+    """
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     before = sys.unraisablehook
 
     def told(found: sys.UnraisableHookArgs) -> None:
@@ -149,8 +154,6 @@ def without_late_callbacks() -> Iterator[None]:
             before(found)
 
     sys.unraisablehook = told
-    yield
-    sys.unraisablehook = before  # not after an error: the callbacks come when they come
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8

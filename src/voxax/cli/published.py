@@ -98,8 +98,8 @@ def voxel_sides(given: str) -> tuple[float, ...]:
       InputError: no numbers, or not positive.
     """
     sides = numbers("--voxel-size", given, 3 if "," in given else 1)
-    if min(sides) <= 0:
-        raise InputError(f"--voxel-size {given!r} must be positive, in meters")
+    for side in sides:
+        _limits.VOXEL_SIZE.check("--voxel-size", side, _limits.LEAST_VOXEL_SIZE)
     return sides * 3 if len(sides) == 1 else sides
 
 
@@ -153,7 +153,7 @@ _DEPTHS = ("blocks", "layers", "depth", "encoder_depths", "decoder_depths")
 
 
 def check_sizes(network: str, options: Mapping[str, Any]) -> None:
-    """Raise :class:`voxax.InputError` for a whole number in an option beyond every network.
+    """Raise :class:`voxax.InputError` for a number in an option beyond every network.
 
     Args:
       network: its name, for the message.
@@ -161,17 +161,19 @@ def check_sizes(network: str, options: Mapping[str, Any]) -> None:
     """
     for name, given in options.items():
         limit = _limits.BLOCKS if name in _DEPTHS else _limits.SIZES
-        for number in _integers(given):
-            limit.check(f"{network}: {name}", number, -limit.most)
+        limit = _limits.WIDTH if name == "width" else limit
+        for number in _numbers(given):
+            own = limit if isinstance(number, int) else limit._replace(most=float(limit.most))
+            own.check(f"{network}: {name}", number, -limit.most)
 
 
-def _integers(value: Any) -> Iterator[int]:
-    if isinstance(value, int) and not isinstance(value, bool):
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
         yield value
     elif isinstance(value, Mapping):
-        yield from (found for own in value.values() for found in _integers(own))
+        yield from (found for own in value.values() for found in _numbers(own))
     elif isinstance(value, list | tuple):
-        yield from (found for own in value for found in _integers(own))
+        yield from (found for own in value for found in _numbers(own))
 
 
 def loaded(
@@ -226,4 +228,5 @@ def outputs(model: nnx.Module, voxels: Voxels) -> Any:
     """Return what a network in evaluation mode makes of voxels, planned and compiled once."""
     graph, state = nnx.split(model)
     planned = Plan.record(model, voxels).attach(voxels)
-    return jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))(state, planned)
+    found = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))(state, planned)
+    return jax.block_until_ready(found)  # NumPy ends the process on arrays without memory

@@ -12,6 +12,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.models.checkpoint import newest_step
 
 CHECKPOINT = "checkpoint"
+_REMOVED = "checkpoint.removed"
 # Everything that a run writes.
 _FILES = (
     *("metrics.json", "losses.csv"),
@@ -32,6 +33,7 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """
     if resume and overwrite:
         raise InputError("--resume goes on with a run, --overwrite deletes it: give one of them")
+    _end_removal(folder)
     checkpoint = folder / CHECKPOINT
     step = newest_step(checkpoint)
     if resume and not checkpoint.is_dir():
@@ -44,6 +46,10 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
             "--overwrite to delete it, or another folder by --out"
         )
     check_writable(folder)
+    check_writable(checkpoint)
+    for path in (folder / name for name in _FILES):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, in the place of a file of the run: move it away")
     if resume and step is None:
         print(f"{checkpoint} holds no whole step: the run begins anew")
     return resume and step is not None
@@ -63,7 +69,7 @@ def check_writable(folder: Path) -> None:
         raise InputError(f"{folder} is no folder, a file is in its place: give another") from error
     except OSError as error:
         raise InputError(
-            f"{folder} cannot be written to ({error.strerror}): give another folder by --out"
+            f"{folder} cannot be written to ({error.strerror}): give another folder"
         ) from error
 
 
@@ -79,7 +85,23 @@ def check_space(folder: Path, tree: object) -> None:
 
 
 def remove_run(folder: Path) -> None:
-    """Delete what an earlier run wrote, and nothing else."""
-    shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-    for name in _FILES:
-        (folder / name).unlink(missing_ok=True)
+    """Delete what an earlier run wrote, and nothing else.
+
+    Its checkpoint goes in one move: a removal that is killed leaves no half of a step, and the next
+    run in the folder ends it.
+    """
+    _end_removal(folder)
+    try:
+        (folder / CHECKPOINT).rename(folder / _REMOVED)
+    except FileNotFoundError:
+        (folder / _REMOVED).mkdir()
+    _end_removal(folder)
+
+
+def _end_removal(folder: Path) -> None:
+    """Delete the rest of a run, if its removal has begun."""
+    removed = folder / _REMOVED
+    if removed.is_symlink() or removed.exists():
+        for name in _FILES:
+            (folder / name).unlink(missing_ok=True)
+        removed.unlink() if removed.is_symlink() else shutil.rmtree(removed)

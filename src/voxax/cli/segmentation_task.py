@@ -14,7 +14,7 @@ from flax import nnx
 from voxax import models
 from voxax.cli.published import made, voxel_networks
 from voxax.cli.scenes import Batch
-from voxax.cli.task import Score, Task
+from voxax.cli.task import Score, Task, check_factors
 from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z, scale
 from voxax.io.examples import Preparation
@@ -82,6 +82,11 @@ class Segmentation(Task):
 
     class_weights: tuple[float, ...] | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.class_weights is not None:
+            check_factors("class_weights", self.class_weights, len(self.class_names))
 
     @classmethod
     def networks(cls) -> Sequence[str]:

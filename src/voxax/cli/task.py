@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -89,10 +90,10 @@ class Task(abc.ABC):
         _limits.CLASSES.check("the number of classes", len(self.class_names))
         _limits.STEPS.check("steps", self.steps)
         _limits.WIDTH.check("width", self.width, 0.01)
-        for name in ("voxel_size", "learning_rate"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise InputError(f"{name} = {value} must be positive and finite")
+        _limits.VOXEL_SIZE.check("voxel_size", self.voxel_size, _limits.LEAST_VOXEL_SIZE)
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate = {self.learning_rate} must be positive and finite")
+        check_factors("weight_decay", (self.weight_decay,), 1)
 
     @classmethod
     @abc.abstractmethod
@@ -177,6 +178,15 @@ class Task(abc.ABC):
             raise FileFormatError(
                 f"the checkpoint's description lacks a field: {error!r}"
             ) from error
+
+
+def check_factors(name: str, values: Any, number: int) -> None:
+    """Raise :class:`voxax.InputError` unless there are so many finite numbers, none below 0."""
+    numbers = [v for v in values if isinstance(v, int | float) and 0 <= v <= sys.float_info.max]
+    if len(numbers) != len(values) or len(values) != number:
+        raise InputError(
+            f"{name} = {listed(values)}: give finite numbers of at least 0, as many as {number}"
+        )
 
 
 def _as_tuple(values: Any) -> tuple[Any, ...]:

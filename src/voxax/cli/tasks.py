@@ -12,7 +12,6 @@ from flax import nnx
 
 from voxax.cli.classification_task import Classification
 from voxax.cli.folder_detection import FolderDetection
-from voxax.cli.process import without_late_callbacks
 from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.task import Task
 from voxax.errors import FileFormatError, InputError
@@ -93,8 +92,7 @@ def task_as(folder: Path, kind: type[Kind]) -> Kind:
 
 def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
     """Load the newest step of ``folder`` into ``trainer``."""
-    with without_late_callbacks():  # of a step that is passed over
-        trainer.load_tree(load_arrays(folder, trainer.tree()))
+    trainer.load_tree(load_arrays(folder, trainer.tree()))
     return trainer
 
 

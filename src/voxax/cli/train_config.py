@@ -27,7 +27,7 @@ from voxax.io.dataset import FORMATS, Dataset, dataset
 LOADERS = ("plain", "grain")
 LOGS = ("tensorboard", "wandb")
 _WORKERS, _WIDTH, _STEPS = _limits.WORKERS.most, _limits.WIDTH.most, _limits.STEPS.most
-_SCENES = _limits.STEP_SCENES.most
+_SCENES, _VOXEL_SIZE = _limits.STEP_SCENES.most, _limits.VOXEL_SIZE.most
 # A configuration has some thousand bytes, a list of a million scans 64 MiB.
 _MOST_BYTES = 64 * MEBIBYTE
 
@@ -96,8 +96,10 @@ class Augment:
 
     rotate: bool = _key("turn around the vertical by any angle", True)
     flip: bool = _key("mirror x and y, each with probability 1/2", True)
-    scale: tuple[float, float] = _key("smallest and largest factor", (0.95, 1.05), above=0)
-    jitter: float = _key("standard deviation of noise on positions", 0, low=0)
+    scale: tuple[float, float] = _key(
+        "smallest and largest factor", (0.95, 1.05), above=0, high=1e6
+    )
+    jitter: float = _key("standard deviation of noise on positions", 0, low=0, high=1e9)
     drop: float = _key("probability of leaving out a point", 0, low=0, high=1)
     crop: float = _key("edge of a square in x and y around a random point; 0: no crop", 0, low=0)
 
@@ -169,7 +171,9 @@ class Model:
     width: float | Literal["auto"] = _key(
         "factor on all channels; `auto`: fitted to the machine", 1, above=0, high=_WIDTH
     )
-    voxel_size: float = _key("edge of a voxel, in the positions' unit", above=0)
+    voxel_size: float = _key(
+        "edge of a voxel, in the positions' unit", low=_limits.LEAST_VOXEL_SIZE, high=_VOXEL_SIZE
+    )
     region: tuple[float, ...] = _key(
         "of `detect`: lower and upper x, y, z; empty: those of the layout", ()
     )

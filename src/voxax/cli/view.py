@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tyro
 
+from voxax import _limits
 from voxax.cli.segment import Up
 from voxax.errors import FileFormatError, InputError
 
@@ -76,8 +77,8 @@ def view(
     from voxax.io import read
     from voxax.plot.viewer import Viewer
 
-    if voxel_size is not None and not (np.isfinite(voxel_size) and voxel_size > 0):
-        raise InputError(f"--voxel-size {voxel_size} must be positive and finite")
+    if voxel_size is not None:
+        _limits.VOXEL_SIZE.check("--voxel-size", voxel_size, _limits.LEAST_VOXEL_SIZE)
     if not 0 <= port < 2**16:
         raise InputError(f"--port {port} must lie in 0..65535, which are all that there are")
     if checkpoint is not None and classes is not None:

@@ -98,8 +98,7 @@ class Workload:
                 raise InputError(f"--workload {self.workload} and --file: give one of them")
             positions = read(self.file, columns=self.columns).positions
             size = _VOXEL_SIZE if self.voxel_size is None else self.voxel_size
-            if not size > 0 or not np.isfinite(size):
-                raise InputError(f"--voxel-size {size} must be positive and finite")
+            _limits.VOXEL_SIZE.check("--voxel-size", size, _limits.LEAST_VOXEL_SIZE)
             # float32 is exact enough only near zero: whole voxels are subtracted.
             positions = positions - np.floor(positions.min(0) / size) * size
             scene = f"{self.file.name} at {size:g}"

@@ -137,6 +137,7 @@ def read(
     if plain != found:
         cloud = replace(cloud, source=str(found))
     finite = np.isfinite(cloud.positions)
+    _check_reach(found, cloud.positions, finite)
     # The rows of N are looked at where they must be, which takes ten times as long.
     whole = bool(finite.all())
     finite = np.ones(len(cloud), bool) if whole else finite.all(axis=1)
@@ -155,6 +156,16 @@ def read(
             cloud, finite = cloud.select(finite), np.ones(left, bool)
         cloud = replace(cloud, labels=values, attributes=cloud.attributes | attributes)
     return cloud if left == len(cloud) else cloud.select(finite)
+
+
+def _check_reach(found: Path, positions: np.ndarray, finite: np.ndarray) -> None:
+    low, high = (end(positions, initial=0, where=finite) for end in (np.min, np.max))
+    farthest = max(-float(low), float(high))
+    if farthest > np.finfo(np.float32).max:
+        raise FileFormatError(
+            f"{found} has a position of {farthest:g}, beyond all numbers of float32: are its "
+            "columns in another order, or of another type?"
+        )
 
 
 def _counted(rows: int, left: int) -> str:

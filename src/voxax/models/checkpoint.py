@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import logging
 import re
@@ -24,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax.errors import FileFormatError, InputError, MissingExtraError
@@ -42,6 +44,7 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
     """Write step ``step`` with its description; the two newest steps are kept.
 
     With several processes all must call it, with global arrays; ``folder`` is one that all see.
+    Arrays that are divided over them get no checksum.
 
     Raises:
       InputError: ``step`` is not above the newest one of the folder.
@@ -52,7 +55,8 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
     if newest is not None and step <= newest:
         raise InputError(
             f"step {step} cannot be saved to {folder}, which holds step {newest}: steps of a "
-            "checkpoint ascend, and the newest is loaded. Give another folder, or delete this one"
+            "checkpoint ascend, and the newest is loaded. Give another folder, delete this one, or "
+            f"go on from step {step - 1} with remove_steps_above({str(folder)!r}, {step - 1})"
         )
     folder.mkdir(parents=True, exist_ok=True)
     ocp = _orbax()
@@ -76,23 +80,33 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep orbax from logging the traceback of each of its threads, beside the error it raises.
+    """Keep orbax from logging the traceback of each of its threads and tasks, beside the error.
 
-    After an error the others are waited for: they would write on into a step that is given up.
+    After an error the threads are waited for: they would write on into a step that is given up.
     """
-    log, threads = logging.getLogger("absl"), set(threading.enumerate())
-    before = log.level
-    log.setLevel(logging.CRITICAL)
+    threads = set(threading.enumerate())
+    with _without_logs():
+        try:
+            yield
+        except BaseException:
+            end = time.monotonic() + _PATIENCE
+            for thread in set(threading.enumerate()) - threads:
+                with contextlib.suppress(RuntimeError):  # made, and not begun
+                    thread.join(max(0.0, end - time.monotonic()))
+            raise
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    logs = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
     try:
         yield
-    except BaseException:
-        end = time.monotonic() + _PATIENCE
-        for thread in set(threading.enumerate()) - threads:
-            with contextlib.suppress(RuntimeError):  # made, and not begun
-                thread.join(max(0.0, end - time.monotonic()))
-        raise
     finally:
-        log.setLevel(before)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 def steps_of(folder: str | Path) -> list[int]:
@@ -110,10 +124,16 @@ def newest_step(folder: str | Path) -> int | None:
 
 
 def remove_steps_above(folder: str | Path, step: int) -> None:
-    """Delete the steps behind ``step``: of a run that goes on from it, those that were broken."""
-    for number in steps_of(folder):
-        if number > step:
-            shutil.rmtree(Path(folder) / str(number))
+    """Delete the steps behind ``step``: of a run that goes on from it, those that were broken.
+
+    With several processes all must call it.
+    """
+    if jax.process_index() == 0:
+        for number in steps_of(folder):
+            if number > step:
+                shutil.rmtree(Path(folder) / str(number))
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("voxax: steps are removed")
 
 
 def has_description(folder: str | Path) -> bool:
@@ -177,6 +197,9 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
                 stored = getattr(stored, "tree", stored)
                 stored = {name: stored[name] for name in like}
             except Exception:  # load_arrays tells what is wrong with it
+                stored = None
+            if stored is None:
+                gc.collect(1)  # tasks that failed log it at their end
                 continue
             _check_structure(f"step {step} of {folder}", stored, like)
             return
@@ -190,16 +213,18 @@ def _reader() -> Iterator[Any]:
     others with it.
     """
     reader = _orbax().StandardCheckpointHandler()
-    try:
+    with _without_logs(), contextlib.closing(reader):
         yield reader
-    finally:
-        reader.close()
 
 
 def load_arrays(folder: str | Path, like: Any) -> Any:
     """Return the newest whole step's arrays, in the structure of ``like``.
 
-    A step that cannot be read, of a damaged disk, say, is passed over with a warning.
+    A step that cannot be read, of a damaged disk, say, is passed over with a warning. Before a run
+    that goes on saves again, :func:`remove_steps_above` has to delete such steps.
+
+    With several processes all must call it where ``like`` has global arrays: what one of them
+    cannot read is passed over by all.
 
     Raises:
       FileFormatError: no whole step, or one of another structure.
@@ -210,21 +235,22 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
     steps = steps_of(folder)
     if not steps:
         raise FileFormatError(f"{folder} holds no complete checkpoint step")
-    ocp = _orbax()
     problem = ""
     with _reader() as reader:
         for step in steps:
-            arrays = folder / str(step) / _ARRAYS
+            restored, error, why, fault = None, None, "by another process", _NONE
             try:
-                _check_structure(f"step {step} of {folder}", reader.metadata(arrays), like)
-                restored = reader.restore(arrays, args=ocp.args.StandardRestore(like))
-                _check_sums(folder / str(step), restored)
-            except FileFormatError:
-                raise
-            except Exception as error:  # orbax and tensorstore raise many kinds
-                if _is_of_the_machine(error):
-                    raise
-                problem = f"step {step} of {folder} cannot be read: {_line(error)}"
+                restored = _restored(reader, folder, step, like)
+            except Exception as found:  # orbax and tensorstore raise many kinds
+                why, fault = _line(found), _fault(found)
+                error = found if fault == _FINAL else None
+            if fault == _DAMAGE:
+                gc.collect(1)  # tasks that failed log it at their end
+            worst = _worst_of_all(fault, like)
+            if worst == _FINAL:
+                raise error or FileFormatError(f"step {step} of {folder} cannot be read: {why}")
+            if worst == _DAMAGE:
+                problem = f"step {step} of {folder} cannot be read: {why}"
                 continue
             if problem:
                 warnings.warn(f"{problem}; step {step} is taken", stacklevel=2)
@@ -232,16 +258,36 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
     raise FileFormatError(f"{problem}: the checkpoint is broken")
 
 
+def _restored(reader: Any, folder: Path, step: int, like: Any) -> Any:
+    arrays = folder / str(step) / _ARRAYS
+    _check_structure(f"step {step} of {folder}", reader.metadata(arrays), like)
+    restored = reader.restore(arrays, args=_orbax().args.StandardRestore(like))
+    _check_sums(folder / str(step), restored)
+    return restored
+
+
+# What came of reading a step: whole, to be passed over, or the end.
+_NONE, _DAMAGE, _FINAL = range(3)
 # Faults that say nothing of a step: it would be passed over, and a run that resumes removes it.
 _NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
 _NO_DAMAGE_TEXT = re.compile("RESOURCE_EXHAUSTED|PERMISSION_DENIED|Too many open files")
 
 
-def _is_of_the_machine(error: Exception) -> bool:
-    """Return whether a step could not be read now, but may be whole."""
+def _fault(error: Exception) -> int:
+    """What an error says of a step: it may be whole, or of another network."""
+    if isinstance(error, FileFormatError | MemoryError):
+        return _FINAL
     if isinstance(error, OSError) and error.errno in _NO_DAMAGE:
-        return True
-    return isinstance(error, MemoryError) or _NO_DAMAGE_TEXT.search(str(error)) is not None
+        return _FINAL
+    return _DAMAGE if _NO_DAMAGE_TEXT.search(str(error)) is None else _FINAL
+
+
+def _worst_of_all(fault: int, like: Any) -> int:
+    """The worst fault of all processes: with global arrays, all have to take the same step."""
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(like)]
+    if all(sharding is None or sharding.is_fully_addressable for sharding in shardings):
+        return fault
+    return int(multihost_utils.process_allgather(np.int32(fault)).max())
 
 
 def _check_structure(where: str, stored: Any, like: Any) -> None:
@@ -279,11 +325,12 @@ def _untyped(leaf: Any) -> Any:
 def _sums_of(tree: Any) -> dict[str, str]:
     """The dtype and a checksum of each array, by its path: orbax stores numbers without any.
 
-    Arrays of which other processes have a part get none.
+    Arrays that are divided over processes get none.
     """
     sums = {}
     for name, leaf in _leaves(tree):
-        if getattr(leaf, "is_fully_addressable", True):
+        # Of a replicated array every process has all.
+        if getattr(leaf, "is_fully_addressable", True) or leaf.is_fully_replicated:
             array = np.ascontiguousarray(leaf)
             sums[name] = f"{array.dtype} {zlib.crc32(array.reshape(-1).view(np.uint8).data):08x}"
     return sums

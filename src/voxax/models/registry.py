@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from voxax import _limits
 from voxax.errors import InputError, check_known
 from voxax.interop.checkpoint_file import Location, write_checkpoint
 from voxax.interop.sources import load_weights, weights_of
@@ -67,11 +68,15 @@ def create(name: str, *, in_channels: int, num_classes: int, **options: Any) -> 
       InputError: an unknown name or option, or what the class refuses.
     """
     check_known("network", name, list())
-    for what, number in (("in_channels", in_channels), ("num_classes", num_classes)):
+    for what, number, limit in (
+        ("in_channels", in_channels, _limits.CHANNELS),
+        ("num_classes", num_classes, _limits.CLASSES),
+    ):
         if not isinstance(number, int | np.integer):
             raise InputError(f"{what}={number!r} must be an integer")
         if number < 1:
             raise InputError(f"{what}={number} must be at least 1")
+        limit.check(what, number)
     check_options(name, VARIANTS[name], options)
     try:
         return VARIANTS[name](in_channels, num_classes, **options)

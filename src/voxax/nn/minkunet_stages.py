@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from voxax import _limits
 from voxax.errors import InputError
 
 PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
@@ -50,13 +51,14 @@ def minkunet_stages(
       width: factor on all channels, rounded to a multiple of 4.
 
     Raises:
-      InputError: another number of stages.
+      InputError: another number of stages, or a width outside 0.01 to 32.
     """
     if len(blocks) != 8 or len(planes) != 8:
         raise InputError(
             f"MinkUNet has eight stages (four down, four up): got {len(blocks)} blocks and "
             f"{len(planes)} planes"
         )
+    _limits.WIDTH.check("width", width, 0.01)
     channels, *widths = [max(4, round(p * width / 4) * 4) for p in (stem, *planes)]
     stem_width, skips, stages = channels, [], []
     for index, (c_out, number) in enumerate(zip(widths, blocks, strict=True)):

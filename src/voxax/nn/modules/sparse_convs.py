@@ -45,7 +45,8 @@ def he_normal(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) ->
     size, scale = int(math.prod(shape)), math.sqrt(2 / max(math.prod(shape[:-1]), 1))
     draw = _draw(key, 1 << max(size - 1, 1).bit_length())
     if not _compat.is_traced(draw):
-        draw = np.asarray(draw)
+        # Ready, since NumPy ends the process on an array that had no memory.
+        draw = np.asarray(jax.block_until_ready(draw))
     return jnp.asarray(draw[:size].reshape(shape) * np.float32(scale), dtype)
 
 
