@@ -14,8 +14,8 @@ import importlib.util
 import itertools
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.core
@@ -230,18 +230,30 @@ overlay: Any = jax.make_user_context(())
 _tokens = itertools.count(1)
 
 
+class _Fresh(NamedTuple):
+    outer: Hashable
+    number: int
+
+
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     """A context in which every jitted function is traced anew, also those traced before.
 
     Watching a trace needs it: an abstract evaluation does not enter functions whose trace is
-    cached.
+    cached. JAX keeps what is traced inside, megabytes each time, and never finds it again: where
+    that happens often, use :func:`separate_traces`.
     """
-    return _trace_token(next(_tokens))
+    return _trace_token(_Fresh(_trace_token.value, next(_tokens)))
 
 
-def usual_trace() -> contextlib.AbstractContextManager[Any]:
-    """A context that undoes :func:`fresh_trace`: earlier traces are found again."""
-    return _trace_token(None)
+def own_traces() -> contextlib.AbstractContextManager[Any]:
+    """A context for functions that run no code of a user's: :func:`fresh_trace` is undone."""
+    token = _trace_token.value
+    return _trace_token(token.outer) if isinstance(token, _Fresh) else contextlib.nullcontext()
+
+
+def separate_traces(key: Hashable) -> contextlib.AbstractContextManager[Any]:
+    """A context whose traces are found again in contexts of the same key alone."""
+    return _trace_token(key)
 
 
 def retrace_everything() -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from jax._src import checkify, config, core, source_info_util
 from jax._src.lax.control_flow import loops
 
-from voxax._compat import fresh_trace, usual_trace
+from voxax._compat import fresh_trace, own_traces
 
 Tracer = jax.core.Tracer
 # The file with the methods of tracers that Python calls.
@@ -196,7 +196,7 @@ def _bytes(aval: Any) -> int:
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
     """Evaluate eagerly inside, whatever is being traced."""
-    with core.eval_context(), jax.disable_jit(False), usual_trace():
+    with core.eval_context(), jax.disable_jit(False), own_traces():
         yield
 
 

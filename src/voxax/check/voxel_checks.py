@@ -111,12 +111,13 @@ def _made(
     """Return levels that layers make: key, place, geometry and number of rows in use."""
     found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
 
-    def recorder(geometry: Any, spec: Any, kernel_map: Any, capacity: int | None) -> None:
-        del geometry, spec, capacity
+    def recorder(request: Any, kernel_map: Any) -> Any:
+        del request
         out = kernel_map.out_geometry
         if out is not kernel_map.in_geometry and id(out.coords) not in found:
             where = place(live_frames(sys._getframe(1)), own)
             found[id(out.coords)] = out, where.site if where is not None else None
+        return kernel_map
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
         del kind, context

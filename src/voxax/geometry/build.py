@@ -147,9 +147,9 @@ def kernel_map_of(
         attached_or_built,
     )
     recorder = _recorder.get()
-    if recorder is not None:
-        recorder(geometry, spec, kernel_map, capacity)
-    return kernel_map
+    if recorder is None:
+        return kernel_map
+    return recorder(MapRequest(geometry, spec, out_geometry, capacity), kernel_map)
 
 
 def _attached_map(
@@ -214,7 +214,17 @@ def result_geometry(
     return dataclasses.replace(out, attached=geometry.attached)
 
 
-Recorder = Callable[[VoxelGeometry, KernelSpec, KernelMap, int | None], None]
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapRequest:
+    """The arguments of :func:`kernel_map_of`."""
+
+    geometry: VoxelGeometry
+    spec: KernelSpec
+    out_geometry: VoxelGeometry | None
+    capacity: int | None
+
+
+Recorder = Callable[[MapRequest, KernelMap], KernelMap]
 _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
     "voxax_map_recorder", default=None
 )
@@ -222,7 +232,7 @@ _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording_maps(recorder: Recorder) -> Iterator[None]:
-    """Call ``recorder(geometry, spec, kernel_map, capacity)`` for every map asked for inside."""
+    """Hand out ``recorder(request, kernel_map)`` for every map asked for inside."""
     token = _recorder.set(recorder)
     try:
         yield

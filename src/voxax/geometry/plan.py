@@ -9,6 +9,7 @@ A plan fits the capacity of each coarser level as a function of the input's (:cl
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import PAD, bucket_capacity, round_up_rows
 from voxax.errors import CapacityError, InputError
-from voxax.geometry.build import output_stride, recording_maps
+from voxax.geometry.build import MapRequest, output_stride, recording_maps
 from voxax.geometry.call_checks import checked_call
 from voxax.geometry.eager import to_device_of
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
@@ -118,13 +119,12 @@ class Plan:
         )
 
         def run(state: Any, v: Voxels) -> Any:
-            recorder.start(v.geometry)
-            out = call(state, v)
+            out = call(state, dataclasses.replace(v, geometry=recorder.root(v.geometry)))
             recorder.finish()
             return jax.tree.leaves(out)
 
         call, state = pure_call(model)
-        with recording_maps(recorder), _compat.fresh_trace():
+        with recording_maps(recorder), _compat.separate_traces("plan"):
             jax.eval_shape(run, state, example)
         return cls(
             tuple(recorder.records),
@@ -295,6 +295,25 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
     return coords[coords[:, 0] != PAD]
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("levels", "views"),
+    meta_fields=("records", "recorder"),
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Watched(AttachedMaps):
+    """No maps, but a mark of the voxels of one recording, whose geometries have their level.
+
+    The recorder is part of the pytree's structure. So functions under ``jit`` that take these
+    voxels are traced anew, and seen, while others are found in JAX's cache.
+    """
+
+    levels: tuple[VoxelGeometry, ...] = ()
+    views: tuple[tuple[jax.Array, ...], ...] = ()
+    records: tuple[MapRecord, ...] = ()
+    recorder: _Recorder | None = None
+
+
 class _Recorder:
     """Numbers the levels and collects the maps that one traced call asks for."""
 
@@ -305,37 +324,40 @@ class _Recorder:
         self.strides: list[Level] = [root.stride]
         self.fixed: list[int | None] = []
         self.views: set[View] = set()
-        self._levels: list[VoxelGeometry] = []
+        self._levels: dict[tuple[int, KernelSpec, int | None], int] = {}
         self._maps: list[tuple[int, KernelSpec, int, KernelMap]] = []
+        self._numbered: dict[int, tuple[KernelMap, KernelMap]] = {}
 
-    def start(self, root: VoxelGeometry) -> None:
-        self._levels = [root]
+    def root(self, geometry: VoxelGeometry) -> VoxelGeometry:
+        """Return the input's geometry as level 0 of this recording."""
+        return dataclasses.replace(geometry, attached=_Watched(recorder=self), level=0)
 
-    def _index(self, geometry: VoxelGeometry) -> int | None:
-        for index, known in enumerate(self._levels):
-            if known.coords is geometry.coords:
-                return index
-        return None
+    def _is_watched(self, geometry: VoxelGeometry) -> bool:
+        attached = geometry.attached
+        return isinstance(attached, _Watched) and attached.recorder is self
 
-    def __call__(
-        self,
-        geometry: VoxelGeometry,
-        spec: KernelSpec,
-        kernel_map: KernelMap,
-        capacity: int | None,
-    ) -> None:
-        source = self._index(geometry)
-        if source is None:  # voxels that do not come from the input: nothing to plan for
-            return
-        out = self._index(kernel_map.out_geometry)
-        if out is None:
-            self._levels.append(kernel_map.out_geometry)
-            self.parents.append((source, spec))
-            self.strides.append(kernel_map.out_geometry.stride)
-            self.fixed.append(capacity)
-            out = len(self._levels) - 1
-        if not any(m is kernel_map for *_, m in self._maps):
-            self._maps.append((source, spec, out, kernel_map))
+    def __call__(self, request: MapRequest, kernel_map: KernelMap) -> KernelMap:
+        """Note a map, and return it with the number of its outputs' level."""
+        geometry, out_geometry, spec = request.geometry, request.out_geometry, request.spec
+        if not self._is_watched(geometry):  # voxels that do not come from the input
+            return kernel_map
+        if out_geometry is not None:
+            if self._is_watched(out_geometry):
+                self._maps.append((geometry.level, spec, out_geometry.level, kernel_map))
+            return kernel_map
+        if id(kernel_map) not in self._numbered:
+            key = geometry.level, spec, request.capacity
+            if key not in self._levels:
+                self.parents.append((geometry.level, spec))
+                self.strides.append(kernel_map.out_geometry.stride)
+                self.fixed.append(request.capacity)
+                self._levels[key] = len(self.parents)
+            level = self._levels[key]
+            out = dataclasses.replace(kernel_map.out_geometry, level=level)
+            numbered = dataclasses.replace(kernel_map, out_geometry=out, check=False)
+            self._maps.append((geometry.level, spec, level, numbered))
+            self._numbered[id(kernel_map)] = kernel_map, numbered
+        return self._numbered[id(kernel_map)][1]
 
     def finish(self) -> None:
         """Turn the noted maps into records, once all views were asked for."""
@@ -366,4 +388,5 @@ class _Recorder:
             if (source, spec, out) not in served:
                 self.records.append(MapRecord(source, spec, out, tuple(sorted(names))))
         # Tracers must not outlive their trace.
-        self._levels, self._maps = [], []
+        self._maps.clear()
+        self._numbered.clear()

@@ -94,7 +94,7 @@ class Memo:
         value = self.get(key)
         if value is None:
             snapshot = _snapshot(arrays)
-            with trace_level:
+            with trace_level, _compat.own_traces():
                 value = build()
             self._table[key] = value, snapshot
         return value

@@ -23,7 +23,8 @@ _target = contextvars.ContextVar("voxax_target", default=None)
 def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[None]:
     """Inside, programs of its platform are for this hardware.
 
-    Programs that were traced before would be found again: see :func:`voxax._compat.fresh_trace`.
+    Programs that were traced before would be found again: see
+    :func:`voxax._compat.separate_traces`.
 
     Args:
       hardware: facts about it.

@@ -213,12 +213,13 @@ def export_program(
     with contextlib.ExitStack() as inside:
         if native:
             inside.enter_context(_compat.exporting_native_calls())
-            inside.enter_context(targeting(hardware, executables.cpu_device()))
+            target = hardware
+            inside.enter_context(targeting(target, executables.cpu_device()))
         else:
             # A portable program runs on any CPU: what it holds is chosen for no machine.
-            chosen_for = HardwareInfo("any", "unknown") if platform == "cpu" else hardware
-            inside.enter_context(targeting(chosen_for))
-        inside.enter_context(_compat.fresh_trace())
+            target = HardwareInfo("any", "unknown") if platform == "cpu" else hardware
+            inside.enter_context(targeting(target))
+        inside.enter_context(_compat.separate_traces(target))
         if algorithm is not None:
             inside.enter_context(algorithms(forward=algorithm, depthwise_forward=algorithm))
         choices = inside.enter_context(record_choices())

@@ -41,7 +41,7 @@ def products_of(
     Raises:
       InputError: ``fn`` has no sparse convolution.
     """
-    with targeting(hardware), _compat.fresh_trace():
+    with targeting(hardware), _compat.separate_traces(hardware):
         calls = find_products(fn, arguments, "tpu")
     return list(dict.fromkeys((call.problem, call.admitted) for call in calls))
 

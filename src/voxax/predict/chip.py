@@ -115,10 +115,11 @@ def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> An
     kind, cores = device.device_kind, int(getattr(device, "num_cores", None) or 1)
     one = SingleDeviceSharding(device)
     abstract = AbstractDevice(device_kind=kind, num_cores=cores, platform="tpu")
+    hardware = describe(device)
     with (
         use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract)),
-        targeting(describe(device)),
-        _compat.fresh_trace(),
+        targeting(hardware),
+        _compat.separate_traces(hardware),
     ):
         lowered = jax.jit(function, in_shardings=one, out_shardings=one).lower(*shapes)
     return lowered.compile()

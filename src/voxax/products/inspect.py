@@ -75,8 +75,7 @@ def find_products(
     def flat(*values: Any) -> list[Any]:
         return jax.tree.leaves(call_fn(*jax.tree.unflatten(tree, values)))
 
-    with _compat.fresh_trace():
-        closed = jax.make_jaxpr(flat)(*leaves)
+    closed = jax.make_jaxpr(flat)(*leaves)
     found = _compat.applications(closed, tuple(PARTS))
     if not found:
         raise InputError(

@@ -62,7 +62,7 @@ def sample_of(
     """
     if problem.layer.kind == "dynamic":
         sizes, name = sizes_of(problem, views)
-        return Sample(*_operands(problem), {"sizes": jnp.asarray(sizes)}, name)
+        return Sample(*_operands(problem), {"sizes": jax.device_put(sizes)}, name)
     if views is None:
         recorded = recorded_map(problem.layer)
         neighbors, name = _with_pairs(recorded.neighbors, problem), recorded.name
@@ -80,7 +80,7 @@ def sample_of(
         [view for view in needed.values() if view is not None],
         symmetric=problem.layer.symmetric,
     )
-    arrays = {view: jnp.asarray(array) for view, array in zip(needed, built, strict=True)}
+    arrays = {view: jax.device_put(array) for view, array in zip(needed, built, strict=True)}
     return Sample(*_operands(problem), arrays, name)
 
 
@@ -132,11 +132,11 @@ def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
 
     def values(shape: tuple[int, ...]) -> jax.Array:
         if np.issubdtype(kind, np.integer):
-            return jnp.asarray(rng.integers(-3, 4, shape).astype(kind))
+            return jax.device_put(rng.integers(-3, 4, shape).astype(kind))
         real = rng.standard_normal(shape, np.float32)
         if np.issubdtype(kind, np.complexfloating):
-            return jnp.asarray((real + 1j * rng.standard_normal(shape, np.float32)).astype(kind))
-        return jnp.asarray(real.astype(kind))
+            return jax.device_put((real + 1j * rng.standard_normal(shape, np.float32)).astype(kind))
+        return jax.device_put(real.astype(kind))
 
     a, b = map(values, problem.operand_shapes)
     return a, b

@@ -163,7 +163,7 @@ def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
         out = jnp.einsum("tkgi,kgio->tgo", parts, w, **wide)
         return out.reshape(rows, groups * c_out)
     flat = gathered.reshape(rows, taps * channels)
-    return jnp.matmul(flat, w.reshape(taps * channels, w.shape[-1]), **wide)
+    return jax.lax.dot(flat, w.reshape(taps * channels, w.shape[-1]), **wide)
 
 
 def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.Array) -> jax.Array:
@@ -196,7 +196,7 @@ def _outer(problem: Problem, gathered: jax.Array, g: jax.Array) -> jax.Array:
     flat = gathered.reshape(rows, taps * channels)
     # dy^T A and a small transpose: a third faster than A^T dy, whose wide operand would be
     # the one to transpose.
-    return jnp.matmul(g.T, flat, **wide).T.reshape(problem.weight_shape)
+    return jax.lax.dot(g.T, flat, **wide).T.reshape(problem.weight_shape)
 
 
 def _tile_rows(shape: tuple[int, ...], channels: int) -> int:
