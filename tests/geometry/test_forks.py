@@ -57,6 +57,15 @@ def test_a_fork_of_a_process_that_used_jax_is_refused(call, before):
     assert 'multiprocessing.get_context("spawn")' in found
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["vx.batch([voxels] * 2)", "voxels + voxels", "voxels.map(abs)", "vx.nn.modules.BatchNorm(3)"],
+)
+def test_operators_and_layers_are_refused_too(call):
+    found = said(call, f"import voxax.nn.modules; voxels = {VOXAX}")
+    assert "VoxaxError" in found
+
+
 def test_the_host_path_works_in_a_fork():
     call = "int(vx.voxelize_on_host(points, points, 0.5)[0].count)"
     assert int(said(call, VOXAX)) == int(said(VOXELIZE, "pass")) > 100

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
+from voxax._fork import check_process
 from voxax.errors import InputError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -75,6 +76,7 @@ def checked_call(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        check_process()
         refuse_foreign(function.__name__, options, parameters)
         for name, annotation in wanted.items():
             if name in options:

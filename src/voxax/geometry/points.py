@@ -173,6 +173,7 @@ class Points:
     @_compat.on_whole_arrays
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Points:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
+        check_process()
         # Before too: garbage times a cotangent of zero would reach the gradient of fn's weights.
         return self.replace_features(fn(self.replace_features(self.features).features))
 

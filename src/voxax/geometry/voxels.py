@@ -189,6 +189,7 @@ class Voxels:
     @_compat.on_whole_arrays
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Voxels:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding stays zero."""
+        check_process()
         # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
         return self.replace_features(fn(self.replace_features(self.features).features))
 
@@ -218,6 +219,7 @@ class Voxels:
 
         Operands of 8 and 16 bits are taken as int32, in which results fit.
         """
+        check_process()
         if isinstance(other, Voxels):
             require_same_geometry(self, other, operation)
             geometry = self.geometry.with_drops_of(other.geometry)

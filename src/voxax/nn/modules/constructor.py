@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from voxax._fork import check_process
 from voxax.errors import InputError
 from voxax.geometry.call_checks import refuse_foreign
 
@@ -29,6 +30,7 @@ class CheckedModule(nnx.Module):
     _may_be_zero: ClassVar[tuple[str, ...]] = ()
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
+        check_process()
         names = _names(cls)
         refuse_foreign(cls.__name__, options, names)
         _check(cls, {**dict(zip(names, args, strict=False)), **options})
