@@ -330,6 +330,13 @@ def test_every_cause_is_one_line_of_every_command(command, capsys, monkeypatch):
         assert error.endswith(line)
 
 
+@pytest.mark.parametrize(("package", "extra"), [("rich", "cli"), ("orbax", "demo")])
+def test_a_package_that_is_missing(package, extra):
+    error = ModuleNotFoundError(f"No module named {package}.x", name=f"{package}.x")
+    line = line_of(error, [])
+    assert f'needs {package}: pip install "voxax[{extra}]"' in line
+
+
 @pytest.mark.parametrize("kind", [AssertionError, TypeError, KeyError, ValueError])
 def test_mistakes_of_voxax_keep_their_traceback(kind, monkeypatch):
     found = raising({"error": kind("ours"), "by": "numpy.core"})

@@ -61,6 +61,8 @@ def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
     package = ""
     if isinstance(missing, ModuleNotFoundError):
         package = (missing.name or "").partition(".")[0]
+    if package == "rich":
+        return 'the command line needs rich: pip install "voxax[cli]"'
     if package == "flax" or (package in _OF_DEMO and missing is error):
         return f'this command needs {package}: pip install "voxax[demo]"'
     if isinstance(error, VoxaxError):

@@ -78,9 +78,8 @@ class KernelMap:
 
     A table of your own must follow two rules, since gradients read it backwards: each entry is -1
     or an input row, and under one tap no two outputs share an input. Arrays are checked here. Of
-    traced ones nothing is known: there an entry that is no input row counts as -1, or the native
-    kernels end the call with an error, and of outputs that share an input under a tap only one
-    reaches the gradient by the features.
+    traced ones nothing is known: there an entry that is no input row counts as -1, and of outputs
+    that share an input under a tap only one reaches the gradient by the features.
 
     Attributes:
       in_geometry: input voxels, without attached maps; of a shard's map the extended set.
@@ -109,10 +108,10 @@ class KernelMap:
     def __post_init__(self, check: bool) -> None:
         if check:
             for name, rows in (("neighbors", self.in_capacity), (_BACK, self.out_capacity)):
-                table = self.views.get(name)
-                if table is not None and _compat.is_readable(table):
+                if name in self.views:
                     shape = self.in_capacity + self.out_capacity - rows, self.num_offsets
-                    _check_table(name, np.asarray(table), shape, rows)
+                    table = _checked(name, self.views[name], shape, rows)
+                    object.__setattr__(self, "views", {**self.views, name: table})
         self._own()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -308,13 +307,21 @@ class KernelMap:
         )
 
 
-def _check_table(name: str, table: np.ndarray, shape: tuple[int, int], rows: int) -> None:
-    """Raise :class:`InputError` unless each entry is -1 or a row, none twice in a column."""
+def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
+    """Return a table of -1 and rows: of a traced one, entries that are neither become -1."""
     if table.shape != shape or table.dtype != np.int32:
         raise InputError(
             f"{name} of shape {list(table.shape)}, {table.dtype}: expected int32{list(shape)}, for "
             "each row and tap a row of the other side or -1"
         )
+    if _compat.is_readable(table):
+        _check_table(name, np.asarray(table), rows)
+        return table
+    return jnp.where((table >= 0) & (table < rows), table, -1)
+
+
+def _check_table(name: str, table: np.ndarray, rows: int) -> None:
+    """Raise :class:`InputError` unless each entry is -1 or a row, none twice in a column."""
     outside = np.argwhere((table < -1) | (table >= rows))
     if len(outside):
         row, tap = outside[0].tolist()
