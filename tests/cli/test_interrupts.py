@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from voxax.cli import interrupts, learning, main, run_folder
+from voxax import _interrupts
+from voxax.cli import learning, main, run_folder
 from voxax.models.checkpoint import steps_of
 
 pytestmark = [
@@ -27,7 +28,7 @@ def test_an_interruption_waits_for_the_end_of_a_step():
     done = []
 
     def step():
-        with interrupts.uninterrupted():
+        with _interrupts.uninterrupted():
             interrupt()
             done.append("the rest of the step")
 
@@ -87,14 +88,14 @@ PLACES = [in_garbage_collection, in_a_finalizer, in_a_weak_reference]
 @pytest.mark.parametrize("place", PLACES)
 def test_an_interrupt_that_python_drops_is_raised_again(place):
     def wait(seconds):
-        with interrupts.never_dropped():
+        with _interrupts.never_dropped():
             place()
             time.sleep(seconds)
 
     for seconds in (30, 0):  # it ends the block, or the block ends first
         with pytest.raises(KeyboardInterrupt):
             wait(seconds)
-    time.sleep(3 * interrupts._MOMENT)  # once alone
+    time.sleep(3 * _interrupts._MOMENT)  # once alone
 
 
 def test_other_errors_that_python_drops_are_told_as_before(monkeypatch):
@@ -106,7 +107,7 @@ def test_other_errors_that_python_drops_are_told_as_before(monkeypatch):
         def __del__(self):
             raise ValueError
 
-    with interrupts.never_dropped():
+    with _interrupts.never_dropped():
         Broken()
     assert told == [ValueError]
     assert sys.unraisablehook is hook

@@ -95,3 +95,38 @@ def test_workers_that_import_leave_an_interrupt_to_their_parent(tmp_path, kind, 
     found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert "Traceback" not in found.stderr, found.stderr
     assert found.stdout == "[0, 1, 4, 9]\n", found.stderr
+
+
+# Ctrl-C between the start of a worker and the moment when it is told what to run.
+STARTING = """
+import multiprocessing.popen_spawn_posix as starts
+import os, signal, threading, time
+from voxax.io.pipeline import Pipeline
+
+def interrupted(*given, start=starts.util.spawnv_passfds):
+    child = start(*given)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+    return child
+
+def square(value):
+    return value * value
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=time.sleep, args=[1]).start()  # one that takes the signal
+    try:
+        with Pipeline(square) as pipeline:
+            starts.util.spawnv_passfds = interrupted
+            print(list(pipeline(range(4))))
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_a_worker_that_starts_is_told_what_to_run_before_an_interrupt(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(STARTING)
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert found.stdout == "interrupted\n", found.stderr
+    assert found.stderr == ""

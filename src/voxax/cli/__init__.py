@@ -9,9 +9,9 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
+from voxax._interrupts import never_dropped
 from voxax._version import __version__
 from voxax.cli.boundary import line_of
-from voxax.cli.interrupts import never_dropped
 from voxax.errors import MissingExtraError
 
 _DEBUG = "--debug"

@@ -17,8 +17,8 @@ import numpy as np
 
 from voxax._atomic_file import write_atomically
 from voxax._bounded_file import MEBIBYTE, bounded_text
+from voxax._interrupts import uninterrupted
 from voxax._version import __version__
-from voxax.cli.interrupts import uninterrupted
 from voxax.cli.progress import result_table, training_bar
 from voxax.cli.run_folder import CHECKPOINT, check_space, remove_run
 from voxax.cli.scenes import MakeTask, Prepare

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from voxax.cli.interrupts import uninterrupted
+from voxax._interrupts import uninterrupted
 from voxax.cli.workload import Workload
 from voxax.errors import InputError, MissingExtraError
 

@@ -22,6 +22,7 @@ from multiprocessing import resource_tracker
 from typing import Any, Generic, TypeVar
 
 from voxax import _limits
+from voxax._interrupts import uninterrupted
 from voxax._parent import end_with
 from voxax.errors import MissingExtraError
 
@@ -92,17 +93,19 @@ def _without_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait for the end of the block; processes that start in it are never told.
 
     A worker inherits what is blocked. It ignores Ctrl-C itself, but only once it has imported what
-    it runs: before, each printed a traceback.
+    it runs: before, each printed a traceback. What this thread blocks reaches it by any other, and
+    a worker whose start is broken off prints a traceback too.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # its start ends with Ctrl-C unblocked
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with uninterrupted():
+        if not hasattr(signal, "pthread_sigmask"):  # on Windows
+            yield
+            return
+        resource_tracker.ensure_running()  # its start ends with Ctrl-C unblocked
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def set_up_worker(*worker: object) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C in a command: when it has to wait, and that it is never lost."""
+"""Ctrl-C: when it has to wait, and that it is never lost."""
 
 from __future__ import annotations
 
