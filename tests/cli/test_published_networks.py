@@ -111,7 +111,7 @@ def test_weights_that_do_not_fit_are_one_line(scan, tmp_path, capsys):
         (weights, {"options": "sterm=8"}, "unknown option of spunet-14"),
         (weights, {"network": "resnet"}, "unknown network 'resnet'; known: centerpoint"),
         (weights, {"network": "voxelnext", "options": ""}, "finds boxes: `voxax detect` takes it"),
-        (weights, {"voxel_size": "0"}, "--voxel-size '0' must be positive"),
+        (weights, {"voxel_size": "0"}, "--voxel-size 0.0 must be at least 1e-30"),
         (weights, {"classes": None}, "--network spunet-14 needs --classes too"),
         (tmp_path / "nowhere.pth", {}, "nowhere.pth"),
         ("hf://owner", {}, "must be hf://owner/name/file"),

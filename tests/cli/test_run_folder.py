@@ -136,7 +136,7 @@ def test_a_removal_that_ends_anywhere_leaves_a_whole_run_or_none(tmp_path, monke
             continue
         assert steps_of(folder / "checkpoint") == []
         assert not claim_folder(folder, resume=False, overwrite=False)
-        assert sorted(path.name for path in folder.rglob("*")) == ["checkpoint", "of the user"]
+        assert [path.name for path in folder.iterdir()] == ["of the user"]
     assert place > len(_FILES) + 10
     assert [path.name for path in folder.iterdir()] == ["of the user"]
 

@@ -91,7 +91,7 @@ def test_windows_are_those_of_the_kernel_map(rng):
         (["--classes", "a,b", "--checkpoint", "c"], "--classes and --checkpoint both name"),
         (["--classes", "a"], "label 1 has no name: 1 classes are known"),
         (["--color", "window"], "--color window needs --voxel-size"),
-        (["--voxel-size", "0"], "--voxel-size 0.0 must be positive"),
+        (["--voxel-size", "0"], "--voxel-size 0.0 must be at least"),
         (["--predictions", "short.npy"], "3 labels in .*short.npy for 900 points"),
         (["--predictions", "bare.ply"], "bare.ply has no labels"),
         (["--predictions", "few.npz"], "few.npz has 2 points, and .* has 900"),

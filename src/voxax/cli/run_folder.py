@@ -46,7 +46,8 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
             "--overwrite to delete it, or another folder by --out"
         )
     check_writable(folder)
-    check_writable(checkpoint)
+    if checkpoint.exists():
+        check_writable(checkpoint)
     for path in (folder / name for name in _FILES):
         if path.is_dir():
             raise InputError(f"{path} is a folder, in the place of a file of the run: move it away")
