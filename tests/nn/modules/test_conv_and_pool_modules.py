@@ -148,7 +148,7 @@ def test_no_sum_of_a_window_is_rounded_twice():
 @pytest.mark.parametrize("window", [{"steps": 1}, {"transposed": True}, {"return_indices": True}])
 def test_unknown_keywords_of_a_window_are_refused(window):
     wrong = (TypeError, vx.InputError)
-    with pytest.raises(wrong, match="unexpected keyword|has no argument strides=1: give stride="):
+    with pytest.raises(wrong, match=r"unexpected keyword|has no argument strides=1: give stride="):
         F.mean_pool(voxels_of(2), 2, **window)
 
 
