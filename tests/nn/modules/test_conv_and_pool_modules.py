@@ -145,7 +145,7 @@ def test_no_sum_of_a_window_is_rounded_twice():
     assert float(F.mean_pool(half, 64).features[0, 0]) == float(jnp.bfloat16(257.0))
 
 
-@pytest.mark.parametrize("window", [{"steps": 1}, {"transposed": True}, {"return_indices": True}])
+@pytest.mark.parametrize("window", [{"strides": 1}, {"transposed": True}, {"return_indices": True}])
 def test_unknown_keywords_of_a_window_are_refused(window):
     wrong = (TypeError, vx.InputError)
     with pytest.raises(wrong, match=r"unexpected keyword|has no argument strides=1: give stride="):
