@@ -121,3 +121,14 @@ def test_lookups_that_vary_over_shards(library, rng, monkeypatch):
     for found, wanted in zip(sharded(rows, table, x), shard(rows, table, x), strict=True):
         np.testing.assert_array_equal(found, wanted)
     jax.clear_caches()
+
+
+@native
+def test_shapes_are_those_of_the_native_body():
+    """The portable one may be long: tracing a call does not trace it."""
+
+    def portable(x):
+        raise AssertionError("traced")
+
+    twice = natively_on_cpu("twice", lambda x: (2 * x,), portable)
+    assert jax.eval_shape(twice, jnp.ones(3))[0].shape == (3,)

@@ -11,14 +11,16 @@ from fake_algorithms import (
     raising,
     registered,
     remember,
+    right,
     start_anew,
     wrong,
     zeros,
 )
 
+from voxax import _native
 from voxax.errors import AlgorithmError
 from voxax.tuning import cache as cache_module
-from voxax.tuning import choose, foresee, tuner
+from voxax.tuning import choose, foresee, passed, tuner
 from voxax.tuning.entry import key_of
 
 BOTH = ("explicit_gemm", "implicit_gemm")
@@ -179,3 +181,54 @@ def test_where_nothing_can_be_measured_the_program_still_runs(timer, monkeypatch
     choice = choose(PROBLEM, BOTH)
     assert (choice.algorithm, choice.source) == ("explicit_gemm", "predicted")
     assert "RESOURCE_EXHAUSTED: out of memory" in caplog.text
+
+
+def decisive(change=right):
+    """A kernel that is taken unmeasured, after a check."""
+    return dataclasses.replace(fake("sure", change), decisive=lambda problem, hardware: True)
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """The checks made so far; a function starts a new process, as far as the tuner can tell."""
+    checks, compare = [], tuner._compared
+
+    def counting(problem, candidate, device):
+        checks.append(candidate.identity)
+        return compare(problem, candidate, device)
+
+    def choose_in_new_process():
+        monkeypatch.setattr(tuner, "_objections", {})
+        monkeypatch.setattr(tuner, "_passed", set())
+        choose(PROBLEM, ("sure", "explicit_gemm"), stated=False)
+        return len(checks)
+
+    monkeypatch.setenv("VOXAX_AUTOTUNE", "")
+    monkeypatch.setattr(tuner, "_compared", counting)
+    return choose_in_new_process
+
+
+def test_a_later_process_does_not_repeat_a_check(compared, monkeypatch, tmp_path):
+    with registered(decisive()):
+        assert [compared(), compared()] == [1, 1]
+        with monkeypatch.context() as patch:
+            patch.setattr(_native, "fingerprint", lambda: "another library")
+            assert [compared(), compared()] == [2, 2]
+        with monkeypatch.context() as patch:
+            patch.setattr(passed, "jaxlib_version", lambda: "0.0")
+            assert compared() == 3
+        passed.forget_passed()
+        assert compared() == 4
+        assert {path.name for path in tmp_path.iterdir()} == {"passed"}
+
+
+def test_a_failed_check_is_repeated(compared):
+    with registered(decisive(zeros)):
+        assert [compared(), compared()] == [1, 2]
+
+
+def test_a_check_needs_no_folder(compared, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "file"))
+    with registered(decisive()):
+        assert [compared(), compared()] == [1, 2]

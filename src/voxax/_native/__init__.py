@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
 import re
 import sys
@@ -63,6 +64,17 @@ def simd() -> str | None:
     """The instruction set that the kernels use (``avx512``, ``avx2``, ``portable``), or None."""
     library, _ = _loaded()
     return None if library is None else library.voxax_simd().decode()
+
+
+def fingerprint() -> str | None:
+    """Return a digest of the library's bytes with the instruction set that it uses, or None."""
+    path, used = _path(), simd()
+    return None if path is None or used is None else f"{_digest(path)} {used}"
+
+
+@functools.cache
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def use_simd(name: str | None) -> bool:

@@ -50,7 +50,9 @@ def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = 
     @primitive.def_abstract_eval
     def _(*avals: Any, axes: tuple, static: tuple) -> list[Any]:
         shapes = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
-        outs = jax.eval_shape(mapped(portable, axes, static), *shapes)
+        # The native body is one call, the portable one may be hundreds of operations to trace.
+        body = native if _native.unavailable() is None else portable
+        outs = jax.eval_shape(mapped(body, axes, static), *shapes)
         return [_compat.alike(out, avals[0]) for out in outs]
 
     def batch(args: Any, dims: Any, *, axes: tuple, static: tuple) -> tuple[Any, tuple]:

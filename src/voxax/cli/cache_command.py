@@ -132,9 +132,11 @@ class Clear:
 
     def __call__(self) -> int:
         from voxax.tuning.cache import remove_file
+        from voxax.tuning.passed import forget_passed
 
         paths = _files()
         if not paths:
+            forget_passed()
             print(f"no tuning cache in {_folder()}")
             return 0
         if not self.yes:
@@ -151,6 +153,7 @@ class Clear:
             with _as_input_error(f"{path} cannot be deleted"):
                 remove_file(path)
             print(f"deleted {path}")
+        forget_passed()
         return 0
 
 

@@ -78,6 +78,7 @@ from voxax.tuning.entry import (
     utc_now,
 )
 from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
+from voxax.tuning.passed import has_passed, note_passed
 from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
 from voxax.tuning.share import agree
@@ -329,17 +330,21 @@ def _objection(choice: Choice, device: Any) -> str | None:
     could not be made counts against the candidate, but is not remembered. It takes of the time that
     measuring may take, since two programs are compiled for it. When that is used up, and always for
     :attr:`Kernel.decisive` ones, kernels are taken that passed with other parameters, but for
-    pinned ones.
+    pinned ones. That one of the decisive passed is remembered on disk.
     """
     p = choice.problem
     name, parameters, revision = choice.candidate.identity
-    kernel = (name, revision, p.product, p.layer.kind, p.dtype, p.layer.precision, device)
-    key = (*kernel, parameters)
+    checked = (name, revision, p.product, p.layer.kind, p.dtype, p.layer.precision)
+    kernel, key = (*checked, device), (*checked, device, parameters)
     if key not in _objections:
-        trusted = choice.kernel.decisive(p, hardware_of(p.platform)[0])
+        hardware = hardware_of(p.platform)[0]
+        trusted, kind = choice.kernel.decisive(p, hardware), device_name(hardware)
         hurried = trusted or allowance() <= 0
-        if choice.source != "pinned" and kernel in _passed and hurried:
-            return None
+        if choice.source != "pinned" and hurried:
+            if trusted and kernel not in _passed and has_passed(checked, kind):
+                _passed.add(kernel)
+            if kernel in _passed:
+                return None
         begin = time.perf_counter()
         try:
             _objections[key] = _compared(p, choice.candidate, device)
@@ -349,6 +354,8 @@ def _objection(choice: Choice, device: Any) -> str | None:
             spend(time.perf_counter() - begin)
         if _objections[key] is None:
             _passed.add(kernel)
+            if trusted:
+                note_passed(checked, kind)
     return _objections[key]
 
 

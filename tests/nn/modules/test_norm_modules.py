@@ -200,3 +200,16 @@ def test_averages_of_half_precision_hold_variances(dtype, scale):
     got = np.asarray(norm(voxels).valid_features(), np.float64)
     np.testing.assert_allclose(got, (x - x.mean(0)) / x.std(0), rtol=0.05, atol=0.05)
     assert norm.scale[...].dtype == dtype
+
+
+def test_running_averages_are_replaced_not_scattered():
+    model = BatchNorm(CHANNELS)
+    graph, state = nnx.split(model)
+
+    def step(state, features):
+        merged = nnx.merge(graph, state)
+        merged(voxels_of(np.zeros((ROWS, CHANNELS))).replace_features(features))
+        return nnx.state(merged)
+
+    program = jax.make_jaxpr(step)(state, jnp.ones((CAPACITY, CHANNELS)))
+    assert "scatter" not in str(program)

@@ -81,7 +81,8 @@ class BatchNorm(CheckedModule):
             old = average[...]
             # A checkpoint in half precision brings averages in it.
             new = kept * old.astype(value.dtype) + (1 - kept) * jax.lax.stop_gradient(value)
-            average[...] = new.astype(old.dtype)
+            # With an index, flax asks tracers for a sharding that they do not have, which is slow.
+            average.set_value(new.astype(old.dtype))
 
 
 class _Affine(CheckedModule):
