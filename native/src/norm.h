@@ -61,9 +61,9 @@ inline Value Rectified(Value value) {
 
 // The normalization's gradient by its result `y`, after which max(., 0) may come.
 template <bool Relu, typename C, typename Stored>
-inline typename C::Value Passed(const Stored* dy, const Stored* y) {
-  typename C::Value value = C::Load(dy);
-  if constexpr (Relu) value = C::Load(y) > 0 ? value : typename C::Value{};
+inline typename C::Value Passed(const Stored* dy, const Stored* y, int64_t at) {
+  typename C::Value value = C::Load(dy + at);
+  if constexpr (Relu) value = C::Load(y + at) > 0 ? value : typename C::Value{};
   return value;
 }
 
@@ -203,7 +203,7 @@ int64_t SumGradients(const BatchNormGradients& p, const Parallel& parallel) {
       const typename C::Value middle = C::Load(mean + c);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = rows[i] * p.channels + c;
-        const typename C::Value value = Passed<Relu, C>(dy + at, y + at);
+        const typename C::Value value = Passed<Relu, C>(dy, y, at);
         scale += value * (C::Load(x + at) - middle);
         bias += value;
       }
@@ -257,7 +257,7 @@ void WriteGradients(const BatchNormGradients& p, const Parallel& parallel) {
       }
       ForChannels<T>(p.channels, [&](auto lanes, int64_t c) {
         using C = Lane<T, lanes.value>;
-        const typename C::Value value = Passed<Relu, C>(dy + at + c, y + at + c);
+        const typename C::Value value = Passed<Relu, C>(dy, y, at + c);
         if (dresidual != nullptr) C::Store(dresidual + at + c, value);
         typename C::Value rest = value;
         if (p.training) {

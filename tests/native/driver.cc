@@ -804,6 +804,94 @@ void TestTables(MapKind kind, Random& random, Pool& pool) {
   }
 }
 
+// ---- normalization
+
+// Near the formulas in float64, and the same bits whatever the threads do.
+void TestBatchNorm(int64_t rows, int64_t channels, Element element, Random& random, Pool& pool) {
+  const Element sums = element == Element::kFloat64 ? element : Element::kFloat32;
+  const int64_t size = rows * channels;
+  const Values x = Values::Small(element, size, random), dy = Values::Small(element, size, random);
+  const Values residual = Values::Small(element, size, random);
+  const Values scale = Values::Small(sums, channels, random);
+  const Values bias = Values::Small(sums, channels, random);
+  const Values old_mean = Values::Small(sums, channels, random);
+  const Values old_variance(sums, channels, 2.25);
+  const std::unique_ptr<bool[]> valid(new bool[rows]);
+  int64_t count = 0;
+  for (int64_t r = 0; r < rows; ++r) count += valid[r] = Draw(random, 0, 4) > 0;
+  BatchNorm p{};
+  p.element = element, p.x = x.data(), p.valid = valid.get(), p.rows = rows, p.channels = channels;
+  p.scale = scale.data(), p.bias = bias.data();
+  p.old_mean = old_mean.data(), p.old_variance = old_variance.data();
+  p.momentum = 0.75, p.epsilon = 0.5, p.training = Draw(random, 0, 1), p.relu = Draw(random, 0, 1);
+  if (Draw(random, 0, 1)) p.residual = residual.data();
+  const std::string what = "batch norm " + std::to_string(rows) + " x " + std::to_string(channels) +
+                           " element " + std::to_string(static_cast<int>(element));
+  std::vector<double> first;
+  for (int way = 0; way < kWays; ++way) {
+    const Values y(element, size, kNan, way % 2 == 1), dx(element, size, kNan);
+    const Values dresidual(element, size, kNan);
+    const Values mean(sums, channels, kNan), inverse(sums, channels, kNan);
+    const Values new_mean(sums, channels, kNan), new_variance(sums, channels, kNan);
+    const Values dscale(sums, channels, kNan), dbias(sums, channels, kNan);
+    p.y = y.data(), p.mean = mean.data(), p.inverse = inverse.data();
+    p.new_mean = new_mean.data(), p.new_variance = new_variance.data();
+    BatchNormGradients g{};
+    g.element = element, g.dy = dy.data(), g.x = x.data(), g.y = p.relu ? y.data() : nullptr;
+    g.valid = valid.get(), g.mean = mean.data(), g.inverse = inverse.data();
+    g.scale = scale.data(), g.training = p.training, g.relu = p.relu;
+    g.rows = rows, g.channels = channels, g.dx = dx.data();
+    g.dresidual = p.residual == nullptr ? nullptr : dresidual.data();
+    g.dscale = dscale.data(), g.dbias = dbias.data();
+    Scheduled(way, pool, [&](const Parallel& parallel) {
+      BestKernels().batch_norm(p, parallel, nullptr);
+      BestKernels().batch_norm_gradients(g, parallel, nullptr);
+    });
+    std::vector<double> found;
+    for (const Values* values : {&y, &dx, &mean, &inverse, &new_mean, &new_variance, &dscale, &dbias}) {
+      for (int64_t i = 0; i < values->size(); ++i) found.push_back((*values)[i]);
+    }
+    if (way == 0) first = found;
+    Expect(found == first, what + ", way " + std::to_string(way));
+    int64_t wrong = 0;
+    const double tolerance = element == Element::kBFloat16 ? 0.05 : 1e-3;
+    for (int64_t c = 0; c < channels; ++c) {
+      double middle = old_mean[c], variance = old_variance[c];
+      if (p.training) {
+        middle = variance = 0;
+        for (int64_t r = 0; r < rows; ++r) middle += valid[r] ? x[r * channels + c] / count : 0;
+        for (int64_t r = 0; r < rows; ++r) {
+          const double off = x[r * channels + c] - middle;
+          variance += valid[r] ? off * off / count : 0;
+        }
+      }
+      const double factor = 1 / std::sqrt(variance + p.epsilon);
+      double sum = 0, product = 0;
+      const auto passed = [&](int64_t at) { return p.relu && !(y[at] > 0) ? 0 : dy[at]; };
+      for (int64_t r = 0; r < rows; ++r) {
+        if (!valid[r]) continue;
+        sum += passed(r * channels + c);
+        product += passed(r * channels + c) * (x[r * channels + c] - middle) * factor;
+      }
+      const auto differs = [&](double value, double wanted) {
+        return !(std::abs(value - wanted) <= tolerance * (1 + std::abs(wanted)));
+      };
+      wrong += differs(dscale[c], product) + differs(dbias[c], sum);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t at = r * channels + c;
+        const double off = (x[at] - middle) * factor;
+        double value = off * scale[c] + bias[c] + (p.residual == nullptr ? 0 : residual[at]);
+        if (p.relu) value = std::max(value, 0.0);
+        double slope = passed(at);
+        if (p.training && count > 0) slope -= sum / count + off * product / count;
+        wrong += differs(y[at], valid[r] ? value : 0);
+        wrong += differs(dx[at], valid[r] ? slope * scale[c] * factor : 0);
+      }
+    }
+    Expect(wrong == 0, what + ": " + std::to_string(wrong) + " values are off");
+  }
+}
+
 // ---- all of it
 
 const Shape kShapes[] = {
@@ -867,6 +955,10 @@ int Main(int rounds, uint64_t seed) {
           for (int64_t i = 0; i < 80; ++i) {
             TestCells<float>(1 + i % 4, random);
             TestCells<double>(1 + i % 4, random);
+          }
+          for (int i = 0; i < 12; ++i) {
+            const int64_t most = i % 4 == 0 ? 3000 : 300;
+            TestBatchNorm(Draw(random, 0, most), Draw(random, 0, 90), kElements[i % 3], random, pool);
           }
           for (int i = 0; i < 40; ++i) {
             TestPoints<float>(random, pool);

@@ -120,7 +120,7 @@ def test_xla_and_ctypes_have_the_same_bits(rng, dtype):
 
 
 def test_nan_in_a_valid_row_stays_visible(rng):
-    valid, x, residual, _, scale, bias, mean, variance = problem(rng, 30, 4, 20)
+    valid, x, _, _, scale, bias, mean, variance = problem(rng, 30, 4, 20)
     x[np.flatnonzero(valid)[3], 2] = np.nan
     made = batch_norm(x, valid, mean, variance, scale, bias, training=False, relu=True)
     assert np.isnan(made.features[np.flatnonzero(valid)[3], 2])
@@ -128,7 +128,7 @@ def test_nan_in_a_valid_row_stays_visible(rng):
 
 
 def test_shapes_that_do_not_fit(rng):
-    valid, x, residual, _, scale, bias, mean, variance = problem(rng, 30, 4, 20)
+    valid, x, _, _, scale, bias, mean, variance = problem(rng, 30, 4, 20)
     options = {"momentum": 0.9, "epsilon": 1e-5, "training": True, "relu": False}
     for wrong in (x[:29], x.astype(np.float64), np.asfortranarray(x)):
         with pytest.raises(ValueError, match="they do not fit"):

@@ -21,7 +21,7 @@ from voxax.interop.sources import Source, renaming
 from voxax.interop.torchsparse import TorchSparse
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
-from voxax.nn.modules.fusing import norm_act
+from voxax.nn.modules.sequential import norm_act
 
 
 class ConvNormAct(nnx.Module):

@@ -25,7 +25,7 @@ from voxax.interop.sources import Source, renaming
 from voxax.interop.spconv import Spconv, spconv_offsets
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
 from voxax.nn.arguments import static
-from voxax.nn.modules.fusing import norm_act
+from voxax.nn.modules.sequential import norm_act
 
 NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
 """Arguments of the batch normalizations in detectors."""

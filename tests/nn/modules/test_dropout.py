@@ -8,7 +8,8 @@ from flax import nnx
 
 import voxax as vx
 from voxax.nn.functional import dropout
-from voxax.nn.modules.pointwise import Dropout, Sequential
+from voxax.nn.modules.pointwise import Dropout
+from voxax.nn.modules.sequential import Sequential
 
 ROWS, CHANNELS, CAPACITY = 400, 8, 512
 MODES = ("feature", "voxel", "channel", "scene")

@@ -12,8 +12,9 @@ from oracle import relative_error
 from voxax.geometry import MAP_BUILT_EVENT
 from voxax.models.minkunet import ResidualBlock
 from voxax.nn.modules.norm import BatchNorm
-from voxax.nn.modules.pointwise import Dropout, ReLU, Sequential
+from voxax.nn.modules.pointwise import Dropout, ReLU
 from voxax.nn.modules.remat import Remat
+from voxax.nn.modules.sequential import Sequential
 from voxax.nn.modules.sparse_convs import SpatiallySparseConv
 
 CAPACITY, CHANNELS = 64, 4

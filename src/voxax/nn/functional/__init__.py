@@ -25,8 +25,8 @@ from voxax.nn.functional.attention import scene_attention as scene_attention
 from voxax.nn.functional.attention import serial_order as serial_order
 from voxax.nn.functional.attention import serialized_attention as serialized_attention
 from voxax.nn.functional.attention import window_attention as window_attention
-from voxax.nn.functional.dropout import dropout as dropout
 from voxax.nn.functional.batch_norm import normalize as normalize
+from voxax.nn.functional.dropout import dropout as dropout
 from voxax.nn.functional.normalization import group_norm as group_norm
 from voxax.nn.functional.normalization import instance_norm as instance_norm
 from voxax.nn.functional.normalization import layer_norm as layer_norm

@@ -107,10 +107,12 @@ def normalize(
       epsilon: added to the variance.
     """
     channels, dtype = voxels.features.shape[1], fraction_dtype(voxels.features.dtype)
-    scale = np.ones(channels, dtype) if scale is None else scale
-    bias = np.zeros(channels, dtype) if bias is None else bias
+    affine = (
+        jnp.asarray(np.ones(channels), dtype) if scale is None else scale,
+        jnp.asarray(np.zeros(channels), dtype) if bias is None else bias,
+    )
     made = batch_norm(
-        voxels.features, voxels.valid, mean, variance, scale, bias, training=False, epsilon=epsilon
+        voxels.features, voxels.valid, mean, variance, *affine, training=False, epsilon=epsilon
     )
     return with_cleared_features(voxels, made.features)
 
@@ -141,7 +143,9 @@ def _portable(
     mean, variance = averages = old_mean, old_variance
     if training:
         mean, variance, number = masked_moments(x, valid, axis_name)
-        kept = jnp.where(number > 0, jnp.asarray(momentum, number.dtype), jnp.ones((), number.dtype))
+        kept = jnp.where(
+            number > 0, jnp.asarray(momentum, number.dtype), jnp.ones((), number.dtype)
+        )
         averages = [
             kept * old + (1 - kept) * jax.lax.stop_gradient(value)
             for old, value in zip(averages, (mean, variance), strict=True)

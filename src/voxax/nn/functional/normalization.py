@@ -1,7 +1,7 @@
 """Normalize features without padding: over all rows, over each row, over each scene.
 
-Batch normalization, over all valid rows, is in ``batch_norm``. Layer norm and RMS norm see one row. Instance and group norm see one scene: the
-scenes of a batch share no statistics.
+Layer norm and RMS norm see one row. Instance and group norm see one scene: the scenes of a batch
+share no statistics. Batch normalization, over all valid rows, is in ``batch_norm``.
 """
 
 from __future__ import annotations

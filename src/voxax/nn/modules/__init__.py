@@ -57,7 +57,6 @@ from voxax.nn.modules.pointwise import LayerScale as LayerScale
 from voxax.nn.modules.pointwise import LeakyReLU as LeakyReLU
 from voxax.nn.modules.pointwise import Linear as Linear
 from voxax.nn.modules.pointwise import ReLU as ReLU
-from voxax.nn.modules.pointwise import Sequential as Sequential
 from voxax.nn.modules.pointwise import SiLU as SiLU
 from voxax.nn.modules.pools import ChannelToSpace as ChannelToSpace
 from voxax.nn.modules.pools import GlobalPool as GlobalPool
@@ -68,6 +67,7 @@ from voxax.nn.modules.pools import SpaceToChannel as SpaceToChannel
 from voxax.nn.modules.pools import SumPool as SumPool
 from voxax.nn.modules.pools import Unpool as Unpool
 from voxax.nn.modules.remat import Remat as Remat
+from voxax.nn.modules.sequential import Sequential as Sequential
 from voxax.nn.modules.sparse_convs import SparseConv1d as SparseConv1d
 from voxax.nn.modules.sparse_convs import SparseConv2d as SparseConv2d
 from voxax.nn.modules.sparse_convs import SparseConv3d as SparseConv3d

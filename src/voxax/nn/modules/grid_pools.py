@@ -19,7 +19,8 @@ from voxax.nn.arguments import static
 from voxax.nn.functional.pooling import Size
 from voxax.nn.modules.constructor import CheckedModule
 from voxax.nn.modules.norm import BatchNorm
-from voxax.nn.modules.pointwise import Linear, Sequential
+from voxax.nn.modules.pointwise import Linear
+from voxax.nn.modules.sequential import Sequential
 
 Norm = Callable[[int], nnx.Module]
 

@@ -1,4 +1,4 @@
-"""Modules on each row of features (activation, linear, dropout), and their sequence."""
+"""Modules on each row of features: activation, linear, dropout."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class _Named:
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return getattr(jax.nn, self.name)(x, **dict(self.options))
+
+
+RELU = _Named("relu")
 
 
 class Activation(CheckedModule):
@@ -65,7 +68,7 @@ class ReLU(Activation):
     """``max(x, 0)``."""
 
     def __init__(self) -> None:
-        super().__init__(jax.nn.relu)
+        super().__init__(RELU)
 
 
 class GELU(_Smooth):
@@ -225,39 +228,3 @@ class LayerScale(CheckedModule):
     def __call__(self, voxels: Voxels) -> Voxels:
         check_channels(self, self.num_features, voxels)
         return voxels.map(lambda f: f * self.scale[...].astype(f.dtype)[None, :])
-
-
-class Sequential(nnx.Module):
-    """Apply modules (or any callables on Voxels) one after the other."""
-
-    def __init__(self, *layers: Callable[..., Any]) -> None:
-        for place, layer in enumerate(layers):
-            name = getattr(layer, "__name__", type(layer).__name__)
-            if isinstance(layer, list | tuple | None):
-                raise InputError(
-                    f"layer {place} is a {name}: give layers one by one, Sequential(*layers)"
-                )
-            if isinstance(layer, type):
-                raise InputError(f"layer {place} is the class {name}: give a layer, {name}(...)")
-        self.layers = nnx.List(list(layers))
-
-    def __call__(self, voxels: Any) -> Any:
-        for place, layer in enumerate(self.layers):
-            if hasattr(voxels, "features"):
-                _refuse_array_layer(place, layer)
-            voxels = layer(voxels)
-        return voxels
-
-
-def _refuse_array_layer(place: int, layer: Any) -> None:
-    """Raise :class:`InputError` for layers of flax and functions of JAX, which take arrays."""
-    module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
-    function = not isinstance(layer, nnx.Module) and str(
-        getattr(layer, "__module__", None)
-    ).startswith("jax.")
-    if module or function:
-        name = type(layer).__name__ if module else getattr(layer, "__name__", "fn")
-        raise InputError(
-            f"layer {place}, {'nnx.' if module else 'jax.'}{name}, takes arrays, not Voxels: give "
-            f"a layer of voxax.nn.modules, or lambda v: v.map({name.lower()})"
-        )

@@ -8,8 +8,8 @@ from flax import nnx
 import voxax as vx
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
 from voxax.nn.modules import BatchNorm, ReLU, Sequential
-from voxax.nn.modules.fusing import norm_act
 from voxax.nn.modules.pointwise import GELU
+from voxax.nn.modules.sequential import norm_act
 
 
 @pytest.fixture
@@ -75,6 +75,6 @@ def test_a_sequence_is_its_layers(voxels):
 
 
 def test_other_coordinates_are_refused(voxels):
-    other = vx.Voxels.from_coords(voxels.coords[:8] + 1, voxels.features[:8])
+    other = vx.voxelize(np.full((5, 3), 9.0), np.ones((5, 4)), 1.0)
     with pytest.raises(vx.GeometryMismatchError):
         norm_act(BatchNorm(4), ReLU(), voxels, other)

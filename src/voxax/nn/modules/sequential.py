@@ -1,0 +1,96 @@
+"""Layers one after the other. A normalization and what follows it run as one operator.
+
+Only what is exactly the library's own class is fused, with the library's own ``__call__``: a
+subclass, or a method that somebody put in its place, is called as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flax import nnx
+
+from voxax.errors import InputError
+from voxax.geometry import Points, Voxels
+from voxax.nn.modules.norm import BatchNorm
+from voxax.nn.modules.pointwise import RELU, ReLU
+
+_CALLS = {BatchNorm: BatchNorm.__call__, ReLU: ReLU.__call__}
+
+
+def _fuses(norm: Any, act: Any) -> bool:
+    own = all(
+        type(layer) is kind and kind.__call__ is call
+        for layer, (kind, call) in zip((norm, act), _CALLS.items(), strict=True)
+    )
+    return own and act.fn == RELU
+
+
+def norm_act(norm: Any, act: Any, voxels: Any, shortcut: Voxels | None = None) -> Any:
+    """Return ``act(norm(voxels) + shortcut)``, without ``shortcut`` of ``norm(voxels)`` alone.
+
+    Args:
+      norm, act: layers.
+      voxels: what ``norm`` takes.
+      shortcut: voxels on the same coordinates.
+
+    Raises:
+      GeometryMismatchError: ``shortcut`` has other coordinates.
+    """
+    if _fuses(norm, act):
+        if shortcut is None and isinstance(voxels, Voxels | Points):
+            return norm(voxels, relu=True)
+        if shortcut is not None and _adds_to(shortcut, voxels):
+            return norm(voxels, residual=shortcut.features, relu=True)
+    normed = norm(voxels)
+    return act(normed if shortcut is None else normed + shortcut)
+
+
+def _adds_to(shortcut: Voxels, voxels: Any) -> bool:
+    """Return whether the features can be added as they are."""
+    if not isinstance(voxels, Voxels) or shortcut.geometry is not voxels.geometry:
+        return False
+    a, b = shortcut.features, voxels.features
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+class Sequential(nnx.Module):
+    """Apply modules (or any callables on Voxels) one after the other."""
+
+    def __init__(self, *layers: Callable[..., Any]) -> None:
+        for place, layer in enumerate(layers):
+            name = getattr(layer, "__name__", type(layer).__name__)
+            if isinstance(layer, list | tuple | None):
+                raise InputError(
+                    f"layer {place} is a {name}: give layers one by one, Sequential(*layers)"
+                )
+            if isinstance(layer, type):
+                raise InputError(f"layer {place} is the class {name}: give a layer, {name}(...)")
+        self.layers = nnx.List(list(layers))
+
+    def __call__(self, voxels: Any) -> Any:
+        layers, place = list(self.layers), 0
+        while place < len(layers):
+            if hasattr(voxels, "features"):
+                _refuse_array_layer(place, layers[place])
+            pair = layers[place : place + 2]
+            if len(pair) == 2 and _fuses(*pair) and isinstance(voxels, Voxels | Points):
+                voxels, place = pair[0](voxels, relu=True), place + 2
+            else:
+                voxels, place = layers[place](voxels), place + 1
+        return voxels
+
+
+def _refuse_array_layer(place: int, layer: Any) -> None:
+    """Raise :class:`InputError` for layers of flax and functions of JAX, which take arrays."""
+    module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
+    function = not isinstance(layer, nnx.Module) and str(
+        getattr(layer, "__module__", None)
+    ).startswith("jax.")
+    if module or function:
+        name = type(layer).__name__ if module else getattr(layer, "__name__", "fn")
+        raise InputError(
+            f"layer {place}, {'nnx.' if module else 'jax.'}{name}, takes arrays, not Voxels: give "
+            f"a layer of voxax.nn.modules, or lambda v: v.map({name.lower()})"
+        )
