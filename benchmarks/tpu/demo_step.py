@@ -1,4 +1,4 @@
-"""The training step of `voxax demo` over all chips of a slice that is absent: does it compile?
+"""The training step of `voxax demo`, up to the update, on an absent slice: does it compile?
 
     JAX_PLATFORMS=cpu python benchmarks/tpu/demo_step.py v5e:2x4 v6e:2x2
 
@@ -47,14 +47,14 @@ def lowered(trainer: Any, topology: str, voxels: Any, labels: Any) -> tuple[Any,
     whole, each = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
     kept = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
-        (trainer.params, trainer.state, trainer.optimizer_state),
+        (trainer.params, trainer.state),
     )
     shards = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((mesh.size, *x.shape), x.dtype, sharding=each),
         (voxels, labels),
     )
     with record_choices() as choices:
-        return trainer._train.lower(*kept, *shards), choices
+        return trainer._gradients.lower(*kept, *shards), choices
 
 
 def demo() -> tuple[Any, Any, Any]:

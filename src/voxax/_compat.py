@@ -683,6 +683,30 @@ def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
     )
 
 
+def constants_of(program: Any) -> list[Any] | None:
+    """The numbers that a jaxpr returns, one for each result, if all of them are filled with one.
+
+    None where a result depends on the arguments, or on more than filling and conversion.
+    """
+    known: dict[Any, Any] = {}
+
+    def read(variable: Any) -> Any:
+        value = variable.val if isinstance(variable, _extend_core.Literal) else known[variable]
+        return value if np.ndim(value) == 0 else np.asarray(value)[()]
+
+    try:
+        for variable, value in zip(program.jaxpr.constvars, program.consts, strict=True):
+            if np.ndim(value) == 0:
+                known[variable] = np.asarray(value)[()]
+        for equation in program.jaxpr.eqns:
+            if equation.primitive.name not in ("broadcast_in_dim", "convert_element_type"):
+                return None
+            (known[equation.outvars[0]],) = map(read, equation.invars)
+        return [read(variable) for variable in program.jaxpr.outvars]
+    except KeyError:
+        return None
+
+
 JAX_VERSION = jax.__version__
 
 

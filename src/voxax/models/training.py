@@ -17,6 +17,7 @@ from voxax._array_types import Array, Float, Int, Int32
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.losses import Losses
+from voxax.models.optimizer_state import initial_state
 from voxax.models.writers import OnMetrics
 
 
@@ -135,7 +136,7 @@ class StepTrainer(abc.ABC):
     The module is kept split (parameters, other state): ``nnx.split`` and ``merge`` inside
     one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
 
-    A step writes its results into the memory of the parameters, state and optimizer state that it
+    A step writes its results into the memory of the parameters and the optimizer's state that it
     was given (donation): arrays that were taken from these attributes before cannot be read after
     it. What the methods return are copies.
 
@@ -166,12 +167,12 @@ class StepTrainer(abc.ABC):
         model.train()
         # Copies: a step deletes them, and some optimizers keep the parameters themselves.
         self.params, self.state = _copied(kept)
-        self.optimizer_state = _copied(optimizer.init(self.params))
+        self.optimizer_state = _copied(initial_state(optimizer, self.params))
         self.steps = 0
         self.programs = 0
         self._is_traced = False
 
-        def train(params: Any, state: Any, opt: Any, voxels: Voxels, labels: Any) -> Any:
+        def gradients(params: Any, state: Any, voxels: Voxels, labels: Any) -> Any:
             self.programs += 1  # runs while tracing: once per compiled program
             self._is_traced = True
 
@@ -184,17 +185,21 @@ class StepTrainer(abc.ABC):
             (loss, (new_state, prediction, counts)), grads = jax.value_and_grad(
                 loss_of, has_aux=True
             )(params)
+            return grads, new_state, loss, prediction, counts
+
+        def update(params: Any, opt: Any, grads: Any) -> Any:
             # Optimizers mix integers and floats.
             with jax.numpy_dtype_promotion("standard"):
                 updates, opt = optimizer.update(grads, opt, params)
-                params = optax.apply_updates(params, updates)
-            return params, new_state, opt, loss, prediction, counts
+                return optax.apply_updates(params, updates), opt
 
         def evaluate(params: Any, state: Any, voxels: Voxels) -> Any:
             self.programs += 1
             return self._evaluation(nnx.merge(self._eval_graph, params, state, copy=True), voxels)
 
-        self._train = self._jit(train, 3, (False, False, False, False, True, False), donate=True)
+        self._gradients = self._jit(gradients, 2, (False, False, False, True, False))
+        # A program of its own, which serves every size: it takes as long to compile as a network.
+        self._update = jax.jit(update, donate_argnums=(0, 1))
         self._evaluate = self._jit(evaluate, 2, (True, False))
 
     @abc.abstractmethod
@@ -224,15 +229,13 @@ class StepTrainer(abc.ABC):
         program: Callable[..., Any],
         kept: int,
         by_shard: tuple[bool, ...],
-        donate: bool = False,
     ) -> Any:
         """Compile ``program``; its first ``kept`` arguments are the state of the trainer.
 
-        ``by_shard`` tells which results are of a shard of rows, for trainers with several;
-        ``donate`` that results may take the memory of the kept arguments.
+        ``by_shard`` tells which results are of a shard of rows, for trainers with several.
         """
-        del by_shard
-        return jax.jit(program, donate_argnums=range(kept) if donate else ())
+        del kept, by_shard
+        return jax.jit(program)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
         """Make one update; return ``(loss, prediction, rows dropped)``.
@@ -246,10 +249,11 @@ class StepTrainer(abc.ABC):
             raise InputError(f"labels of type {what}: give an array, int[capacity] of classes")
         arguments = self._arguments(voxels, labels)
         if not self._is_traced:
-            self._train.eval_shape(*arguments)  # how many classes there are is known then
+            self._gradients.eval_shape(*arguments)  # how many classes there are is known then
         self._check(labels)
-        results = self._train(*arguments)
-        self.params, self.state, self.optimizer_state, loss, prediction, counts = results
+        grads, state, loss, prediction, counts = self._gradients(*arguments)
+        params, optimizer_state = self._update(self.params, self.optimizer_state, grads)
+        self.params, self.state, self.optimizer_state = params, state, optimizer_state
         self.steps += 1
         dropped = self._counted(counts)
         if self.on_metrics is not None:
@@ -277,11 +281,13 @@ class StepTrainer(abc.ABC):
 
     def compile(self, voxels: Voxels, labels: Any) -> None:
         """Compile the training step for the shapes of ``voxels``, without making a step."""
-        self._train.lower(*self._arguments(voxels, labels)).compile()
+        arguments = self._arguments(voxels, labels)
+        self._gradients.lower(*arguments).compile()
+        grads, *_ = self._gradients.eval_shape(*arguments)
+        self._update.lower(self.params, self.optimizer_state, grads).compile()
 
     def _arguments(self, voxels: Voxels, labels: Any) -> tuple[Any, ...]:
-        kept = self.params, self.state, self.optimizer_state
-        return (*kept, *self._placed((voxels, labels)))
+        return (self.params, self.state, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
         """Return the module with the current parameters, in training mode; a copy."""

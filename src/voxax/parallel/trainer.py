@@ -164,7 +164,6 @@ class DataParallelTrainer(Trainer):
         program: Callable[..., Any],
         kept: int,
         by_shard: tuple[bool, ...],
-        donate: bool = False,
     ) -> Any:
         each, whole = PartitionSpec(self.axis), PartitionSpec()
 
@@ -184,4 +183,4 @@ class DataParallelTrainer(Trainer):
                 *arguments
             )
 
-        return jax.jit(run, donate_argnums=range(kept) if donate else ())
+        return jax.jit(run)

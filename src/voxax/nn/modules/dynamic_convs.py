@@ -30,6 +30,7 @@ from voxax.nn.modules.sparse_convs import (
     he_normal,
     initial_bias,
     static_requests,
+    zeros,
 )
 from voxax.products.convolve import precision_name
 from voxax.tuning import Request
@@ -77,7 +78,7 @@ class DynamicConv(CheckedModule):
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         kernel_init: Initializer = he_normal,
-        bias_init: Initializer = nnx.initializers.zeros,
+        bias_init: Initializer = zeros,
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):
@@ -174,7 +175,7 @@ class SparseDynamicConv(CheckedModule):
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         kernel_init: Initializer = he_normal,
-        bias_init: Initializer = jax.nn.initializers.zeros,
+        bias_init: Initializer = zeros,
         precision: Any = None,
         rngs: nnx.Rngs | None = None,
     ) -> None:
@@ -322,7 +323,7 @@ class DeformConv(CheckedModule):
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         kernel_init: Initializer = he_normal,
-        bias_init: Initializer = nnx.initializers.zeros,
+        bias_init: Initializer = zeros,
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):

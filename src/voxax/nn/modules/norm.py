@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from voxax.errors import InputError
@@ -22,6 +21,7 @@ from voxax.nn.functional import (
 from voxax.nn.functional.batch_norm import batch_norm, with_cleared_features
 from voxax.nn.functional.normalization import FeatureRows, Rows, Scenes
 from voxax.nn.modules.constructor import CheckedModule
+from voxax.nn.modules.sparse_convs import filled
 
 
 class BatchNorm(CheckedModule):
@@ -56,10 +56,10 @@ class BatchNorm(CheckedModule):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         del rngs  # nothing random; accepted so that all modules are built alike
-        self.scale = nnx.Param(_ones(num_features, param_dtype))
-        self.bias = nnx.Param(_zeros(num_features, param_dtype))
-        self.mean = nnx.BatchStat(_zeros(num_features, accumulator(param_dtype)))
-        self.var = nnx.BatchStat(_ones(num_features, accumulator(param_dtype)))
+        self.scale = nnx.Param(filled((num_features,), 1, param_dtype))
+        self.bias = nnx.Param(filled((num_features,), 0, param_dtype))
+        self.mean = nnx.BatchStat(filled((num_features,), 0, accumulator(param_dtype)))
+        self.var = nnx.BatchStat(filled((num_features,), 1, accumulator(param_dtype)))
         self.num_features = num_features
         self.momentum, self.epsilon, self.axis_name = momentum, epsilon, static(axis_name)
         self.use_running_average = use_running_average
@@ -107,8 +107,8 @@ class _Affine(CheckedModule):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         del rngs  # nothing random; accepted so that all modules are built alike
-        self.scale = nnx.Param(_ones(num_features, param_dtype)) if use_scale else None
-        self.bias = nnx.Param(_zeros(num_features, param_dtype)) if use_bias else None
+        self.scale = nnx.Param(filled((num_features,), 1, param_dtype)) if use_scale else None
+        self.bias = nnx.Param(filled((num_features,), 0, param_dtype)) if use_bias else None
         self.num_features, self.epsilon = num_features, epsilon
 
     def _values(self, voxels: FeatureRows) -> tuple[jax.Array | None, jax.Array | None]:
@@ -195,15 +195,6 @@ class GroupNorm(_Affine):
 
     def __call__(self, voxels: Scenes) -> Scenes:
         return group_norm(voxels, self.num_groups, *self._values(voxels), self.epsilon)
-
-
-# From NumPy: jnp.ones would compile a program for every size.
-def _ones(size: int, dtype: Any) -> jax.Array:
-    return jnp.asarray(np.ones(size), dtype)
-
-
-def _zeros(size: int, dtype: Any) -> jax.Array:
-    return jnp.asarray(np.zeros(size), dtype)
 
 
 def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> None:

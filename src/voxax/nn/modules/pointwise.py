@@ -17,7 +17,7 @@ from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
 from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
 from voxax.nn.modules.constructor import CheckedModule
-from voxax.nn.modules.sparse_convs import he_normal
+from voxax.nn.modules.sparse_convs import filled, he_normal, zeros
 from voxax.products.convolve import precision_name
 
 
@@ -129,6 +129,7 @@ class Linear(CheckedModule):
             param_dtype=param_dtype,
             precision=precision,
             kernel_init=he_normal,
+            bias_init=zeros,
             rngs=nnx.Rngs(0) if rngs is None else rngs,
         )
 
@@ -222,7 +223,7 @@ class LayerScale(CheckedModule):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         del rngs  # nothing random; accepted so that all modules are built alike
-        self.scale = nnx.Param(jnp.full((num_features,), initial, param_dtype))
+        self.scale = nnx.Param(filled((num_features,), initial, param_dtype))
         self.num_features = num_features
 
     def __call__(self, voxels: Voxels) -> Voxels:
