@@ -16,8 +16,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import jax
-
 CALLS = {
     "voxax_product": 1,
     "voxax_weight_product": 1,
@@ -98,6 +96,8 @@ def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
+    import jax  # here, since PyTorch calls the library without it
+
     library.voxax_simd.restype = ctypes.c_char_p
     library.voxax_use_simd.argtypes = [ctypes.c_char_p]
     built = library.voxax_ffi_major(), library.voxax_ffi_minor()
@@ -117,6 +117,8 @@ def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
 
 def _interface() -> tuple[int, int] | None:
     """Return major and minor version of the interface of the installed jaxlib."""
+    import jax
+
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     try:
         text = header.read_text()

@@ -2,6 +2,9 @@
 
 from voxax.coords.capacity import bucket_capacity as bucket_capacity
 from voxax.coords.capacity import round_up_rows as round_up_rows
+from voxax.coords.coarse import coarsen as coarsen
+from voxax.coords.coarse import floor_divide as floor_divide
+from voxax.coords.coarse import in_range as in_range
 from voxax.coords.curves import CURVES as CURVES
 from voxax.coords.curves import Curve as Curve
 from voxax.coords.curves import hilbert_keys as hilbert_keys
@@ -10,10 +13,7 @@ from voxax.coords.curves import sort_by_curve as sort_by_curve
 from voxax.coords.lattice import COORD_LIMIT as COORD_LIMIT
 from voxax.coords.lattice import PAD as PAD
 from voxax.coords.lattice import box_offsets as box_offsets
-from voxax.coords.lattice import coarsen as coarsen
 from voxax.coords.lattice import cross_offsets as cross_offsets
-from voxax.coords.lattice import floor_divide as floor_divide
-from voxax.coords.lattice import in_range as in_range
 from voxax.coords.lattice import is_point_symmetric as is_point_symmetric
 from voxax.coords.lookup import find_neighbors as find_neighbors
 from voxax.coords.lookup import find_rows as find_rows

@@ -1,4 +1,4 @@
-"""Integer lattice arithmetic: padding, coordinate range, kernel offsets, coarsening."""
+"""The integer lattice: padding, coordinate range, kernel offsets. It needs no JAX."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import functools
 import itertools
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 PAD = np.int32(2**31 - 1)
@@ -48,27 +46,3 @@ def is_point_symmetric(offsets: tuple[tuple[int, ...], ...]) -> bool:
     """True where reversing the list negates every offset (as in centered boxes)."""
     array = np.asarray(offsets)
     return bool(np.array_equal(array[::-1], -array))
-
-
-def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """``floor(coords / stride)`` on valid rows of ``int32[N, 1 + D]``; padding stays padding."""
-    return jnp.where(coords[:, :1] == PAD, PAD, floor_divide(coords, (1, *stride)))
-
-
-def in_range(coords: jax.Array) -> jax.Array:
-    """``bool[...]``: which rows of ``int32[..., D]`` lie in the coordinate range on every axis."""
-    return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)
-
-
-def floor_divide(coords: jax.Array, divisor: Sequence[int]) -> jax.Array:
-    """``floor(coords / divisor)`` of ``int32[..., len(divisor)]``; ``divisor`` is static, positive.
-
-    Powers of two are shifts: TPUs have no integer division, and XLA writes one out for every
-    register, which on rows of a batch took 15,000 instructions and up to 25 s to compile.
-    """
-    shape = (1,) * (coords.ndim - 1) + (-1,)
-    if all(d & (d - 1) == 0 for d in divisor):
-        # Of negative numbers too: an arithmetic shift rounds down.
-        shift = jnp.asarray([d.bit_length() - 1 for d in divisor], jnp.int32)
-        return jnp.right_shift(coords, shift.reshape(shape))
-    return jnp.floor_divide(coords, jnp.asarray(divisor, jnp.int32).reshape(shape))
