@@ -293,11 +293,132 @@ def test_what_is_computed_with_a_convolution_changes_nothing():
     assert not found.features.requires_grad
 
 
-def test_hooks_and_subclasses_are_called():
-    class Twice(nn.ReLU):
-        def forward(self, input):
-            return 2 * super().forward(input)
+class _Ten(spconv.SubMConv3d):
+    def forward(self, input, add_input=None):
+        return ten_times(super().forward(input, add_input))
 
+
+class _TenNorm(nn.BatchNorm1d):
+    def forward(self, input):
+        return ten_times(super().forward(input))
+
+
+class _TenSparseNorm(spconv.SparseBatchNorm):
+    def __call__(self, input):
+        return ten_times(super().__call__(input))
+
+
+class _TenReLU(nn.ReLU):
+    def forward(self, input):
+        return ten_times(super().forward(input))
+
+
+def ten_times(value):
+    if isinstance(value, spconv.SparseConvTensor):
+        return value.replace_feature(10 * value.features)
+    return 10 * value
+
+
+def wrapped(call):
+    return lambda *args, **kwargs: ten_times(call(*args, **kwargs))
+
+
+CONV, NORM, ACT = 0, 1, 2
+
+
+def subclass(kind, place, conv_args):
+    def apply(net, patch):
+        made = kind(*conv_args).double().eval()
+        made.load_state_dict(net[place].state_dict())
+        net._modules[str(place)] = made
+
+    return apply
+
+
+def on_module(name, place):
+    def apply(net, patch):
+        patch.setattr(net[place], name, wrapped(getattr(net[place], name)), raising=False)
+
+    return apply
+
+
+def on_class(kind, name, sparse=False):
+    def apply(net, patch):
+        if sparse:
+            net._modules["1"] = copy.copy(net[1])
+            net[1].__class__ = spconv.SparseBatchNorm
+            net._modules["2"] = spconv.SparseReLU()
+        patch.setattr(kind, name, wrapped(getattr(kind, name)))
+
+    return apply
+
+
+def hook(register, before=False):
+    def apply(net, patch):
+        def before_hook(module, args):
+            # Only once, where the hook is of all modules.
+            return tuple(map(ten_times, args)) if isinstance(module, nn.ReLU) else None
+
+        def after_hook(module, args, out):
+            return ten_times(out) if isinstance(module, nn.ReLU) or module is net[0] else None
+
+        handle = register(net)(before_hook if before else after_hook)
+        net.removed = handle
+
+    return apply
+
+
+OF_ALL = nn.modules.module
+USER_CODE = {
+    "subclass of conv": subclass(_Ten, CONV, (3, 4, 3)),
+    "subclass of norm": subclass(_TenNorm, NORM, (4,)),
+    "subclass of sparse norm": subclass(_TenSparseNorm, NORM, (4,)),
+    "subclass of relu": subclass(_TenReLU, ACT, ()),
+    "conv.forward": on_module("forward", CONV),
+    "norm.forward": on_module("forward", NORM),
+    "relu.forward": on_module("forward", ACT),
+    "conv._call_impl": on_module("_call_impl", CONV),
+    "norm._compiled_call_impl": lambda net, patch: patch.setattr(
+        net[1], "_compiled_call_impl", wrapped(net[1]._call_impl), raising=False
+    ),
+    "SparseConvolution.forward": on_class(spconv.conv.SparseConvolution, "forward"),
+    "SubMConv3d.forward": on_class(spconv.SubMConv3d, "forward"),
+    "SubMConv3d.__call__": on_class(spconv.SubMConv3d, "__call__"),
+    "BatchNorm1d.forward": on_class(nn.BatchNorm1d, "forward"),
+    "_BatchNorm.forward": on_class(nn.modules.batchnorm._BatchNorm, "forward"),
+    "_BatchNorm.forward of a sparse one": on_class(
+        nn.modules.batchnorm._BatchNorm, "forward", True
+    ),
+    "SparseBatchNorm.forward": on_class(spconv.SparseBatchNorm, "forward", True),
+    "ReLU.forward": on_class(nn.ReLU, "forward"),
+    "ReLU.forward of a sparse one": on_class(nn.ReLU, "forward", True),
+    "Module.__call__": on_class(nn.Module, "__call__"),
+    "conv hook": hook(lambda net: net[0].register_forward_hook),
+    "relu hook": hook(lambda net: net[2].register_forward_hook),
+    "relu pre-hook": hook(lambda net: net[2].register_forward_pre_hook, before=True),
+    "hook of all": hook(lambda net: OF_ALL.register_module_forward_hook),
+    "pre-hook of all": hook(lambda net: OF_ALL.register_module_forward_pre_hook, before=True),
+}
+
+
+@pytest.mark.parametrize("how", USER_CODE)
+def test_code_of_the_user_is_called(how, monkeypatch):
+    """With gradients nothing is fused: without them, the numbers are those."""
+    net, x = network(), cloud(3)
+    plain = net(x).features
+    USER_CODE[how](net, monkeypatch)
+    try:
+        expected = net(x).features
+        with torch.no_grad():
+            found = net(x).features
+    finally:
+        if hasattr(net, "removed"):
+            net.removed.remove()
+    assert not torch.allclose(expected, plain)
+    torch.testing.assert_close(found, expected)
+
+
+def test_hooks_are_called():
     net, x = network(), cloud(3)
     calls = collections.Counter()
     for name, module in net.named_children():
@@ -305,11 +426,21 @@ def test_hooks_and_subclasses_are_called():
     with torch.no_grad():
         net(x)
     assert calls == dict.fromkeys((str(index) for index in range(11)), 1)
-    net = copy.deepcopy(network())
-    net._modules["2"] = Twice()
-    expected = net(x).features
+
+
+def test_known_modules_are_fused(monkeypatch):
+    """Or nothing above would test anything."""
+    calls = collections.Counter()
+    fused = spconv.conv.SparseConvolution.with_epilogue
+
+    def counted(self, input, norm=None, relu=False):
+        calls.update([(norm is not None) + relu])
+        return fused(self, input, norm, relu)
+
+    monkeypatch.setattr(spconv.conv.SparseConvolution, "with_epilogue", counted)
     with torch.no_grad():
-        torch.testing.assert_close(net(x).features, expected)
+        network()(cloud(3))
+    assert calls == {2: 2, 1: 2}
 
 
 def test_maps_are_built_once(monkeypatch):

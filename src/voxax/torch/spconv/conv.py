@@ -17,7 +17,7 @@ from voxax.torch.spconv import tensorview as tv
 from voxax.torch.spconv.algo import Activation, ConvAlgo
 from voxax.torch.spconv.core import SparseConvTensor, expand_nd
 from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features
-from voxax.torch.spconv.fusion import folded
+from voxax.torch.spconv.fusion import folded, know
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.kernel_map import KernelMap
 from voxax.torch.spconv.modules import SparseModule
@@ -558,3 +558,4 @@ DEFAULT_SPARSE_CONV_TYPES = {
     if kind is not _Transposed
 }
 """All public convolutions."""
+know(SparseConvolution, *DEFAULT_SPARSE_CONV_TYPES)
