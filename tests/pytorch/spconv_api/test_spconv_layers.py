@@ -463,3 +463,106 @@ def test_maps_are_built_once(monkeypatch):
     if len(torch.unique(y.indices, dim=0)) == len(y.indices):
         convs[0](y)
         assert len(built) == 3
+
+
+def through_data(indices, rows):
+    indices.data[: len(rows)] = rows
+
+
+def through_new_data(indices, rows):
+    indices.data = torch.cat([rows, indices[len(rows) :]])
+
+
+def through_numpy(indices, rows):
+    indices.numpy()[: len(rows)] = rows.numpy()
+
+
+def through_a_view(indices, rows):
+    indices.detach().view(-1).numpy()[: rows.numel()] = rows.flatten().numpy()
+
+
+def in_place(indices, rows):
+    indices[: len(rows)] = rows
+
+
+WRITES = [in_place, through_data, through_new_data, through_numpy, through_a_view]
+ON_VOXELS = {
+    "submanifold": lambda: layer_of("SubMConv", 3, 3, 3, 3),
+    "strided": lambda: layer_of("SparseConv", 3, 3, 3, 3, 2, 1),
+    "transposed": lambda: layer_of("SparseConvTranspose", 3, 3, 3, 3, 2),
+    "pooling": lambda: spconv.SparseMaxPool3d(2, 2),
+    "mean pooling": lambda: spconv.SparseAvgPool3d(2, 2),
+    "dense": lambda: spconv.ToDense(),
+    "inverse": lambda: spconv.SparseSequential(
+        layer_of("SparseConv", 3, 3, 3, 3, 2, 1, indice_key="a"),
+        layer_of("SparseInverseConv", 3, 3, 3, 3, "a"),
+    ),
+    "keys": lambda: spconv.SparseSequential(
+        layer_of("SubMConv", 3, 3, 3, 3, indice_key="a"),
+        layer_of("SubMConv", 3, 3, 3, 3, indice_key="a"),
+    ),
+}
+
+
+def values_of(out):
+    return out.features if isinstance(out, spconv.SparseConvTensor) else out
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", ON_VOXELS)
+@pytest.mark.parametrize("inference", [False, True])
+def test_indices_written_to_after_a_layer(name, write, inference):
+    """Whatever the way: PyTorch counts writes of the first kind only."""
+    with torch.inference_mode(inference):
+        x, layer = cloud(3), ON_VOXELS[name]()
+        layer(x)
+        rows = x.indices[:5].clone()
+        rows[:, 1:] = (rows[:, 1:] + 3) % 7
+        held = {tuple(row) for row in x.indices[5:].tolist()}
+        assert held.isdisjoint(tuple(row) for row in rows.tolist())
+        write(x.indices, rows)
+        again = spconv.SparseConvTensor(x.features, x.indices.clone(), x.spatial_shape, 2)
+        torch.testing.assert_close(values_of(layer(x)), values_of(layer(again)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_outputs_written_to_after_a_layer(write):
+    """They belong to the caller: the next call gives others."""
+    x = cloud(3)
+    for layer in (ON_VOXELS["strided"](), ON_VOXELS["pooling"]()):
+        first = layer(x)
+        kept = first.indices.clone()
+        write(first.indices, torch.zeros_like(first.indices[:3]))
+        assert torch.equal(layer(x).indices, kept)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_pairs_written_to_after_a_layer(write):
+    for algo, name in (
+        (None, "pair_fwd"),
+        (None, "pair_bwd"),
+        (spconv.ConvAlgo.Native, "indice_pairs"),
+    ):
+        layer = layer_of("SubMConv", 3, 3, 3, 3, indice_key="a", algo=algo)
+        x = layer(cloud(3))
+        expected = layer(x).features
+        pairs = getattr(x.find_indice_pair("a"), name)
+        write(pairs, torch.zeros_like(pairs[:1]))
+        torch.testing.assert_close(layer(x).features, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_keys_of_voxels_that_were_written_to(write):
+    """Their pairs belong to other voxels: spconv would take them without a word."""
+    same = layer_of("SubMConv", 3, 3, 3, 3, indice_key="s")
+    down, up = ON_VOXELS["inverse"]()
+    for before, behind, message in ((same, same, "other voxels"), (down, up, "written to since")):
+        x = cloud(3)
+        y = before(x)
+        write(x.indices, x.indices[:1] * 0)
+        with pytest.raises(spconv.SpconvError, match=message):
+            behind(y)
+    y = down(cloud(3))
+    write(y.indices, y.indices[:1] * 0 + 1)
+    with pytest.raises(spconv.SpconvError, match="other voxels"):
+        up(y)

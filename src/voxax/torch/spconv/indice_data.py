@@ -81,9 +81,14 @@ class ImplicitGemmIndiceData(_Pairs):
     @property
     def pair_fwd(self) -> torch.Tensor:
         """``int32[K, M]``: input row of each tap and output row, or -1."""
-        return self.kernel_map.neighbors.t()
+        return _copied(self.kernel_map.neighbors)
 
     @property
     def pair_bwd(self) -> torch.Tensor:
         """``int32[K, N]``: output row of each tap and input row, or -1."""
-        return self.kernel_map.backwards.t()
+        return _copied(self.kernel_map.backwards)
+
+
+def _copied(table: torch.Tensor) -> torch.Tensor:
+    """Return the transpose on other memory: layers go on to use the map."""
+    return table.t().clone(memory_format=torch.contiguous_format)
