@@ -14,6 +14,7 @@ import torch
 from torch.fx._symbolic_trace import ProxyableClassMeta
 
 from voxax.torch.spconv.algo import ConvAlgo
+from voxax.torch.spconv.duplicates import LastOfVoxel
 from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.sites import Sites
@@ -208,6 +209,8 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
     def dense(self, channels_first: bool = True) -> torch.Tensor:
         """Return ``[B, C, *spatial_shape]``, or ``[B, *spatial_shape, C]``, zero elsewhere.
 
+        Of rows at one voxel the last stays, and all receive its gradient, as in spconv.
+
         Raises:
           SpconvError: as the layers do for wrong indices.
         """
@@ -246,9 +249,11 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
 @torch.compiler.disable
 def _densified(x: SparseConvTensor) -> torch.Tensor:
-    x.sites().check_distinct()
-    shape = [x.batch_size, *x.spatial_shape, x.features.shape[1]]
-    return scatter_nd(x.indices, x.features, shape)
+    duplicates, features = x.sites().duplicates(), x.features
+    if duplicates is not None:
+        features = LastOfVoxel.apply(features, duplicates.last_rows())
+    shape = [x.batch_size, *x.spatial_shape, features.shape[1]]
+    return scatter_nd(x.indices, features, shape)
 
 
 def _check_tensors(

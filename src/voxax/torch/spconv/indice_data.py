@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from voxax.torch.spconv.algo import ConvAlgo
-from voxax.torch.spconv.kernel_map import KernelMap
+from voxax.torch.spconv.kernel_map import KernelMap, listed_numbers
 from voxax.torch.spconv.sites import Sites
 
 
@@ -71,8 +71,9 @@ class IndiceData(_Pairs):
 
     @property
     def indice_pair_num(self) -> torch.Tensor:
-        """``int32[K]``: number of pairs of each tap."""
-        return self.kernel_map.pairs()[1]
+        """``int32[K]``: number of pairs of each tap; of submanifold layers 0 from the center on."""
+        numbers = self.kernel_map.pairs()[1]
+        return listed_numbers(numbers) if self.is_subm else numbers
 
 
 class ImplicitGemmIndiceData(_Pairs):

@@ -20,7 +20,7 @@ from voxax.torch.spconv.constants import (
     AllocKeys,
 )
 from voxax.torch.spconv.errors import SpconvError
-from voxax.torch.spconv.kernel_map import KernelMap
+from voxax.torch.spconv.kernel_map import KernelMap, full_numbers, listed_numbers
 from voxax.torch.spconv.pooling import average, average_backward, largest, largest_backward
 from voxax.torch.spconv.products import convolve
 from voxax.torch.spconv.sites import Sites
@@ -112,9 +112,8 @@ def get_indice_pairs(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return output indices ``int32[M, 1 + D]``, pairs ``int32[2, K, N]`` and pairs of each tap.
 
-    Arguments as the layers have them, one integer per axis. Every tap is listed, also those that
-    spconv leaves out of a submanifold layer's numbers because symmetry gives them.
-    ``num_out_act_bound`` means nothing here.
+    Arguments as the layers have them, one integer per axis. A submanifold layer's numbers are 0
+    from the center on, since symmetry gives them. ``num_out_act_bound`` means nothing here.
 
     Raises:
       SpconvError: as the layers; or an algorithm other than ``ConvAlgo.Native``.
@@ -125,7 +124,8 @@ def get_indice_pairs(
     sizes = ksize, stride, padding, dilation
     relation = indices, batch_size, spatial_shape, sizes, out_padding, subm, transpose
     out, kernel_map = _relation(*relation)
-    return out, *kernel_map.pairs()
+    pairs, numbers = kernel_map.pairs()
+    return out, pairs, listed_numbers(numbers) if subm else numbers
 
 
 def get_indice_pairs_implicit_gemm(
@@ -170,9 +170,15 @@ def get_indice_pairs_implicit_gemm(
 
 
 def _map_of(
-    indice_pairs: torch.Tensor, numbers: torch.Tensor, rows: int, outs: int, inverse: bool
+    indice_pairs: torch.Tensor,
+    numbers: torch.Tensor,
+    rows: int,
+    outs: int,
+    inverse: bool = False,
+    subm: bool = False,
 ) -> KernelMap:
     pairs = indice_pairs.flip(0) if inverse else indice_pairs
+    numbers = full_numbers(numbers, rows) if subm else numbers
     return KernelMap.of_pairs(pairs, numbers, rows, outs)
 
 
@@ -197,8 +203,8 @@ def indice_conv(
     act_type: Activation = Activation.None_,
 ) -> torch.Tensor:
     """Return ``[num_activate_out, C_out]`` of pairs as :func:`get_indice_pairs` gives them."""
-    del subm, algo, timer, act_beta
-    sizes = indice_pair_num, features.shape[0], num_activate_out, inverse
+    del algo, timer, act_beta
+    sizes = indice_pair_num, features.shape[0], num_activate_out, inverse, subm
     out = convolve(features, filters, _map_of(indice_pairs, *sizes))
     return activate(out if bias is None else out + bias, act_type, act_alpha)
 
@@ -215,8 +221,8 @@ def indice_conv_backward(
     timer: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of features and filters."""
-    del subm, algo, timer
-    sizes = indice_pair_num, features.shape[0], out_bp.shape[0], inverse
+    del algo, timer
+    sizes = indice_pair_num, features.shape[0], out_bp.shape[0], inverse, subm
     return _gradients(features, filters, out_bp, _map_of(indice_pairs, *sizes))
 
 
@@ -304,7 +310,7 @@ def indice_maxpool(
     num_activate_out: int,
 ) -> torch.Tensor:
     """Return the largest value under each window, and 0 at least, as spconv does for pairs."""
-    sizes = indice_pair_num, features.shape[0], num_activate_out, False
+    sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
 
 
@@ -316,7 +322,7 @@ def indice_maxpool_backward(
     indice_pair_num: torch.Tensor,
 ) -> torch.Tensor:
     """Return the gradient of the features: every equal value under a window has it."""
-    sizes = indice_pair_num, features.shape[0], out_bp.shape[0], False
+    sizes = indice_pair_num, features.shape[0], out_bp.shape[0]
     return largest_backward(features, out_features, out_bp, _map_of(indice_pairs, *sizes))
 
 

@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from voxax.torch.spconv.duplicates import Duplicates
 from voxax.torch.spconv.errors import SpconvError, check_cpu
-from voxax.torch.spconv.kernel_map import KernelMap, Sizes, reached_map, submanifold_map
+from voxax.torch.spconv.kernel_map import (
+    KernelMap,
+    Sizes,
+    reached_map,
+    submanifold_map,
+    unique_rows,
+)
 
 
 class Sites:
@@ -44,6 +51,8 @@ class Sites:
 
     def _begin(self) -> None:
         self._checked = self.indices.detach().numpy().copy(order="C")
+        self._duplicates: Duplicates | None = None
+        self._sorted: tuple[np.ndarray, np.ndarray] | None = None
         self._maps: dict[tuple, KernelMap] = {}
         # Where other maps lead. These sites are not among them: the cycle would keep all until
         # Python's collector comes.
@@ -73,16 +82,19 @@ class Sites:
         """Return the map onto the same voxels.
 
         Raises:
-          SpconvError: an even kernel size, or duplicates.
+          SpconvError: an even kernel size, or :meth:`duplicates`.
         """
         if any(size % 2 == 0 for size in kernel_size):
             raise SpconvError(
                 f"a submanifold kernel of size {list(kernel_size)}: only odd sizes have a center"
             )
-        key = *kernel_size, *dilation
+        key, duplicates = (*kernel_size, *dilation), self.duplicates()
         if key not in self._maps:
-            self._maps[key] = submanifold_map(self._checked, kernel_size, dilation)
-            self._made = True
+            args = self._checked, kernel_size, dilation
+            if duplicates is None:
+                self._maps[key] = submanifold_map(*args, self._unique())
+            else:
+                self._maps[key] = duplicates.submanifold(*args)
         return self._maps[key]
 
     def reached(
@@ -97,10 +109,11 @@ class Sites:
         """Return the map onto every voxel that a tap reaches, and these.
 
         Raises:
-          SpconvError: no output for any input, an output shape without cells, or duplicates.
+          SpconvError: no output for any input, an output shape without cells, or
+            :meth:`duplicates`.
         """
         key = (transposed, *kernel_size, *stride, *padding, *dilation, *out_shape)
-        known = self._reached.get(key)
+        known, duplicates = self._reached.get(key), self.duplicates()
         if known is None or not known[1].hold(known[1].indices):  # layers hand these tensors out
             described = (
                 f"spatial_shape {self.spatial_shape}, kernel_size {list(kernel_size)}, stride "
@@ -109,9 +122,11 @@ class Sites:
             if min(out_shape) <= 0:
                 shape = list(out_shape)
                 raise SpconvError(f"an output of spatial shape {shape} has no cells: {described}")
-            self.check_distinct()
-            sizes = kernel_size, stride, padding, dilation, out_shape
-            kernel_map, out = reached_map(self._checked, *sizes, transposed)
+            args = self._checked, kernel_size, stride, padding, dilation, out_shape
+            if duplicates is None:
+                kernel_map, out = reached_map(*args, transposed)
+            else:
+                kernel_map, out = duplicates.reached(*args, transposed=transposed)
             if not len(out) and kernel_map.in_rows:
                 raise SpconvError(
                     f"no output for any of {kernel_map.in_rows} inputs: {described}. Enlarge the "
@@ -121,12 +136,27 @@ class Sites:
             self._reached[key] = kernel_map, made
         return self._reached[key]
 
-    def check_distinct(self) -> None:
-        """Raise :class:`SpconvError` if a row occurs twice."""
-        if not self._made:
-            ones = [1] * len(self.spatial_shape)
-            submanifold_map(self._checked, ones, ones)
-            self._made = True
+    def duplicates(self) -> Duplicates | None:
+        """Return which rows are one voxel, None where no two are.
+
+        Raises:
+          SpconvError: some are, after :func:`voxax.torch.spconv.strict`.
+        """
+        if self._made:
+            return None
+        if self._duplicates is None:
+            ordered, places = self._unique()
+            self._made = len(ordered) == len(places)
+            if self._made:
+                return None
+            self._duplicates = Duplicates.of(places, len(ordered))
+        self._duplicates.accept(self._checked)
+        return self._duplicates
+
+    def _unique(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._sorted is None:
+            self._sorted = unique_rows(self._checked)
+        return self._sorted
 
 
 def _check_indices(indices: torch.Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
