@@ -18,6 +18,7 @@ from voxax.coords import PAD
 from voxax.errors import InputError
 from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_map import opposite
+from voxax.torch.integers import whole
 from voxax.torch.operators import map_view, neighbors, output_bucket, output_coords
 from voxax.torch.static_text import Level, adjoint_text, output_level, relation_facts
 
@@ -159,9 +160,9 @@ def _copies(tensors: tuple[torch.Tensor, torch.Tensor]) -> tuple[np.ndarray, ...
 
 def _has_values(tensor: torch.Tensor) -> bool:
     """False for tensors of a tracer, and those that ``torch.func`` wraps."""
-    if type(tensor) is not torch.Tensor or torch._is_functional_tensor(tensor):
+    if type(tensor) is not torch.Tensor or torch._C._are_functorch_transforms_active():
         return False
-    return tensor.device.type == "cpu" and not torch._C._are_functorch_transforms_active()
+    return tensor.device.type == "cpu"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -236,6 +237,8 @@ class VoxelGeometry:
             target of another stride, generative outputs without a capacity where sizes are static.
           CapacityError: the new voxels do not fit.
         """
+        if capacity is not None and not isinstance(capacity, int | torch.SymInt):
+            capacity = whole("capacity", capacity)
         facts = relation_facts(spec)
         if facts.ndim != self.ndim:
             raise InputError(f"a {facts.ndim}-D kernel on {self.ndim}-D voxels")

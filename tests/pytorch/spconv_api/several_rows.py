@@ -7,6 +7,7 @@ Writes tensors by name, in float64: outputs, gradients and pairs.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -22,9 +23,12 @@ def cloud(ndim: int, rows: int = 60) -> tuple[torch.Tensor, torch.Tensor, list[i
     return features, torch.stack(columns, 1).int(), shape
 
 
-def results(spconv: Any, functional: Any, ops: Any) -> dict[str, torch.Tensor]:
+def results(spconv: Any, functional: Any, ops: Any, utils: Any) -> dict[str, torch.Tensor]:
     """Return the tensors by name; the arguments are modules of spconv, or of voxax."""
     found: dict[str, torch.Tensor] = {}
+    made = utils.PointToVoxel([1.0, 1.0], [0, 0, 4, 4], 3, 10, 4, torch.device("cpu"))
+    points = torch.tensor([[2.5, 0.5, 1.0], [2.6, 0.1, 4.0]])
+    found |= zip(("points", "cells", "numbers"), made(points, empty_mean=True), strict=True)
 
     def note(name: str, out: Any, *leaves: torch.Tensor) -> None:
         values = out if isinstance(out, torch.Tensor) else out.features
@@ -53,17 +57,22 @@ def results(spconv: Any, functional: Any, ops: Any) -> dict[str, torch.Tensor]:
             "pointwise": layer("SubMConv", 3, 4, 1),
         }.items():
             note(f"{ndim} {name}", made(x), leaf, *made.parameters())
+        native = {"algo": spconv.ConvAlgo.Native}
         net = [
-            layer("SubMConv", 3, 3, 3, indice_key="same"),
-            layer("SubMConv", 3, 3, 3, indice_key="same"),
-            layer("SparseConv", 3, 4, 3, 2, 1, indice_key="down"),
-            layer("SparseInverseConv", 4, 3, 3, "down"),
-            layer("SubMConv", 3, 3, 3, indice_key="same"),
+            layer("SubMConv", 3, 3, 3, indice_key="same", **native),
+            layer("SubMConv", 3, 3, 3, indice_key="same", **native),
+            layer("SparseConv", 3, 4, 3, 2, 1, indice_key="down", **native),
+            layer("SparseInverseConv", 4, 3, 3, "down", **native),
+            layer("SubMConv", 3, 3, 3, indice_key="same", **native),
         ]
         y = x
         for module in net:
             y = module(y)
         note(f"{ndim} network", y, leaf, *(p for module in net for p in module.parameters()))
+        for key in ("same", "down"):
+            data = y.find_indice_pair(key)
+            found[f"{ndim} {key} pairs"] = data.indice_pairs
+            found[f"{ndim} {key} numbers"] = data.indice_pair_num
         pooled = layer("SparseMaxPool", 2, 2)(x)
         note(f"{ndim} pooling", pooled, leaf)
         note(f"{ndim} dense", x.dense(), leaf)
@@ -72,18 +81,22 @@ def results(spconv: Any, functional: Any, ops: Any) -> dict[str, torch.Tensor]:
             sorted(range(len(total.indices)), key=total.indices.tolist().__getitem__)
         )
         found[f"{ndim} sum"] = total.features.detach()[order]
-        for subm in (True, False):
+        distinct = torch.unique(indices, dim=0)
+        distinct = distinct[
+            torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))
+        ]
+        for rows, subm in itertools.product((indices, distinct.contiguous()), (True, False)):
             ones, sizes = [1] * ndim, ([3] * ndim, [1 if subm else 2] * ndim, [1] * ndim)
-            arguments = (indices, 2, shape, spconv.ConvAlgo.Native, *sizes, ones, [0] * ndim, subm)
+            arguments = (rows, 2, shape, spconv.ConvAlgo.Native, *sizes, ones, [0] * ndim, subm)
             out, pairs, numbers = ops.get_indice_pairs(*arguments)
-            found |= {
-                f"{ndim} {subm} {n}": t for n, t in (("o", out), ("p", pairs), ("n", numbers))
-            }
-            weight = torch.randn(5, *sizes[0], 3, dtype=torch.float64)
-            call = functional.indice_subm_conv if subm else functional.indice_conv
+            name = f"{ndim} {len(rows)} {subm}"
+            found |= {f"{name} outputs": out, f"{name} pairs": pairs, f"{name} numbers": numbers}
+            weight = torch.empty(5, *sizes[0], 3, dtype=torch.float64)
             weight.copy_(torch.arange(weight.numel()).reshape(weight.shape) % 7)
-            values = call(leaf, weight, pairs, numbers, len(out), spconv.ConvAlgo.Native)
-            note(f"{ndim} {subm} of pairs", values, leaf)
+            call = functional.indice_subm_conv if subm else functional.indice_conv
+            at = leaf[: len(rows)]
+            values = call(at, weight, pairs, numbers, len(out), spconv.ConvAlgo.Native)
+            note(f"{name} of pairs", values, leaf)
     return found
 
 
@@ -95,10 +108,10 @@ def main() -> None:
 
         voxax.torch.spconv.install()
     import spconv.pytorch as spconv
-    from spconv.pytorch import functional, ops
+    from spconv.pytorch import functional, ops, utils
 
     ops.get_current_stream = lambda: 0  # asked for on CPUs too, where PyTorch has none
-    torch.save(results(spconv, functional, ops), file)
+    torch.save(results(spconv, functional, ops, utils), file)
 
 
 if __name__ == "__main__":

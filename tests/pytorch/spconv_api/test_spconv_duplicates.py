@@ -12,7 +12,7 @@ import several_rows
 import torch
 
 import voxax.torch.spconv as spconv
-from voxax.torch.spconv import duplicates, functional, ops, products
+from voxax.torch.spconv import duplicates, functional, ops, products, utils
 
 pytestmark = pytest.mark.torch
 
@@ -42,7 +42,7 @@ def test_the_rule_is_that_of_spconv(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     expected = torch.load(tmp_path / "results.pt", weights_only=True)
-    found = several_rows.results(spconv, functional, ops)
+    found = several_rows.results(spconv, functional, ops, utils)
     assert list(found) == list(expected)
     for name, value in expected.items():
         torch.testing.assert_close(
@@ -74,6 +74,16 @@ def test_layers_as_written_out():
     cells = torch.nn.functional.avg_pool1d(both, 2)
     at = mean.indices.long().T
     torch.testing.assert_close(mean.features, (cells[:, :3] / cells[:, 3:])[at[0], :, at[1]])
+
+
+def test_points_to_voxels_fill_with_the_mean_of_their_cell():
+    """Of the first cell only is spconv's on a CPU the same: the others contain the one before."""
+    points = torch.tensor([[0.5, 0.5], [0.7, 1.5], [2.5, 9.0], [0.3, 4.0]])
+    made = utils.PointToVoxel([1.0], [0, 4], 2, 9, 4)
+    voxels, _, numbers = made(points, empty_mean=True)
+    assert numbers.tolist() == [3, 1]
+    torch.testing.assert_close(voxels[0, 3], torch.tensor([0.5, 2.0]))
+    torch.testing.assert_close(voxels[1], points[2:3].expand(4, 2))
 
 
 def test_gradients():

@@ -16,7 +16,7 @@ from voxax.torch.spconv import constants
 from voxax.torch.spconv import tensorview as tv
 from voxax.torch.spconv.algo import Activation, ConvAlgo
 from voxax.torch.spconv.core import SparseConvTensor, expand_nd
-from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features
+from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features, whole
 from voxax.torch.spconv.fusion import folded, know
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.kernel_map import KernelMap
@@ -82,6 +82,9 @@ class SparseConvolution(VoxelCount, SparseModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(name=name)
+        ndim, groups = whole("ndim", ndim), whole("groups", groups)
+        in_channels = whole("in_channels", in_channels)
+        out_channels = whole("out_channels", out_channels)
         if groups != 1:
             raise SpconvError(f"groups={groups}: spconv's layers have one group")
         self.ndim, self.in_channels, self.out_channels = ndim, in_channels, out_channels

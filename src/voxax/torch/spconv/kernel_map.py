@@ -14,7 +14,7 @@ import torch
 
 from voxax._native import host, host_products
 from voxax.coords import host as coordinates
-from voxax.torch.spconv.errors import SpconvError
+from voxax.torch.spconv.errors import SpconvError, whole
 
 Sizes = Sequence[int]
 
@@ -101,6 +101,7 @@ class KernelMap:
     @staticmethod
     def of_pairs(pairs: torch.Tensor, numbers: torch.Tensor, in_rows: int, rows: int) -> KernelMap:
         """Return the map of pairs as :meth:`pairs` has them, onto so many output rows."""
+        rows = whole("num_activate_out", rows)
         neighbors = pairs.new_full((rows, pairs.shape[1]), -1)
         for tap, number in enumerate(numbers.tolist()):
             outs = pairs[1, tap, :number].long()

@@ -19,7 +19,7 @@ from voxax.torch.spconv.constants import (
     SPCONV_USE_DIRECT_TABLE,
     AllocKeys,
 )
-from voxax.torch.spconv.errors import SpconvError
+from voxax.torch.spconv.errors import SpconvError, whole
 from voxax.torch.spconv.kernel_map import KernelMap, full_numbers, listed_numbers
 from voxax.torch.spconv.pooling import average, average_backward, largest, largest_backward
 from voxax.torch.spconv.products import convolve
@@ -52,8 +52,13 @@ def get_conv_output_size(
     input_size: Sizes, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 ) -> list[int]:
     """Return the spatial shape behind a convolution; an axis of kernel size -1 becomes 1."""
-    sizes = zip(input_size, kernel_size, stride, padding, dilation, strict=True)
+    given = _whole_sizes(input_size, kernel_size, stride, padding, dilation)
+    sizes = zip(*given, strict=True)
     return [1 if k == -1 else (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
+
+
+def _whole_sizes(*sizes: Sizes) -> tuple[list[int], ...]:
+    return tuple([whole("a size", size) for size in given] for given in sizes)
 
 
 def get_deconv_output_size(
@@ -70,9 +75,10 @@ def get_deconv_output_size(
       SpconvError: a kernel size below 0.
     """
     del dilation
-    if min(kernel_size) < 0:
-        raise SpconvError(f"kernel_size {list(kernel_size)} of a transposed layer: 1 or more")
-    sizes = zip(input_size, kernel_size, stride, padding, output_padding, strict=True)
+    given = _whole_sizes(input_size, kernel_size, stride, padding, output_padding)
+    if min(given[1]) < 0:
+        raise SpconvError(f"kernel_size {given[1]} of a transposed layer: 1 or more")
+    sizes = zip(*given, strict=True)
     return [(n - 1) * s - 2 * p + k + extra for n, k, s, p, extra in sizes]
 
 
@@ -80,14 +86,16 @@ def _relation(
     indices: torch.Tensor,
     batch_size: int,
     spatial_shape: Sizes,
-    sizes: tuple[Sizes, Sizes, Sizes, Sizes],
+    sizes: tuple[Sizes, ...],
     out_padding: Sizes,
     subm: bool,
     transpose: bool,
 ) -> tuple[torch.Tensor, KernelMap]:
     sites = Sites(indices, spatial_shape, batch_size)
+    kernel_size, stride, padding, dilation = _whole_sizes(*sizes)
+    sizes = kernel_size, stride, padding, dilation
     if subm:
-        return indices, sites.submanifold(sizes[0], sizes[3])
+        return indices, sites.submanifold(kernel_size, dilation)
     if transpose:
         shape = get_deconv_output_size(spatial_shape, *sizes, out_padding)
     else:
@@ -365,7 +373,7 @@ def indice_avgpool_implicit_gemm_backward(
 
 def maximum_value_int_(ten: torch.Tensor, value: int) -> None:
     """Raise every element below ``value`` to it, in place."""
-    ten.clamp_(min=value)
+    ten.clamp_(min=whole("value", value))
 
 
 def global_pool_rearrange(
@@ -375,7 +383,7 @@ def global_pool_rearrange(
 
     Behind a scene's last row stands nothing of meaning.
     """
-    scene = coords[:, 0].long()
+    scene, batch_size = coords[:, 0].long(), whole("batch_size", batch_size)
     counts = torch.bincount(scene, minlength=batch_size).to(torch.int32)
     rows = coords.new_zeros((batch_size, coords.shape[0]))
     for index in range(batch_size):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from voxax.torch.spconv.duplicates import Duplicates
-from voxax.torch.spconv.errors import SpconvError, check_cpu
+from voxax.torch.spconv.errors import SpconvError, check_cpu, whole
 from voxax.torch.spconv.kernel_map import (
     KernelMap,
     Sizes,
@@ -43,10 +43,11 @@ class Sites:
         self, indices: torch.Tensor, spatial_shape: Sizes, batch_size: int, made: bool = False
     ) -> None:
         self.indices = indices
-        self.spatial_shape, self.batch_size = list(spatial_shape), batch_size
+        self.spatial_shape = [whole("spatial_shape", size) for size in spatial_shape]
+        self.batch_size = whole("batch_size", batch_size)
         self._made = made
         if not made:
-            _check_indices(indices, self.spatial_shape, batch_size)
+            _check_indices(indices, self.spatial_shape, self.batch_size)
         self._begin()
 
     def _begin(self) -> None:
