@@ -11,7 +11,7 @@ spconv = pytest.importorskip("voxax.torch.spconv")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from voxax.torch.spconv import kernel_map, pool, products  # noqa: E402
+from voxax.torch.spconv import fusion, kernel_map, pool, products  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -426,6 +426,12 @@ def test_hooks_are_called():
     with torch.no_grad():
         net(x)
     assert calls == dict.fromkeys((str(index) for index in range(11)), 1)
+
+
+def test_classes_that_another_package_changed_before_are_not_fused():
+    fusion.know(_TenReLU, nn.ReLU)
+    assert _TenReLU not in fusion._KNOWN
+    assert nn.ReLU in fusion._KNOWN
 
 
 def test_known_modules_are_fused(monkeypatch):
