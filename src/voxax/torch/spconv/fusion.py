@@ -34,9 +34,10 @@ def _calls(kind: type) -> list[Any]:
 
 
 def _is_original(call: Any) -> bool:
-    if call.__module__.startswith("torch.nn.modules."):
+    where = str(getattr(call, "__module__", None))
+    if where.startswith("torch.nn.modules."):
         return not hasattr(call, "__wrapped__")
-    return call.__module__.startswith("voxax.torch.spconv.")
+    return where.startswith("voxax.torch.spconv.")
 
 
 know(nn.BatchNorm1d, nn.ReLU)
