@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
+from voxax.torch.integers import whole
 from voxax.torch.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 from voxax.torch.voxels import Voxels, cat
 
@@ -84,7 +85,8 @@ class MinkUNet(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        stages = minkunet_stages(blocks, planes, stem, width)
+        blocks, planes = [[whole("blocks and planes", n) for n in ns] for ns in (blocks, planes)]
+        stages = minkunet_stages(blocks, planes, whole("stem", stem), width)
         self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **options)
         self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **options)
 

@@ -17,6 +17,7 @@ from voxax.nn.arguments import check_channels, check_groups, check_keeps_voxels,
 from voxax.torch import functional
 from voxax.torch.bridge import check_tensor
 from voxax.torch.functional import Size, conv_by_text
+from voxax.torch.integers import whole, wholes
 from voxax.torch.static_text import relation_facts, request_text, spec_text
 from voxax.torch.voxels import Voxels
 from voxax.tuning import Request
@@ -33,7 +34,9 @@ class _Convolution(nn.Module):
 
     def __init__(self, in_channels: int, ndim: int | None, capacity: int | None) -> None:
         super().__init__()
-        self.in_channels, self.capacity, self.ndim = in_channels, capacity, own_ndim(self, ndim)
+        self.in_channels = whole("in_channels", in_channels)
+        self.capacity = None if capacity is None else whole("capacity", capacity)
+        self.ndim = own_ndim(self, None if ndim is None else whole("ndim", ndim))
 
     def _parameters_of(
         self, shape: tuple[int, ...], fan_in: int, channels: int, bias: bool, dtype: Any
@@ -92,6 +95,8 @@ class SpatiallySparseConv(_Convolution):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_channels, ndim, capacity)
+        in_channels, groups = self.in_channels, whole("groups", groups)
+        out_channels = whole("out_channels", out_channels)
         check_groups(groups, in_channels, out_channels)
         self.out_channels, self.groups = out_channels, groups
         relation = (kernel_size, stride, dilation, transposed, generative)
@@ -136,7 +141,7 @@ class SpatiallySparseDepthwiseConv(_Convolution):
         relation = (kernel_size, stride, dilation, transposed, False)
         self.spec = spec_text(self.ndim, *relation, kernel_shape, None)
         self.options = request_text("depthwise", precision, fwd_algo, bwd_algo)
-        taps = relation_facts(self.spec).num_offsets
+        taps, channels = relation_facts(self.spec).num_offsets, self.in_channels
         self._parameters_of((taps, channels), taps, channels, bias, dtype)
 
 
@@ -227,6 +232,7 @@ class BatchNorm(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        num_features = whole("num_features", num_features)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.weight = nn.Parameter(torch.ones(num_features, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(num_features, dtype=dtype))
@@ -274,7 +280,8 @@ class Linear(nn.Linear):
         *,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_channels, out_channels, bias, dtype=dtype)
+        sizes = whole("in_channels", in_channels), whole("out_channels", out_channels)
+        super().__init__(*sizes, bias, dtype=dtype)
 
     def reset_parameters(self) -> None:
         """Draw normal weights with variance ``2 / in_channels``, and no bias, as in JAX."""
@@ -326,8 +333,9 @@ class _Pool(nn.Module):
         capacity: int | None = None,
     ) -> None:
         super().__init__()
-        self.window = (kernel_size, stride, dilation)
-        self.capacity = capacity
+        step = None if stride is None else wholes("stride", stride)
+        self.window = (wholes("kernel_size", kernel_size), step, wholes("dilation", dilation))
+        self.capacity = None if capacity is None else whole("capacity", capacity)
 
     def forward(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
         capacity = self.capacity if out_voxels is None else None

@@ -21,6 +21,7 @@ from voxax.errors import GeometryMismatchError, InputError
 from voxax.geometry.losses import Losses
 from voxax.torch.bridge import check_tensor, to_jax, to_torch
 from voxax.torch.geometry import KernelMap, Link, VoxelGeometry, recording
+from voxax.torch.integers import whole, wholes
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -58,6 +59,8 @@ class Voxels:
           InputError, CapacityError: as there.
         """
         check_tensor(features, "features")
+        batch_size, stride = whole("batch_size", batch_size), wholes("stride", stride)
+        capacity = None if capacity is None else whole("capacity", capacity)
         rows = jnp.asarray(np.asarray(coords))
         empty = jnp.zeros((rows.shape[0], 1), jnp.float32)
         made, inverse = vx.Voxels.from_coords(
@@ -200,6 +203,8 @@ def voxelize(
     check_tensor(features, "features")
     if refused := {"reduction", "return_inverse"} & set(options):
         raise InputError(f"{refused.pop()}= is not supported by voxax.torch, which takes the mean")
+    for name in {"capacity", "batch_size"} & options.keys():
+        options[name] = None if options[name] is None else whole(name, options[name])
     points = np.asarray(positions)
     if features.shape[0] != points.shape[0]:
         raise InputError(f"{features.shape[0]} rows of features, {points.shape[0]} positions")

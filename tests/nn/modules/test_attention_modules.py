@@ -129,6 +129,42 @@ def test_mlp_in_one_part_and_in_many(part, monkeypatch):
     np.testing.assert_allclose(mlp(x).features, want.features, atol=1e-6)
 
 
+class Tenfold(m.Linear):
+    def __call__(self, voxels):
+        return super().__call__(voxels).map(lambda f: 10 * f)
+
+
+def replaced_layer(mlp, patch):
+    mlp.first = Tenfold(CHANNELS, 20)
+
+
+def replaced_activation(mlp, patch):
+    mlp.act = lambda v: v.map(jnp.sin)
+
+
+def replaced_call(mlp, patch):
+    call = m.GELU.__call__
+    patch.setattr(m.GELU, "__call__", lambda self, v: call(self, v).map(jnp.sin))
+
+
+def replaced_dropout(mlp, patch):
+    mlp.dropout = Tenfold(20, 20)
+    mlp.second = m.Linear(20, 20)
+
+
+@pytest.mark.parametrize(
+    "replace", [replaced_layer, replaced_activation, replaced_call, replaced_dropout]
+)
+def test_mlp_in_many_parts_calls_the_layers_of_the_user(replace, monkeypatch):
+    mlp, x = m.MLP(CHANNELS, 20), voxels()
+    plain = mlp(x).features
+    replace(mlp, monkeypatch)
+    want = mlp(x).features
+    assert want.shape != plain.shape or not np.allclose(want, plain)
+    monkeypatch.setattr(m.MLP, "PART", 20 * 7)
+    np.testing.assert_allclose(mlp(x).features, want, atol=1e-5)
+
+
 def test_layer_scale_and_drop_path():
     x = voxels()
     np.testing.assert_allclose(m.LayerScale(CHANNELS, 0.5)(x).features, 0.5 * x.features)

@@ -1,5 +1,7 @@
 """Modules: shapes, dtypes, padding, statistics, and what they refuse."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,6 +124,19 @@ def test_batch_norm_evaluation_uses_the_averages(rng):
     norm.eval()
     scale = 1 / np.sqrt(1 + norm.epsilon)
     np.testing.assert_allclose(norm(voxels).features, voxels.features * scale, rtol=1e-6)
+
+
+@functools.wraps(jax.nn.relu)
+def relu_of_voxels(voxels):
+    return voxels.map(jax.nn.relu)
+
+
+@pytest.mark.parametrize("layer", [relu_of_voxels, jax.jit(relu_of_voxels), nnx.Sequential(ReLU())])
+def test_sequential_calls_what_takes_voxels(layer, rng):
+    """Whatever name it bears: only functions of JAX and layers of flax themselves are refused."""
+    voxels = make_voxels(rng)
+    found = Sequential(layer)(voxels).features
+    np.testing.assert_array_equal(found, jax.nn.relu(voxels.features))
 
 
 def test_gradients_do_not_see_padding(rng):

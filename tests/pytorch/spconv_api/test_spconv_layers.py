@@ -11,7 +11,7 @@ spconv = pytest.importorskip("voxax.torch.spconv")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from voxax.torch.spconv import kernel_map, pool, products  # noqa: E402
+from voxax.torch.spconv import fusion, kernel_map, pool, products  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -211,7 +211,7 @@ def test_pytorch_multiplies_what_the_kernels_do(kernel, dtype, monkeypatch):
         operands = {"forward": (rows, weight), "dgrad": (grad, weight), "wgrad": (rows, grad)}
         found = numbers(kernel)(*operands[kernel], relation)
         with monkeypatch.context() as without:
-            without.setattr(products, "natively", lambda: False)
+            without.setattr(products, "natively", lambda kernel_map: False)
             expected = numbers(kernel)(*operands[kernel], relation)
         assert found.dtype == expected.dtype == dtype
         scale = expected.abs().max().item()
@@ -293,11 +293,132 @@ def test_what_is_computed_with_a_convolution_changes_nothing():
     assert not found.features.requires_grad
 
 
-def test_hooks_and_subclasses_are_called():
-    class Twice(nn.ReLU):
-        def forward(self, input):
-            return 2 * super().forward(input)
+class _Ten(spconv.SubMConv3d):
+    def forward(self, input, add_input=None):
+        return ten_times(super().forward(input, add_input))
 
+
+class _TenNorm(nn.BatchNorm1d):
+    def forward(self, input):
+        return ten_times(super().forward(input))
+
+
+class _TenSparseNorm(spconv.SparseBatchNorm):
+    def __call__(self, input):
+        return ten_times(super().__call__(input))
+
+
+class _TenReLU(nn.ReLU):
+    def forward(self, input):
+        return ten_times(super().forward(input))
+
+
+def ten_times(value):
+    if isinstance(value, spconv.SparseConvTensor):
+        return value.replace_feature(10 * value.features)
+    return 10 * value
+
+
+def wrapped(call):
+    return lambda *args, **kwargs: ten_times(call(*args, **kwargs))
+
+
+CONV, NORM, ACT = 0, 1, 2
+
+
+def subclass(kind, place, conv_args):
+    def apply(net, patch):
+        made = kind(*conv_args).double().eval()
+        made.load_state_dict(net[place].state_dict())
+        net._modules[str(place)] = made
+
+    return apply
+
+
+def on_module(name, place):
+    def apply(net, patch):
+        patch.setattr(net[place], name, wrapped(getattr(net[place], name)), raising=False)
+
+    return apply
+
+
+def on_class(kind, name, sparse=False):
+    def apply(net, patch):
+        if sparse:
+            net._modules["1"] = copy.copy(net[1])
+            net[1].__class__ = spconv.SparseBatchNorm
+            net._modules["2"] = spconv.SparseReLU()
+        patch.setattr(kind, name, wrapped(getattr(kind, name)))
+
+    return apply
+
+
+def hook(register, before=False):
+    def apply(net, patch):
+        def before_hook(module, args):
+            # Only once, where the hook is of all modules.
+            return tuple(map(ten_times, args)) if isinstance(module, nn.ReLU) else None
+
+        def after_hook(module, args, out):
+            return ten_times(out) if isinstance(module, nn.ReLU) or module is net[0] else None
+
+        handle = register(net)(before_hook if before else after_hook)
+        net.removed = handle
+
+    return apply
+
+
+OF_ALL = nn.modules.module
+USER_CODE = {
+    "subclass of conv": subclass(_Ten, CONV, (3, 4, 3)),
+    "subclass of norm": subclass(_TenNorm, NORM, (4,)),
+    "subclass of sparse norm": subclass(_TenSparseNorm, NORM, (4,)),
+    "subclass of relu": subclass(_TenReLU, ACT, ()),
+    "conv.forward": on_module("forward", CONV),
+    "norm.forward": on_module("forward", NORM),
+    "relu.forward": on_module("forward", ACT),
+    "conv._call_impl": on_module("_call_impl", CONV),
+    "norm._compiled_call_impl": lambda net, patch: patch.setattr(
+        net[1], "_compiled_call_impl", wrapped(net[1]._call_impl), raising=False
+    ),
+    "SparseConvolution.forward": on_class(spconv.conv.SparseConvolution, "forward"),
+    "SubMConv3d.forward": on_class(spconv.SubMConv3d, "forward"),
+    "SubMConv3d.__call__": on_class(spconv.SubMConv3d, "__call__"),
+    "BatchNorm1d.forward": on_class(nn.BatchNorm1d, "forward"),
+    "_BatchNorm.forward": on_class(nn.modules.batchnorm._BatchNorm, "forward"),
+    "_BatchNorm.forward of a sparse one": on_class(
+        nn.modules.batchnorm._BatchNorm, "forward", True
+    ),
+    "SparseBatchNorm.forward": on_class(spconv.SparseBatchNorm, "forward", True),
+    "ReLU.forward": on_class(nn.ReLU, "forward"),
+    "ReLU.forward of a sparse one": on_class(nn.ReLU, "forward", True),
+    "Module.__call__": on_class(nn.Module, "__call__"),
+    "conv hook": hook(lambda net: net[0].register_forward_hook),
+    "relu hook": hook(lambda net: net[2].register_forward_hook),
+    "relu pre-hook": hook(lambda net: net[2].register_forward_pre_hook, before=True),
+    "hook of all": hook(lambda net: OF_ALL.register_module_forward_hook),
+    "pre-hook of all": hook(lambda net: OF_ALL.register_module_forward_pre_hook, before=True),
+}
+
+
+@pytest.mark.parametrize("how", USER_CODE)
+def test_code_of_the_user_is_called(how, monkeypatch):
+    """With gradients nothing is fused: without them, the numbers are those."""
+    net, x = network(), cloud(3)
+    plain = net(x).features
+    USER_CODE[how](net, monkeypatch)
+    try:
+        expected = net(x).features
+        with torch.no_grad():
+            found = net(x).features
+    finally:
+        if hasattr(net, "removed"):
+            net.removed.remove()
+    assert not torch.allclose(expected, plain)
+    torch.testing.assert_close(found, expected)
+
+
+def test_hooks_are_called():
     net, x = network(), cloud(3)
     calls = collections.Counter()
     for name, module in net.named_children():
@@ -305,11 +426,27 @@ def test_hooks_and_subclasses_are_called():
     with torch.no_grad():
         net(x)
     assert calls == dict.fromkeys((str(index) for index in range(11)), 1)
-    net = copy.deepcopy(network())
-    net._modules["2"] = Twice()
-    expected = net(x).features
+
+
+def test_classes_that_another_package_changed_before_are_not_fused():
+    fusion.know(_TenReLU, nn.ReLU)
+    assert _TenReLU not in fusion._KNOWN
+    assert nn.ReLU in fusion._KNOWN
+
+
+def test_known_modules_are_fused(monkeypatch):
+    """Or nothing above would test anything."""
+    calls = collections.Counter()
+    fused = spconv.conv.SparseConvolution.with_epilogue
+
+    def counted(self, input, norm=None, relu=False):
+        calls.update([(norm is not None) + relu])
+        return fused(self, input, norm, relu)
+
+    monkeypatch.setattr(spconv.conv.SparseConvolution, "with_epilogue", counted)
     with torch.no_grad():
-        torch.testing.assert_close(net(x).features, expected)
+        network()(cloud(3))
+    assert calls == {2: 2, 1: 2}
 
 
 def test_maps_are_built_once(monkeypatch):
@@ -332,3 +469,106 @@ def test_maps_are_built_once(monkeypatch):
     if len(torch.unique(y.indices, dim=0)) == len(y.indices):
         convs[0](y)
         assert len(built) == 3
+
+
+def through_data(indices, rows):
+    indices.data[: len(rows)] = rows
+
+
+def through_new_data(indices, rows):
+    indices.data = torch.cat([rows, indices[len(rows) :]])
+
+
+def through_numpy(indices, rows):
+    indices.numpy()[: len(rows)] = rows.numpy()
+
+
+def through_a_view(indices, rows):
+    indices.detach().view(-1).numpy()[: rows.numel()] = rows.flatten().numpy()
+
+
+def in_place(indices, rows):
+    indices[: len(rows)] = rows
+
+
+WRITES = [in_place, through_data, through_new_data, through_numpy, through_a_view]
+ON_VOXELS = {
+    "submanifold": lambda: layer_of("SubMConv", 3, 3, 3, 3),
+    "strided": lambda: layer_of("SparseConv", 3, 3, 3, 3, 2, 1),
+    "transposed": lambda: layer_of("SparseConvTranspose", 3, 3, 3, 3, 2),
+    "pooling": lambda: spconv.SparseMaxPool3d(2, 2),
+    "mean pooling": lambda: spconv.SparseAvgPool3d(2, 2),
+    "dense": lambda: spconv.ToDense(),
+    "inverse": lambda: spconv.SparseSequential(
+        layer_of("SparseConv", 3, 3, 3, 3, 2, 1, indice_key="a"),
+        layer_of("SparseInverseConv", 3, 3, 3, 3, "a"),
+    ),
+    "keys": lambda: spconv.SparseSequential(
+        layer_of("SubMConv", 3, 3, 3, 3, indice_key="a"),
+        layer_of("SubMConv", 3, 3, 3, 3, indice_key="a"),
+    ),
+}
+
+
+def values_of(out):
+    return out.features if isinstance(out, spconv.SparseConvTensor) else out
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", ON_VOXELS)
+@pytest.mark.parametrize("inference", [False, True])
+def test_indices_written_to_after_a_layer(name, write, inference):
+    """Whatever the way: PyTorch counts writes of the first kind only."""
+    with torch.inference_mode(inference):
+        x, layer = cloud(3), ON_VOXELS[name]()
+        layer(x)
+        rows = x.indices[:5].clone()
+        rows[:, 1:] = (rows[:, 1:] + 3) % 7
+        held = {tuple(row) for row in x.indices[5:].tolist()}
+        assert held.isdisjoint(tuple(row) for row in rows.tolist())
+        write(x.indices, rows)
+        again = spconv.SparseConvTensor(x.features, x.indices.clone(), x.spatial_shape, 2)
+        torch.testing.assert_close(values_of(layer(x)), values_of(layer(again)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_outputs_written_to_after_a_layer(write):
+    """They belong to the caller: the next call gives others."""
+    x = cloud(3)
+    for layer in (ON_VOXELS["strided"](), ON_VOXELS["pooling"]()):
+        first = layer(x)
+        kept = first.indices.clone()
+        write(first.indices, torch.zeros_like(first.indices[:3]))
+        assert torch.equal(layer(x).indices, kept)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_pairs_written_to_after_a_layer(write):
+    for algo, name in (
+        (None, "pair_fwd"),
+        (None, "pair_bwd"),
+        (spconv.ConvAlgo.Native, "indice_pairs"),
+    ):
+        layer = layer_of("SubMConv", 3, 3, 3, 3, indice_key="a", algo=algo)
+        x = layer(cloud(3))
+        expected = layer(x).features
+        pairs = getattr(x.find_indice_pair("a"), name)
+        write(pairs, torch.zeros_like(pairs[:1]))
+        torch.testing.assert_close(layer(x).features, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_keys_of_voxels_that_were_written_to(write):
+    """Their pairs belong to other voxels: spconv would take them without a word."""
+    same = layer_of("SubMConv", 3, 3, 3, 3, indice_key="s")
+    down, up = ON_VOXELS["inverse"]()
+    for before, behind, message in ((same, same, "other voxels"), (down, up, "written to since")):
+        x = cloud(3)
+        y = before(x)
+        write(x.indices, x.indices[:1] * 0)
+        with pytest.raises(spconv.SpconvError, match=message):
+            behind(y)
+    y = down(cloud(3))
+    write(y.indices, y.indices[:1] * 0 + 1)
+    with pytest.raises(spconv.SpconvError, match="other voxels"):
+        up(y)

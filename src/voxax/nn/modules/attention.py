@@ -408,13 +408,13 @@ class MLP(CheckedModule):
     def __call__(self, voxels: Voxels) -> Voxels:
         check_channels(self, self.channels, voxels)
         rows = max(1, self.PART // self.hidden)
-        if voxels.capacity <= rows or self.dropout.rate:
+        if voxels.capacity <= rows or not self._row_by_row():
             hidden = self.dropout(self.act(self.first(voxels)))
             return self.dropout(self.second(hidden))
 
         @jax.checkpoint
         def part(features: jax.Array) -> jax.Array:
-            return self.second.linear(self.act.fn(self.first.linear(features)))
+            return self.second.linear(self.act._of(self.first.linear(features)))
 
         def parts(features: jax.Array) -> jax.Array:
             number = -(-features.shape[0] // rows)
@@ -424,6 +424,17 @@ class MLP(CheckedModule):
             return out.reshape(number * rows, -1)[: features.shape[0]]
 
         return voxels.map(parts)
+
+    def _row_by_row(self) -> bool:
+        """Return whether the layers do what they do here: others are called on all voxels."""
+        layers = self.first, self.second, self.act, self.dropout
+        if any(_CALLS.get(type(layer)) is not type(layer).__call__ for layer in layers):
+            return False
+        return not self.dropout.rate
+
+
+# Before user code can replace them.
+_CALLS = {kind: kind.__call__ for kind in (Linear, GELU, Dropout)}
 
 
 class SerialOrders(CheckedModule):

@@ -6,6 +6,7 @@ subclass, or a method that somebody put in its place, is called as it is.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -85,12 +86,20 @@ class Sequential(nnx.Module):
 def _refuse_array_layer(place: int, layer: Any) -> None:
     """Raise :class:`InputError` for layers of flax and functions of JAX, which take arrays."""
     module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
-    function = not isinstance(layer, nnx.Module) and str(
-        getattr(layer, "__module__", None)
-    ).startswith("jax.")
+    module = module and type(layer) is not nnx.Sequential  # hands on what it is given
+    function = not isinstance(layer, nnx.Module) and _module_of(layer).startswith("jax.")
     if module or function:
         name = type(layer).__name__ if module else getattr(layer, "__name__", "fn")
         raise InputError(
             f"layer {place}, {'nnx.' if module else 'jax.'}{name}, takes arrays, not Voxels: give "
             f"a layer of voxax.nn.modules, or lambda v: v.map({name.lower()})"
         )
+
+
+def _module_of(function: Any) -> str:
+    """Return where a function was defined: ``functools.wraps`` copies the name of another."""
+    while not inspect.isfunction(function) and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    if inspect.isfunction(function):
+        return function.__globals__["__name__"]
+    return str(getattr(function, "__module__", None))

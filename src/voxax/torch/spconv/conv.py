@@ -16,8 +16,8 @@ from voxax.torch.spconv import constants
 from voxax.torch.spconv import tensorview as tv
 from voxax.torch.spconv.algo import Activation, ConvAlgo
 from voxax.torch.spconv.core import SparseConvTensor, expand_nd
-from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features
-from voxax.torch.spconv.fusion import folded
+from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features, whole
+from voxax.torch.spconv.fusion import folded, know
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.kernel_map import KernelMap
 from voxax.torch.spconv.modules import SparseModule
@@ -82,6 +82,9 @@ class SparseConvolution(VoxelCount, SparseModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(name=name)
+        ndim, groups = whole("ndim", ndim), whole("groups", groups)
+        in_channels = whole("in_channels", in_channels)
+        out_channels = whole("out_channels", out_channels)
         if groups != 1:
             raise SpconvError(f"groups={groups}: spconv's layers have one group")
         self.ndim, self.in_channels, self.out_channels = ndim, in_channels, out_channels
@@ -278,7 +281,12 @@ class SparseConvolution(VoxelCount, SparseModule):
             )
         _check_alike(self.indice_key, "kernel size", data.ksize, self.kernel_size)
         _check_alike(self.indice_key, "spatial shape", data.out_spatial_shape, sites.spatial_shape)
-        _check_same_voxels(self.indice_key, data.out_indices, sites.indices)
+        _check_same_voxels(self.indice_key, data.out_sites, sites)
+        if not data.sites.hold(data.sites.indices):
+            raise SpconvError(
+                f"the voxels to which indice_key {self.indice_key!r} leads back were written to "
+                "since its layer ran: write into a clone of indices"
+            )
         return data
 
     def _check_reuse(self, sites: Sites, data: IndiceData | ImplicitGemmIndiceData) -> None:
@@ -290,7 +298,7 @@ class SparseConvolution(VoxelCount, SparseModule):
         _check_alike(self.indice_key, "kernel size", data.ksize, self.kernel_size)
         _check_alike(self.indice_key, "dilation", data.dilation, self.dilation)
         _check_alike(self.indice_key, "spatial shape", data.spatial_shape, sites.spatial_shape)
-        _check_same_voxels(self.indice_key, data.indices, sites.indices)
+        _check_same_voxels(self.indice_key, data.sites, sites)
 
 
 def _to_saved_layout(
@@ -314,12 +322,12 @@ def _check_alike(key: str | None, what: str, expected: Any, found: Any) -> None:
         )
 
 
-def _check_same_voxels(key: str | None, expected: torch.Tensor, found: torch.Tensor) -> None:
-    if expected is not found and not torch.equal(expected, found):
+def _check_same_voxels(key: str | None, expected: Sites, found: Sites) -> None:
+    if expected is not found and not expected.hold(found.indices):
         raise SpconvError(
-            f"indice_key {key!r} was left by a layer on other voxels ({len(expected)}, here "
-            f"{len(found)}), or on the same in another order: take another key, or a tensor "
-            "without these pairs (indice_dict={})"
+            f"indice_key {key!r} was left by a layer on other voxels ({len(expected.indices)}, "
+            f"here {len(found.indices)}), or on the same in another order: take another key, or a "
+            "tensor without these pairs (indice_dict={})"
         )
 
 
@@ -558,3 +566,4 @@ DEFAULT_SPARSE_CONV_TYPES = {
     if kind is not _Transposed
 }
 """All public convolutions."""
+know(SparseConvolution, *DEFAULT_SPARSE_CONV_TYPES)

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch.fx._symbolic_trace import ProxyableClassMeta
 
+from voxax.torch.integers import is_single
 from voxax.torch.spconv.algo import ConvAlgo
-from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features
+from voxax.torch.spconv.duplicates import LastOfVoxel
+from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features, whole
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.sites import Sites
 from voxax.torch.spconv.timer import CUDAKernelTimer
@@ -34,10 +36,11 @@ def expand_nd(ndim: int, val: int | Sequence[int] | np.ndarray) -> list[int]:
     Raises:
       SpconvError: a sequence of another length.
     """
-    values = [val] * ndim if isinstance(val, (int, np.integer)) else list(val)
+    ndim = whole("ndim", ndim)
+    values = [val] * ndim if is_single(val) else list(val)  # type: ignore[arg-type]
     if len(values) != ndim:
         raise SpconvError(f"{values} for {ndim} axes: expected one integer, or one per axis")
-    return [int(value) for value in values]
+    return [whole(f"{values}, a size", value) for value in values]
 
 
 def scatter_nd(indices: torch.Tensor, updates: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -48,7 +51,7 @@ def scatter_nd(indices: torch.Tensor, updates: torch.Tensor, shape: Sequence[int
       updates: ``[..., *shape[n:]]``.
       shape: of the result.
     """
-    ndim = indices.shape[-1]
+    ndim, shape = indices.shape[-1], [whole("shape", size) for size in shape]
     rows = indices.reshape(-1, ndim).long()
     flat = rows.new_zeros(rows.shape[0])
     for axis in range(ndim):
@@ -94,8 +97,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
             _check_tensors(features, indices, spatial_shape, batch_size)
         self._features = features
         self.indices = indices
-        self.spatial_shape = [int(size) for size in spatial_shape]
-        self.batch_size = batch_size
+        self.spatial_shape, self.batch_size = spatial_shape, batch_size
         self.indice_dict = {} if indice_dict is None else indice_dict
         self.grid: torch.Tensor | None = torch.empty(0) if grid is None else grid
         self.voxel_num = voxel_num
@@ -123,6 +125,24 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         raise SpconvError(
             "features cannot be set: x = x.replace_feature(new_features) makes a tensor with them"
         )
+
+    @property
+    def spatial_shape(self) -> list[int]:
+        """D sizes; of fractions the whole part, as in spconv."""
+        return self._spatial_shape
+
+    @spatial_shape.setter
+    def spatial_shape(self, sizes: Sequence[int] | np.ndarray | torch.Tensor) -> None:
+        self._spatial_shape = [int(size) for size in sizes]
+
+    @property
+    def batch_size(self) -> int:
+        """Number of scenes."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, number: int) -> None:
+        self._batch_size = whole("batch_size", number)
 
     @property
     def is_quantized(self) -> bool:
@@ -208,6 +228,8 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
     def dense(self, channels_first: bool = True) -> torch.Tensor:
         """Return ``[B, C, *spatial_shape]``, or ``[B, *spatial_shape, C]``, zero elsewhere.
 
+        Of rows at one voxel the last stays, and all receive its gradient, as in spconv.
+
         Raises:
           SpconvError: as the layers do for wrong indices.
         """
@@ -246,9 +268,11 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
 @torch.compiler.disable
 def _densified(x: SparseConvTensor) -> torch.Tensor:
-    x.sites().check_distinct()
-    shape = [x.batch_size, *x.spatial_shape, x.features.shape[1]]
-    return scatter_nd(x.indices, x.features, shape)
+    duplicates, features = x.sites().duplicates(), x.features
+    if duplicates is not None:
+        features = LastOfVoxel.apply(features, duplicates.last_rows())
+    shape = [x.batch_size, *x.spatial_shape, features.shape[1]]
+    return scatter_nd(x.indices, features, shape)
 
 
 def _check_tensors(
@@ -265,6 +289,7 @@ def _check_tensors(
         )
     if indices.dtype != torch.int32:
         raise SpconvError(f"indices of {indices.dtype}: only int32; convert with .int()")
+    batch_size = whole("batch_size", batch_size)
     if batch_size <= 0:
         raise SpconvError(f"batch_size {batch_size}: expected 1 or more")
     for tensor, name in ((features, "features"), (indices, "indices")):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
 # PyTorch is an extra, which is absent where types are checked.
 import torch
 
 from voxax.errors import InputError
+from voxax.torch import integers
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -16,6 +19,11 @@ class SpconvError(InputError, AssertionError):
 
     spconv raises ``AssertionError`` for some of them and ``ValueError`` for others; this is both.
     """
+
+
+def whole(name: str, value: Any) -> int:
+    """Return an integer argument, whatever its type; :class:`SpconvError` for others."""
+    return integers.whole(name, value, SpconvError)
 
 
 def check_cpu(tensor: torch.Tensor, what: str) -> None:

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxax._native import host
-from voxax.coords import host as coordinates
 from voxax.torch.spconv import ops
 from voxax.torch.spconv.algo import Activation, ConvAlgo
 from voxax.torch.spconv.core import SparseConvTensor
 from voxax.torch.spconv.errors import SpconvError
-from voxax.torch.spconv.kernel_map import KernelMap
+from voxax.torch.spconv.kernel_map import KernelMap, unique_rows
 from voxax.torch.spconv.pooling import AveragePool, MaxPool
 
 
@@ -39,7 +37,19 @@ def indice_conv(
     return ops.indice_conv(features, filters, *pairs, False, False, algo, timer, *act)
 
 
-indice_subm_conv = indice_conv
+def indice_subm_conv(
+    features: torch.Tensor,
+    filters: torch.Tensor,
+    indice_pairs: torch.Tensor,
+    indice_pair_num: torch.Tensor,
+    num_activate_out: int,
+    algo: ConvAlgo = ConvAlgo.Native,
+    *args: Any,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """As :func:`indice_conv`, of a submanifold layer's pairs and numbers."""
+    pairs = indice_pairs, indice_pair_num, num_activate_out
+    return ops.indice_conv(features, filters, *pairs, False, True, algo, *args, **kwargs)
 
 
 def indice_inverse_conv(
@@ -137,12 +147,9 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
             raise SpconvError(
                 f"adding tensors of (spatial_shape, batch_size, channels) {said[0]} and {said[1]}"
             )
-        other.sites().check_distinct()
+        other.sites().duplicates()
     rows = np.concatenate([x.indices.numpy() for x in tens])
-    if host.takes_rows(rows):
-        unique, places = host.unique_rows(rows, torch.get_num_threads())
-    else:
-        unique, places = coordinates.unique_rows(rows)
+    unique, places = unique_rows(rows)
     features = torch.cat([x.features for x in tens])
     total = features.new_zeros((len(unique), features.shape[1]))
     total = total.index_add(0, torch.from_numpy(places).long(), features)

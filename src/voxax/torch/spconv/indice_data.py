@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from voxax.torch.spconv.algo import ConvAlgo
-from voxax.torch.spconv.kernel_map import KernelMap
+from voxax.torch.spconv.kernel_map import KernelMap, listed_numbers
 from voxax.torch.spconv.sites import Sites
 
 
@@ -71,8 +71,9 @@ class IndiceData(_Pairs):
 
     @property
     def indice_pair_num(self) -> torch.Tensor:
-        """``int32[K]``: number of pairs of each tap."""
-        return self.kernel_map.pairs()[1]
+        """``int32[K]``: number of pairs of each tap; of submanifold layers 0 from the center on."""
+        numbers = self.kernel_map.pairs()[1]
+        return listed_numbers(numbers) if self.is_subm else numbers
 
 
 class ImplicitGemmIndiceData(_Pairs):
@@ -81,9 +82,14 @@ class ImplicitGemmIndiceData(_Pairs):
     @property
     def pair_fwd(self) -> torch.Tensor:
         """``int32[K, M]``: input row of each tap and output row, or -1."""
-        return self.kernel_map.neighbors.t()
+        return _copied(self.kernel_map.neighbors)
 
     @property
     def pair_bwd(self) -> torch.Tensor:
         """``int32[K, N]``: output row of each tap and input row, or -1."""
-        return self.kernel_map.backwards.t()
+        return _copied(self.kernel_map.backwards)
+
+
+def _copied(table: torch.Tensor) -> torch.Tensor:
+    """Return the transpose on other memory: layers go on to use the map."""
+    return table.t().clone(memory_format=torch.contiguous_format)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
 from voxax._native import host, host_products
 from voxax.coords import host as coordinates
-from voxax.torch.spconv.errors import SpconvError
+from voxax.torch.spconv.errors import SpconvError, whole
 
 Sizes = Sequence[int]
 
@@ -69,30 +69,133 @@ class KernelMap:
                 self._backwards = invert(self.neighbors, self.in_rows)
         return self._backwards
 
+    @property
+    def counts(self) -> torch.Tensor:
+        """``int64[M]``: number of input rows that an output row reads."""
+        return (self.neighbors >= 0).sum(1)
+
+    def by_tap(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+        """Yield, for each tap that occurs, its output rows, their input rows and the tap."""
+        neighbors = self.neighbors
+        for tap in range(self.taps):
+            rows = torch.nonzero(neighbors[:, tap] >= 0).flatten()
+            if len(rows):
+                yield rows, neighbors[rows, tap].long(), tap
+
     def transpose(self) -> KernelMap:
         """Return the map of the adjoint: inputs and outputs change places."""
         return KernelMap(self.backwards, self.out_rows, False, self.neighbors)
 
     def pairs(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """``(int32[2, K, N], int32[K])``: input and output rows tap by tap, -1 behind the last."""
-        pairs = self.table.new_full((2, self.taps, self.in_rows), -1)
-        numbers, backwards = self.table.new_zeros((self.taps,)), self.backwards
-        for tap in range(self.taps):
-            reached = backwards[:, tap]
-            rows = torch.nonzero(reached >= 0).flatten()
-            numbers[tap] = len(rows)
-            pairs[0, tap, : len(rows)] = rows.to(torch.int32)
-            pairs[1, tap, : len(rows)] = reached[rows]
+        """``(int32[2, K, N], int32[K])``: input and output rows tap by tap, -1 behind the last.
+
+        In spconv's order: by input row, and of a submanifold layer's taps behind the center, which
+        are those before it read backwards, by output row.
+        """
+        pairs, numbers = pairs_of(self.backwards)
+        if self.symmetric:
+            behind = self.taps // 2 + 1
+            pairs[:, behind:] = pairs[:, : behind - 1].flip(0, 1)
         return pairs, numbers
 
     @staticmethod
     def of_pairs(pairs: torch.Tensor, numbers: torch.Tensor, in_rows: int, rows: int) -> KernelMap:
         """Return the map of pairs as :meth:`pairs` has them, onto so many output rows."""
+        rows = whole("num_activate_out", rows)
         neighbors = pairs.new_full((rows, pairs.shape[1]), -1)
         for tap, number in enumerate(numbers.tolist()):
             outs = pairs[1, tap, :number].long()
             neighbors[outs, tap] = pairs[0, tap, :number]
+        if int((neighbors >= 0).sum()) < int(numbers.sum()):
+            return PairMap(pairs, numbers, in_rows, rows)
         return KernelMap(neighbors, in_rows)
+
+
+class PairMap(KernelMap):
+    """A relation in which an output row may read several input rows through one tap.
+
+    That is so where voxels occur several times. No table has room for it.
+
+    Args:
+      pairs, numbers: as :meth:`KernelMap.pairs` has them.
+      in_rows, out_rows: numbers of rows.
+    """
+
+    def __init__(
+        self, pairs: torch.Tensor, numbers: torch.Tensor, in_rows: int, out_rows: int
+    ) -> None:
+        self._pairs, self._numbers = pairs, numbers
+        self.in_rows, self._out_rows, self.symmetric = in_rows, out_rows, False
+
+    @property
+    def out_rows(self) -> int:
+        """Number of output rows, M."""
+        return self._out_rows
+
+    @property
+    def taps(self) -> int:
+        """Number of taps, K."""
+        return self._pairs.shape[1]
+
+    @property
+    def neighbors(self) -> torch.Tensor:
+        """Raise :class:`SpconvError`: there is no table."""
+        raise SpconvError(
+            "tables of pairs (pair_fwd, pair_bwd) of voxels that occur several times: a table "
+            "holds one row for each tap. Take algo=ConvAlgo.Native, or merge the voxels"
+        )
+
+    backwards = neighbors
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """``int64[M]``: number of input rows that an output row reads."""
+        rows = [outs for outs, _, _ in self.by_tap()]
+        return torch.bincount(torch.cat(rows), minlength=self.out_rows)
+
+    def by_tap(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+        """Yield, for each tap that occurs, its output rows, their input rows and the tap."""
+        for tap, number in enumerate(self._numbers.tolist()):
+            if number:
+                ins, outs = self._pairs[:, tap, :number].long()
+                yield outs, ins, tap
+
+    def transpose(self) -> KernelMap:
+        """Return the map of the adjoint: inputs and outputs change places."""
+        return PairMap(self._pairs.flip(0), self._numbers, self.out_rows, self.in_rows)
+
+    def pairs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`KernelMap.pairs`."""
+        return self._pairs.clone(), self._numbers.clone()
+
+
+def listed_numbers(numbers: torch.Tensor) -> torch.Tensor:
+    """Return a submanifold layer's numbers as spconv lists them: 0 from the center on.
+
+    The center has all rows, and a tap behind it as many as its mirror image.
+    """
+    listed = numbers.clone()
+    listed[len(numbers) // 2 :] = 0
+    return listed
+
+
+def full_numbers(listed: torch.Tensor, rows: int) -> torch.Tensor:
+    """Undo :func:`listed_numbers`, for a layer on so many rows."""
+    center = len(listed) // 2
+    return torch.cat([listed[:center], listed.new_tensor([rows]), listed[:center].flip(0)])
+
+
+def pairs_of(backwards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(int32[2, K, N], int32[K])`` of a table ``int32[N, K]`` of output rows, or -1."""
+    rows, taps = backwards.shape
+    pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))
+    for tap in range(taps):
+        reached = backwards[:, tap]
+        found = torch.nonzero(reached >= 0).flatten()
+        numbers[tap] = len(found)
+        pairs[0, tap, : len(found)] = found.to(torch.int32)
+        pairs[1, tap, : len(found)] = reached[found]
+    return pairs, numbers
 
 
 def invert(neighbors: torch.Tensor, in_rows: int) -> torch.Tensor:
@@ -107,27 +210,29 @@ def invert(neighbors: torch.Tensor, in_rows: int) -> torch.Tensor:
     return found
 
 
-def submanifold_map(rows: np.ndarray, kernel_size: Sizes, dilation: Sizes) -> KernelMap:
+def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct rows in lexicographic order, and the place of each row among them."""
+    if host.takes_rows(rows):
+        return host.unique_rows(rows, torch.get_num_threads())
+    return coordinates.unique_rows(rows)
+
+
+def submanifold_map(
+    rows: np.ndarray,
+    kernel_size: Sizes,
+    dilation: Sizes,
+    unique: tuple[np.ndarray, np.ndarray] | None = None,
+) -> KernelMap:
     """Return the map of a layer that keeps the voxels.
 
     Args:
-      rows: ``int32[N, 1 + D]``, batch index first, in any order.
+      rows: ``int32[N, 1 + D]``, batch index first, in any order, without duplicates.
       kernel_size, dilation: one per axis; sizes are odd.
-
-    Raises:
-      SpconvError: a row occurs twice.
+      unique: what :func:`unique_rows` gives.
     """
     threads = torch.get_num_threads()
     native = host.takes_rows(rows)
-    found = host.unique_rows(rows, threads) if native else coordinates.unique_rows(rows)
-    ordered, places = found
-    if len(ordered) < len(rows):
-        repeated = rows[np.argmax(np.bincount(places, minlength=len(ordered))[places] > 1)]
-        raise SpconvError(
-            f"{len(rows) - len(ordered)} of {len(rows)} rows of indices occur twice, the first is "
-            f"{repeated.tolist()}: voxels are distinct. Merge them, for example with "
-            "torch.unique(indices, dim=0, return_inverse=True)"
-        )
+    ordered, places = unique_rows(rows) if unique is None else unique
     steps = [
         [(k - size // 2) * step for k in range(size)]
         for size, step in zip(kernel_size, dilation, strict=True)

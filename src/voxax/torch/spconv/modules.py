@@ -14,7 +14,7 @@ from torch import nn
 
 from voxax.torch.spconv.core import SparseConvTensor
 from voxax.torch.spconv.errors import SpconvError
-from voxax.torch.spconv.fusion import epilogue_of
+from voxax.torch.spconv.fusion import epilogue_of, know
 
 
 class SparseModule(nn.Module):
@@ -119,6 +119,9 @@ class SparseReLU(_OnFeatures, nn.ReLU):
 
 class SparseIdentity(_OnFeatures, nn.Identity):
     """``nn.Identity`` that takes sparse tensors too."""
+
+
+know(SparseBatchNorm, SparseReLU)
 
 
 class ToDense(SparseModule):

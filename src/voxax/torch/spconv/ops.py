@@ -19,8 +19,8 @@ from voxax.torch.spconv.constants import (
     SPCONV_USE_DIRECT_TABLE,
     AllocKeys,
 )
-from voxax.torch.spconv.errors import SpconvError
-from voxax.torch.spconv.kernel_map import KernelMap
+from voxax.torch.spconv.errors import SpconvError, whole
+from voxax.torch.spconv.kernel_map import KernelMap, full_numbers, listed_numbers
 from voxax.torch.spconv.pooling import average, average_backward, largest, largest_backward
 from voxax.torch.spconv.products import convolve
 from voxax.torch.spconv.sites import Sites
@@ -52,8 +52,13 @@ def get_conv_output_size(
     input_size: Sizes, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 ) -> list[int]:
     """Return the spatial shape behind a convolution; an axis of kernel size -1 becomes 1."""
-    sizes = zip(input_size, kernel_size, stride, padding, dilation, strict=True)
+    given = _whole_sizes(input_size, kernel_size, stride, padding, dilation)
+    sizes = zip(*given, strict=True)
     return [1 if k == -1 else (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
+
+
+def _whole_sizes(*sizes: Sizes) -> tuple[list[int], ...]:
+    return tuple([whole("a size", size) for size in given] for given in sizes)
 
 
 def get_deconv_output_size(
@@ -70,9 +75,10 @@ def get_deconv_output_size(
       SpconvError: a kernel size below 0.
     """
     del dilation
-    if min(kernel_size) < 0:
-        raise SpconvError(f"kernel_size {list(kernel_size)} of a transposed layer: 1 or more")
-    sizes = zip(input_size, kernel_size, stride, padding, output_padding, strict=True)
+    given = _whole_sizes(input_size, kernel_size, stride, padding, output_padding)
+    if min(given[1]) < 0:
+        raise SpconvError(f"kernel_size {given[1]} of a transposed layer: 1 or more")
+    sizes = zip(*given, strict=True)
     return [(n - 1) * s - 2 * p + k + extra for n, k, s, p, extra in sizes]
 
 
@@ -80,14 +86,16 @@ def _relation(
     indices: torch.Tensor,
     batch_size: int,
     spatial_shape: Sizes,
-    sizes: tuple[Sizes, Sizes, Sizes, Sizes],
+    sizes: tuple[Sizes, ...],
     out_padding: Sizes,
     subm: bool,
     transpose: bool,
 ) -> tuple[torch.Tensor, KernelMap]:
     sites = Sites(indices, spatial_shape, batch_size)
+    kernel_size, stride, padding, dilation = _whole_sizes(*sizes)
+    sizes = kernel_size, stride, padding, dilation
     if subm:
-        return indices, sites.submanifold(sizes[0], sizes[3])
+        return indices, sites.submanifold(kernel_size, dilation)
     if transpose:
         shape = get_deconv_output_size(spatial_shape, *sizes, out_padding)
     else:
@@ -112,9 +120,8 @@ def get_indice_pairs(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return output indices ``int32[M, 1 + D]``, pairs ``int32[2, K, N]`` and pairs of each tap.
 
-    Arguments as the layers have them, one integer per axis. Every tap is listed, also those that
-    spconv leaves out of a submanifold layer's numbers because symmetry gives them.
-    ``num_out_act_bound`` means nothing here.
+    Arguments as the layers have them, one integer per axis. A submanifold layer's numbers are 0
+    from the center on, since symmetry gives them. ``num_out_act_bound`` means nothing here.
 
     Raises:
       SpconvError: as the layers; or an algorithm other than ``ConvAlgo.Native``.
@@ -125,7 +132,8 @@ def get_indice_pairs(
     sizes = ksize, stride, padding, dilation
     relation = indices, batch_size, spatial_shape, sizes, out_padding, subm, transpose
     out, kernel_map = _relation(*relation)
-    return out, *kernel_map.pairs()
+    pairs, numbers = kernel_map.pairs()
+    return out, pairs, listed_numbers(numbers) if subm else numbers
 
 
 def get_indice_pairs_implicit_gemm(
@@ -170,9 +178,15 @@ def get_indice_pairs_implicit_gemm(
 
 
 def _map_of(
-    indice_pairs: torch.Tensor, numbers: torch.Tensor, rows: int, outs: int, inverse: bool
+    indice_pairs: torch.Tensor,
+    numbers: torch.Tensor,
+    rows: int,
+    outs: int,
+    inverse: bool = False,
+    subm: bool = False,
 ) -> KernelMap:
     pairs = indice_pairs.flip(0) if inverse else indice_pairs
+    numbers = full_numbers(numbers, rows) if subm else numbers
     return KernelMap.of_pairs(pairs, numbers, rows, outs)
 
 
@@ -197,8 +211,8 @@ def indice_conv(
     act_type: Activation = Activation.None_,
 ) -> torch.Tensor:
     """Return ``[num_activate_out, C_out]`` of pairs as :func:`get_indice_pairs` gives them."""
-    del subm, algo, timer, act_beta
-    sizes = indice_pair_num, features.shape[0], num_activate_out, inverse
+    del algo, timer, act_beta
+    sizes = indice_pair_num, features.shape[0], num_activate_out, inverse, subm
     out = convolve(features, filters, _map_of(indice_pairs, *sizes))
     return activate(out if bias is None else out + bias, act_type, act_alpha)
 
@@ -215,8 +229,8 @@ def indice_conv_backward(
     timer: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of features and filters."""
-    del subm, algo, timer
-    sizes = indice_pair_num, features.shape[0], out_bp.shape[0], inverse
+    del algo, timer
+    sizes = indice_pair_num, features.shape[0], out_bp.shape[0], inverse, subm
     return _gradients(features, filters, out_bp, _map_of(indice_pairs, *sizes))
 
 
@@ -304,7 +318,7 @@ def indice_maxpool(
     num_activate_out: int,
 ) -> torch.Tensor:
     """Return the largest value under each window, and 0 at least, as spconv does for pairs."""
-    sizes = indice_pair_num, features.shape[0], num_activate_out, False
+    sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
 
 
@@ -316,7 +330,7 @@ def indice_maxpool_backward(
     indice_pair_num: torch.Tensor,
 ) -> torch.Tensor:
     """Return the gradient of the features: every equal value under a window has it."""
-    sizes = indice_pair_num, features.shape[0], out_bp.shape[0], False
+    sizes = indice_pair_num, features.shape[0], out_bp.shape[0]
     return largest_backward(features, out_features, out_bp, _map_of(indice_pairs, *sizes))
 
 
@@ -359,7 +373,7 @@ def indice_avgpool_implicit_gemm_backward(
 
 def maximum_value_int_(ten: torch.Tensor, value: int) -> None:
     """Raise every element below ``value`` to it, in place."""
-    ten.clamp_(min=value)
+    ten.clamp_(min=whole("value", value))
 
 
 def global_pool_rearrange(
@@ -369,7 +383,7 @@ def global_pool_rearrange(
 
     Behind a scene's last row stands nothing of meaning.
     """
-    scene = coords[:, 0].long()
+    scene, batch_size = coords[:, 0].long(), whole("batch_size", batch_size)
     counts = torch.bincount(scene, minlength=batch_size).to(torch.int32)
     rows = coords.new_zeros((batch_size, coords.shape[0]))
     for index in range(batch_size):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from voxax.torch.spconv.errors import SpconvError, check_cpu
+from voxax.torch.spconv.errors import SpconvError, check_cpu, whole
 
 
 class PointToVoxel:
@@ -49,6 +49,7 @@ class PointToVoxel:
                 f"vsize_xyz {list(vsize_xyz)} and coors_range_xyz {list(coors_range_xyz)}: "
                 "expected D positive sizes and 2 D bounds"
             )
+        num_point_features = whole("num_point_features", num_point_features)
         if num_point_features < self.ndim:
             raise SpconvError(
                 f"num_point_features {num_point_features}: points have {self.ndim} coordinates"
@@ -64,8 +65,8 @@ class PointToVoxel:
         self.grid_stride = [int(v) for v in np.cumprod([1, *grid[:0:-1]])[::-1]]
         self.coors_range = [*low.tolist(), *high.tolist()]
         self.num_point_features = num_point_features
-        self.max_num_voxels = max_num_voxels
-        self.max_num_points_per_voxel = max_num_points_per_voxel
+        self.max_num_voxels = whole("max_num_voxels", max_num_voxels)
+        self.max_num_points_per_voxel = whole("max_num_points_per_voxel", max_num_points_per_voxel)
 
     def __call__(
         self, pc: torch.Tensor, clear_voxels: bool = True, empty_mean: bool = False
@@ -81,7 +82,8 @@ class PointToVoxel:
         Args:
           pc: ``[N, num_point_features]``.
           clear_voxels: accepted; places without a point are always 0 or the mean.
-          empty_mean: places without a point hold the mean of their cell's.
+          empty_mean: places without a point hold the mean of their cell's. spconv adds, on a CPU,
+            the mean of the cell before.
 
         Returns:
           ``(float32[V, P, F], int32[V, D], int32[V], int64[N])``: points of each cell, its
@@ -134,7 +136,7 @@ class PointToVoxel:
         voxels[voxel[fits], rank[fits]] = points[rows[fits]]
         counts = np.minimum(counts, self.max_num_points_per_voxel).astype(np.int32)
         if empty_mean:
-            mean = voxels.sum(1) / np.maximum(counts, 1)[:, None]
+            mean = voxels.sum(1) / np.maximum(counts, 1).astype(np.float32)[:, None]
             empty = np.arange(shape[1]) >= counts[:, None]
             voxels = np.where(empty[:, :, None], mean[:, None, :], voxels)
         indices = cells[first[order[:number]]].astype(np.int32)

@@ -13,7 +13,7 @@ import torch
 
 from voxax.torch.spconv.algo import ConvAlgo
 from voxax.torch.spconv.core import SparseConvTensor, expand_nd
-from voxax.torch.spconv.errors import SpconvError, check_features
+from voxax.torch.spconv.errors import SpconvError, check_features, whole
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.kernel_map import KernelMap
 from voxax.torch.spconv.modules import SparseModule
@@ -29,7 +29,7 @@ class _Pool(VoxelCount, SparseModule):
 
     Args:
       stride: None is the kernel size.
-      subm: keep the voxels.
+      subm: keep the voxels. spconv ignores it on CPUs and for ``ConvAlgo.Native``.
       indice_key: of the pairs that an inverse convolution reads.
     """
 
@@ -50,7 +50,7 @@ class _Pool(VoxelCount, SparseModule):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        self.ndim = ndim
+        self.ndim = ndim = whole("ndim", ndim)
         self.kernel_size = expand_nd(ndim, kernel_size)
         self.stride = list(self.kernel_size) if stride is None else expand_nd(ndim, stride)
         self.padding, self.dilation = expand_nd(ndim, padding), expand_nd(ndim, dilation)

@@ -11,21 +11,22 @@ import torch
 
 from voxax._native import host_products
 from voxax.torch.spconv.kernel_map import KernelMap
-from voxax.torch.spconv.products import bits, natively, taps_of
+from voxax.torch.spconv.products import bits, natively
 
 
 def largest(features: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
     """``[M, C]``: the largest value under each window, and 0 at least, as spconv has it."""
     if features.dtype is torch.float16:
         return largest(features.float(), kernel_map).half()
-    if natively():
+    if natively(kernel_map):
         table, threads = kernel_map.neighbors.numpy(), torch.get_num_threads()
         found = torch.from_numpy(host_products.extreme_rows(bits(features), table, threads=threads))
         best = torch.take_along_dim(features, found.clamp(min=0).long(), dim=0)
         return torch.where(found >= 0, best, 0).clamp_(min=0)
     best = features.new_zeros((kernel_map.out_rows, features.shape[1]))
-    for rows, ins, _ in taps_of(kernel_map.neighbors):
-        best[rows] = torch.maximum(best[rows], features[ins])
+    for rows, ins, _ in kernel_map.by_tap():
+        index = rows[:, None].expand(-1, features.shape[1])
+        best.scatter_reduce_(0, index, features[ins], "amax")
     return best
 
 
@@ -34,7 +35,7 @@ def largest_backward(
 ) -> torch.Tensor:
     """``[N, C]``: each window's gradient, at every value in it that equals its result."""
     total = torch.zeros_like(features, dtype=torch.promote_types(features.dtype, torch.float32))
-    for rows, ins, _ in taps_of(kernel_map.neighbors):
+    for rows, ins, _ in kernel_map.by_tap():
         total.index_add_(0, ins, torch.where(features[ins] == out[rows], grad[rows], 0).to(total))
     return total.to(features.dtype)
 
@@ -43,10 +44,10 @@ def average(features: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
     """``[M, C]``: the mean of the voxels under each window, 0 without any."""
     wide = torch.promote_types(features.dtype, torch.float32)
     total = features.new_zeros((kernel_map.out_rows, features.shape[1]), dtype=wide)
-    for rows, ins, _ in taps_of(kernel_map.neighbors):
+    for rows, ins, _ in kernel_map.by_tap():
         total.index_add_(0, rows, features[ins].to(wide))
-    number = (kernel_map.neighbors >= 0).sum(1, keepdim=True).clamp(min=1)
-    return (total / number).to(features.dtype)
+    number = kernel_map.counts.clamp(min=1)
+    return (total / number[:, None]).to(features.dtype)
 
 
 def average_backward(
@@ -56,7 +57,7 @@ def average_backward(
     wide = torch.promote_types(grad.dtype, torch.float32)
     scaled = grad.to(wide) * number[:, None].to(wide)
     total = scaled.new_zeros((kernel_map.in_rows, grad.shape[1]))
-    for rows, ins, _ in taps_of(kernel_map.neighbors):
+    for rows, ins, _ in kernel_map.by_tap():
         total.index_add_(0, ins, scaled[rows])
     return total.to(grad.dtype)
 
@@ -89,5 +90,4 @@ class AveragePool(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        number = (ctx.kernel_map.neighbors >= 0).sum(1)
-        return average_backward(grad, ctx.kernel_map, number), None
+        return average_backward(grad, ctx.kernel_map, ctx.kernel_map.counts), None

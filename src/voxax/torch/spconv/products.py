@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
 from voxax._native import host, host_products, library
-from voxax.torch.spconv.kernel_map import KernelMap
+from voxax.torch.spconv.kernel_map import KernelMap, PairMap
 
 
 def convolve(
@@ -108,7 +107,7 @@ def _forward(
 ) -> torch.Tensor:
     if x.dtype is torch.float16:
         return _forward(x.float(), w.float(), kernel_map, bias, relu).half()
-    if natively():
+    if natively(kernel_map):
         y = x.new_empty((kernel_map.out_rows, w.shape[0]))
         arrays = bits(x), view(w.permute(1, 2, 0)), kernel_map.table.numpy(), bits(y)
         added = None if bias is None else bits(bias.to(x.dtype))
@@ -116,8 +115,8 @@ def _forward(
         host_products.product(*arrays, threads=torch.get_num_threads(), **options)
         return y
     y = x.new_zeros((kernel_map.out_rows, w.shape[0]), dtype=_wide(x))
-    for rows, ins, tap in taps_of(kernel_map.neighbors):
-        y.index_add_(0, rows, x[ins].to(y.dtype) @ w[:, tap].T.to(y.dtype))
+    for rows, ins, tap in kernel_map.by_tap():
+        y.index_add_(0, rows, x.index_select(0, ins).to(y.dtype) @ w[:, tap].T.to(y.dtype))
     y = y if bias is None else y.add_(bias.to(y.dtype))
     return (y.relu_() if relu else y).to(x.dtype)
 
@@ -125,7 +124,7 @@ def _forward(
 def _data_gradient(dy: torch.Tensor, w: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
     if dy.dtype is torch.float16:
         return _data_gradient(dy.float(), w.float(), kernel_map).half()
-    if natively():
+    if natively(kernel_map):
         dx = dy.new_empty((kernel_map.in_rows, w.shape[2]))
         same = kernel_map.symmetric
         table = (kernel_map.table if same else kernel_map.backwards).numpy()
@@ -134,38 +133,28 @@ def _data_gradient(dy: torch.Tensor, w: torch.Tensor, kernel_map: KernelMap) -> 
         host_products.product(*arrays, threads=torch.get_num_threads(), **options)
         return dx
     dx = dy.new_zeros((kernel_map.in_rows, w.shape[2]), dtype=_wide(dy))
-    for rows, ins, tap in taps_of(kernel_map.neighbors):
-        dx.index_add_(0, ins, dy[rows].to(dx.dtype) @ w[:, tap].to(dx.dtype))
+    for rows, ins, tap in kernel_map.by_tap():
+        dx.index_add_(0, ins, dy.index_select(0, rows).to(dx.dtype) @ w[:, tap].to(dx.dtype))
     return dx.to(dy.dtype)
 
 
 def _weight_gradient(x: torch.Tensor, dy: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
     if x.dtype is torch.float16:
         return _weight_gradient(x.float(), dy.float(), kernel_map).half()
-    if natively():
+    if natively(kernel_map):
         dw = x.new_empty((kernel_map.taps, x.shape[1], dy.shape[1]))
         arrays = bits(x), bits(dy), kernel_map.table.numpy(), bits(dw)
         order, threads = order_of(kernel_map), torch.get_num_threads()
         host_products.weight_product(*arrays, order=order, threads=threads)
         return dw.permute(2, 0, 1)
     dw = x.new_zeros((dy.shape[1], kernel_map.taps, x.shape[1]), dtype=_wide(x))
-    for rows, ins, tap in taps_of(kernel_map.neighbors):
-        dw[:, tap] = dy[rows].to(dw.dtype).T @ x[ins].to(dw.dtype)
+    for rows, ins, tap in kernel_map.by_tap():
+        dw[:, tap] = dy.index_select(0, rows).to(dw.dtype).T @ x.index_select(0, ins).to(dw.dtype)
     return dw.to(x.dtype)
 
 
 def _wide(x: torch.Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
-
-
-def taps_of(
-    neighbors: torch.Tensor,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
-    """Yield, for each tap that occurs, its output rows, their input rows and the tap."""
-    for tap in range(neighbors.shape[1]):
-        rows = torch.nonzero(neighbors[:, tap] >= 0).flatten()
-        if len(rows):
-            yield rows, neighbors[rows, tap].long(), tap
 
 
 def order_of(kernel_map: KernelMap) -> np.ndarray | None:
@@ -184,10 +173,10 @@ def view(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def natively() -> bool:
-    """Return whether the native kernels run; the first time they don't, warn."""
+def natively(kernel_map: KernelMap) -> bool:
+    """Return whether the native kernels run, which read tables; without any, warn once."""
     if host.available():
-        return True
+        return not isinstance(kernel_map, PairMap)
     _warn_slow()
     return False
 

