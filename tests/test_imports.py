@@ -249,7 +249,10 @@ def needs_optional(name: str) -> bool:
 
 
 def may_be_in_a_function(path: Path, found: Import) -> bool:
-    """Commands load what they run; `_compat` may import parts that some versions of JAX lack."""
+    """Commands load what they run; `_compat` may import parts that some versions of JAX lack; the
+    native library also serves PyTorch, without JAX."""
+    if path == PACKAGE / "_native" / "__init__.py" and found.dotted == "jax":
+        return True
     if path.relative_to(PACKAGE).parts[0] == "cli":
         return True
     if path in COMPAT and within(found.dotted, ("jax",)):
