@@ -94,6 +94,10 @@ def test_mistakes_are_told(written, rng, tmp_path):
         program(coords + np.array([2, 0, 0, 0]), features)
     with pytest.raises(vx.InputError, match="features of complex"):
         program(coords, features * 1j)
+    whole = tmp_path / "whole"
+    export_program(lambda v: v, whole, capacity=96, channels=3, batch_size=2, dtype="int8")
+    with pytest.raises(vx.InputError, match="features of float32: the program takes .* int8"):
+        load_program(whole)(coords, features)
     with pytest.raises(vx.InputError, match="programs are for cpu, cuda, tpu"):
         export_program(model, path, capacity=8, channels=3, platform="abacus")
     with pytest.raises(vx.InputError, match="at least 1"):

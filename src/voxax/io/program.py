@@ -87,7 +87,8 @@ class Program:
 
         Raises:
           InputError: other shapes than those that the program was made for; coordinates that are
-            no integers or outside 30 bits, scenes outside its batch, complex features.
+            no integers or outside 30 bits, scenes outside its batch, features that would lose more
+            than digits in the program's dtype: floats for integers, complex ones.
           CapacityError: more rows than its capacity, or voxels were lost at a level inside.
         """
         coords, features = np.asarray(coords), np.asarray(features)
@@ -98,7 +99,8 @@ class Program:
                 f"coords of shape {coords.shape} and features of shape {features.shape}: the "
                 f"program takes [N, {1 + self.about['ndim']}] and [N, {channels}]"
             )
-        if coords.dtype.kind not in "iu" or features.dtype.kind == "c":
+        takes = jnp.dtype(self.about["dtype"])
+        if coords.dtype.kind not in "iu" or not np.can_cast(features.dtype, takes, "same_kind"):
             raise InputError(
                 f"coords of {coords.dtype} and features of {features.dtype}: the program takes "
                 f"integers and {self.about['dtype']}"
