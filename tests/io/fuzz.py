@@ -130,6 +130,12 @@ def _obj() -> bytes:
     return (corners + "f 1 2 3\nf 4//1 5//1 6//1 7//1\n").encode()
 
 
+def _ptx() -> bytes:
+    pose = "1 2 3\n1 0 0\n0 1 0\n0 0 1\n1 0 0 0\n0 1 0 0\n0 0 1 0\n1 2 3 1\n"
+    colored = np.column_stack([POINTS, np.full((12, 4), 7)])
+    return (f"3\n4\n{pose}" + _text(colored) + f"6\n2\n{pose}" + _text(ROWS)).encode()
+
+
 def _off() -> bytes:
     corners = np.hstack([POINTS[:4], np.full((4, 4), 9)])
     return f"COFF\n4 2 0\n{_text(corners)}3 0 1 2\n3 1 2 3 1 0 0\n".encode()
@@ -255,6 +261,7 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "packed.feather": lambda: _table("feather", compression="lz4"),
     "points.parquet": lambda: _table("parquet"),
     "points.e57": _e57,
+    "scans.ptx": _ptx,
     "points.ply.gz": lambda: gzip.compress(FILES["points.ply"](), mtime=0),
 }
 

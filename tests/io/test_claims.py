@@ -202,6 +202,20 @@ def test_laz_on_which_lazrs_panics_is_refused_or_read_by_laszip(tmp_path):
         refused(tmp_path / "a.laz", "lazrs cannot read .*; LASzip may read it: pip install laszip")
 
 
+def test_laz_of_a_version_that_lazrs_does_not_know_is_read_by_laszip(tmp_path):
+    laspy = pytest.importorskip("laspy")
+    content = bytearray(FILES["layered.laz"]())
+    record = content.index(b"laszip encoded") - 2 + 54
+    items = struct.unpack_from("<H", content, record + 32)[0]
+    for item in range(items):  # kind, bytes, version 3: version 4 differs for several scanners
+        struct.pack_into("<H", content, record + 34 + 6 * item + 4, 4)
+    (tmp_path / "a.laz").write_bytes(content)
+    if laspy.LazBackend.Laszip.is_available():
+        assert len(read(tmp_path / "a.laz")) == 12
+    else:
+        refused(tmp_path / "a.laz", "version: 4 is not supported.*LASzip .* pip install laszip")
+
+
 @pytest.mark.parametrize("length", [0, 1, 15])
 def test_hdf5_heap_that_never_ends(tmp_path, length):
     pytest.importorskip("h5py")

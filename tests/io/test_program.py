@@ -96,7 +96,7 @@ def test_mistakes_are_told(written, rng, tmp_path):
         program(coords, features * 1j)
     whole = tmp_path / "whole"
     export_program(lambda v: v, whole, capacity=96, channels=3, batch_size=2, dtype="int8")
-    with pytest.raises(vx.InputError, match="features of float32: the program takes .* int8"):
+    with pytest.raises(vx.InputError, match=r"features of float32: the program takes .* int8"):
         load_program(whole)(coords, features)
     with pytest.raises(vx.InputError, match="programs are for cpu, cuda, tpu"):
         export_program(model, path, capacity=8, channels=3, platform="abacus")
