@@ -51,6 +51,27 @@ def test_nothing_there(capsys, folder):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("below", ["", "below"])
+@pytest.mark.parametrize("actions", [["list"], ["show"], ["export", "x"], ["clear"]])
+def test_a_file_in_the_place_of_the_folder(actions, below, capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "file" / below))
+    status, out, err = run(capsys, *actions)
+    assert (status, out) == (2, "")
+    assert f"{tmp_path / 'file'} is no folder. Set VOXAX_CACHE_DIR to a folder" in err
+
+
+def test_a_folder_without_permission(capsys, tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    (folder / "tuning").mkdir(parents=True)
+    # For those who may read everything, such as root.
+    monkeypatch.setattr("os.access", lambda path, mode: str(path) != str(folder / "tuning"))
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(folder))
+    status, out, err = run(capsys, "list")
+    assert (status, out) == (2, "")
+    assert f"{folder / 'tuning'} may not be read by this user" in err
+
+
 def test_list(capsys, folder):
     fill(folder, "cpu-a-2-cores", x=entry(), y=entry())
     fill(folder, "gpu-b", x=entry(jaxlib="0.0.1"), y=entry())

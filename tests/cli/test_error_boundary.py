@@ -308,7 +308,7 @@ CAUSES = {
 }
 # As of E57's library, of which the reader makes an error of voxax.
 CAUSES["several lines"] = FileFormatError("cannot read a.e57: checksum\n\nDebug info:\n\tline 3")
-LIBRARIES = ("laspy", "plyfile", "trimesh", "h5py", "pyarrow", "safetensors", "orbax", "pye57")
+LIBRARIES = ("laspy", "plyfile", "h5py", "pyarrow", "safetensors", "orbax", "pye57")
 
 
 @pytest.mark.parametrize("command", ["demo", "train", "segment", "view", "tune", "export", "cache"])

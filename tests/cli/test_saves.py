@@ -211,7 +211,7 @@ def test_a_step_that_may_be_whole_is_not_passed_over(tmp_path, monkeypatch, erro
     def failing(self, *arguments, **options):
         raise error
 
-    monkeypatch.setattr("voxax.models.checkpoint._check_structure", failing)
+    monkeypatch.setattr("voxax.models.checkpoint.check_same_arrays", failing)
     with pytest.raises(type(error)):
         load_arrays(tmp_path, tree)
     assert steps_of(tmp_path) == [2, 1]

@@ -329,6 +329,53 @@ def test_kitti(overlap):
             assert abs(value - right) < 1e-6, (name, level)
 
 
+LIMITS = {"easy": (40, 0, 0.15), "moderate": (25, 1, 0.30), "hard": (25, 2, 0.50)}
+
+
+@pytest.mark.parametrize("level", LIMITS)
+@pytest.mark.parametrize("beyond", [None, "height", "occlusion", "truncation"])
+def test_a_true_box_at_the_limits_of_a_level_counts(level, beyond):
+    """As in KITTI's own program: `height < limit`, `occlusion > limit`, `truncation > limit`."""
+    height, occlusion, truncation = LIMITS[level]
+    height = np.nextafter(height, 0) if beyond == "height" else height
+    occlusion += beyond == "occlusion"
+    truncation = np.nextafter(truncation, 1) if beyond == "truncation" else truncation
+    true = KittiObjects(
+        [[0, 0, 0, 4, 2, 2, 0]],
+        ["Car"],
+        rectangles=[[0, 0, 50, height]],
+        truncation=[truncation],
+        occlusion=[occlusion],
+    )
+    # A false one of a higher score shows whether anything counts.
+    found = KittiObjects(
+        [[0, 0, 0, 4, 2, 2, 0], [20, 0, 0, 4, 2, 2, 0]],
+        ["Car", "Car"],
+        [0.5, 0.9],
+        rectangles=[[0, 0, 50, 60], [60, 0, 99, 60]],
+    )
+    value = kitti_ap([true] * 40, [found] * 40)["Car"][level]
+    # With 40 boxes the last recall is not reached.
+    assert math.isnan(value) if beyond else abs(value - 0.5 * 39 / 40) < 1e-9
+
+
+@pytest.mark.parametrize("at", [True, False])
+def test_a_found_box_at_the_limit_of_height_counts(at):
+    height = 40 if at else np.nextafter(40, 0)
+    box = [[0, 0, 0, 4, 2, 2, 0]]
+    true = KittiObjects(box, ["Car"], rectangles=[[0, 0, 50, 60]])
+    small = KittiObjects(box, ["Car"], [0.5], rectangles=[[0, height, 50, 0]])  # upside down too
+    assert (kitti_ap([true] * 40, [small] * 40)["Car"]["easy"] > 0.9) == at
+
+
+@pytest.mark.parametrize(("needed", "right"), [(0.5, False), (np.nextafter(0.5, 0), True)])
+def test_an_overlap_at_its_limit_is_too_small(needed, right):
+    true = KittiObjects([[0, 0, 0, 4, 2, 2, 0]], ["Car"], rectangles=[[0, 0, 50, 60]])
+    half = KittiObjects([[0, 0, 0, 4, 2, 2, 0]], ["Car"], [0.5], rectangles=[[0, 0, 25, 60]])
+    values = kitti_ap([true] * 40, [half] * 40, overlap="image", overlaps={"Car": needed})
+    assert (values["Car"]["easy"] > 0.9) == right
+
+
 NUMBERED = Objects(np.ones((1, 7)), [1], [0.5])
 
 

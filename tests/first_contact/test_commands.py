@@ -20,7 +20,7 @@ from voxax.io.simulator import CLASS_NAMES
 
 ROOT = Path(__file__).parents[2]
 # Brought by voxax[demo], not by voxax[tpu].
-MISSING = ("flax", "optax", "orbax", "matplotlib", "plotly", "laspy", "plyfile", "trimesh")
+MISSING = ("flax", "optax", "orbax", "matplotlib", "plotly", "laspy", "plyfile")
 WITHOUT = f"""
 import importlib.abc, sys
 

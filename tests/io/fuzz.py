@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import os
+import re
 import resource
 import signal
 import struct
@@ -128,6 +129,12 @@ def _stl_text() -> bytes:
 def _obj() -> bytes:
     corners = "".join(f"v {line}\n" for line in _text(POINTS).splitlines())
     return (corners + "f 1 2 3\nf 4//1 5//1 6//1 7//1\n").encode()
+
+
+def _ptx() -> bytes:
+    pose = "1 2 3\n1 0 0\n0 1 0\n0 0 1\n1 0 0 0\n0 1 0 0\n0 0 1 0\n1 2 3 1\n"
+    colored = np.column_stack([POINTS, np.full((12, 4), 7)])
+    return (f"3\n4\n{pose}" + _text(colored) + f"6\n2\n{pose}" + _text(ROWS)).encode()
 
 
 def _off() -> bytes:
@@ -255,6 +262,7 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "packed.feather": lambda: _table("feather", compression="lz4"),
     "points.parquet": lambda: _table("parquet"),
     "points.e57": _e57,
+    "scans.ptx": _ptx,
     "points.ply.gz": lambda: gzip.compress(FILES["points.ply"](), mtime=0),
 }
 
@@ -263,7 +271,11 @@ FILES = {name: functools.cache(make) for name, make in MAKERS.items()}
 
 def mutation(name: str, number: int) -> bytes:
     """Return a broken copy of a file."""
-    return broken(FILES[name](), np.random.default_rng([number, *name.encode()]))
+    rng = np.random.default_rng([number, *name.encode()])
+    if name.endswith(".e57") and number % 4:
+        # With checksums of its own: otherwise the library looks at nothing else.
+        return e57_file(*_broken_e57(*e57_parts(FILES[name]()), rng))
+    return broken(FILES[name](), rng)
 
 
 def broken(content: bytes, rng: np.random.Generator) -> bytes:
@@ -271,6 +283,88 @@ def broken(content: bytes, rng: np.random.Generator) -> bytes:
     for _ in range(rng.integers(1, 4)):
         content = CHANGES[rng.integers(len(CHANGES))](content, rng) or content[:1]
     return content
+
+
+E57_PAGE, E57_CHECKSUM, E57_HEAD = 1024, 4, struct.Struct("<8sIIQQQQ")
+
+
+@functools.cache
+def _crc_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+def _crc(content: bytes) -> int:
+    """CRC-32C."""
+    table, value = _crc_table(), 0xFFFFFFFF
+    for byte in content:
+        value = value >> 8 ^ table[(value ^ byte) & 255]
+    return value ^ 0xFFFFFFFF
+
+
+def e57_parts(content: bytes) -> tuple[bytes, bytes]:
+    """Return what stands before the XML, without header and checksums, and the XML."""
+    begin, length = E57_HEAD.unpack_from(content)[4:6]
+    inside = E57_PAGE - E57_CHECKSUM
+    pages = [content[at : at + inside] for at in range(0, len(content), E57_PAGE)]
+    begin, whole = begin // E57_PAGE * inside + begin % E57_PAGE, b"".join(pages)
+    return whole[E57_HEAD.size : begin], whole[begin : begin + length]
+
+
+def e57_file(before: bytes, xml: bytes) -> bytes:
+    """Return a file of these parts, whose checksums are right."""
+    inside = E57_PAGE - E57_CHECKSUM
+    begin, size = E57_HEAD.size + len(before), E57_HEAD.size + len(before) + len(xml)
+    pages = -(-size // inside)
+    place = begin // inside * E57_PAGE + begin % inside
+    head = E57_HEAD.pack(b"ASTM-E57", 1, 0, pages * E57_PAGE, place, len(xml), E57_PAGE)
+    whole = (head + before + xml).ljust(pages * inside, b"\0")
+    parts = [whole[at : at + inside] for at in range(0, len(whole), inside)]
+    return b"".join(part + struct.pack(">I", _crc(part)) for part in parts)
+
+
+def _broken_e57(before: bytes, xml: bytes, rng: np.random.Generator) -> tuple[bytes, bytes]:
+    for _ in range(rng.integers(1, 4)):
+        match rng.integers(5):
+            case 0:
+                before = (_flip, _binary_count)[rng.integers(2)](before, rng)
+            case 1:
+                xml = CHANGES[rng.integers(len(CHANGES))](xml, rng) or xml[:1]
+            case _:
+                xml = _element(xml, rng)
+    return before, xml
+
+
+def _element(xml: bytes, rng: np.random.Generator) -> bytes:
+    """Remove an element or an attribute, let it stand twice, or give it another name or type."""
+    tags = list(re.finditer(rb"<(\w[\w:]*)([^<>]*?)/?>", xml))
+    if not tags:
+        return xml
+    tag, other = tags[rng.integers(len(tags))], tags[rng.integers(len(tags))]
+    name = re.escape(tag[1])
+    whole = re.compile(rb"<%s\b[^<>]*(/>|>.*?</%s>)" % (name, name), re.S).match(xml, tag.start())
+    kinds = list(re.finditer(rb'\b\w+="([^"]*)"', tag[0]))
+    match rng.integers(5):
+        case 0 if whole:
+            return xml[: whole.start()] + xml[whole.end() :]
+        case 1 if whole:
+            return xml[: whole.end()] + whole[0] + xml[whole.end() :]
+        case 2:
+            return xml.replace(tag[1], other[1])
+        case 3 if kinds:
+            kind = kinds[rng.integers(len(kinds))]
+            return xml[: tag.start() + kind.start()] + xml[tag.start() + kind.end() :]
+        case 4 if kinds:
+            kind = kinds[rng.integers(len(kinds))]
+            types = "Structure Vector CompressedVector Blob Integer ScaledInteger Float String"
+            values = [*types.encode().split(), *(str(value).encode() for value in HUGE)]
+            begin, end = (tag.start() + place for place in kind.span(1))
+            return xml[:begin] + values[rng.integers(len(values))] + xml[end:]
+    return xml
 
 
 def _flip(content: bytes, rng: np.random.Generator) -> bytes:

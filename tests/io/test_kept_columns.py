@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fuzz import FILES
 
+from voxax.errors import FileFormatError
 from voxax.io import read
 from voxax.io.surface import sample_surface, strip_triangles
 
@@ -173,3 +174,18 @@ def test_las_labels_of_an_extra_dimension(tmp_path):
     path.write_bytes(FILES["legacy.las"]())
     assert read(path, label_field="tree").labels.tolist() == list(range(12))
     assert read(path).labels.tolist() == [row % 5 for row in range(12)]
+
+
+@pytest.mark.parametrize("element", ["polygon", "faces", "trifans", "face_", "range_grid"])
+def test_surfaces_of_other_elements_are_named(tmp_path, element):
+    head = "ply\nformat ascii 1.0\nelement vertex 4\n"
+    head += "".join(f"property float {axis}\n" for axis in "xyz")
+    head += "element face 1\nproperty list uchar int vertex_indices\n"
+    head += f"element {element} 1\nproperty list uchar int vertex_indices\nend_header\n"
+    rows = "0 0 0\n1 0 0\n0 1 0\n1 1 0\n3 0 1 2\n3 1 3 2\n"
+    (tmp_path / "a.ply").write_text(head + rows)
+    if element == "range_grid":  # of a scanner's image, no surface
+        assert len(read(tmp_path / "a.ply", points=9)) == 9
+        return
+    with pytest.raises(FileFormatError, match=f"1 rows of '{element}', which name vertices"):
+        read(tmp_path / "a.ply")

@@ -2,7 +2,9 @@
 
 import gzip
 import re
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -353,6 +355,65 @@ def test_e57(tmp_path, points):
     np.testing.assert_allclose(one.positions, turned, atol=1e-5)
     np.testing.assert_allclose(one.attributes["intensity"], np.arange(1, 20) / 20, atol=1e-6)
     assert "item" not in one.attributes
+
+
+LISTS = [np.arange(16), np.arange(24)], [[1, 0, 0, 0, 4, 1, 1, 1, 1, 2], [3, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {}, {"chunks": (1,)}, {"chunks": (2,), "compression": "gzip"},
+        {"chunks": (2,), "compression": "gzip", "shuffle": True},
+        {"chunks": (1,), "shuffle": True},
+        {"chunks": (2,), "compression": "lzf"},
+        {"chunks": (2,), "compression": "lzf", "shuffle": True},
+    ],
+)  # fmt: skip
+def test_lists_that_are_longer_than_the_file(tmp_path, monkeypatch, stored):
+    """HDF5 takes the memory that a list claims before it looks for it."""
+    h5py = pytest.importorskip("h5py")
+    path, kinds = tmp_path / "a.h5", (np.float32, np.int64)
+    with h5py.File(path, "w") as file:
+        for name, kind, lists in zip(("point", "cluster"), kinds, LISTS, strict=True):
+            stored_lists = file.create_dataset(name, (2,), h5py.vlen_dtype(kind), **stored)
+            for number, values in enumerate(lists):
+                stored_lists[number] = values
+    assert len(read(path)) == 5
+    with h5py.File(path, "a") as file:
+        place = file["point"].id.get_offset()
+        row = 4 + file.id.get_create_plist().get_sizes()[0] + 4
+        if place is None:
+            raw = np.zeros((file["point"].chunks[0], row), np.uint8)
+            raw[0, 3] = 0x80  # of the length, the highest byte
+            packed = raw.T.tobytes() if stored.get("shuffle") else raw.tobytes()
+            if stored.get("compression") == "gzip":
+                packed = zlib.compress(packed)
+            elif stored.get("compression") == "lzf":
+                packed = pytest.importorskip("lzf").compress(packed)
+            file["point"].id.write_direct_chunk((0,), packed)
+    if place is not None:
+        content = path.read_bytes()
+        path.write_bytes(content[:place] + struct.pack("<I", 2**31) + content[place + 4 :])
+    with fails("a list of point has 2147483648 numbers, and the file room for"):
+        read(path)
+
+
+def test_lists_of_a_table_that_end_elsewhere(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import feather
+
+    columns = {name: np.arange(12, dtype="f4") for name in "xyz"}
+    table = arrow.table({**columns, "pair": arrow.array([[1.0, 2.0]] * 12)})
+    feather.write_feather(table, tmp_path / "a.feather", compression="uncompressed")
+    content = (tmp_path / "a.feather").read_bytes()
+    at = content.index(struct.pack("<13i", *range(0, 26, 2)))
+    for place, value in [(5, 10**8), (5, -3), (12, 10**8), (0, -1)]:
+        broken = bytearray(content)
+        struct.pack_into("<i", broken, at + 4 * place, value)
+        (tmp_path / "a.feather").write_bytes(broken)
+        with fails("cannot read .* as FEATHER"):
+            read(tmp_path / "a.feather")
 
 
 # --- gzip --------------------------------------------------------------------------------

@@ -47,6 +47,17 @@ def test_one_triangle(tmp_path, content):
     assert not cloud.attributes["face"].any()
 
 
+def test_polygons_of_the_old_name(tmp_path):
+    square = CORNERS + "v 2 2 0\nfo 1 2 3\nfo -3 -1 -2\n"
+    assert set(surface(tmp_path, square).attributes["face"].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("line", ["surf 0 1 0 1 1 2 3", "call other.obj", "bzp 1 2 3", "cdp 1 2 3"])
+def test_parts_that_are_not_read_are_named(tmp_path, line):
+    with pytest.raises(FileFormatError, match=f"line {line.split()[0]!r}: curved surfaces"):
+        surface(tmp_path, TRIANGLE + line + "\n")
+
+
 def test_corners_counted_back_are_counted_from_their_polygon(tmp_path):
     square = "v {0} 0 0\nv {1} 0 0\nv {1} 1 0\nv {0} 1 0\nf -4 -3 -2 -1\n"
     cloud = surface(tmp_path, square.format(0, 1) + square.format(5, 6) + "f 1 2 5\n")

@@ -126,6 +126,26 @@ def check_wide(cloud, rows: np.ndarray):
     assert cloud.attributes["desc"].flags.owndata
 
 
+@pytest.mark.parametrize("pad", ["0", "nan", "255", "-1.5"])
+def test_text_with_padding_and_counts(written, rng, pad):
+    """A padding field of count k is k numbers in each row, whatever its size in bytes."""
+    rows = wide_rows(rng, 20)
+    text = "\n".join(
+        " ".join(
+            pad if name in "pq" else f"{value:g}"
+            for name in WIDE_TYPE.names
+            for value in np.atleast_1d(row[name])
+        )
+        for row in rows
+    )
+    check_wide(read(written(text, **WIDE, WIDTH="20", POINTS="20")), rows)
+
+
+def test_a_row_of_text_with_too_many_numbers_is_refused(written):
+    with pytest.raises(FileFormatError, match="numbers in a row"):
+        read(written("1 2 3", COUNT="1 1 10000000000", POINTS=None, WIDTH=None, HEIGHT=None))
+
+
 @pytest.mark.parametrize("tail", [b"", b"\0" * 5])
 def test_binary_with_padding_and_counts(written, rng, tail):
     rows = wide_rows(rng, 20)

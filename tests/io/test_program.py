@@ -1,10 +1,18 @@
 """Programs in files: written here, read back, and the same numbers."""
 
+import hashlib
+import hmac
 import json
+import os
+import pickle
 import re
+import secrets
+import stat
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +22,11 @@ from flax import nnx
 
 import voxax as vx
 from voxax import _native
+from voxax._atomic_file import write_atomically
 from voxax.hardware import HardwareInfo
 from voxax.io import executable as executables
 from voxax.io import program as programs
+from voxax.io import signature as signatures
 from voxax.io.program import export_program, load_program
 from voxax.nn.modules import SpatiallySparseConv
 
@@ -94,6 +104,10 @@ def test_mistakes_are_told(written, rng, tmp_path):
         program(coords + np.array([2, 0, 0, 0]), features)
     with pytest.raises(vx.InputError, match="features of complex"):
         program(coords, features * 1j)
+    whole = tmp_path / "whole"
+    export_program(lambda v: v, whole, capacity=96, channels=3, batch_size=2, dtype="int8")
+    with pytest.raises(vx.InputError, match=r"features of float32: the program takes .* int8"):
+        load_program(whole)(coords, features)
     with pytest.raises(vx.InputError, match="programs are for cpu, cuda, tpu"):
         export_program(model, path, capacity=8, channels=3, platform="abacus")
     with pytest.raises(vx.InputError, match="at least 1"):
@@ -263,6 +277,123 @@ def test_executables(written, rng, tmp_path, monkeypatch):
     monkeypatch.setattr(executables, "cpu_device", lambda: None)
     with pytest.raises(vx.InputError, match="executables are for CPUs"):
         executables.compiled_here(None, ())
+
+
+class Runs:
+    """A pickle of it creates a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def replaced(path, to, **parts):
+    """A copy of a program with other parts; None leaves one out."""
+    with zipfile.ZipFile(path) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    found |= {name.replace("_", "."): data for name, data in parts.items()}
+    with zipfile.ZipFile(to, "w") as archive:
+        for name, data in found.items():
+            if data is not None:
+                archive.writestr(name, data)
+    return to
+
+
+@pytest.fixture
+def signed(tmp_path, monkeypatch):
+    """A program with an executable, and the file of the secret that signed it."""
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "signed"
+    export_program(lambda v: v, path, capacity=8, channels=3, executable=True)
+    return path, tmp_path / "cache" / "secret"
+
+
+def test_machine_code_of_others_is_not_unpickled(signed, tmp_path, monkeypatch):
+    path, secret = signed
+    proof, attack = tmp_path / "proof", tmp_path / "attack"
+    code = pickle.dumps(Runs(proof))
+    with zipfile.ZipFile(path) as archive:
+        own = archive.read("executable.hmac")
+        about = archive.read("about.json")
+    other = secrets.token_bytes(32)
+    forged = hmac.new(other, about + code, "sha256").digest()
+    bare = hashlib.sha256(about + code).digest()  # a checksum is not enough
+    why = "a pickle, which may run any code, and "
+    for signature in (own, forged, bare, b"", None, own[:31], own + b"0"):
+        replaced(path, attack, executable=code, executable_hmac=signature)
+        with pytest.raises(vx.InputError, match=why) as refused:
+            load_program(attack, executable=True)
+        assert "unsafe_unsigned_executable=True" in str(refused.value)
+        assert not proof.exists()
+    # Of another description, too: it tells what the code is called with.
+    changed(path, attack, capacity=7)
+    with pytest.raises(vx.InputError, match=f"{why}it was not signed with this user's secret"):
+        load_program(attack, executable=True)
+    # Another user, or this one without the secret.
+    for value, said in ((other, "not signed with this user's"), (None, "this user has no secret")):
+        secret.unlink()
+        if value is not None:
+            write_atomically(secret, value, private=True)
+        with pytest.raises(vx.InputError, match=f"{why}.*{said}"):
+            load_program(path, executable=True)
+    assert load_program(path).about["capacity"] == 8
+    # Asked for by name, it is read: the user's own file, and what it is there for.
+    with pytest.raises(vx.InputError, match="is for executable=True"):
+        load_program(path, unsafe_unsigned_executable=True)
+    program = load_program(path, executable=True, unsafe_unsigned_executable=True)
+    assert program(np.zeros((1, 4), int), np.ones((1, 3))).features.tolist() == [[1, 1, 1]]
+    replaced(path, attack, executable=code, executable_hmac=None)
+    with pytest.raises(vx.InputError, match="JAX does not load it"):
+        load_program(attack, executable=True, unsafe_unsigned_executable=True)
+    assert proof.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_the_secret_is_the_users_alone(signed, tmp_path, monkeypatch):
+    path, secret = signed
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
+    assert len(secret.read_bytes()) == 32
+    load_program(path, executable=True)
+
+    def refused(message):
+        for act in (lambda: load_program(path, executable=True), lambda: signatures.signed(b"")):
+            with pytest.raises(vx.InputError, match=message):
+                act()
+
+    for mode in (0o640, 0o604, 0o620, 0o666):
+        secret.chmod(mode)
+        refused(rf"may be read by others \(mode {mode:04o}, not 0600\): delete it")
+    secret.chmod(0o600)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    refused("belongs to the user")
+    monkeypatch.undo()
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(secret.parent))
+    content = secret.read_bytes()
+    secret.write_bytes(content[:31])
+    refused("does not have 32 bytes")
+    secret.rename(tmp_path / "elsewhere")
+    secret.symlink_to(tmp_path / "elsewhere")
+    refused("cannot be read")
+    secret.unlink()
+    os.mkfifo(secret, 0o600)
+    refused("is no plain file")
+
+
+def test_processes_that_make_the_secret_at_once_make_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "a" / "b"))
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: signatures.signed(b"x"), range(32)))) == 1
+    assert signatures.signed(b"a", b"b") != signatures.signed(b"ab", b"")
+
+
+def test_a_secret_that_cannot_be_kept(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(vx.InputError, match=r"no secret to sign with can be kept in .* no folder"):
+        signatures.signed(b"")
 
 
 @pytest.mark.parametrize("option", ["portable", "executable"])

@@ -428,7 +428,7 @@ def test_unknown_extension_lists_the_known_ones(tmp_path):
         read(tmp_path / "scan")
     assert " ".join(readable_extensions()) == (
         ".asc .bin .csv .e57 .feather .glb .h5 .hdf5 .las .laz .npy .npz .obj .off .parquet .pcd "
-        ".pcd.bin .ply .pt .pth .pts .stl .txt .xyz .xyzn .xyzrgb"
+        ".pcd.bin .ply .pt .pth .pts .ptx .stl .txt .xyz .xyzn .xyzrgb"
     )
 
 
@@ -660,7 +660,6 @@ def test_label_count_unlike_point_count(tmp_path, sweep):
         (".laz", "lazrs", "laspy and lazrs"),
         (".las", "laspy", "laspy"),
         (".ply", "plyfile", "plyfile"),
-        (".glb", "trimesh", "trimesh"),
     ],
 )
 def test_missing_extra(tmp_path, monkeypatch, extension, missing, needed):

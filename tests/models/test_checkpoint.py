@@ -1,5 +1,7 @@
 """A step of a checkpoint is whole or not there, and a broken one does not end the run."""
 
+import errno
+import itertools
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
+from voxax.models import checkpoint
 from voxax.models.checkpoint import (
     check_arrays,
     load_arrays,
@@ -157,12 +160,111 @@ def test_arrays_of_every_dtype_have_sums(tmp_path):
     assert saved.keys() == values.keys()
     found = load_arrays(tmp_path, values)
     jax.tree.map(np.testing.assert_array_equal, found, values)
-    # Read as another dtype, they are converted.
-    other = load_arrays(tmp_path, {**values, "float32": values["float16"]})
-    assert other["float32"].dtype == np.float16
     # Steps that voxax wrote before have none.
     shutil.rmtree(tmp_path / "1" / "checksums")
     jax.tree.map(np.testing.assert_array_equal, load_arrays(tmp_path, values), values)
+
+
+NUMBERS = ("bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+# Everything else changes values, or what a number means.
+CASTS = {
+    ("bfloat16", "float32"), ("bfloat16", "float64"), ("float16", "float32"),
+    ("float16", "float64"), ("float32", "float64"), ("float32", "bfloat16"),
+    ("int8", "int16"), ("int8", "int32"), ("int8", "int64"), ("int16", "int32"),
+    ("int16", "int64"), ("int32", "int64"), ("uint8", "int16"), ("uint8", "int32"),
+    ("uint8", "int64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_no_dtype_becomes_another_unasked(tmp_path, kind):
+    values = np.array([1.5, 2.75, -3.25])
+    with jax.enable_x64(True):
+        stored = {name: kind(values.astype(jnp.dtype(name))) for name in NUMBERS}
+        save_checkpoint(tmp_path, stored, {}, 1)
+        assert load_arrays(tmp_path, stored)["float64"].dtype == np.float64
+        for old, new in itertools.permutations(NUMBERS, 2):
+            like = {**stored, old: kind(np.zeros(3, jnp.dtype(new)))}
+            said = f"{old} is {old}, here it is {new}"
+            read = load_arrays if new == "int32" else check_arrays  # which is faster
+            with pytest.raises(vx.FileFormatError, match=said) as refused:
+                read(tmp_path, like)
+            assert ("cast=True" in str(refused.value)) == ((old, new) in CASTS)
+            if new == "float16":
+                with pytest.raises(vx.FileFormatError, match=said):
+                    load_arrays(tmp_path, like, cast=True)
+        for old, new in sorted(CASTS):
+            like = {**stored, old: kind(np.zeros(3, jnp.dtype(new)))}
+            found = load_arrays(tmp_path, like, cast=True)
+            assert found[old].dtype == jnp.dtype(new)
+            assert isinstance(found[old], type(like[old]))
+            np.testing.assert_array_equal(found[old], np.asarray(stored[old]).astype(new))
+
+
+def test_what_is_cast_was_compared_with_its_checksum(tmp_path):
+    save_checkpoint(tmp_path, {"w": np.float32([1, 2])}, {}, 1)
+    path = tmp_path / "1" / "checksums" / "metadata"
+    sums = json.loads(path.read_text())
+    sums["default"]["w"] = "float32 00000000"
+    path.write_text(json.dumps(sums))
+    with pytest.raises(vx.FileFormatError, match="w is not what was saved: its checksum differs"):
+        load_arrays(tmp_path, {"w": np.float64([0, 0])}, cast=True)
+
+
+# Parts of the libraries that store arrays, of which no message should have a word.
+INTERNALS = ("zarr", "ocdbt", "tensorstore", "json", "driver", "source loc", "error:", "_metadata")
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "cut", "another"])
+def test_a_broken_checkpoint_is_described_in_plain_words(tmp_path, how):
+    save_checkpoint(tmp_path, tree(1), {}, 1)
+    failed = 0
+    for path in sorted((tmp_path / "1" / "default").rglob("*")):
+        before = path.read_bytes() if path.is_file() else b""
+        if not before:
+            continue
+        path.unlink()
+        if how != "missing":
+            broken = {"empty": b"", "cut": before[: len(before) // 2], "another": before[::-1]}
+            path.write_bytes(broken[how])
+        error = None
+        try:
+            load_arrays(tmp_path, tree(0))
+        except vx.FileFormatError as raised:
+            error = raised
+        path.write_bytes(before)
+        if error is None:  # a file that nothing needs
+            continue
+        failed += 1
+        said = str(error)
+        assert said.startswith(f"step 1 of {tmp_path} cannot be read: ")
+        assert said.endswith("Restore the folder from a copy, or delete it and train again")
+        assert not [word for word in INTERNALS if word in said.lower()], said
+        assert error.__cause__ is None
+        assert "\n" not in said
+    assert failed >= 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "number"),
+    [
+        (ValueError('PERMISSION_DENIED: Error opening "zarr" driver'), errno.EACCES),
+        (ValueError("RESOURCE_EXHAUSTED: out of it"), errno.ENOMEM),
+        (ValueError("Error opening local file: Too many open files"), errno.EMFILE),
+        (PermissionError(errno.EPERM, "no"), errno.EPERM),
+    ],
+)
+def test_faults_of_the_system_are_described_in_plain_words(tmp_path, monkeypatch, fault, number):
+    save_checkpoint(tmp_path, tree(1), {}, 1)
+
+    def fails(*_):
+        raise fault
+
+    monkeypatch.setattr(checkpoint, "_restored", fails)
+    with pytest.raises(OSError, match=f"{os.strerror(number)}: 'step 1 of ") as raised:
+        load_arrays(tmp_path, tree(0))
+    assert raised.value.errno == number
+    assert raised.value.__cause__ is None
 
 
 def test_random_keys(tmp_path):

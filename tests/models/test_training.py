@@ -133,6 +133,23 @@ def test_tree_round_trips(trained):
     jax.tree.map(np.testing.assert_array_equal, twin.tree(), restored.tree())
 
 
+def test_a_tree_of_other_arrays_is_refused(trained):
+    tree = jax.tree.map(np.asarray, trained.tree())
+    learner = trainer(seed=7)
+    before = jax.tree.map(np.asarray, learner.tree())
+    changes = {
+        "float64, here it is float32": lambda array: array.astype(np.float64),
+        "int32, here it is float32": lambda array: array.astype(np.int32),
+        "is of another network": lambda array: array[..., None],
+    }
+    for said, change in changes.items():
+        with pytest.raises(InputError, match=said):
+            learner.load_tree({**tree, "params": jax.tree.map(change, tree["params"])})
+    with pytest.raises(InputError, match="here it is not there"):
+        learner.load_tree({**tree, "more": np.zeros(3)})
+    jax.tree.map(np.testing.assert_array_equal, learner.tree(), before)
+
+
 def test_model_is_a_copy_with_the_current_parameters(trained):
     example = scene(3)
     model = trained.model()

@@ -406,7 +406,7 @@ def _(original):
     return wrong
 
 
-@fault("a header's claim is not checked", "voxax.io.mesh:check_count",
+@fault("a header's claim is not checked", "voxax.io.stl:check_count",
        tests=(f"{_NAMED}[a file claims too much]",))  # fmt: skip
 def _(original):
     del original

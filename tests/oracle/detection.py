@@ -125,7 +125,7 @@ def kitti_ap(truth, found, name, level, needed, iou, in_image=False) -> float:
             return "ignored"
         if t["class"] != name:
             return None
-        hard = t["occlusion"] > occlusion or t["truncation"] > truncation or tall(t) <= height
+        hard = t["occlusion"] > occlusion or t["truncation"] > truncation or tall(t) < height
         return "ignored" if hard else "counts"
 
     def kind_of_found(f):

@@ -309,3 +309,4 @@ def test_folder_that_cannot_be(tmp_path, caplog):
     cache.clear()
     assert cache.get("key") is None
     assert len(caplog.records) == 1
+    assert "is no folder. Set VOXAX_CACHE_DIR to a folder" in caplog.text

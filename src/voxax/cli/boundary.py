@@ -19,10 +19,10 @@ from types import TracebackType
 from voxax.errors import MissingExtraError, VoxaxError
 
 # What voxax[demo] brings, and voxax[cli] and voxax[tpu] do not.
-_OF_DEMO = ("flax", "optax", "orbax", "matplotlib", "plotly", "laspy", "plyfile", "trimesh")
+_OF_DEMO = ("flax", "optax", "orbax", "matplotlib", "plotly", "laspy", "plyfile")
 # Packages that read and write files. An error out of one is of the file, as a rule.
 _OF_FILES = {
-    **dict.fromkeys(("laspy", "lazrs", "plyfile", "trimesh", "pye57", "lzf"), "the scan"),
+    **dict.fromkeys(("laspy", "lazrs", "plyfile", "pye57", "lzf"), "the scan"),
     **dict.fromkeys(("h5py", "pyarrow", "safetensors", "safetensors_rust"), "the file"),
     **dict.fromkeys(("orbax", "tensorstore"), "the checkpoint"),
     **dict.fromkeys(("huggingface_hub", "httpx", "requests", "urllib3"), "the download"),

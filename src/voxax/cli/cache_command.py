@@ -181,9 +181,12 @@ def _as_input_error(what: str) -> Iterator[None]:
 
 
 def _folder() -> Path:
-    from voxax.hardware import cache_dir
+    from voxax.hardware import blocked, cache_dir
 
-    return cache_dir() / "tuning"
+    folder = cache_dir() / "tuning"
+    if (reason := blocked(folder)) is not None:
+        raise InputError(reason)
+    return folder
 
 
 def _files() -> list[Path]:

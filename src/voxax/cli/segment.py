@@ -38,7 +38,7 @@ def segment(
 
     Args:
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
-            .h5, .pth, .feather, .parquet, .e57 or a mesh; also with .gz.
+            .h5, .pth, .feather, .parquet, .e57, .ptx or a mesh; also with .gz.
         checkpoint: Folder that `voxax demo` or `voxax train` wrote.
         network: Name of a network instead of a checkpoint, such as spunet-34c. It needs the next
             four options.

@@ -53,7 +53,7 @@ def view(
 
     Args:
         file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
-            .h5, .pth, .feather, .parquet, .e57 or a mesh; also with .gz.
+            .h5, .pth, .feather, .parquet, .e57, .ptx or a mesh; also with .gz.
         predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
             as `voxax segment` writes.
         labels: True labels (.label, .npy, .npz), if the scan has none.

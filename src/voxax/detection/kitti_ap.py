@@ -1,8 +1,10 @@
 """KITTI's average precision at 40 recalls, for three difficulties.
 
 Source: Geiger, Lenz and Urtasun, "Are we ready for Autonomous Driving? The KITTI Vision Benchmark
-Suite", CVPR 2012; 40 recalls: Simonelli et al., "Disentangling Monocular 3D Object Detection", ICCV
-2019.
+Suite", CVPR 2012, and the program of its development kit, whose comparisons are these: a true box
+exactly at a limit of height, occlusion or truncation counts, an overlap has to be larger than its
+limit. (Copies in Python have ``<=`` for the height.) 40 recalls: Simonelli et al., "Disentangling
+Monocular 3D Object Detection", ICCV 2019.
 """
 
 from __future__ import annotations
@@ -179,7 +181,7 @@ def _frame(
     names = truth.names()
     is_hard = truth.occlusion > level.occlusion
     is_hard |= truth.truncation > level.truncation
-    is_hard |= truth.heights() <= level.height
+    is_hard |= truth.heights() < level.height
     true_state = np.where(names == name, np.where(is_hard, IGNORED, COUNTS), ABSENT)
     true_state[names == NEIGHBORS.get(name)] = IGNORED
     found_state = np.where(found.names() == name, COUNTS, ABSENT)

@@ -1,6 +1,7 @@
 """Facts about the hardware of this process, asked of the runtime, each with its source."""
 
 from voxax._shared_names import share_names as _share_names
+from voxax.hardware.cache_dir import blocked as blocked
 from voxax.hardware.cache_dir import cache_dir as cache_dir
 from voxax.hardware.cpu import peak_memory as peak_memory
 from voxax.hardware.cpu import process_memory as process_memory

@@ -1,4 +1,4 @@
-"""The folder of tuning caches and measurements."""
+"""The folder of tuning caches and measurements, and what stands in its place."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import sys
 from pathlib import Path
 
+VARIABLE = "VOXAX_CACHE_DIR"
+
 
 def cache_dir() -> Path:
     """The path in ``VOXAX_CACHE_DIR``, else the user's cache directory. Not created.
 
     platformdirs is asked if installed; without it the directory is the same on Linux.
     """
-    chosen = os.environ.get("VOXAX_CACHE_DIR")
+    chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
     try:
@@ -26,3 +28,17 @@ def cache_dir() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "voxax"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxax"
+
+
+def blocked(folder: Path) -> str | None:
+    """Return why ``folder`` can be neither read nor made, or None: a file in its place, say."""
+    for part in (folder, *folder.parents):
+        if os.path.lexists(part):
+            break
+    else:
+        return None
+    needed = os.X_OK | (os.R_OK if part == folder else 0)
+    if os.path.isdir(part) and os.access(part, needed):
+        return None
+    what = "may not be read by this user" if os.path.isdir(part) else "is no folder"
+    return f"no caches in {folder}: {part} {what}. Set {VARIABLE} to a folder of yours, or unset it"

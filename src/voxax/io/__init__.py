@@ -1,7 +1,7 @@
 """Point clouds in and out of files; see :func:`voxax.io.read`.
 
 Importing this package loads NumPy only. The libraries that decode files are imported when a file
-needs them. Those for `.las`, `.ply`, `.pcd` and meshes come with ``pip install "voxax[io]"``, and
+needs them. Those for `.las`, `.ply` and `.pcd` come with ``pip install "voxax[io]"``, and
 with ``"voxax[formats]"`` also those for `.h5`, `.feather`, `.parquet` and `.e57`.
 """
 

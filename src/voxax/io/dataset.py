@@ -171,8 +171,9 @@ class LabeledFile:
 
     def __call__(self) -> PointCloud:
         cloud = read(self.points, self.labels, columns=self.columns, label_field=self.label_field)
-        # The scans of an .e57 have poses, which join them to one place.
-        if ITEM in cloud.attributes and extension_of(Path(self.points)) != ".e57":
+        # The scans of these have poses, which join them to one place.
+        posed = (".e57", ".ptx", ".ptx.gz")
+        if ITEM in cloud.attributes and extension_of(Path(self.points)) not in posed:
             number = int(cloud.attributes[ITEM].max()) + 1
             raise FileFormatError(
                 f"{self.points} holds {number} clouds, which would lie one upon the other: write a "

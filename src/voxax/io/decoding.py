@@ -94,7 +94,8 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        cause = str(error) or "no reason given"
+        # Behind the first line, some libraries print places in their sources.
+        cause = next(iter(str(error).strip().splitlines()), "no reason given")
         raise FileFormatError(
             f"cannot read {path} as {kind}: {type(error).__name__}: {cause}"
         ) from error

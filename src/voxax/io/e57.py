@@ -12,6 +12,7 @@ import numpy as np
 from voxax.errors import FileFormatError, import_extra
 from voxax.io.columns import cloud_from_columns
 from voxax.io.decoding import check_count, reading
+from voxax.io.e57_xml import check_e57
 from voxax.io.items import ITEM, chosen_items
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
@@ -45,6 +46,8 @@ def read_e57(path: Path, options: ReadOptions) -> PointCloud:
         MissingExtraError: pye57 is not installed.
     """
     pye57 = import_extra("reading .e57", "e57", "pye57")
+    with reading(path, "E57"):
+        check_e57(path)
     with reading(path, "E57"), pye57.E57(str(path)) as file:
         scans = []
         chosen = chosen_items(options.item, file.scan_count, str(path))

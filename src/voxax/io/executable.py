@@ -1,7 +1,8 @@
 """Executables of exported programs: what JAX compiled for this process's kind of CPU.
 
 Machine code runs where its instructions exist. So the file says which these are, and which
-version of jaxlib compiled it; another processor or version is refused before any of it is read.
+version of jaxlib compiled it; another processor or version is refused before any of it is read. JAX
+stores it as a pickle: :mod:`voxax.io.signature` tells who wrote it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from jax.experimental import serialize_executable
 from voxax.errors import InputError
 from voxax.hardware.cpu import host_facts
 
+_INSTEAD = (
+    "the executable does not run here: {}; load_program(path) compiles the program of the same "
+    "file for this process"
+)
 # What a program returns, by name.
 RESULT = ("coords", "count", "features", "num_dropped", "rows")
 
@@ -52,26 +57,33 @@ def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[s
     }
 
 
-def loaded(data: bytes, needs: dict[str, Any], num_weights: int) -> Callable[..., Any]:
-    """Load an executable that :func:`compiled_here` returned.
+def check_runs_here(needs: dict[str, Any]) -> None:
+    """Check what an executable needs, without reading it.
+
+    Args:
+      needs: as :func:`compiled_here` returned it.
 
     Raises:
       InputError: another version of jaxlib compiled it, or it is for another kind of CPU.
     """
-    reason = _refusal(needs)
-    if reason is None:
-        arguments = jax.tree.structure((([0] * num_weights, 0, 0), {}))
-        results = jax.tree.structure(dict.fromkeys(RESULT, 0))
-        try:
-            return serialize_executable.deserialize_and_load(
-                data, arguments, results, backend="cpu", execution_devices=[cpu_device()]
-            )
-        except Exception as error:
-            reason = f"JAX does not load it: {error}"
-    raise InputError(
-        f"the executable does not run here: {reason}; load_program(path) compiles the program of "
-        "the same file for this process"
-    )
+    if (reason := _refusal(needs)) is not None:
+        raise InputError(_INSTEAD.format(reason))
+
+
+def loaded(data: bytes, num_weights: int) -> Callable[..., Any]:
+    """Load an executable that :func:`compiled_here` returned: a pickle, which may run any code.
+
+    Raises:
+      InputError: JAX does not load it.
+    """
+    arguments = jax.tree.structure((([0] * num_weights, 0, 0), {}))
+    results = jax.tree.structure(dict.fromkeys(RESULT, 0))
+    try:
+        return serialize_executable.deserialize_and_load(
+            data, arguments, results, backend="cpu", execution_devices=[cpu_device()]
+        )
+    except Exception as error:
+        raise InputError(_INSTEAD.format(f"JAX does not load it: {error}")) from error
 
 
 def _refusal(needs: dict[str, Any]) -> str | None:

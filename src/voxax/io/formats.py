@@ -25,6 +25,7 @@ from voxax.io.options import SAMPLED_POINTS, ReadOptions, checked_columns
 from voxax.io.pcd import read_pcd
 from voxax.io.ply import read_ply
 from voxax.io.point_cloud import PointCloud
+from voxax.io.ptx import read_ptx
 from voxax.io.table import read_table
 from voxax.io.text import read_text
 from voxax.io.torch_file import read_torch
@@ -47,6 +48,7 @@ READERS: dict[str, Callable[[Path, ReadOptions], PointCloud]] = {
     **dict.fromkeys((".pt", ".pth"), read_torch),
     **dict.fromkeys((".feather", ".parquet"), read_table),
     ".e57": read_e57,
+    ".ptx": read_ptx,
     ".ply": read_ply,
     **dict.fromkeys((".obj", ".stl", ".off", ".glb"), read_mesh),
 }
@@ -89,7 +91,7 @@ def read(
     - ``.h5``, ``.hdf5``: arrays by name, of one cloud or many: ModelNet40, PILArNet
     - ``.pt``, ``.pth``: tensors or arrays that ``torch.save`` wrote; no code of theirs is run
     - ``.feather``, ``.parquet``: tables: Argoverse 2
-    - ``.e57``: ASTM: terrestrial scans, placed by their poses
+    - ``.e57``, ``.ptx``: ASTM, Leica: terrestrial scans, placed by their poses
     - ``.obj``, ``.stl``, ``.off``, ``.glb``: meshes
     - any of these with ``.gz`` behind it, which is unpacked into a temporary file
 
@@ -111,7 +113,8 @@ def read(
             default the first of :data:`voxax.io.columns.LABELS` that holds whole numbers.
         delimiter: between the columns of text; by default it is found.
         item: the number of one cloud in a file of several (arrays [B, N, k], the scans of an
-            ``.e57``). By default all are read, and the attribute ``item`` has each point's.
+            ``.e57`` or ``.ptx``). By default all are read, and the attribute ``item`` has each
+            point's.
         points: how many points to draw from the surface, for meshes only.
         seed: of that drawing.
 

@@ -4,6 +4,8 @@ Source: the HDF5 format of the HDF Group, as read by h5py.
 """
 
 import struct
+import zlib
+from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +46,8 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
         sets = _data_sets(h5py, file, path)
         if all(name in sets and _is_list(h5py, sets[name]) for name in (EVENTS, CLUSTERS)):
             _check_heaps(path)
+            for name in (EVENTS, CLUSTERS):
+                _check_lists(h5py, path, name, sets[name])
             columns = _events(path, sets, options)
             return cloud_from_columns(columns, str(path), options.label_field)
         arrays = {name: found for name, found in sets.items() if found.dtype.kind in "biufV"}
@@ -98,6 +102,56 @@ def _check_heaps(path: Path) -> None:
             if not end - 16 < place <= end <= len(content):
                 raise FileFormatError(f"{path} is broken: its lists have impossible sizes")
             heap = content.find(b"GCOL", heap + 4)
+
+
+def _check_lists(h5py: ModuleType, path: Path, name: str, stored: Any) -> None:
+    """Refuse lists that are longer than the file: the library takes the memory before it looks.
+
+    Source: "Variable-length datatype" of the HDF5 File Format Specification 3.0.
+    """
+    plan = stored.id.get_create_plist()
+    address = stored.file.id.get_create_plist().get_sizes()[0]
+    row = np.dtype([("length", "<u4"), ("address", f"V{address}"), ("index", "<u4")])
+    most = path.stat().st_size // h5py.check_vlen_dtype(stored.dtype).itemsize
+    for content in _stored_bytes(h5py, path, plan, stored, row.itemsize):
+        lengths = np.frombuffer(content, row, len(content) // row.itemsize)["length"]
+        longest = int(lengths.max(initial=0))
+        if longest > most:
+            raise FileFormatError(
+                f"{path} is broken: a list of {name} has {longest} numbers, and the file room for "
+                f"{most}"
+            )
+
+
+def _stored_bytes(
+    h5py: ModuleType, path: Path, plan: Any, stored: Any, row: int
+) -> Iterator[bytes]:
+    """Give the bytes of a data set as the file has them, unpacked, a chunk after the other."""
+    if plan.get_layout() == h5py.h5d.CONTIGUOUS:
+        if (start := stored.id.get_offset()) is not None:
+            with path.open("rb") as stream:
+                stream.seek(start)
+                yield stream.read(len(stored) * row)
+        return
+    filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
+    known = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_LZF}
+    if plan.get_layout() != h5py.h5d.CHUNKED or not set(filters) <= known:
+        raise FileFormatError(f"{path} packs its lists in another way than gzip and lzf: repack it")
+    size = stored.chunks[0] * row
+    for number in range(stored.id.get_num_chunks()):
+        chunk = stored.id.get_chunk_info(number)
+        left_out, content = stored.id.read_direct_chunk(chunk.chunk_offset)
+        for place in reversed(range(len(filters))):
+            if left_out >> place & 1:
+                continue
+            if filters[place] == h5py.h5z.FILTER_DEFLATE:
+                content = zlib.decompressobj().decompress(content, size)
+            elif filters[place] == h5py.h5z.FILTER_LZF:
+                lzf = import_extra("reading lists of .h5 packed with lzf", "io", "lzf")
+                content = lzf.decompress(content, size) or b""
+            else:
+                content = np.frombuffer(content, np.uint8).reshape(row, -1).T.tobytes()
+        yield content
 
 
 def _events(path: Path, sets: dict[str, Any], options: ReadOptions) -> dict[str, np.ndarray]:

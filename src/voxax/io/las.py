@@ -72,8 +72,8 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
         try:
             return _read(laspy, laspy.LazBackend.Lazrs, path, stream, options.label_field)
         except BaseException as error:
-            # LASzip itself reads some files on which lazrs gives up.
-            if not is_panic(error):
+            # LASzip itself reads some files on which lazrs gives up, and newer ones than it knows.
+            if not (is_panic(error) or _is_unsupported(error)):
                 raise
             if not laspy.LazBackend.Laszip.is_available():
                 raise FileFormatError(
@@ -81,6 +81,11 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
                 ) from error
         stream.seek(0)
         return _read(laspy, laspy.LazBackend.Laszip, path, stream, options.label_field)
+
+
+def _is_unsupported(error: BaseException) -> bool:
+    """Return whether lazrs knows what is in the file, and does not read this version of it."""
+    return type(error).__name__ == "LazrsError" and "not supported" in str(error)
 
 
 def _read(
@@ -92,7 +97,8 @@ def _read(
     header = reader.header
     header.point_count = header.point_count or legacy_points
     if header.are_points_compressed:
-        header.point_count = checked_count(path, stream, header)
+        by_lazrs = backend == laspy.LazBackend.Lazrs
+        header.point_count = checked_count(path, stream, header, by_lazrs=by_lazrs)
     else:
         end = path.stat().st_size
         if header.point_count == 0 and header.number_of_evlrs:

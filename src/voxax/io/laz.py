@@ -32,7 +32,7 @@ LAYERS = {10: 9, 11: 1, 12: 2, 13: 1}
 POINTS_PER_BYTE = 2000
 
 
-def checked_count(path: Path, stream: BinaryIO, header: Any) -> int:
+def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool = True) -> int:
     """Return the number of points in a LAZ file after checking its claims.
 
     The stream is left at the points.
@@ -41,6 +41,7 @@ def checked_count(path: Path, stream: BinaryIO, header: Any) -> int:
         path: the file, for messages.
         stream: the file.
         header: laspy's, with the ``point_count`` that the file claims.
+        by_lazrs: it will decode the file; otherwise LASzip, which finds the chunks itself.
 
     Raises:
         FileFormatError: the file cannot hold the points, chunks or layers that it claims.
@@ -70,9 +71,10 @@ def checked_count(path: Path, stream: BinaryIO, header: Any) -> int:
     (chunks,) = CHUNK_TABLE.unpack(stream.read(CHUNK_TABLE.size))
     check_count(path, "chunks", chunks, 1, table - start, exact=False)
     # Where this fails, the decoder starts at another place, and reads lengths that are unchecked.
-    lazrs = import_extra("reading .laz", "io", "lazrs")
-    stream.seek(start)
-    lazrs.read_chunk_table(stream, lazrs.LazVlr(record.record_data))
+    if by_lazrs:
+        lazrs = import_extra("reading .laz", "io", "lazrs")
+        stream.seek(start)
+        lazrs.read_chunk_table(stream, lazrs.LazVlr(record.record_data))
     if compressor == LAYERED:
         layers = sum(LAYERS.get(kind, item if kind == BYTE_ITEM else 0) for kind, item, _ in kinds)
         count = _checked_layers(path, stream, count, point, layers, start, table)

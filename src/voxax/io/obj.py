@@ -19,10 +19,13 @@ from voxax.io.point_cloud import PointCloud
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 CONTINUED = re.compile(rb"\\[ \t]*\n")
 LINES = rb"^[ \t]*%s[ \t]+([^#\n]*)"
+# "fo" is what "f" was called in version 2.11.
 CORNER, NORMAL_LINE, POLYGON = (
-    re.compile(LINES % word, re.MULTILINE) for word in (b"v", b"vn", b"f")
+    re.compile(LINES % word, re.MULTILINE) for word in (b"v", b"vn", b"fo?")
 )
-CORNER_OR_POLYGON = re.compile(rb"^[ \t]*([vf])[ \t]", re.MULTILINE)
+CORNER_OR_POLYGON = re.compile(rb"^[ \t]*([vf])o?[ \t]", re.MULTILINE)
+# Parts of a surface that are no polygons, and a call of another file.
+NOT_READ = re.compile(rb"^[ \t]*(surf|call|bzp|bsp|cdp)[ \t]", re.MULTILINE)
 # Behind the corner of a polygon stand those of its texture and its normal.
 OTHERS = re.compile(rb"/\S*")
 POSITION = ("x", "y", "z")
@@ -45,9 +48,15 @@ def load_obj(
         many.
 
     Raises:
-        FileFormatError: a line holds something else than numbers.
+        FileFormatError: a line holds something else than numbers, or a part of the surface is
+            curved or in another file.
     """
     text = _text(path)
+    if (other := NOT_READ.search(text)) is not None:
+        raise FileFormatError(
+            f"{path} has a line {other[1].decode()!r}: curved surfaces and parts in other files "
+            "are not read. Export it as polygons"
+        )
     corners, polygons = CORNER.findall(text), _polygons(text)
     columns, normals = _corners(path, corners), NORMAL_LINE.findall(text)
     if len(normals) == len(corners) and not len(polygons):

@@ -123,7 +123,8 @@ def _layout(path: Path, header: bytes) -> _Layout:
     ):
         number, bytes_of_one = _whole(path, "COUNT", count), _whole(path, "SIZE", size)
         if name == SKIPPED:
-            fields.append(_Field(name, np.dtype("u1"), number * bytes_of_one))
+            # In text, padding has as many numbers as its count says, whatever their size.
+            fields.append(_Field(name, np.dtype(f"V{bytes_of_one}"), number))
         elif bytes_of_one not in _SIZES.get(kind.upper(), ()):
             raise FileFormatError(
                 f"{path} is broken: its field {name} has TYPE {kind} and SIZE {size}; types are "
@@ -138,7 +139,7 @@ def _layout(path: Path, header: bytes) -> _Layout:
     elif "WIDTH" in lines:
         points = _whole(path, "WIDTH", *lines["WIDTH"][:1])
         points *= _whole(path, "HEIGHT", *lines.get("HEIGHT", ["1"])[:1])
-    return _Layout(tuple(field for field in fields if field.count), points)
+    return _Layout(tuple(field for field in fields if field.size), points)
 
 
 def _whole(path: Path, key: str, text: str = "") -> int:
@@ -152,7 +153,14 @@ def _ascii(path: Path, layout: _Layout, text: mmap.mmap, begin: int) -> dict[str
     if layout.points is not None:
         # A digit and a separator for each number, but the last.
         check_count(path, "points", layout.points, max(1, 2 * width), len(text) + 1 - begin)
-    kinds = [field.dtype for field in layout.fields for _ in range(field.count)]
+    else:
+        check_count(path, "numbers in a row", width, 2, len(text) + 1 - begin)
+    # Padding is any number, which is left out.
+    kinds = [
+        np.dtype(np.float64) if field.name == SKIPPED else field.dtype
+        for field in layout.fields
+        for _ in range(field.count)
+    ]
     numbers = number_columns(path, text, kinds, begin)
     _check_rows(path, layout, len(numbers[0]) if numbers else 0)
     parts, first = [], 0

@@ -24,6 +24,8 @@ from voxax.io.point_cloud import PointCloud, as_labels, to_uint8
 from voxax.io.surface import corner_counts, fan_triangles, sample_surface, strip_triangles
 
 FACE_LISTS = ("vertex_indices", "vertex_index")
+# What names vertices. A range grid tells which cell of a scanner's image each is of, if any.
+SURFACES = ("face", "tristrips", "range_grid")
 MOST_BYTES = 1 << 30
 
 Tables = dict[str, dict[str, np.ndarray]]
@@ -193,6 +195,13 @@ class _Canonical:
 
 def _triangles(elements: Tables, path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return all triangles [T, 3], and the columns of the faces, one row for each triangle."""
+    for name, columns in elements.items():
+        rows = max(map(len, columns.values()), default=0)
+        if rows and name not in SURFACES and any(known in columns for known in FACE_LISTS):
+            raise FileFormatError(
+                f"{path} has {rows} rows of {name!r}, which name vertices and are not read: only "
+                "face and tristrips are a surface here. Export it with these"
+            )
     faces, strips = elements.get("face", {}), elements.get("tristrips", {})
     triangles, columns = strip_triangles(_lists(strips, path)), dict[str, np.ndarray]()
     polygons = _lists(faces, path)

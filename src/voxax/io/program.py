@@ -33,6 +33,7 @@ from voxax.geometry.input_checks import check_coord_values
 from voxax.geometry.model_step import step_of
 from voxax.hardware import HardwareInfo, describe
 from voxax.io import executable as executables
+from voxax.io import signature as signatures
 from voxax.io.decoding import check_count
 from voxax.io.npz import read_array
 from voxax.tuning import Request, algorithms, record_choices, targeting
@@ -41,7 +42,7 @@ FORMAT = 2
 """Of the file; 1 is read too: its programs for CPUs call no native kernels."""
 
 _PROGRAM, _WEIGHTS, _ABOUT = "program.stablehlo", "weights.npz", "about.json"
-_EXECUTABLE = "executable"
+_EXECUTABLE, _SIGNATURE = "executable", "executable.hmac"
 # By the name that JAX takes; the other is that of its devices.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
 _WRITTEN = (1980, 1, 1, 0, 0, 0)
@@ -87,7 +88,8 @@ class Program:
 
         Raises:
           InputError: other shapes than those that the program was made for; coordinates that are
-            no integers or outside 30 bits, scenes outside its batch, complex features.
+            no integers or outside 30 bits, scenes outside its batch, features that would lose more
+            than digits in the program's dtype: floats for integers, complex ones.
           CapacityError: more rows than its capacity, or voxels were lost at a level inside.
         """
         coords, features = np.asarray(coords), np.asarray(features)
@@ -98,7 +100,8 @@ class Program:
                 f"coords of shape {coords.shape} and features of shape {features.shape}: the "
                 f"program takes [N, {1 + self.about['ndim']}] and [N, {channels}]"
             )
-        if coords.dtype.kind not in "iu" or features.dtype.kind == "c":
+        takes = jnp.dtype(self.about["dtype"])
+        if coords.dtype.kind not in "iu" or not np.can_cast(features.dtype, takes, "same_kind"):
             raise InputError(
                 f"coords of {coords.dtype} and features of {features.dtype}: the program takes "
                 f"integers and {self.about['dtype']}"
@@ -158,15 +161,15 @@ def export_program(
       algorithm: pins convolutions, see :func:`voxax.algorithms`.
       portable: a program for CPUs in plain XLA, which runs where the native kernels are not
         installed, and takes about 20 times as long.
-      executable: store also the machine code that JAX compiles for this CPU, see
-        :func:`load_program`.
+      executable: store also the machine code that JAX compiles for this CPU, signed by this user;
+        see :func:`load_program`.
 
     Returns:
       The description in the file, :attr:`Program.about`.
 
     Raises:
-      InputError: no such platform or topology, the model does not return voxels, or it calls
-        what a file cannot hold, such as a Python callback.
+      InputError: no such platform or topology, the model does not return voxels, it calls what a
+        file cannot hold, such as a Python callback, or the user's secret cannot be kept.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
     if platform not in _PLATFORMS:
@@ -249,13 +252,17 @@ def export_program(
     return about
 
 
-def load_program(path: str | Path, *, executable: bool = False) -> Program:
+def load_program(
+    path: str | Path, *, executable: bool = False, unsafe_unsigned_executable: bool = False
+) -> Program:
     """Load a program that :func:`export_program` wrote.
 
     Args:
       path: of the file.
-      executable: run the machine code in the file, instead of compiling the program. It may do
-        anything: ask for it only with files that you trust.
+      executable: run the machine code in the file, instead of compiling the program. JAX stores
+        it as a pickle, which may do anything when it is read. So it is read only if this user
+        wrote it: export signs it (HMAC) with a secret in voxax's cache directory.
+      unsafe_unsigned_executable: read it whoever wrote it.
 
     Raises:
       FileFormatError: no such file, another format, or a broken or hostile one: parts that are
@@ -263,15 +270,21 @@ def load_program(path: str | Path, *, executable: bool = False) -> Program:
         of other functions than voxax exports.
       InputError: the program is for a platform that this process does not have, or calls native
         kernels that this process does not have in the same version; with ``executable``, the file
-        has none, or one for other CPUs or another version of JAX.
+        has none, or one for other CPUs or another version of JAX, or one that this user has not
+        signed.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
+    if unsafe_unsigned_executable and not executable:
+        raise InputError("unsafe_unsigned_executable=True is for executable=True")
     with _reading(path), zipfile.ZipFile(path) as archive:
-        about = _checked_about(path, json.loads(_member(path, archive, _ABOUT)))
+        described = _member(path, archive, _ABOUT)
+        about = _checked_about(path, json.loads(described))
         program, stored = (_member(path, archive, name) for name in (_PROGRAM, _WEIGHTS))
-        machine_code = None
+        machine_code = signature = None
         if executable and "executable" in about:
             machine_code = _member(path, archive, _EXECUTABLE)
+            if _SIGNATURE in archive.namelist():
+                signature = _member(path, archive, _SIGNATURE)
     try:
         device = jax.devices(about["platform"])[0]
     except RuntimeError as error:
@@ -287,7 +300,16 @@ def load_program(path: str | Path, *, executable: bool = False) -> Program:
     with _reading(path):
         weights = _weights(Path(path), stored, about["weight_dtypes"])
     if machine_code is not None:
-        call = executables.loaded(machine_code, about["executable"], len(weights))
+        executables.check_runs_here(about["executable"])
+        if not unsafe_unsigned_executable:
+            reason = signatures.refusal(signature, described, machine_code)
+            if reason is not None:
+                raise InputError(
+                    f"the executable in {path} is a pickle, which may run any code, and {reason}: "
+                    "load_program(path) compiles the program of the same file instead; "
+                    "unsafe_unsigned_executable=True reads it all the same"
+                )
+        call = executables.loaded(machine_code, len(weights))
         return Program(about, call, jax.device_put(weights, device))
     if executable:
         raise InputError(
@@ -464,6 +486,8 @@ def _write(
     }
     if machine_code is not None:
         parts[_EXECUTABLE] = machine_code
+        # What it is called with stands in the description.
+        parts[_SIGNATURE] = signatures.signed(parts[_ABOUT], machine_code)
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, data in parts.items():
             archive.writestr(zipfile.ZipInfo(name, _WRITTEN), data)

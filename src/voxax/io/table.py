@@ -73,6 +73,7 @@ def _numbers(arrow: ModuleType, column: Any) -> np.ndarray | None:
     types, kind = arrow.types, column.type
     if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
         inner = column.combine_chunks()
+        inner.validate(full=True)  # where its lists begin and end is what the file says
         values = _numbers(arrow, inner.flatten())
         if values is None or values.ndim != 1 or len(column) == 0 or len(values) % len(column):
             return None

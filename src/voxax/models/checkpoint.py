@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gc
 import json
 import logging
+import os
 import re
 import shutil
+import sys
 import threading
 import time
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from voxax._bounded_file import MEBIBYTE, bounded_text
-from voxax.errors import FileFormatError, InputError, MissingExtraError
+from voxax.errors import FileFormatError, InputError, MissingExtraError, VoxaxError
 
 _KEPT = 2
 _PATIENCE = 10.0  # seconds
@@ -187,7 +190,7 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
       like: the entries of its tree to compare, with arrays or their shapes.
 
     Raises:
-      FileFormatError: the newest step whose shapes can be read has others.
+      FileFormatError: the newest step whose shapes can be read has others, or other dtypes.
     """
     folder = Path(folder).absolute()
     with _reader() as reader:
@@ -199,9 +202,9 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
             except Exception:  # load_arrays tells what is wrong with it
                 stored = None
             if stored is None:
-                gc.collect(1)  # tasks that failed log it at their end
+                _drop_late_reports()
                 continue
-            _check_structure(f"step {step} of {folder}", stored, like)
+            check_same_arrays(f"step {step} of {folder}", stored, like)
             return
 
 
@@ -217,8 +220,8 @@ def _reader() -> Iterator[Any]:
         yield reader
 
 
-def load_arrays(folder: str | Path, like: Any) -> Any:
-    """Return the newest whole step's arrays, in the structure of ``like``.
+def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
+    """Return the newest whole step's arrays, in the structure and the dtypes of ``like``.
 
     A step that cannot be read, of a damaged disk, say, is passed over with a warning. Before a run
     that goes on saves again, :func:`remove_steps_above` has to delete such steps.
@@ -226,10 +229,15 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
     With several processes all must call it where ``like`` has global arrays: what one of them
     cannot read is passed over by all.
 
+    Args:
+      folder: of the checkpoint.
+      like: arrays or their shapes; its dtypes have to be the stored ones.
+      cast: convert floats to wider ones or from float32 to bfloat16, and integers to wider ones,
+        where ``like`` says so. Nothing else is converted.
+
     Raises:
-      FileFormatError: no whole step, or one of another structure.
-      MemoryError, OSError, ValueError: out of memory or files, or no permission; every step may be
-        whole.
+      FileFormatError: no whole step, or one of another structure or of other dtypes.
+      MemoryError, OSError: out of memory or files, or no permission; every step may be whole.
     """
     folder = Path(folder).absolute()
     steps = steps_of(folder)
@@ -240,46 +248,113 @@ def load_arrays(folder: str | Path, like: Any) -> Any:
         for step in steps:
             restored, error, why, fault = None, None, "by another process", _NONE
             try:
-                restored = _restored(reader, folder, step, like)
+                restored = _restored(reader, folder, step, like, cast)
             except Exception as found:  # orbax and tensorstore raise many kinds
-                why, fault = _line(found), _fault(found)
-                error = found if fault == _FINAL else None
+                fault, error = _fault(found, f"step {step} of {folder}")
+                why = str(error)
             if fault == _DAMAGE:
-                gc.collect(1)  # tasks that failed log it at their end
+                _drop_late_reports()
             worst = _worst_of_all(fault, like)
             if worst == _FINAL:
-                raise error or FileFormatError(f"step {step} of {folder} cannot be read: {why}")
+                if fault == _FINAL and error is not None:
+                    raise error from None  # what it came from names orbax's own parts
+                raise FileFormatError(f"step {step} of {folder} cannot be read: {why}")
             if worst == _DAMAGE:
                 problem = f"step {step} of {folder} cannot be read: {why}"
                 continue
             if problem:
                 warnings.warn(f"{problem}; step {step} is taken", stacklevel=2)
             return restored
-    raise FileFormatError(f"{problem}: the checkpoint is broken")
+    raise FileFormatError(
+        f"{problem}: the checkpoint is broken. Restore the folder from a copy, or delete it and "
+        "train again"
+    )
 
 
-def _restored(reader: Any, folder: Path, step: int, like: Any) -> Any:
+def _drop_late_reports() -> None:
+    """Drop what tasks of a read that failed print at their end, beside the error that is raised.
+
+    Nobody waits for them any more: each logs its own error, and callbacks find no event loop.
+    """
+    _install_filters()
+    gc.collect(1)
+
+
+@functools.cache  # once in a process: they come when they come
+def _install_filters() -> None:
+    before = sys.unraisablehook
+
+    def told(found: sys.UnraisableHookArgs) -> None:
+        if not _is_late(found.exc_value):
+            before(found)
+
+    sys.unraisablehook = told
+    logging.getLogger("asyncio").addFilter(
+        lambda record: record.exc_info is None or not _is_late(record.exc_info[1])
+    )
+
+
+def _is_late(error: BaseException | None) -> bool:
+    text = str(error)
+    return text == "Event loop is closed" or "TensorStore" in text or "OCDBT" in text
+
+
+def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> Any:
     arrays = folder / str(step) / _ARRAYS
-    _check_structure(f"step {step} of {folder}", reader.metadata(arrays), like)
-    restored = reader.restore(arrays, args=_orbax().args.StandardRestore(like))
-    _check_sums(folder / str(step), restored)
-    return restored
+    stored = reader.metadata(arrays)
+    check_same_arrays(f"step {step} of {folder}", stored, like, cast=cast)
+    kinds = {name: found.dtype for name, found in _leaves(getattr(stored, "tree", stored))}
+    as_stored = _map_named(lambda name, leaf: _of_dtype(leaf, kinds.get(name)), like)
+    restored = reader.restore(arrays, args=_orbax().args.StandardRestore(as_stored))
+    _check_sums(folder / str(step), restored)  # of what is stored, before it is converted
+    wanted = {name: _dtype(leaf) for name, leaf in _leaves(like)}
+    return _map_named(
+        lambda name, leaf: leaf if _dtype(leaf) == wanted[name] else leaf.astype(wanted[name]),
+        restored,
+    )
+
+
+def _of_dtype(leaf: Any, dtype: Any) -> Any:
+    """``leaf``, or the shape of an array that has its place and another dtype."""
+    if dtype is None or _is_key(leaf) or _dtype(leaf) == dtype:
+        return leaf
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding)
+    return np.zeros(np.shape(leaf), dtype)
 
 
 # What came of reading a step: whole, to be passed over, or the end.
 _NONE, _DAMAGE, _FINAL = range(3)
 # Faults that say nothing of a step: it would be passed over, and a run that resumes removes it.
 _NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
-_NO_DAMAGE_TEXT = re.compile("RESOURCE_EXHAUSTED|PERMISSION_DENIED|Too many open files")
+_NO_DAMAGE_TEXT = {
+    "PERMISSION_DENIED": errno.EACCES,
+    "Too many open files": errno.EMFILE,
+    "RESOURCE_EXHAUSTED": errno.ENOMEM,
+}
 
 
-def _fault(error: Exception) -> int:
-    """What an error says of a step: it may be whole, or of another network."""
-    if isinstance(error, FileFormatError | MemoryError):
-        return _FINAL
-    if isinstance(error, OSError) and error.errno in _NO_DAMAGE:
-        return _FINAL
-    return _DAMAGE if _NO_DAMAGE_TEXT.search(str(error)) is None else _FINAL
+def _fault(error: Exception, where: str) -> tuple[int, Exception]:
+    """What an error says of a step, which may be whole, or of another network; and in our words.
+
+    Those of orbax and tensorstore name drivers, specifications and lines of their sources.
+    """
+    if isinstance(error, FileFormatError | MemoryError | _ChangedError):
+        return (_DAMAGE if isinstance(error, _ChangedError) else _FINAL), error
+    number = error.errno if isinstance(error, OSError) else None
+    # The errors of tensorstore have no number.
+    number = number or next((n for text, n in _NO_DAMAGE_TEXT.items() if text in str(error)), None)
+    if number in _NO_DAMAGE:
+        return _FINAL, OSError(number, os.strerror(number), where)
+    if isinstance(error, FileNotFoundError) or "NOT_FOUND" in str(error):
+        return _DAMAGE, ValueError("a file of its arrays is missing")
+    if number is not None:
+        return _DAMAGE, ValueError(f"the system reports: {os.strerror(number)}")
+    return _DAMAGE, ValueError("the files of its arrays are damaged or cut short")
+
+
+class _ChangedError(ValueError):
+    """An array is not the one that was saved."""
 
 
 def _worst_of_all(fault: int, like: Any) -> int:
@@ -290,33 +365,89 @@ def _worst_of_all(fault: int, like: Any) -> int:
     return int(multihost_utils.process_allgather(np.int32(fault)).max())
 
 
-def _check_structure(where: str, stored: Any, like: Any) -> None:
-    """Raise :class:`FileFormatError` naming the first array that one has and the other has not."""
-    there, here = _shapes(stored), _shapes(like)
-    differing = [name for name in (*here, *there) if there.get(name) != here.get(name)]
+def check_same_arrays(
+    where: str,
+    stored: Any,
+    like: Any,
+    *,
+    cast: bool = False,
+    error: type[VoxaxError] = FileFormatError,
+) -> None:
+    """Compare the names, shapes and dtypes of two trees of arrays.
+
+    Args:
+      where: of the arrays, for the message.
+      stored: arrays, their shapes, or what orbax knows of them.
+      like: arrays or their shapes.
+      cast: the stored dtype may be one that :func:`load_arrays` converts.
+      error: the kind to raise.
+
+    Raises:
+      FileFormatError: names the first array that differs.
+    """
+    there, here = dict(_leaves(getattr(stored, "tree", stored))), dict(_leaves(like))
+    shapes = [
+        {name: str(_shape(leaf)) for name, leaf in leaves.items()} for leaves in (there, here)
+    ]
+    before, now = shapes
+    differing = [name for name in (*now, *before) if before.get(name) != now.get(name)]
     if there and differing:
         name = differing[0]
-        raise FileFormatError(
-            f"{where} is of another network: {name} is {there.get(name, 'not there')}, here it is "
-            f"{here.get(name, 'not there')} ({len(set(differing))} arrays differ). Build the "
+        raise error(
+            f"{where} is of another network: {name} is {before.get(name, 'not there')}, here it is "
+            f"{now.get(name, 'not there')} ({len(set(differing))} arrays differ). Build the "
             "network and optimizer that were saved"
+        )
+    kinds = {name: (_dtype(there[name]), _dtype(leaf)) for name, leaf in here.items() if there}
+    other = [n for n, (old, new) in kinds.items() if old != new and not (cast and _casts(old, new))]
+    if other:
+        old, new = kinds[other[0]]
+        how = " or load with cast=True," if _casts(old, new) and not cast else ""
+        raise error(
+            f"{where} has other dtypes: {other[0]} is {old}, here it is {new} ({len(other)} arrays "
+            f"differ). Build the network with the dtypes that were saved,{how} or load them as "
+            "saved and convert the result"
         )
 
 
-def _shapes(tree: Any) -> dict[str, str]:
-    """The shape of each array by its path."""
-    leaves = _leaves(getattr(tree, "tree", tree))
-    return {name: str(list(getattr(leaf, "shape", np.shape(leaf)))) for name, leaf in leaves}
+def _casts(old: np.dtype, new: np.dtype) -> bool:
+    """Return whether numbers keep their values, or are rounded from float32 to bfloat16."""
+    floats = jnp.issubdtype(old, jnp.floating) and jnp.issubdtype(new, jnp.floating)
+    whole = old.kind in "iu" and new.kind in "iu"
+    return (floats or whole) and (
+        np.can_cast(old, new, "safe") or (old, new) == (np.float32, jnp.bfloat16)
+    )
+
+
+def _shape(leaf: Any) -> list[int]:
+    return list(getattr(leaf, "shape", np.shape(leaf)))
+
+
+def _dtype(leaf: Any) -> np.dtype:
+    leaf = _untyped(leaf)
+    return np.dtype(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype)
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
     """The arrays with their paths; typed random keys as the integers that are stored."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [("/".join(map(_key, path)), _untyped(leaf)) for path, leaf in leaves]
+    return [(_name(path), _untyped(leaf)) for path, leaf in leaves]
+
+
+def _map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: function(_name(path), leaf), tree)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return "/".join(map(_key, path))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(getattr(leaf, "dtype", np.generic), jax.dtypes.prng_key)
 
 
 def _untyped(leaf: Any) -> Any:
-    if not jnp.issubdtype(getattr(leaf, "dtype", np.generic), jax.dtypes.prng_key):
+    if not _is_key(leaf):
         return leaf
     is_array = isinstance(leaf, jax.Array)
     return jax.random.key_data(leaf) if is_array else jax.eval_shape(jax.random.key_data, leaf)
@@ -352,15 +483,13 @@ def _saved_sums(step: Path) -> dict[str, Any]:
 
 
 def _check_sums(step: Path, restored: Any) -> None:
-    """Raise :class:`ValueError` for an array that has other bytes than were saved."""
+    """Raise :class:`_ChangedError` for an array that has other bytes than were saved."""
     saved = _saved_sums(step).get(_ARRAYS)
     if not isinstance(saved, dict):
         return
     for name, found in _sums_of(restored).items():
-        before = str(saved.get(name, found))
-        # Of another dtype it was converted.
-        if before != found and before.split()[0] == found.split()[0]:
-            raise ValueError(f"{name} is not what was saved: its checksum differs")
+        if saved.get(name, found) != found:
+            raise _ChangedError(f"{name} is not what was saved: its checksum differs")
 
 
 def _key(entry: Any) -> str:

@@ -17,6 +17,7 @@ from voxax._array_types import Array, Float, Int, Int32
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.losses import Losses
+from voxax.models.checkpoint import check_same_arrays
 from voxax.models.optimizer_state import initial_state
 from voxax.models.writers import OnMetrics
 
@@ -304,8 +305,19 @@ class StepTrainer(abc.ABC):
         }
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore the result of :meth:`tree`, which stays as it is."""
-        own = _copied({k: jax.tree.map(jnp.asarray, v) for k, v in tree.items() if k != "steps"})
+        """Restore the result of :meth:`tree`, which stays as it is.
+
+        Raises:
+          InputError: an array has another name, shape or dtype than here.
+        """
+        mine = {
+            "params": nnx.to_pure_dict(self.params),
+            "state": nnx.to_pure_dict(self.state),
+            "optimizer": jax.tree.leaves(self.optimizer_state),
+        }
+        given = {k: v for k, v in tree.items() if k != "steps"}
+        check_same_arrays("the tree to load", given, mine, error=InputError)
+        own = _copied(jax.tree.map(jnp.asarray, given))
         nnx.replace_by_pure_dict(self.params, own["params"])
         nnx.replace_by_pure_dict(self.state, own["state"])
         structure = jax.tree.structure(self.optimizer_state)

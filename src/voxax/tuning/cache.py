@@ -43,7 +43,7 @@ from voxax._atomic_file import replacing
 from voxax._bounded_file import read_bounded
 from voxax._version import __version__
 from voxax.hardware import HardwareInfo
-from voxax.hardware.cache_dir import cache_dir
+from voxax.hardware.cache_dir import blocked, cache_dir
 from voxax.tuning.entry import PREDICTED, Entry, jaxlib_version
 
 FORMAT = 1
@@ -265,7 +265,8 @@ class TuningCache:
             return None
         except OSError as error:
             busy = isinstance(error, TimeoutError)
-            self._warn("is locked, saving later" if busy else "cannot be saved", error)
+            why = blocked(self.path.parent) or error
+            self._warn("is locked, saving later" if busy else "cannot be saved", why)
             return error
         finally:
             self._writing.release()

@@ -1,0 +1,126 @@
+"""PTX: scans of terrestrial scanners in text, each a grid of points with the scanner's pose.
+
+Source: Leica Cyclone's export "PTX": for each scan ten lines (columns, rows, the position of the
+scanner, its three axes, and four lines of a matrix), then a line for each cell of the grid: x, y,
+z, an intensity of 0 to 1, and maybe red, green and blue.
+"""
+
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from voxax.errors import FileFormatError
+from voxax.io.columns import cloud_from_columns
+from voxax.io.decoding import check_count, reading
+from voxax.io.items import ITEM, chosen_items
+from voxax.io.numbers import number_columns
+from voxax.io.options import ReadOptions
+from voxax.io.point_cloud import PointCloud
+
+POSITION = ("x", "y", "z")
+COLOR = ("red", "green", "blue")
+# By the number of columns.
+NAMES = {
+    3: POSITION,
+    4: (*POSITION, "intensity"),
+    6: (*POSITION, *COLOR),
+    7: (*POSITION, "intensity", *COLOR),
+}
+# Behind the size of the grid: how many numbers each line has.
+POSE = (3, 3, 3, 3, 4, 4, 4, 4)
+# A position of one digit each, and the ends of the three words.
+SHORTEST_POINT = 6
+# Lines that are converted at a time.
+BLOCK = 100_000
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
+    """Read the scans of a PTX file, each turned and shifted by its matrix.
+
+    Cells without a measurement, whose position is 0 0 0, are left out. Colors become ``rgb``.
+    Where there is more than one scan, the attribute ``item`` has the number of each point's scan;
+    ``options.item`` takes one. A column that some scans lack is left out.
+
+    Raises:
+        FileFormatError: the file is broken or cut short, or ``options.item`` is no scan of it.
+    """
+    with reading(path, "PTX"), path.open("rb") as stream:
+        size, scans = path.stat().st_size, list[dict[str, np.ndarray]]()
+        while columns := _next_words(stream):
+            scan = _scan(path, stream, columns, size)
+            scans.append(scan if options.item in (None, len(scans)) else {})
+        if not scans:
+            raise FileFormatError(f"{path} holds no scans")
+        chosen = chosen_items(options.item, len(scans), str(path))
+        if len(chosen) > 1:
+            for number, scan in enumerate(scans):
+                scan[ITEM] = np.full(len(scan["x"]), number, np.int32)
+        kept = [scans[number] for number in chosen]
+        names = [name for name in kept[0] if all(name in scan for scan in kept)]
+        joined = {name: np.concatenate([scan.pop(name) for scan in kept]) for name in names}
+        return cloud_from_columns(joined, str(path), options.label_field)
+
+
+def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[str, np.ndarray]:
+    """Return the columns of one scan, in the frame that its matrix leads to."""
+    grid = _counted(path, first), _counted(path, _next_words(stream))
+    cells = grid[0] * grid[1]
+    pose = [_numbers(path, _next_words(stream), width) for width in POSE]
+    # The last line may end without a line break.
+    check_count(path, "points", cells, SHORTEST_POINT, size + 1 - stream.tell())
+    names, parts, found = POSITION, list[list[np.ndarray]](), 0
+    while found < cells and (lines := list(islice(stream, min(BLOCK, cells - found)))):
+        if not parts:
+            width = len(next(filter(None, map(bytes.split, lines)), POSITION))
+            if width not in NAMES:
+                raise FileFormatError(
+                    f"{path} has points of {width} numbers; known are {', '.join(map(str, NAMES))}"
+                )
+            names = NAMES[width]
+        kinds = [np.dtype(np.int64 if name in COLOR else np.float64) for name in names]
+        parts.append(number_columns(path, b"".join(lines), kinds))
+        found += len(parts[-1][0])
+    if found < cells:
+        raise FileFormatError(
+            f"{path} is cut short: it says {grid[0]} x {grid[1]} points, {found} are there"
+        )
+    columns = {
+        name: np.concatenate([part[place] for part in parts] or [np.zeros(0)])
+        for place, name in enumerate(names)
+    }
+    positions = np.stack([columns[axis] for axis in POSITION], axis=1)
+    measured = (positions != 0).any(axis=1)
+    # Points are rows: the last row of the matrix is the shift.
+    matrix = np.stack(pose[-4:])
+    placed = positions[measured] @ matrix[:3, :3] + matrix[3, :3]
+    others = {name: values[measured] for name, values in columns.items() if name not in POSITION}
+    return dict(zip(POSITION, placed.T, strict=True)) | others
+
+
+def _next_words(stream: BinaryIO) -> list[bytes]:
+    """Return the words of the next line that has some; none at the end of the file."""
+    for line in stream:
+        if words := line.removeprefix(BYTE_ORDER_MARK).split():
+            return words
+    return []
+
+
+def _counted(path: Path, words: list[bytes]) -> int:
+    if len(words) != 1 or not words[0].isdigit():
+        raise FileFormatError(
+            f"{path} is broken: a scan begins with the columns and the rows of its grid, and not "
+            f"with {b' '.join(words).decode('latin-1')[:60]!r}"
+        )
+    return int(words[0])
+
+
+def _numbers(path: Path, words: list[bytes], width: int) -> np.ndarray:
+    numbers = np.array([float(word) for word in words])
+    if len(numbers) != width or not np.isfinite(numbers).all():
+        raise FileFormatError(
+            f"{path} is broken: a line of the scanner's pose has {len(words)} numbers, not {width}"
+        )
+    return numbers
