@@ -18,7 +18,14 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Nothing is measured unless a test asks for it, and nothing that tests measure is kept: so results
 # depend neither on this machine's speed nor on what was cached before. Subprocesses inherit both.
 os.environ["VOXAX_AUTOTUNE"] = "off"
-os.environ["VOXAX_CACHE_DIR"] = tempfile.mkdtemp(prefix="voxax-tests-")
+# Tests own the folders that programs take unless told: their home, with its caches, and the one
+# that they run in.
+os.environ["HOME"] = tempfile.mkdtemp(prefix="voxax-tests-")
+os.environ["VOXAX_CACHE_DIR"] = os.path.join(os.environ["HOME"], "voxax")
+os.environ["XDG_CACHE_HOME"] = os.path.join(os.environ["HOME"], ".cache")
+os.environ["XDG_CONFIG_HOME"] = os.path.join(os.environ["HOME"], ".config")
+os.environ["XDG_DATA_HOME"] = os.path.join(os.environ["HOME"], ".local", "share")
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
 
 import jax
 import numpy as np
@@ -28,21 +35,45 @@ from jax.experimental.compilation_cache import compilation_cache
 pytest.register_assert_rewrite("conformance", "oracle", "samples")
 
 ROOT = Path(__file__).resolve().parents[1]
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".hypothesis"))
 DATA_VARIABLE = "VOXAX_TEST_DATA"
 
 _OWNER = os.getpid()
+_WORK = Path(os.environ["HOME"], "work")
+_WORK.mkdir()
 
 
 @atexit.register
-def _remove_cache(folder=os.environ["VOXAX_CACHE_DIR"]):
+def _remove_home(folder=os.environ["HOME"]):
     """Registered before voxax is imported, so it runs after voxax has saved what it knows."""
     if os.getpid() == _OWNER:  # a forked child shares the folder
         shutil.rmtree(folder, ignore_errors=True)
 
 
 if _cache := os.environ.get("VOXAX_TEST_COMPILE_CACHE"):
-    jax.config.update("jax_compilation_cache_dir", _cache)
+    jax.config.update("jax_compilation_cache_dir", os.path.abspath(_cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _work_folder():
+    """Run tests in an empty folder: a clone holds what its user's own commands wrote."""
+    before = Path.cwd()
+    os.chdir(_WORK)
+    yield
+    os.chdir(before)
+
+
+@pytest.fixture(autouse=True)
+def _empty_work_folder():
+    """Fail a test that leaves a file where it was run: another could find it."""
+    yield
+    left = os.listdir(_WORK)
+    for name in left:
+        path = _WORK / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert left == [], f"left in the working folder: {left}; write to tmp_path"
+    assert Path.cwd() == _WORK
 
 
 @pytest.fixture(autouse=True)

@@ -63,6 +63,35 @@ def test_page(page, tmp_path, monkeypatch):
             exec(compiled, namespace)
 
 
+HEAD = re.compile(
+    r"(?:---\n(?P<matter>(?:[a-z]+:.*\n(?: +.*\n)*)+)---\n\n)?# (?P<title>\S.*)\n(?:\n|\Z)"
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_its_title(page):
+    """Before it stands one block of settings, or nothing: what follows a block is shown as text."""
+    text = page.read_text()
+    assert HEAD.match(text)
+    prose = re.sub(r"^( *)```.*?^ *```$", "", text, flags=re.M | re.S)
+    assert len(re.findall(r"^# ", prose, re.M)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("# Title\n\nText\n", True),
+        ("---\nsearch:\n  boost: 2\n---\n\n# Title\n\n", True),
+        ("---\nsearch:\n  boost: 2\n---\n\n---\nsearch:\n  boost: 1.5\n---\n\n# Title\n\n", False),
+        ("Text\n\n# Title\n\n", False),
+        ("---\nhide: []\n# Title\n\n", False),
+        ("# Title\nText\n", False),
+    ],
+)
+def test_beginnings_of_pages(text, is_right):
+    assert bool(HEAD.match(text)) == is_right
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_configurations_are_well_formed(page):
     """Blocks of TOML and JSON; what the keys mean, the tests of their readers say."""

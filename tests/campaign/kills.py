@@ -1,11 +1,11 @@
-"""Kills and interrupts of commands at random moments; then, does everything go on?
+"""Kills and signals to commands at random moments; then, does everything go on?
 
 The moment of a kill is a time, a change of files (just before it), or within a save. Afterwards:
 
 - every step, program and entry that was reported as saved is there, and whole;
 - the run resumes and ends with the parameters, bit for bit, of one that was never interrupted;
 - a fresh start works, or is refused by name because a whole step is there;
-- Ctrl-C gives exit status 130 and no traceback;
+- Ctrl-C gives exit status 130, SIGTERM 143 and SIGHUP 129, without a traceback;
 - no process of the command is left.
 """
 
@@ -31,6 +31,7 @@ SECONDS = 300
 COMMANDS = {"train": 0.35, "demo": 0.25, "tune": 0.12, "export": 0.13, "cache": 0.15}
 STARTS = {"train": ("fresh", "resume", "overwrite"), "export": ("fresh", "overwrite")}
 STARTS["demo"] = STARTS["train"]
+SIGNALS = {"SIGKILL": 0.4, "SIGINT": 0.2, "SIGTERM": 0.2, "SIGHUP": 0.2}
 STEPS = 6
 ORPHAN_SECONDS = 15  # workers look for their parent every second
 HERE = Path(__file__).parent
@@ -48,11 +49,13 @@ def draw(seed, number):
     rng = generator("kills", seed, number)
     command = str(rng.choice(list(COMMANDS), p=list(COMMANDS.values())))
     learns = command in ("train", "demo")
+    sent = str(rng.choice(list(SIGNALS), p=list(SIGNALS.values())))
     return {
         "command": command,
         "start": str(rng.choice(STARTS.get(command, ("fresh",)))),
         "workers": int(learns and rng.random() < 0.25),
-        "signal": "SIGINT" if command != "cache" and rng.random() < 0.5 else "SIGKILL",
+        "signal": sent if command != "cache" else "SIGKILL",
+        "group": bool(sent in ("SIGINT", "SIGHUP") or rng.random() < 0.5),
         "kind": str(rng.choice(["time", "change", "save"], p=[0.5, 0.25, 0.25])),
         "moment": float(rng.random()),
         "overwrites": bool(rng.random() < 0.3),
@@ -146,6 +149,7 @@ class Kills:
         for _ in range(5):
             out = self._prepare(trial, "run")
             plan = {"signal": trial["signal"], "folder": str(self._place(trial, out))}
+            plan["group"] = trial.get("group", trial["signal"] != "SIGKILL")
             # A trial may say itself when.
             plan |= trial.get("plan") or _moment(trial["kind"], moment, self._measured(trial))
             said = self._run(trial, plan, out)
@@ -272,7 +276,8 @@ class Kills:
         if trial["signal"] == "SIGKILL":
             require(said.status == -signal.SIGKILL, f"exit status {said.status}: {said.error}")
         else:
-            require(said.status == 130, f"exit status {said.status} of Ctrl-C: {said.error}")
+            expected = 128 + signal.Signals[trial["signal"]]
+            require(said.status == expected, f"exit status {said.status}: {said.error}")
             require("Traceback" not in said.error, f"a traceback: {said.error}")
         return {}
 

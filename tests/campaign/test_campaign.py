@@ -29,6 +29,18 @@ NAMED = {
         "kills",
         LEARNS | {"signal": "SIGINT", "plan": {"kind": "save", "save": 0, "at": 0.02}},
     ),
+    "workers and their parent get SIGTERM": (
+        "kills",
+        LEARNS
+        | {"workers": 1, "signal": "SIGTERM"}
+        | {"plan": {"kind": "save", "save": 0, "at": 0.02}},
+    ),
+    "a terminal closes": (
+        "kills",
+        LEARNS
+        | {"workers": 1, "signal": "SIGHUP"}
+        | {"plan": {"kind": "save", "save": 1, "at": 0.0}},
+    ),
     "a parent of workers is killed": (
         "kills",
         LEARNS

@@ -34,10 +34,11 @@ class Plan:
 
     def fire(self):
         self.report("fired")
-        if self.told["signal"] == "SIGINT":
-            os.killpg(0, signal.SIGINT)  # as a terminal does
+        number = signal.Signals[self.told["signal"]]
+        if self.told["group"] and number != signal.SIGKILL:
+            os.killpg(0, number)  # as a terminal does, or a cluster
         else:
-            os.kill(os.getpid(), signal.SIGKILL)  # the parent alone: its children notice
+            os.kill(os.getpid(), number)  # the parent alone: its children notice
 
     def fire_after(self, seconds):
         timer = threading.Timer(seconds, self.fire)
@@ -124,8 +125,9 @@ def run(told):
     from voxax import cli
 
     os.setsid()
-    # What a shell starts in the background ignores Ctrl-C.
+    # What a shell starts in the background ignores Ctrl-C, and nohup SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, name in ((1, "output"), (2, "error")):
         file = os.open(told[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
@@ -134,7 +136,8 @@ def run(told):
     observe(plan)
     plan.arm()
     command = told["command"]
-    status = fill_cache(command[1]) if command[0] == "fill-cache" else cli.main(command)
+    sys.argv[1:] = command
+    status = fill_cache(command[1]) if command[0] == "fill-cache" else cli.main()
     plan.report("ends", time.monotonic() - plan.begin, plan.changes, *plan.saves)
     sys.exit(status)
 

@@ -38,7 +38,6 @@ def scan(rng, number=3):
 def test_wrong_options(tmp_path, capsys):
     for options, message in (
         (["--input", "a.ply"], "--input has no boxes: leave it out"),
-        (["--devices", "2"], "--devices 2: --task detect trains on one device"),
         (["--scenes", "0"], "--scenes 0 must be at least 1"),
         (["--voxel-size", "0.3"], "multiples of 4"),
         (["--resume"], "no voxax checkpoint in"),

@@ -1,7 +1,9 @@
-"""Ctrl-C in a command waits for the end of a step, and is never lost."""
+"""Ctrl-C, SIGTERM and SIGHUP in a command wait for the end of a step, and are never lost."""
 
+import contextlib
 import gc
 import signal
+import subprocess
 import sys
 import time
 import weakref
@@ -17,6 +19,8 @@ pytestmark = [
     pytest.mark.lax_promotion,  # optax promotes step counts
     pytest.mark.usefixtures("takes_ctrl_c"),
 ]
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def interrupt(*_):
@@ -140,3 +144,196 @@ def test_a_command_that_ends_first_says_that_it_was_interrupted(capsys, monkeypa
     monkeypatch.setattr("voxax.cli._run", run)
     assert main(["hardware"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.fixture
+def takes_signals():
+    """Have SIGTERM and SIGHUP as a process has them that nobody protects."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ENDING}
+    yield
+    for number, handler in before.items():
+        assert signal.getsignal(number) is signal.SIG_DFL  # a command leaves no handler
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("takes_signals")
+@pytest.mark.parametrize("number", ENDING)
+def test_a_run_is_saved_and_ends_with_the_status_of_its_signal(
+    number, demo, tmp_path, capsys, monkeypatch
+):
+    taken = []
+
+    def step(self):
+        taken.append(self)
+        if len(taken) == 3:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(learning.Trace, "step", step)
+    assert demo("--steps", "2000") == 128 + number
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "interrupted at step 2" in told.out
+    assert steps_of(tmp_path / "run" / "checkpoint")[0] == 2
+    assert demo("--steps", "3", "--resume") == 0
+
+
+@pytest.mark.usefixtures("takes_signals")
+@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bench",
+        "cache",
+        "check",
+        "detect",
+        "explain",
+        "export",
+        "hardware",
+        "segment",
+        "tune",
+        "view",
+    ],
+)
+def test_every_command_takes_them(command, number, capsys, monkeypatch):
+    monkeypatch.setattr("voxax.cli._run", lambda words: signal.raise_signal(number))
+    assert main([command]) == 128 + number
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.usefixtures("takes_signals")
+@pytest.mark.parametrize("number", ENDING)
+def test_such_a_signal_waits_as_ctrl_c_does(number):
+    done = []
+
+    def step():
+        with _interrupts.uninterrupted():
+            signal.raise_signal(number)
+            signal.raise_signal(number)  # of a terminal that closes, or of `timeout`
+            done.append("the rest of the step")
+
+    with _interrupts.ended_by_signals() as ending, pytest.raises(KeyboardInterrupt):
+        step()
+    assert done
+    assert ending.number == number
+    assert [ending.status(status) for status in (0, 130, 2)] == [128 + number] * 2 + [2]
+
+
+@pytest.mark.usefixtures("takes_signals")
+@pytest.mark.parametrize("place", PLACES)
+def test_such_a_signal_is_not_lost_either(place, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.interrupt", lambda *_: signal.raise_signal(signal.SIGTERM))
+
+    def wait():
+        with _interrupts.never_dropped():
+            place()
+            time.sleep(30)
+
+    with _interrupts.ended_by_signals() as ending, pytest.raises(KeyboardInterrupt):
+        wait()
+    assert ending.number == signal.SIGTERM
+
+
+def test_what_the_caller_decided_stays(monkeypatch):
+    """`nohup` ignores SIGHUP, and a program may have a handler of its own."""
+    came = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    own = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    try:
+        monkeypatch.setattr("voxax.cli._run", lambda words: [*map(signal.raise_signal, ENDING)][2:])
+        assert main(["hardware"]) == []
+        assert came == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGTERM, own)
+
+
+IMPORTS = """
+import signal
+before = [signal.getsignal(number) for number in (signal.SIGINT, *{numbers})]
+import voxax, voxax.cli, voxax.io.pipeline
+assert before == [signal.getsignal(number) for number in (signal.SIGINT, *{numbers})]
+signal.raise_signal({last})
+"""
+
+
+def test_a_script_that_imports_voxax_ends_as_any_other():
+    script = IMPORTS.format(numbers=tuple(map(int, ENDING)), last=int(signal.SIGTERM))
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGTERM, b"")
+
+
+# A command whose end takes as long as ``held`` is there; it runs no Python meanwhile with ``deaf``.
+HELD = """
+import ctypes, os, pathlib, signal, sys, threading, time
+import voxax.cli
+
+held, deaf, late = pathlib.Path(sys.argv.pop()), "deaf" in sys.argv, "late" in sys.argv
+
+def wait(words=None):
+    try:
+        print("ready", flush=True)
+        while held.exists():
+            ctypes.CDLL(None).sleep(600) if deaf else time.sleep(0.02)
+    except KeyboardInterrupt:
+        print("told", flush=True)
+        time.sleep(600)
+    return 0
+
+def last(words):
+    threading.Thread(target=wait).start()  # Python waits for it at its end
+    return 0
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+voxax.cli._run = last if late else wait
+sys.exit(voxax.cli.main())
+"""
+
+
+@contextlib.contextmanager
+def held(tmp_path, *how):
+    """A process that ends once the file ``held`` is gone."""
+    path = tmp_path / "held"
+    path.touch()
+    command = [sys.executable, "-c", HELD, *how, str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n", process.stderr.read()
+            yield process, path
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("how", "numbers"),
+    [
+        ("deaf", (signal.SIGTERM, signal.SIGTERM)),  # such as XLA, which compiles
+        ("", (signal.SIGHUP, signal.SIGTERM)),
+        ("", (signal.SIGTERM, signal.SIGINT)),
+    ],
+)
+def test_a_second_signal_ends_at_once(how, numbers, tmp_path):
+    with held(tmp_path, *how.split()) as (process, _):
+        process.send_signal(numbers[0])
+        if not how:
+            assert process.stdout.readline() == "told\n"
+        time.sleep(2 * _interrupts._ONE_SIGNAL)
+        assert process.poll() is None
+        process.send_signal(numbers[1])
+        assert process.wait(20) == 128 + numbers[1]
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, *ENDING])
+def test_the_last_moments_of_a_command_print_nothing(number, tmp_path):
+    """Python joins threads there, and would print an exception."""
+    with held(tmp_path, "late") as (process, path):
+        time.sleep(0.2)  # the command returns meanwhile
+        process.send_signal(number)
+        time.sleep(0.1)
+        assert process.poll() is None
+        path.unlink()
+        assert process.wait(20) == 128 + number
+        assert process.stderr.read() == ""

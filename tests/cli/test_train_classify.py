@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import folders
+from parallel.own_devices import on_devices
 from voxax.cli import main
 from voxax.cli.classification_task import Classification, ClassificationScore, ClassPreparation
 from voxax.cli.tasks import restore, task_of
@@ -47,6 +48,20 @@ def shapes(folder, rng, number=4):
 def losses(out):
     with (out / "losses.csv").open() as lines:
         return [float(row["loss"]) for row in csv.DictReader(lines)]
+
+
+@pytest.mark.slow
+def test_two_devices_learn_as_one_does(tmp_path, rng):
+    path = shapes(tmp_path, rng)
+    commands = [
+        ["train", str(path), "--devices", devices, "--out", str(tmp_path / devices)]
+        for devices in ("2", "1")
+    ]
+    on_devices(f"from cli.small_network import run; run(*{commands!r})", devices=1)
+    np.testing.assert_allclose(losses(tmp_path / "2"), losses(tmp_path / "1"), rtol=1e-4)
+    metrics = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("1", "2")]
+    assert [m["devices"] for m in metrics] == [1, 2]
+    assert metrics[0]["val_accuracy"] == metrics[1]["val_accuracy"]
 
 
 @pytest.mark.lax_promotion  # optax promotes step counts

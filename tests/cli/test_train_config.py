@@ -153,8 +153,8 @@ def test_a_split_in_a_text_file(tmp_path):
             "drop = 2: it must be a number, at least 0, at",
         ),
         ("[data]", "augment = 3\n[data]", "augment = 3 must be a table: write [augment]"),
-        ("[data]", "devices = 0\n[data]", "devices = 0: it must be a whole number or 'all', at"),
-        ("[data]", 'devices = "some"\n[data]', "devices = 'some': it must be a whole number or"),
+        ("[data]", "devices = 0\n[data]", "devices = 0: it must be a whole number, 'all' or"),
+        ("[data]", 'devices = "some"\n[data]', "devices = 'some': it must be a whole number, "),
         ('"kitti"', '"nowhere"', "data: no folder"),
     ],
 )

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import folders
+from parallel.own_devices import on_devices
 from voxax.cli import main
+from voxax.cli.detection_task import BoxPreparation
 from voxax.cli.folder_detection import FolderDetection, box_transform
 from voxax.detection import points_in_boxes
 from voxax.io.annotated import AnnotatedScan
@@ -103,27 +105,52 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["small", "voxelnext"])
+def test_two_devices_learn_as_one_does(name, tmp_path, rng):
+    if name == "small":
+        path = kitti(tmp_path, rng)
+    else:
+        path = nuscenes(tmp_path, rng, name, width=1, voxel_size=0.25)
+        path.write_text(path.read_text() + SIZES[name])
+    path.write_text(path.read_text().replace("batch_size = 2", "batch_size = 4"))
+    commands = [
+        ["train", str(path), "--devices", devices, "--out", str(tmp_path / devices)]
+        for devices in ("2", "1")
+    ]
+    on_devices(f"from cli.small_network import run; run(*{commands!r})", devices=1)
+    one, two = losses(tmp_path / "1"), losses(tmp_path / "2")
+    np.testing.assert_allclose(two, one, rtol=1e-4)
+    assert two != one  # not by chance the same program
+    metrics = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("1", "2")]
+    assert [m["devices"] for m in metrics] == [1, 2]
+    assert [m["programs_compiled"] for m in metrics] == [2, 2]
+    assert [m["voxels_dropped"] for m in metrics] == [0, 0]
+
+
+SIZES = {
+    "small": "",
+    "centerpoint": """
+        [model.options]
+        channels = [4, 4, 4, 4]
+        residual = false
+        shared = 4
+        bev = { layers = [1, 1], channels = [4, 6], up_channels = [5, 3] }
+        """,
+    "voxelnext": """
+        [model.options]
+        channels = [4, 4, 4, 4, 4]
+        out_channels = 4
+        """,
+}
+
+
+@pytest.mark.slow
 @pytest.mark.lax_promotion
 @pytest.mark.parametrize("name", ["small", "centerpoint", "voxelnext"])
 def test_nuscenes(name, tmp_path, rng):
-    sizes = {
-        "small": "",
-        "centerpoint": """
-            [model.options]
-            channels = [4, 4, 4, 4]
-            residual = false
-            shared = 4
-            bev = { layers = [1, 1], channels = [4, 6], up_channels = [5, 3] }
-            """,
-        "voxelnext": """
-            [model.options]
-            channels = [4, 4, 4, 4, 4]
-            out_channels = 4
-            """,
-    }
     more = {} if name == "small" else {"width": 1, "voxel_size": 0.25}
     path = nuscenes(tmp_path, rng, name, **more)
-    path.write_text(path.read_text() + sizes[name])
+    path.write_text(path.read_text() + SIZES[name])
     assert main(["train", str(path)]) == 0
     metrics = json.loads((tmp_path / "runs/metrics.json").read_text())
     assert metrics["val_samples"] == 1
@@ -206,3 +233,31 @@ def test_mistakes_are_one_line(tmp_path, rng, capsys):
     (tmp_path / "kitti/ImageSets/train.txt").write_text("")
     assert main(["train", str(path)]) == 2
     assert "train.txt is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["small", "centerpoint"])
+def test_a_region_that_a_network_cannot_take_is_told_before_scans_are_read(
+    name, tmp_path, rng, capsys, monkeypatch
+):
+    """In what the user set, not in cells of a grid."""
+    monkeypatch.setattr(BoxPreparation, "__call__", lambda *_: pytest.fail("a scan was read"))
+    region = "[-20, -20, -2, 20, 20, 2]"
+    path = nuscenes(tmp_path, rng, name, voxel_size=0.4, region=region, width=1)
+    assert main(["train", str(path)]) == 2
+    told = capsys.readouterr()
+    assert "grid=" not in told.err
+    assert told.err.startswith(
+        f"voxax: {path}: model: voxel_size = 0.4 cuts the region from (-20.0, -20.0, -2.0) to "
+        f"(20.0, 20.0, 2.0) into 100 x 100 x 10 voxels, which {name} does not take: "
+    )
+    assert "Give another voxel size, or move the ends of the region" in told.err
+    assert told.out == ""
+
+
+def test_options_that_a_network_does_not_take_are_told_before_scans_are_read(tmp_path, rng, capsys):
+    path = nuscenes(tmp_path, rng, "voxelnext", width=1, voxel_size=0.25)
+    path.write_text(path.read_text() + "[model.options]\nchannels = [4, 4]\n")
+    assert main(["train", str(path)]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"voxax: {path}: model: channels=")
+    assert told.out == ""

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from voxax.cli import demo as demo_module
-from voxax.cli import main, process
+from voxax.cli import main, process, train_config
+from voxax.cli import train as train_module
 from voxax.cli.demo_kinds import KINDS
 from voxax.hardware import describe
 from voxax.io.simulator import CLASS_NAMES
@@ -76,18 +77,19 @@ def test_with_that_extra_alone_a_command_runs_or_names_the_other(arguments, stat
 
 
 @pytest.fixture
-def started(monkeypatch):
-    """What ``voxax demo`` would run, without running it."""
+def started(monkeypatch, tmp_path):
+    """What ``voxax demo`` would run, without running it, in an empty folder."""
     runs = []
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo_module._Run, "__call__", lambda self: runs.append(self) or 0)
     monkeypatch.setattr(process, "keep_heap", lambda: False)
     return runs
 
 
-def on_tpus(monkeypatch, number=8, hosts=1):
-    """Let this process see a host with so many chips of a v5e."""
-    info = describe("v5e:2x4")
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+def on_accelerators(monkeypatch, number=8, hosts=1, platform="tpu"):
+    """Let this process see a host with so many chips of a v5e, or GPUs."""
+    info = describe("v5e:2x4" if platform == "tpu" else None)
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
     monkeypatch.setattr(jax, "local_device_count", lambda: number)
     monkeypatch.setattr(jax, "device_count", lambda: hosts * number)
     monkeypatch.setattr(jax, "process_count", lambda: hosts)
@@ -101,32 +103,99 @@ def on_tpus(monkeypatch, number=8, hosts=1):
         ([], 8, 8, "bfloat16"),
         (["--devices", "4", "--dtype", "float32"], 4, 4, "float32"),
         (["--batch-size", "16"], 8, 16, "bfloat16"),
-        (["--task", "detect"], 1, 1, "bfloat16"),  # its dense layers share no statistics
+        (["--batch-size", "6"], 6, 6, "bfloat16"),
+        (["--devices", "all"], 8, 8, "bfloat16"),
+        (["--task", "detect"], 8, 8, "bfloat16"),
+        (["--task", "detect", "--batch-size", "12"], 6, 12, "bfloat16"),  # as many on each
+        (["--task", "detect", "--devices", "1"], 1, 1, "bfloat16"),
     ],
 )
 def test_the_demo_takes_all_tpus_of_the_host(
     options, devices, batch_size, dtype, started, monkeypatch
 ):
-    on_tpus(monkeypatch)
+    on_accelerators(monkeypatch)
     assert main(["demo", *options]) == 0
     (run,) = started
     assert (run.devices, run.batch_size, run.dtype) == (devices, batch_size, dtype)
 
 
-def test_on_a_cpu_nothing_changes(started):
-    assert main(["demo", "--width", "1.5"]) == 0
+def test_scenes_that_devices_cannot_share(monkeypatch, started, capsys):
+    on_accelerators(monkeypatch)
+    sizes = ["--batch-size", "12", "--devices", "8"]
+    assert main(["demo", "--task", "detect", *sizes]) == 2
+    told = capsys.readouterr().err
+    assert "--batch-size 12 on --devices 8: --task detect needs as many scenes on each" in told
+    assert main(["demo", *sizes]) == 0
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_the_demo_takes_all_gpus_of_the_host(task, started, monkeypatch):
+    on_accelerators(monkeypatch, number=4, platform="gpu")
+    assert main(["demo", "--task", task]) == 0
+    (run,) = started
+    assert (run.devices, run.batch_size) == (4, 4)
+
+
+@pytest.mark.parametrize("options", [[], ["--devices", "all"]])
+def test_on_a_cpu_nothing_changes(options, started):
+    assert main(["demo", "--width", "1.5", *options]) == 0
     (run,) = started
     assert (run.devices, run.batch_size) == (1, 1)
     assert (run.width, run.dtype) == (1.5, "float32")
 
 
+TRAIN = """
+task = "{task}"
+{devices}
+[data]
+format = "{format}"
+folder = "data"
+[model]
+name = "{name}"
+voxel_size = 0.2
+region = {region}
+[training]
+steps = 4
+batch_size = {batch_size}
+"""
+REGION = "[-16, -16, -4, 16, 16, 4]"
+
+
+@pytest.mark.parametrize(
+    ("task", "format", "name", "batch_size", "devices", "number"),
+    [
+        ("segment", "semantic_kitti", "small", 0, "", 8),
+        ("segment", "semantic_kitti", "small", 6, "", 6),
+        ("segment", "semantic_kitti", "small", 16, 'devices = "all"', 8),
+        ("segment", "semantic_kitti", "small", 0, "devices = 1", 1),
+        ("classify", "modelnet", "small", 0, "", 8),
+        ("detect", "nuscenes", "small", 0, "", 8),
+        ("detect", "nuscenes", "small", 6, "", 6),
+        ("detect", "nuscenes", "small", 12, "", 6),
+        ("detect", "nuscenes", "voxelnext", 12, "", 8),
+    ],
+)
+@pytest.mark.parametrize("platform", ["tpu", "gpu", "cpu"])
+def test_training_takes_all_accelerators_of_the_host(
+    platform, task, format, name, batch_size, devices, number, monkeypatch, tmp_path
+):
+    on_accelerators(monkeypatch, platform=platform)
+    path, runs = tmp_path / "run.toml", []
+    region = REGION if task == "detect" else "[]"
+    path.write_text(TRAIN.format(**locals()))
+    monkeypatch.setattr(train_module._Run, "__call__", lambda self: runs.append(self) or 0)
+    monkeypatch.setattr(train_config.TrainConfig, "dataset", lambda self: None)
+    assert main(["train", str(path)]) == 0
+    (run,) = runs
+    assert run.devices == (1 if platform == "cpu" and not devices else number)
+
+
 @pytest.mark.parametrize("command", ["demo", "train"])
 def test_a_slice_of_several_hosts_is_refused(command, started, monkeypatch, capsys, tmp_path):
-    on_tpus(monkeypatch, number=4, hosts=4)
+    on_accelerators(monkeypatch, number=4, hosts=4)
     arguments = ["demo"]
     if command == "train":
-        from voxax.cli import train_config
-
         config = tmp_path / "config.toml"
         config.write_text("")
         settings = type("Config", (), {"devices": 4})()
@@ -189,7 +258,7 @@ def test_compiled_programs_are_kept_on_disk_and_the_wait_is_explained(own, tmp_p
     for _ in range(2):
         found = subprocess.run(
             [sys.executable, "-c", KEPT], capture_output=True, text=True, env=environment,
-            timeout=120,
+            timeout=120, cwd=tmp_path,
         )  # fmt: skip
         assert found.returncode == 0, found.stderr
         assert "compiling the training step, once (minutes on a TPU)" in found.stdout

@@ -33,11 +33,12 @@ def test_workers_start_no_backend(name):
     streets = kind.streets(0)
     scene = run(streets.train[0])
     task = kind.task([scene], streets.class_names, 0.5)
-    shards = 8 if task.has_shards else 1
+    shards = 8
     draft = Prepare(scene, task.preparation(), 0, None)()
     plan = Plan.record(task.model(), draft.voxels).fitted([draft.voxels], 1.3)
     preparation = dataclasses.replace(task.preparation(), plan=plan)
-    step = MakeTask(preparation, shards, shards, task.augmentation())
+    equal = task.shares_equally(task.network)
+    step = MakeTask(preparation, shards, shards, task.augmentation(), equal)
     tasks = streets.train[0], step((scene,) * shards, tuple(range(shards)))
     found = subprocess.run(
         [sys.executable, "-c", WORKER], input=pickle.dumps([pickle.dumps(t) for t in tasks]),

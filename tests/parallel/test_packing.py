@@ -74,3 +74,14 @@ def test_refusals():
         pack_scenes([1, -1], 2)
     with pytest.raises(CapacityError, match="fullest of 2 shards has 7 voxels, capacity is 5"):
         pack_scenes([7, 3], 2, capacity=5)
+
+
+def test_as_many_scenes_in_each_shard():
+    counts = [90, 10, 10, 10, 10, 10]
+    assert [len(shard) for shard in pack_scenes(counts, 2).scenes] == [1, 5]
+    packing = pack_scenes(counts, 2, most=3)
+    assert [len(shard) for shard in packing.scenes] == [3, 3]
+    assert packing.loads == (110, 30)
+    assert pack_scenes(counts[:3], 2, most=2).scenes == ((0,), (1, 2))
+    with pytest.raises(InputError, match="6 scenes for 2 shards of at most 2"):
+        pack_scenes(counts, 2, most=2)

@@ -5,10 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import voxax as vx
 from parallel.jobs import mink, planned, scenes_of
+from voxax import models
 from voxax.errors import CapacityError, InputError
+from voxax.nn.modules import BatchNorm
 from voxax.parallel import on_mesh, pack_scenes, shard_scenes, synchronize
 
 POINTS = (30, 0, 80, 1, 20)
@@ -123,11 +126,16 @@ def test_placement_says_what_does_not_fit():
 
 
 def test_foreign_batch_norm_is_refused():
-    from flax import nnx
-
     class Model(nnx.Module):
         def __init__(self):
             self.norm = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
 
     with pytest.raises(InputError, match=r"norm is a flax\.nnx\.BatchNorm"):
         synchronize(Model())
+
+
+def test_dense_layers_of_detectors_share_their_statistics_too():
+    model = synchronize(models.SmallCenterPoint(4, 3, (16, 16, 8), width=0.25), "devices")
+    norms = [m for _, m in nnx.iter_modules(model) if isinstance(m, (nnx.BatchNorm, BatchNorm))]
+    assert {type(norm) for norm in norms} == {nnx.BatchNorm, BatchNorm}
+    assert {norm.axis_name for norm in norms} == {"devices"}

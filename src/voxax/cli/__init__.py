@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
@@ -9,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
-from voxax._interrupts import never_dropped
+from voxax._interrupts import ended_by_signals, never_dropped
 from voxax._version import __version__
 from voxax.cli.boundary import line_of
 from voxax.errors import MissingExtraError
@@ -21,22 +22,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
 
     0 is success, 2 a mistake in the request or a fault of a file or the machine (one line names
-    it; ``--debug`` shows the traceback too), 130 an interruption, 141 a reader that closed the
-    pipe, such as ``head``.
+    it; ``--debug`` shows the traceback too), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 a reader that
+    closed the pipe, such as ``head``.
+
+    Args:
+      arguments: the words of the command line; None takes those of this process, which ends then.
     """
+    with ended_by_signals(_drop_closed_outputs) as ending:
+        if arguments is None:
+            atexit.register(ending.leave)
+        try:
+            status = _piped(arguments)
+        except KeyboardInterrupt:  # the second one, while the first is told
+            status = 130
+        finally:
+            if arguments is None:
+                ending.finish()
+    return ending.status(status)
+
+
+def _piped(arguments: Sequence[str] | None) -> int:
     try:
         try:
             return _told(arguments)
         finally:
             sys.stdout.flush()  # or Python does at its end, and prints the error
     except BrokenPipeError:
-        closed = [number for number in _outputs() if _has_no_reader(number)]
-        if not closed:
+        if not _drop_closed_outputs():
             raise  # of another pipe, such as a worker's
+        return 141  # as of a process that the signal SIGPIPE ends
+
+
+def _drop_closed_outputs() -> bool:
+    """Let outputs that nobody reads any more go nowhere; return whether there are some."""
+    closed = [number for number in _outputs() if _has_no_reader(number)]
+    if closed:
         with open(os.devnull, "w") as nowhere:
             for number in closed:
                 os.dup2(nowhere.fileno(), number)
-        return 141  # as of a process that the signal SIGPIPE ends
+    return bool(closed)
 
 
 def _outputs() -> Iterator[int]:
@@ -50,7 +74,7 @@ def _has_no_reader(number: int) -> bool:
         return True
     poll = select.poll()
     poll.register(number, select.POLLOUT)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _told(arguments: Sequence[str] | None) -> int:

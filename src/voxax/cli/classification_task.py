@@ -12,7 +12,7 @@ from flax import nnx
 from voxax.cli.published import made, voxel_networks
 from voxax.cli.scenes import Batch, SceneExample
 from voxax.cli.segmentation_task import weights_of
-from voxax.cli.task import Score, Task, check_factors
+from voxax.cli.task import Score, Task, check_factors, mesh_of
 from voxax.errors import InputError
 from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z
@@ -20,6 +20,7 @@ from voxax.io.examples import Preparation
 from voxax.models.classifier import SceneTrainer, VoxelEncoder
 from voxax.models.metrics import confusion
 from voxax.nn.minkunet_stages import BLOCKS
+from voxax.parallel.trainer import DataParallelSceneTrainer
 
 # A step over a hundred clouds of a thousand voxels takes a second on two CPU cores.
 CHANNELS, STEM = (24, 32, 48, 64), 16
@@ -101,7 +102,6 @@ class Classification(Task):
 
     task = "classify"
     title = "Classifier"
-    has_shards = False
 
     class_weights: tuple[float, ...] | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -132,8 +132,10 @@ class Classification(Task):
         return made(self.network, inputs, classes, sizes | self.options, VoxelEncoder)
 
     def trainer(self, devices: int = 1) -> SceneTrainer:
-        del devices
-        return SceneTrainer(self.model(), self.optimizer(), self.class_weights)
+        parts = self.model(), self.optimizer()
+        if devices == 1:
+            return SceneTrainer(*parts, self.class_weights)
+        return DataParallelSceneTrainer(*parts, mesh_of(devices), self.class_weights)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         right, number = 0.0, 0.0
@@ -150,10 +152,10 @@ class Classification(Task):
     def scenes(self, trainer: SceneTrainer, example: Any) -> Iterable[tuple[Any, Any]]:
         rows = np.asarray(trainer.evaluate(example.voxels)).argmax(-1)
         batched = isinstance(example, Batch)
-        places = [place for _, place in example.places] if batched else [0]
+        places = example.places if batched else [(0, 0)]
         truths = example.truths if batched else (example.truth,)
         for place, truth in zip(places, truths, strict=True):
-            yield truth, rows[place : place + 1]
+            yield truth, rows[place[-rows.ndim :]][None]
 
     def score(self) -> ClassificationScore:
         return ClassificationScore(self.class_names)

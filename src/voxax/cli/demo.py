@@ -38,7 +38,7 @@ def demo(
     resume: bool = False,
     overwrite: bool = False,
     profile: Path | None = None,
-    devices: int | None = None,
+    devices: int | Literal["all"] | None = None,
     batch_size: int | None = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
     deterministic: bool = False,
@@ -50,7 +50,7 @@ def demo(
 
     Args:
         task: `segment` labels points; `detect` finds boxes of vehicles, poles and persons, with a
-            small CenterPoint on one device.
+            small CenterPoint.
         out: Folder for the results of one run. A second run needs --resume, --overwrite or another
             folder.
         steps: Training steps, of --batch-size scenes each. By default 160, to detect 1000.
@@ -74,8 +74,9 @@ def demo(
         overwrite: Delete the run in --out.
         profile: Folder for a trace of a few training steps, with layers by name, for
             TensorBoard, XProf or Perfetto.
-        devices: Number of devices that share the scenes of a step; on a CPU they share its cores.
-            By default all TPUs of this host; elsewhere, and to detect, 1.
+        devices: Number of devices that share the scenes of a step, or `all` of this host; on a CPU
+            they share its cores. By default all TPUs or GPUs of this host, as far as they can
+            share --batch-size; on a CPU 1.
         batch_size: Scenes of a step, by default one for each device. On any number of devices
             the same batch size and seed give the same steps, up to rounding.
         dtype: Type that layers compute in; parameters are float32. By default bfloat16 on a TPU,
@@ -85,11 +86,11 @@ def demo(
     """
     from voxax.cli.process import (
         be_deterministic,
+        devices_for,
         keep_heap,
         keep_programs,
         refuse_other_hosts,
         use_devices,
-        usual_devices,
     )
 
     options = dict(locals())
@@ -109,24 +110,28 @@ def demo(
         ("--seed", seed, _limits.SEED, 0),
         ("--voxel-size", voxel_size, _limits.VOXEL_SIZE, _limits.LEAST_VOXEL_SIZE),
     ):
-        if value is not None:
+        if isinstance(value, int | float):
             limit.check(name, value, least)
     if task == "detect" and input is not None:
         raise InputError(
             "--task detect learns from simulated streets, --input has no boxes: leave it out, or "
             'give folders with boxes to `voxax train` with task = "detect"'
         )
-    if task == "detect" and devices is not None and devices > 1:
-        raise InputError(f"--devices {devices}: --task detect trains on one device; leave it out")
-    if devices is None:
-        devices = 1 if task == "detect" else usual_devices()
-    use_devices(devices, "--devices")  # before anything starts JAX
+    if isinstance(devices, int):
+        use_devices(devices, "--devices")  # before anything starts JAX
     refuse_other_hosts("demo")
+    equal = task == "detect"
+    devices = devices_for("auto" if devices is None else devices, batch_size, equal)
     batch_size = devices if batch_size is None else batch_size
     if batch_size < devices:
         raise InputError(
             f"--batch-size {batch_size} is less than --devices {devices}, and some would have no "
             f"scene: give --batch-size {devices} or more, or fewer devices"
+        )
+    if equal and batch_size % devices:
+        raise InputError(
+            f"--batch-size {batch_size} on --devices {devices}: --task detect needs as many scenes "
+            f"on each: give a multiple of {devices}, or fewer devices"
         )
     resume = claim_folder(out, resume=resume, overwrite=overwrite)
     if profile is not None:
@@ -201,9 +206,12 @@ class _Run:
 
     def __call__(self) -> int:
         from voxax.cli.scenes import run as run_task
+        from voxax.cli.tasks import check_network
         from voxax.io.pipeline import Pipeline
 
         begin = time.perf_counter()
+        if not self.resume:
+            check_network(self.kind.task([], self.scenes.class_names, self.width, self.dtype))
         with Pipeline(run_task, workers=self.workers, prefetch=64) as pipeline:
             tasks = [*self.scenes.validation, *self.scenes.train]
             clouds = pipeline(tasks)

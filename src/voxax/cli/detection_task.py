@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from flax import nnx
 
 from voxax import _limits, models
 from voxax.cli.published import made
 from voxax.cli.scenes import Batch, SceneExample
-from voxax.cli.task import Score, Task, check_factors
+from voxax.cli.task import Score, Task, check_factors, mesh_of
 from voxax.detection import Objects, Region, augment, center_distance_ap
 from voxax.errors import InputError
 from voxax.geometry import Plan
@@ -21,6 +23,7 @@ from voxax.io import PointCloud
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.examples import Preparation
 from voxax.models.center_training import CenterTrainer
+from voxax.parallel.trainer import DataParallelCenterTrainer
 
 NETWORKS = ("small", "centerpoint")
 # Without the velocity, which one scan does not show.
@@ -163,8 +166,6 @@ class Detection(Task):
 
     task = "detect"
     title = "CenterPoint"
-    has_shards = False
-
     bounds: tuple[float, ...]
     groups: tuple[tuple[int, ...], ...] | None = None
     is_directed: bool = True
@@ -191,6 +192,11 @@ class Detection(Task):
     def networks(cls) -> Sequence[str]:
         return NETWORKS
 
+    @classmethod
+    def shares_equally(cls, network: str) -> bool:
+        del network
+        return True
+
     @property
     def region(self) -> Region:
         """The box that is looked at, cut into voxels."""
@@ -211,28 +217,44 @@ class Detection(Task):
             build = functools.partial(models.SmallCenterPoint, width=self.width)
         else:
             build = functools.partial(models.CenterPoint, branches=BRANCHES)
-        model = made(self.network, channels, classes, options, build)
+        model = self._made(channels, classes, options, build)
         assert isinstance(model, models.CenterDetector)
         return model
 
+    def _made(
+        self, channels: int, classes: int, options: dict[str, Any], build: Any = None
+    ) -> nnx.Module:
+        """Build the network; tell in what the user set, and not in cells, why it takes no grid."""
+        try:
+            return made(self.network, channels, classes, options, build)
+        except InputError as error:
+            if "grid" not in str(error):
+                raise
+            cells = " x ".join(map(str, self.region.grid))
+            why = re.sub(r"^grid=\([^)]*\)|: give a larger grid=$", "", str(error)).strip()
+            raise InputError(
+                f"voxel_size = {self.voxel_size} cuts the region from {self.bounds[:3]} to "
+                f"{self.bounds[3:]} into {cells} voxels, which {self.network} does not take: "
+                f"{why}. Give another voxel size, or move the ends of the region"
+            ) from error
+
     def trainer(self, devices: int = 1) -> CenterTrainer:
-        del devices
-        return CenterTrainer(
-            self.model(),
-            self.optimizer(),
-            self.region,
-            self.groups,
-            len(self.class_names),
-            box_weight=self.box_weight,
-            code_weights=self.code_weights,
-            is_directed=self.is_directed,
-            min_radius=self.min_radius,
-        )
+        parts = self.model(), self.optimizer()
+        looked = self.region, self.groups, len(self.class_names)
+        options: dict[str, Any] = {
+            "box_weight": self.box_weight,
+            "code_weights": self.code_weights,
+            "is_directed": self.is_directed,
+            "min_radius": self.min_radius,
+        }
+        if devices == 1:
+            return CenterTrainer(*parts, *looked, **options)
+        return DataParallelCenterTrainer(*parts, mesh_of(devices), *looked, **options)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         def told(labels: Any, prediction: Any) -> str:
             del labels
-            heat, box = map(float, prediction)
+            heat, box = (float(np.mean(values)) for values in prediction)  # of each device
             return f"centers {heat:.2f}  boxes {box:.2f}"
 
         return told
@@ -240,10 +262,11 @@ class Detection(Task):
     def scenes(self, trainer: CenterTrainer, example: Any) -> Iterable[tuple[Any, Any]]:
         found = trainer.detect(example.voxels)
         batched = isinstance(example, Batch)
-        places = [place for _, place in example.places] if batched else [0]
+        places = example.places if batched else [(0, 0)]
+        axes = found.scores.ndim - 1  # of devices, where there are several, and of scenes
         truths = example.truths if batched else (example.truth,)
         for place, truth in zip(places, truths, strict=True):
-            yield truth, self.objects(*(values[place] for values in found))
+            yield truth, self.objects(*(values[place[-axes:]] for values in found))
 
     def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
         """What was found in one scene, with the names of the classes."""

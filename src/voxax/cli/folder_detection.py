@@ -13,14 +13,16 @@ import numpy as np
 from voxax import models
 from voxax.cli.detection_task import BRANCHES, BoxPreparation, Detection
 from voxax.cli.driving_scores import KittiScore, NuscenesRunScore
-from voxax.cli.published import detector_networks, made
+from voxax.cli.published import detector_networks
 from voxax.cli.scenes import SceneExample
+from voxax.cli.task import mesh_of
 from voxax.detection import Objects, augment
 from voxax.io import PointCloud
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.augment import Transform
 from voxax.models.centerpoint import BRANCHES as WITH_VELOCITY
 from voxax.models.sparse_center_training import SparseCenterTrainer
+from voxax.parallel.trainer import DataParallelSparseCenterTrainer
 
 ANCHORED, SPARSE = ("second", "second-residual"), "voxelnext"
 SCORES = {"kitti": KittiScore, "nuscenes": NuscenesRunScore}
@@ -59,6 +61,10 @@ class FolderDetection(Detection):
         others = (name for name in detector_networks() if name not in ANCHORED)
         return tuple(dict.fromkeys((*super().networks(), *others)))
 
+    @classmethod
+    def shares_equally(cls, network: str) -> bool:
+        return not network.startswith(SPARSE)  # its layers count voxels
+
     @property
     def has_velocity(self) -> bool:
         """Whether boxes have velocities, which the small network does not learn."""
@@ -80,21 +86,19 @@ class FolderDetection(Detection):
         options: dict[str, Any] = {"grid": self.region.grid, "branches": branches}
         if self.groups is not None:
             options["groups"] = self.groups
-        return made(self.network, channels, classes, options | self.options)
+        return self._made(channels, classes, options | self.options)
 
     def trainer(self, devices: int = 1) -> Any:
         if not self.network.startswith(SPARSE):
             return super().trainer(devices)
         model = self.model()
         assert isinstance(model, models.VoxelNeXt)
-        return SparseCenterTrainer(
-            model,
-            self.optimizer(),
-            self.region,
-            len(self.class_names),
-            box_weight=self.box_weight,
-            min_radius=self.min_radius,
-        )
+        looked = self.region, len(self.class_names)
+        options: dict[str, Any] = {"box_weight": self.box_weight, "min_radius": self.min_radius}
+        if devices == 1:
+            return SparseCenterTrainer(model, self.optimizer(), *looked, **options)
+        mesh = mesh_of(devices)
+        return DataParallelSparseCenterTrainer(model, self.optimizer(), mesh, *looked, **options)
 
     def score(self) -> Any:
         kind = SCORES.get(self.metric)

@@ -77,8 +77,8 @@ class Learning:
       transform: augments a scene; None is the task's own.
 
     Raises:
-      InputError: fewer scenes in a step than devices, several devices for a task that takes one,
-        or not below the checkpoint's options.
+      InputError: fewer scenes in a step than devices, a number of scenes that the devices cannot
+        share, or not below the checkpoint's options.
       FileFormatError: there is no checkpoint to resume from.
     """
 
@@ -99,10 +99,12 @@ class Learning:
                 f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "
                 f"without a scene: give at least {devices}, or fewer devices"
             )
-        if devices > 1 and not task.has_shards:
+        self._equal = task.shares_equally(task.network)
+        if self._equal and batch_size % devices:
             raise InputError(
-                f"the task {task.task!r} trains on one device, {devices} were asked for: its dense "
-                "layers share no statistics. Leave devices out"
+                f"a batch size of {batch_size} for {devices} devices: the dense layers of "
+                f"{task.network} need as many scenes on each. Give a multiple of {devices}, or "
+                "fewer devices"
             )
         self.task, self.folder, self.seed = task, folder, seed
         self.devices, self.batch_size = devices, batch_size
@@ -151,7 +153,8 @@ class Learning:
         rows = [np.asarray(d.voxels.coords)[: int(d.voxels.count)] for d in drafts]
         loads = [[len(level) for level in plan.level_rows(own)] for own in rows]
         if self.batch_size > 1:
-            loads = _packed(loads, self.batch_size, self.devices, self.seed)
+            most = self.batch_size // self.devices if self._equal else None
+            loads = _packed(loads, self.batch_size, self.devices, self.seed, most)
         largest = max(levels[0] for levels in loads)
         self.preparation = dataclasses.replace(
             self.preparation,
@@ -228,7 +231,7 @@ class Learning:
     @property
     def _make(self) -> MakeTask:
         preparation, transform = self.preparation, self.transform
-        return MakeTask(preparation, self.batch_size, self.devices, transform)
+        return MakeTask(preparation, self.batch_size, self.devices, transform, self._equal)
 
     def save(self) -> None:
         """Write the checkpoint and the loss of every step so far, unless already written."""
@@ -322,13 +325,15 @@ def _cause(error: Exception) -> str:
     return os.strerror(number) if number else f"{str(error).splitlines()[0]:.200}"
 
 
-def _packed(loads: list[list[int]], batch_size: int, shards: int, seed: int) -> list[list[int]]:
+def _packed(
+    loads: list[list[int]], batch_size: int, shards: int, seed: int, most: int | None
+) -> list[list[int]]:
     """Rows by level of the shards of random batches."""
     rng = np.random.default_rng(seed)
     packed = []
     for _ in range(_PACKINGS):
         chosen = [loads[i] for i in rng.integers(len(loads), size=batch_size)]
-        packing = pack_scenes([levels[0] for levels in chosen], shards)
+        packing = pack_scenes([levels[0] for levels in chosen], shards, most=most)
         packed += [
             np.sum([chosen[i] for i in shard], axis=0).tolist() for shard in packing.scenes if shard
         ]

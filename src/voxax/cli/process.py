@@ -77,11 +77,28 @@ def be_deterministic() -> None:
     os.environ["VOXAX_AUTOTUNE"] = "off"
 
 
-def usual_devices() -> int:
-    """The devices that a step is distributed over unless told: all of a host's TPUs, else one."""
+def devices_for(asked: int | str, batch_size: int | None, equal: bool) -> int:
+    """Return the number of devices that a step is distributed over.
+
+    Args:
+      asked: a number; ``all`` of this host; or ``auto``: all accelerators that the batch can be
+        shared by, and one device on a CPU, whose cores it has anyway.
+      batch_size: scenes of a step; None for one on each device.
+      equal: whether all need as many scenes.
+    """
     import jax
 
-    return jax.local_device_count() if jax.default_backend() == "tpu" else 1
+    if isinstance(asked, int):
+        return asked
+    number = jax.local_device_count()
+    if asked == "all":
+        return number
+    if jax.default_backend() == "cpu":
+        return 1
+    if batch_size is None:
+        return number
+    shared = range(1, min(number, batch_size) + 1)
+    return max(n for n in shared if not equal or batch_size % n == 0)
 
 
 def refuse_other_hosts(command: str) -> None:

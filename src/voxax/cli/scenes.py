@@ -232,7 +232,7 @@ class PrepareBatch:
       seeds: seed of each scene's augmentation; None leaves the scene unchanged.
       preparation: its plan and ``min_capacity`` are those of a shard.
       shards: number of devices.
-      most: scenes of the fullest step, the static batch size of every shard, so that shapes do
+      most: scenes of a shard, at most: the static batch size of every shard, so that shapes do
         not depend on the packing.
       transform: see :class:`voxax.cli.scenes.Prepare`.
     """
@@ -253,7 +253,7 @@ class PrepareBatch:
             for scene, seed in zip(self.scenes, self.seeds, strict=True)
         ]
         counts = [int(e.voxels.count) for e in examples]
-        packing = pack_scenes(counts, self.shards)
+        packing = pack_scenes(counts, self.shards, most=self.most)
         by_scene = isinstance(examples[0], SceneExample)
         capacity = bucket_capacity(max(packing.capacity, self.preparation.min_capacity))
         for growth in range(_GROWTHS + 1):
@@ -310,12 +310,19 @@ def _labels_of_scenes(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MakeTask:
-    """Function from a step's scenes and seeds to the task that prepares them; picklable."""
+    """Function from a step's scenes and seeds to the task that prepares them; picklable.
+
+    Attributes:
+      preparation, shards, transform: see :class:`PrepareBatch`.
+      batch_size: scenes of a step.
+      equal: whether every shard has as many scenes.
+    """
 
     preparation: Any
     batch_size: int
     shards: int
     transform: Change | None = None
+    equal: bool = False
 
     def __call__(self, scenes: Sequence[Any], seeds: Sequence[int | None]) -> Any:
         if self.batch_size == 1:
@@ -325,6 +332,6 @@ class MakeTask:
             tuple(seeds),
             self.preparation,
             self.shards,
-            self.batch_size,
+            self.batch_size // self.shards if self.equal else self.batch_size,
             self.transform,
         )

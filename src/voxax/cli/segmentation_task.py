@@ -7,14 +7,13 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 
 from voxax import models
 from voxax.cli.published import made, voxel_networks
 from voxax.cli.scenes import Batch
-from voxax.cli.task import Score, Task, check_factors
+from voxax.cli.task import Score, Task, check_factors, mesh_of
 from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z, scale
 from voxax.io.examples import Preparation
@@ -113,8 +112,8 @@ class Segmentation(Task):
         weights = None if self.class_weights is None else np.asarray(self.class_weights)
         if devices == 1:
             return Trainer(self.model(), self.optimizer(), weights)
-        mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
-        return DataParallelTrainer(self.model(), self.optimizer(), mesh, class_weights=weights)
+        parts = self.model(), self.optimizer(), mesh_of(devices)
+        return DataParallelTrainer(*parts, class_weights=weights)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         classes = len(self.class_names)

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
+import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from voxax import _limits
 from voxax.errors import FileFormatError, InputError, listed
@@ -59,7 +61,6 @@ class Task(abc.ABC):
     Attributes:
       task: name of the task, in files and options.
       title: name of the network for titles.
-      has_shards: whether several devices can share a step.
       network: name of the network; those of the task are ``networks()``.
       attributes: attributes of points that it reads beside their positions.
       dtype: what its layers compute in; parameters are float32.
@@ -67,7 +68,6 @@ class Task(abc.ABC):
 
     task: ClassVar[str]
     title: ClassVar[str]
-    has_shards: ClassVar[bool] = True
 
     class_names: tuple[str, ...]
     voxel_size: float
@@ -99,6 +99,12 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def networks(cls) -> Sequence[str]:
         """Names of the networks that there are for the task."""
+
+    @classmethod
+    def shares_equally(cls, network: str) -> bool:
+        """Whether all devices of a step need as many scenes, for a network by name."""
+        del network
+        return False
 
     @abc.abstractmethod
     def preparation(self) -> Any:
@@ -178,6 +184,11 @@ class Task(abc.ABC):
             raise FileFormatError(
                 f"the checkpoint's description lacks a field: {error!r}"
             ) from error
+
+
+def mesh_of(devices: int) -> Mesh:
+    """The first devices, along the axis ``data``."""
+    return jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
 
 
 def check_factors(name: str, values: Any, number: int) -> None:

@@ -47,6 +47,14 @@ def task_of(folder: Path) -> Task:
         ) from None
 
 
+def check_network(task: Task) -> None:
+    """Raise :class:`voxax.InputError` where the settings of a task make no network.
+
+    Its arrays are not made. To be called before scans are read, which may take long.
+    """
+    nnx.eval_shape(task.model)
+
+
 def check_weights(folder: Path, task: Task) -> None:
     """Compare the size of a checkpoint's network with the files that hold its weights.
 

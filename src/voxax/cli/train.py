@@ -38,7 +38,8 @@ def train(
         overwrite: Delete the run that the folder of the results holds.
         out: Folder for the results, instead of the file's.
         devices: Devices that a step is distributed over, instead of the file's; `all` for every
-            one of this host.
+            one of this host. Where the file has none either, all TPUs or GPUs of this host, as far
+            as they can share a step's scenes; on a CPU one.
         deterministic: On a CPU, give the same bits for any number of cores: XLA takes four threads,
             and algorithms are the defaults.
     """
@@ -59,7 +60,7 @@ def train(
     if devices is not None:
         read = dataclasses.replace(read, devices=devices)
     asked = f"{config}: devices =" if devices is None else "--devices"
-    if read.devices != "all":
+    if isinstance(read.devices, int):
         use_devices(read.devices, asked)  # before anything starts JAX
     refuse_other_hosts("train")
     place = read.place(read.out) if out is None else out
@@ -67,10 +68,12 @@ def train(
 
 
 def devices_of(config: TrainConfig) -> int:
-    """The number of devices; those of this host for `all`."""
-    from voxax.hardware import describe
+    """The number of devices; for `all` and `auto` those of this host, see ``devices_for``."""
+    from voxax.cli.process import devices_for
+    from voxax.cli.tasks import TASKS
 
-    return describe().num_devices if config.devices == "all" else config.devices
+    equal = TASKS[config.task].shares_equally(config.model.name)
+    return devices_for(config.devices, config.training.batch_size or None, equal)
 
 
 def width_of(config: TrainConfig, resumed: Path | None) -> float:
@@ -110,6 +113,8 @@ class _Run:
     ) -> None:
         from voxax.cli.progress import phase
         from voxax.cli.run_folder import claim_folder
+        from voxax.cli.tasks import check_network
+        from voxax.errors import InputError
 
         self.config, self.out, self.overwrite = config, out, overwrite
         self.asked_devices, self.deterministic = asked_devices, deterministic
@@ -121,6 +126,10 @@ class _Run:
         self.scans = config.dataset()
         self.resume = claim_folder(out, resume=resume, overwrite=overwrite)
         self.width = width_of(config, out / "checkpoint" if self.resume else None)
+        try:
+            check_network(self._task([]))
+        except InputError as error:
+            raise InputError(f"{config.path}: model: {error}") from error
 
     def __call__(self) -> int:
         from voxax.cli.scenes import run as run_task

@@ -36,7 +36,7 @@ _KINDS = {
     float: "a number",
     bool: "true or false",
     str: "a string",
-    int | Literal["all"]: "a whole number or 'all'",
+    int | Literal["all", "auto"]: "a whole number, 'all' or 'auto'",
     float | Literal["auto"]: "a number or 'auto'",
     tuple[str, ...]: "a list of strings",
     tuple[float, float]: "a list of two numbers",
@@ -209,9 +209,10 @@ class TrainConfig:
     seed: int = _key(
         "decides the order of scans and the augmentation", 0, low=0, high=_limits.SEED.most
     )
-    devices: int | Literal["all"] = _key(
-        "devices that share a step's scenes; `all`: every device of this host",
-        1,
+    devices: int | Literal["all", "auto"] = _key(
+        "devices that share a step's scenes; `all`: every device of this host; `auto`: all of its "
+        "TPUs or GPUs that the scenes can be shared by, on a CPU one",
+        "auto",
         low=1,
         high=_limits.DEVICES.most,
     )
@@ -391,9 +392,9 @@ def _converted(kind: Any, value: Any) -> Any:
         return value if isinstance(value, bool) else None
     if isinstance(value, bool):  # to Python, True is a number
         return None
-    if kind in (int | Literal["all"], float | Literal["auto"]):
-        number, word = get_args(kind)
-        return value if value in get_args(word) else _converted(number, value)
+    if kind in (int | Literal["all", "auto"], float | Literal["auto"]):
+        number, words = get_args(kind)
+        return value if value in get_args(words) else _converted(number, value)
     if kind is float:
         # An integer of TOML may be beyond every float.
         fine = isinstance(value, int | float) and abs(value) <= sys.float_info.max

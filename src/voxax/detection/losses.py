@@ -23,6 +23,7 @@ def gaussian_focal_loss(
     *,
     alpha: float = 2.0,
     beta: float = 4.0,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, ""]:
     """Return the penalty-reduced focal loss, ``[]``: the sum over all, for each target of 1.
 
@@ -32,6 +33,7 @@ def gaussian_focal_loss(
       valid: ``bool[...]``, the cells that count; None for all.
       alpha: power of how wrong a prediction is.
       beta: power that spares predictions near a center.
+      axis_name: also the sum and the targets over this mapped axis.
 
     Raises:
       InputError: other shapes.
@@ -50,6 +52,8 @@ def gaussian_focal_loss(
     around = (1 - targets) ** beta * jnp.exp(alpha * right) * wrong
     total = jnp.sum(jnp.where(counts, jnp.where(is_center, center, around), zero))
     number = jnp.sum(is_center & counts, dtype=jnp.int32).astype(logits.dtype)
+    if axis_name is not None:
+        total, number = jax.lax.psum((total, number), axis_name)
     return -total / jnp.maximum(number, jnp.ones((), logits.dtype))
 
 
@@ -58,6 +62,7 @@ def code_loss(
     targets: Num[Array | np.ndarray, "*shape code"],
     mask: Bool[Array | np.ndarray, "*shape"],
     weights: Num[Array | np.ndarray, " code"] | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, " code"]:
     """Return the L1 loss of box codes, ``[D]``: for each column the mean over boxes that count.
 
@@ -67,6 +72,7 @@ def code_loss(
       targets: ``[..., M, D]``; NaN, as of an unknown velocity, does not count.
       mask: ``bool[..., M]``, the boxes that count.
       weights: ``[D]``, a factor for each column; None for 1.
+      axis_name: also the mean over this mapped axis, each of whose places counts by its boxes.
 
     Raises:
       InputError: other shapes.
@@ -78,7 +84,10 @@ def code_loss(
     away = jnp.abs(jnp.where(counts, codes, zero) - jnp.where(counts, targets, zero))
     axes = tuple(range(codes.ndim - 1))
     number = jnp.sum(counts, axis=axes, dtype=jnp.int32).astype(codes.dtype)
-    loss = jnp.sum(away, axis=axes) / jnp.maximum(number, one)
+    total = jnp.sum(away, axis=axes)
+    if axis_name is not None:
+        total, number = jax.lax.psum((total, number), axis_name)
+    loss = total / jnp.maximum(number, one)
     if weights is None:
         return loss
     factors = jnp.asarray(weights, codes.dtype)

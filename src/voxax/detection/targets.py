@@ -216,7 +216,8 @@ def _targets(
         row = jnp.maximum(heat[classes[box]], value)
         return jax.lax.dynamic_update_index_in_dim(heat, row, classes[box], 0)
 
-    start = jnp.zeros((num_classes, len(cells)), dtype)
+    drawn = home, radius, mask, cells, *([] if valid is None else [valid])
+    start, *_ = _compat.vary_alike(jnp.zeros((num_classes, len(cells)), dtype), classes, *drawn)
     # Of no boxes the loop's body, which is traced, could read none.
     heat = (jax.lax.fori_loop(0, len(boxes), draw, start) if len(boxes) else start).T
     rows = jnp.where(mask, rows, 0)

@@ -17,7 +17,10 @@ import importlib
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +31,12 @@ from voxax.errors import MissingExtraError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+# What ends a worker may be on its way to this process too.
+_MOMENT = 0.5  # seconds
+# A worker goes on for so long that its parent can end it in order.
+_END_SECONDS = 5.0
+_ENDING = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
 
 class Pipeline(Generic[Item, Result]):
@@ -53,9 +62,10 @@ class Pipeline(Generic[Item, Result]):
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         if workers > 0:
             # spawn: forking a process that runs XLA's threads can dead-lock.
-            self._pool = concurrent.futures.ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), set_up_worker
-            )
+            with _without_interrupts():  # it starts a process that tracks what they share
+                self._pool = concurrent.futures.ProcessPoolExecutor(
+                    workers, multiprocessing.get_context("spawn"), set_up_worker
+                )
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
         """Yield the examples of ``items``, in order; at most ``prefetch`` are under way."""
@@ -71,6 +81,9 @@ class Pipeline(Generic[Item, Result]):
                     yield queue.popleft().result()
             while queue:
                 yield queue.popleft().result()
+        except BrokenProcessPool:
+            time.sleep(_MOMENT)
+            raise
         finally:
             for future in queue:
                 future.cancel()
@@ -94,15 +107,17 @@ def _without_interrupts() -> Iterator[None]:
 
     A worker inherits what is blocked. It ignores Ctrl-C itself, but only once it has imported what
     it runs: before, each printed a traceback. What this thread blocks reaches it by any other, and
-    a worker whose start is broken off prints a traceback too.
+    a worker whose start is broken off prints a traceback too. SIGTERM and SIGHUP of the whole group
+    would end it before its parent has saved.
     """
     with uninterrupted():
         if not hasattr(signal, "pthread_sigmask"):  # on Windows
             yield
             return
-        resource_tracker.ensure_running()  # its start ends with Ctrl-C unblocked
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
+            resource_tracker.ensure_running()  # its start ends with Ctrl-C and SIGTERM unblocked
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -111,16 +126,27 @@ def _without_interrupts() -> Iterator[None]:
 def set_up_worker(*worker: object) -> None:
     """Set up a worker process, which ends with its parent; grain also says which one.
 
-    Ctrl-C reaches the whole process group; the parent alone handles it.
+    Ctrl-C, SIGTERM and SIGHUP reach the whole process group; the parent alone handles them. A
+    SIGTERM ends the worker nevertheless, some seconds later.
     """
     del worker
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         end_with(parent.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_soon)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     # One thread a worker: NumPy's would compete with XLA's for the same cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+
+
+def _end_soon(number: int, frame: object) -> None:
+    del frame
+    timer = threading.Timer(_END_SECONDS, os._exit, [128 + number])
+    timer.daemon = True
+    timer.start()
 
 
 class GrainPipeline(Generic[Item, Result]):

@@ -107,6 +107,8 @@ class CenterTrainer(StepTrainer):
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
       max_candidates, max_boxes, min_score: of each group and scene, see
         :func:`voxax.models.found_boxes`, which has ``max_boxes`` as ``max_selected``.
+      axis_name: the mapped axis over which losses and lost rows are added up, for programs that run
+        on several devices.
 
     Raises:
       InputError: groups that do not have each class once.
@@ -128,6 +130,7 @@ class CenterTrainer(StepTrainer):
         max_candidates: int = 256,
         max_boxes: int = 128,
         min_score: float = 0.1,
+        axis_name: str | tuple[str, ...] | None = None,
     ) -> None:
         self.region, self.groups = region, class_groups(groups, num_classes)
         self.box_weight, self.is_directed = box_weight, is_directed
@@ -135,6 +138,7 @@ class CenterTrainer(StepTrainer):
         self.min_overlap, self.min_radius = min_overlap, min_radius
         self.max_candidates, self.max_boxes = max_candidates, max_boxes
         self.min_score = min_score
+        self._axis_name = axis_name
         super().__init__(model, optimizer)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
@@ -145,14 +149,18 @@ class CenterTrainer(StepTrainer):
         heat, box = jnp.zeros(()), jnp.zeros(())
         for group, maps in zip(self.groups, heads, strict=True):
             chosen = jnp.asarray(group)
-            heat += gaussian_focal_loss(maps[HEATMAP], targets.heatmap[..., chosen])
+            wanted_heat = targets.heatmap[..., chosen]
+            heat += gaussian_focal_loss(maps[HEATMAP], wanted_heat, axis_name=self._axis_name)
             codes = box_codes(maps)
             codes = codes.reshape(codes.shape[0], -1, codes.shape[-1])
             found = jnp.take_along_axis(codes, boxed.rows[..., None], axis=1)
             mask = boxed.mask & (boxed.classes[..., None] == chosen).any(axis=-1)
             wanted = boxed.codes if self.is_directed else _doubled_angle(boxed.codes)
-            box += code_loss(found, wanted, mask, self.code_weights).sum()
-        return heat + self.box_weight * box, (heat, box), encoded.num_dropped
+            box += code_loss(found, wanted, mask, self.code_weights, self._axis_name).sum()
+        dropped = encoded.num_dropped
+        if self._axis_name is not None:
+            dropped = jax.lax.psum(dropped, self._axis_name)
+        return heat + self.box_weight * box, (heat, box), dropped
 
     def _targets(
         self, grid: BevGrid, boxes: jax.Array, classes: jax.Array
@@ -186,7 +194,8 @@ class CenterTrainer(StepTrainer):
             min_score=self.min_score,
         )
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
-        return stacked, encoded.geometry.drops
+        drops = encoded.geometry.drops
+        return stacked, drops if self._axis_name is None else drops.summed_over(self._axis_name)
 
     def _counted(self, counts: Any) -> jax.Array:
         return counts

@@ -82,6 +82,7 @@ class SceneTrainer(StepTrainer):
       model: a module from Voxels to Voxels of logits, on any level.
       optimizer: an optax transformation.
       class_weights: ``float[classes]`` or None.
+      axis_name: as of :class:`voxax.models.training.Trainer`.
 
     Attributes:
       outside: ``int32[]``, scenes of the last step whose label no class has. They did not count.
@@ -92,23 +93,30 @@ class SceneTrainer(StepTrainer):
         model: nnx.Module,
         optimizer: optax.GradientTransformation,
         class_weights: Any = None,
+        *,
+        axis_name: str | tuple[str, ...] | None = None,
     ) -> None:
         weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
         self._class_weights, self._classes = weights, 0  # known once a step was traced
-        self.outside = jnp.zeros((), jnp.int32)
+        self.outside, self._axis_name = jnp.zeros((), jnp.int32), axis_name
         super().__init__(model, optimizer)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         out = module(voxels)
         logits = global_pool(out)
         self._classes = logits.shape[1]
-        loss = masked_cross_entropy(logits, labels, self._class_weights)
+        loss = masked_cross_entropy(logits, labels, self._class_weights, self._axis_name)
         counts = out.num_dropped, count_outside(labels, logits.shape[1])
+        if self._axis_name is not None:
+            counts = jax.lax.psum(counts, self._axis_name)
         return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
 
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
         out = module(voxels)
-        return global_pool(out), out.geometry.drops
+        drops = out.geometry.drops
+        if self._axis_name is not None:
+            drops = drops.summed_over(self._axis_name)
+        return global_pool(out), drops
 
     def _counted(self, counts: Any) -> jax.Array:
         dropped, self.outside = counts

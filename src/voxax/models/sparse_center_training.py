@@ -42,6 +42,8 @@ class SparseCenterTrainer(StepTrainer):
       min_radius: see :func:`voxax.detection.sparse_center_targets`.
       max_candidates, max_boxes, min_score: of each group and scene, see
         :func:`voxax.models.found_boxes`, which has ``max_boxes`` as ``max_selected``.
+      axis_name: the mapped axis over which losses and lost rows are added up, for programs that run
+        on several devices.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class SparseCenterTrainer(StepTrainer):
         max_candidates: int = 256,
         max_boxes: int = 128,
         min_score: float = 0.1,
+        axis_name: str | tuple[str, ...] | None = None,
     ) -> None:
         self.region, self.groups, self.num_classes = region, model.groups, num_classes
         self.box_weight, self.min_radius = box_weight, min_radius
         self.max_candidates, self.max_boxes = max_candidates, max_boxes
         self.min_score = min_score
+        self._axis_name = axis_name
         super().__init__(model, optimizer)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
@@ -72,11 +76,16 @@ class SparseCenterTrainer(StepTrainer):
         heat, box = jnp.zeros(()), jnp.zeros(())
         for group, head in zip(self.groups, out.groups, strict=True):
             chosen = jnp.asarray(group)
-            heat += gaussian_focal_loss(head[HEATMAP], heat_map[:, chosen], ground.valid)
+            heat += gaussian_focal_loss(
+                head[HEATMAP], heat_map[:, chosen], ground.valid, axis_name=self._axis_name
+            )
             found = box_codes(head)[targets.rows]
             mask = targets.mask & (classes[..., None] == chosen).any(axis=-1)
-            box += code_loss(found, targets.codes, mask).sum()
-        return heat + self.box_weight * box, (heat, box), ground.num_dropped
+            box += code_loss(found, targets.codes, mask, axis_name=self._axis_name).sum()
+        dropped = ground.num_dropped
+        if self._axis_name is not None:
+            dropped = jax.lax.psum(dropped, self._axis_name)
+        return heat + self.box_weight * box, (heat, box), dropped
 
     def _targets(self, ground: Voxels, boxes: jax.Array, classes: jax.Array) -> CenterTargets:
         stride = ground.stride[0]
@@ -109,7 +118,8 @@ class SparseCenterTrainer(StepTrainer):
             min_score=self.min_score,
         )
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
-        return stacked, out.voxels.geometry.drops
+        drops = out.voxels.geometry.drops
+        return stacked, drops if self._axis_name is None else drops.summed_over(self._axis_name)
 
     def _counted(self, counts: Any) -> jax.Array:
         return counts

@@ -72,7 +72,9 @@ class Packing:
         )
 
 
-def pack_scenes(counts: Sequence[int], shards: int, *, capacity: int | None = None) -> Packing:
+def pack_scenes(
+    counts: Sequence[int], shards: int, *, capacity: int | None = None, most: int | None = None
+) -> Packing:
     """Assign scenes to shards so that the fullest shard holds few voxels.
 
     Largest first, each to the emptiest shard. The fullest shard then holds at most 4/3 of what
@@ -83,9 +85,10 @@ def pack_scenes(counts: Sequence[int], shards: int, *, capacity: int | None = No
       shards: number of shards; shards without a scene are allowed.
       capacity: rows of every shard; None takes the bucket of the fullest. Processes that train
         together must come to the same packing, so all give the counts of all scenes.
+      most: scenes of a shard, at most; None for any number.
 
     Raises:
-      InputError: no shard, or a negative count.
+      InputError: no shard, a negative count, or more scenes than ``most`` in each shard.
       CapacityError: the fullest shard does not fit ``capacity``.
 
     Source: Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969).
@@ -95,12 +98,18 @@ def pack_scenes(counts: Sequence[int], shards: int, *, capacity: int | None = No
     counts = [int(count) for count in counts]  # of NumPy's unsigned ones, -count would wrap
     if min(counts, default=0) < 0:
         raise InputError(f"a scene has at least 0 voxels, got {min(counts)}")
+    if most is not None and len(counts) > most * shards:
+        raise InputError(
+            f"{len(counts)} scenes for {shards} shards of at most {most}: give more shards or a "
+            "larger most="
+        )
     emptiest = [(0, shard) for shard in range(shards)]
     scenes: list[list[int]] = [[] for _ in range(shards)]
     for index in sorted(range(len(counts)), key=lambda i: (-counts[i], i)):
         load, shard = heapq.heappop(emptiest)
         scenes[shard].append(index)
-        heapq.heappush(emptiest, (load + counts[index], shard))
+        if len(scenes[shard]) != most:
+            heapq.heappush(emptiest, (load + counts[index], shard))
     loads = [sum(counts[i] for i in shard) for shard in scenes]
     if capacity is None:
         capacity = bucket_capacity(max(loads))
@@ -109,8 +118,8 @@ def pack_scenes(counts: Sequence[int], shards: int, *, capacity: int | None = No
             f"the fullest of {shards} shards has {max(loads)} voxels, capacity is {capacity}: "
             f"give capacity={bucket_capacity(max(loads))} or more, more shards or fewer scenes"
         )
-    most = max(1, *(len(shard) for shard in scenes))
-    return Packing(tuple(tuple(sorted(s)) for s in scenes), tuple(loads), capacity, most)
+    fullest = max(1, *(len(shard) for shard in scenes))
+    return Packing(tuple(tuple(sorted(s)) for s in scenes), tuple(loads), capacity, fullest)
 
 
 def shard_scenes(

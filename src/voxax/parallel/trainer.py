@@ -17,7 +17,11 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from voxax.errors import InputError
-from voxax.models.training import Trainer
+from voxax.models.bev_backbone import DenseConvNormAct
+from voxax.models.center_training import CenterTrainer
+from voxax.models.classifier import SceneTrainer
+from voxax.models.sparse_center_training import SparseCenterTrainer
+from voxax.models.training import StepTrainer, Trainer
 from voxax.models.writers import OnMetrics
 from voxax.nn.modules import BatchNorm
 
@@ -86,15 +90,20 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
     The model is changed in place, and returned. From then on it runs inside ``jax.shard_map`` or
     ``jax.vmap`` with that axis only, in training; evaluation uses running averages anywhere.
 
+    The dense layers of detectors share theirs too. They count cells, so each place along the axis
+    has to have as many scenes.
+
     Args:
       model: any ``flax.nnx`` module.
       axis: name of the mapped axis, or several.
 
     Raises:
-      InputError: a ``flax.nnx.BatchNorm`` is among its modules, which would count padding.
+      InputError: another ``flax.nnx.BatchNorm`` is among its modules, which would count padding.
     """
-    for path, module in nnx.iter_modules(model):
-        if isinstance(module, BatchNorm):
+    modules = list(nnx.iter_modules(model))
+    of_grids = {id(m.norm) for _, m in modules if isinstance(m, DenseConvNormAct)}
+    for path, module in modules:
+        if isinstance(module, BatchNorm) or id(module) in of_grids:
             module.axis_name = axis
         elif isinstance(module, nnx.BatchNorm):
             raise InputError(
@@ -104,25 +113,15 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
     return model
 
 
-class DataParallelTrainer(Trainer):
-    """A :class:`voxax.models.training.Trainer` whose step takes one shard for each device.
-
-    Loss, gradients and batch statistics are those of all scenes together, counted by voxels, so a
-    step does what one device would do with all scenes in one batch, up to rounding. Parameters
-    and optimizer state are on all devices.
-
-    Its methods take this process's shards, of :func:`voxax.parallel.shard_scenes`. Predictions are
-    ``[shards, capacity]`` and logits ``[shards, capacity, classes]``, with several processes global
-    arrays of which each process has its part; rows dropped are those of all devices.
+class _OnMesh(StepTrainer):
+    """A trainer whose step takes one shard for each device; a base beside the trainer's class.
 
     Args:
-      model: a module from Voxels to Voxels of logits; its batch norms are synchronized.
+      model: its batch norms are synchronized.
       optimizer: an optax transformation.
       mesh: the devices, of all processes.
-      axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
-        (:class:`voxax.parallel.SceneSplit`); of both, the two names.
-      class_weights: ``float[classes]`` or None.
-      ignore_label, on_metrics: as for that one.
+      *arguments, **options: of the trainer's class.
+      axis: of the mesh, that shards lie along.
     """
 
     def __init__(
@@ -130,19 +129,13 @@ class DataParallelTrainer(Trainer):
         model: nnx.Module,
         optimizer: optax.GradientTransformation,
         mesh: Mesh,
-        axis: str | tuple[str, ...] = "data",
-        class_weights: np.ndarray | None = None,
-        *,
-        ignore_label: int | None = None,
-        on_metrics: OnMetrics | None = None,
+        *arguments: Any,
+        axis: Axes = "data",
+        **options: Any,
     ) -> None:
         self.mesh, self.axis = mesh, axis
-        options: dict[str, Any] = {
-            "axis_name": axis,
-            "ignore_label": ignore_label,
-            "on_metrics": on_metrics,
-        }
-        super().__init__(synchronize(model, axis), optimizer, class_weights, **options)
+        synchronized: Any = synchronize(model, axis)
+        super().__init__(synchronized, optimizer, *arguments, axis_name=axis, **options)
         self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:
@@ -184,3 +177,54 @@ class DataParallelTrainer(Trainer):
             )
 
         return jax.jit(run)
+
+
+class DataParallelTrainer(_OnMesh, Trainer):
+    """A :class:`voxax.models.training.Trainer` whose step takes one shard for each device.
+
+    Loss, gradients and batch statistics are those of all scenes together, counted by voxels, so a
+    step does what one device would do with all scenes in one batch, up to rounding. Parameters
+    and optimizer state are on all devices.
+
+    Its methods take this process's shards, of :func:`voxax.parallel.shard_scenes`. Predictions are
+    ``[shards, capacity]`` and logits ``[shards, capacity, classes]``, with several processes global
+    arrays of which each process has its part; rows dropped are those of all devices.
+
+    Args:
+      model: a module from Voxels to Voxels of logits; its batch norms are synchronized.
+      optimizer: an optax transformation.
+      mesh: the devices, of all processes.
+      axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
+        (:class:`voxax.parallel.SceneSplit`); of both, the two names.
+      class_weights: ``float[classes]`` or None.
+      ignore_label, on_metrics: as for that one.
+    """
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: optax.GradientTransformation,
+        mesh: Mesh,
+        axis: str | tuple[str, ...] = "data",
+        class_weights: np.ndarray | None = None,
+        *,
+        ignore_label: int | None = None,
+        on_metrics: OnMetrics | None = None,
+    ) -> None:
+        options: dict[str, Any] = {"ignore_label": ignore_label, "on_metrics": on_metrics}
+        super().__init__(model, optimizer, mesh, class_weights, axis=axis, **options)
+
+
+class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
+    """A :class:`voxax.models.classifier.SceneTrainer` with one shard for each device."""
+
+
+class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
+    """A :class:`voxax.models.center_training.CenterTrainer` with one shard for each device.
+
+    All shards have as many scenes, since dense layers count the cells of each.
+    """
+
+
+class DataParallelSparseCenterTrainer(_OnMesh, SparseCenterTrainer):
+    """A trainer of :class:`voxax.models.VoxelNeXt` with one shard for each device."""
