@@ -93,7 +93,7 @@ class SceneTrainer(StepTrainer):
         optimizer: optax.GradientTransformation,
         class_weights: Any = None,
     ) -> None:
-        weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
+        weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
         self._class_weights, self._classes = weights, 0  # known once a step was traced
         self.outside = jnp.zeros((), jnp.int32)
         super().__init__(model, optimizer)
