@@ -12,6 +12,7 @@ import numpy as np
 from voxax import _compat, _limits
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_whole
+from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.geometry.eager import as_own_array, eagerly
 
@@ -22,7 +23,8 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
     if size.ndim == 0:
         size = np.full(ndim, size)
     if size.shape != (ndim,):
-        raise InputError(f"voxel_size={voxel_size} has {size.size} entries for {ndim} axes")
+        hint = axes_hint(size.size, ndim)
+        raise InputError(f"voxel_size={voxel_size} has {size.size} entries for {ndim} axes{hint}")
     if not (np.isfinite(size).all() and (size > 0).all()):
         raise InputError(
             f"voxel_size={voxel_size} must be positive and finite (an edge length in the unit of "
@@ -48,7 +50,8 @@ def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
     """One finite position per axis."""
     corner = np.asarray(origin, np.float64)
     if corner.shape != (ndim,) or not np.isfinite(corner).all():
-        raise InputError(f"origin={origin} must be {ndim} finite numbers, one for each axis")
+        hint = axes_hint(corner.size, ndim)
+        raise InputError(f"origin={origin} must be {ndim} finite numbers, one for each axis{hint}")
     return tuple(corner.tolist())
 
 
@@ -68,7 +71,8 @@ def check_coords(
         )
     if not jnp.issubdtype(coords.dtype, jnp.integer):
         raise InputError(
-            f"coords must be integers, got {coords.dtype}; for float positions use vx.voxelize"
+            f"coords must be integers, got {coords.dtype}; for float positions use vx.voxelize, of "
+            "rows x, y, z, intensity vx.voxelize(rows[:, :3], rows[:, 3:], voxel_size)"
         )
     _limits.SCENES.check("batch_size", check_whole("batch_size", batch_size))
     features = features if on_host else as_own_array(features)
