@@ -12,6 +12,7 @@ import argparse
 import jax
 import numpy as np
 import optax
+from flax import nnx
 
 from voxax.io.examples import Preparation
 from voxax.io.simulator import CLASS_NAMES, simulate_sweep
@@ -38,7 +39,9 @@ def main(arguments=None):
     examples = [prepare(cloud) for cloud in near]
     counts = [int(e.voxels.count) for e in examples]
 
-    model = MinkUNet14(prepare.num_channels, len(CLASS_NAMES), width=options.width)
+    model = MinkUNet14(
+        prepare.num_channels, len(CLASS_NAMES), width=options.width, rngs=nnx.Rngs(0)
+    )
     packing = pack_scenes(counts, len(devices))
     print(packing)
     trainer = DataParallelTrainer(model, optax.adamw(3e-3), mesh)

@@ -30,6 +30,7 @@ from voxax.nn.modules import (
 
 POSITIONS = np.random.default_rng(0).uniform(0, 4, (40, 3)).astype(np.float32)
 FEATURES = np.ones((40, 4), np.float32)
+ROWS = np.concatenate([POSITIONS, FEATURES[:, :1]], axis=1)  # x, y, z, intensity
 COORDS = np.random.default_rng(0).integers(3, 30, (40, 3))
 
 
@@ -37,14 +38,19 @@ def voxels(channels=4, size=0.5):
     return vx.voxelize(POSITIONS, FEATURES[:, :channels], voxel_size=size)
 
 
+def with_intensities():
+    """Voxels of four axes, which are legal."""
+    return vx.voxelize(ROWS, None, 0.5)
+
+
 def conv(**options):
     return F.spatially_sparse_conv(voxels(), np.ones((27, 4, 8), np.float32), **options)
 
 
-def depthwise(**options):
+def depthwise(weight=None, **options):
     given = voxels()
     kernel_map = vx.kernel_map(given, kernel_size=3)
-    weight = np.ones((27, 4), np.float32)
+    weight = np.ones((27, 4), np.float32) if weight is None else weight
     return F.spatially_sparse_depthwise_conv(given.features, weight, kernel_map, **options)
 
 
@@ -184,10 +190,10 @@ MISTAKES = {
         r"returned \S+ \[\]",
         "logits",
     ),
-    "a number of voxels for the capacity": (
-        lambda: depthwise(num_out_coords=COUNT),
-        f"num_out_coords={COUNT}",
-        f"capacity here, {CAPACITY}.*leave it out",
+    "a wrong number of outputs": (
+        lambda: depthwise(num_out_coords=COUNT - 1),
+        f"num_out_coords={COUNT - 1}",
+        f"capacity is {CAPACITY}, its number of output voxels {COUNT}. Give one of the two",
     ),
     "features that are text": (
         lambda: vx.voxelize(POSITIONS, np.full((40, 1), "a"), 0.5),
@@ -255,7 +261,24 @@ MISTAKES = {
     "a weight in a dense layout": (
         lambda: F.spatially_sparse_conv(voxels(), np.ones((3, 3, 3, 4, 8), np.float32)),
         r"\(3, 3, 3, 4, 8\)",
-        r"weight.reshape\(27, \*weight.shape\[-2:\]\)",
+        r"expected \[27, 4, C_out\]; weight.reshape\(27, \*weight.shape\[-2:\]\)",
+    ),
+    "a grouped weight in a dense layout": (
+        lambda: F.spatially_sparse_conv(
+            voxels(), np.ones((3, 3, 3, 2, 2, 8), np.float32), groups=2
+        ),
+        r"expected \[27, 2, 2, C_out / groups\]",
+        r"weight.reshape\(27, \*weight.shape\[-3:\]\)",
+    ),
+    "a weight of other channels": (
+        lambda: F.spatially_sparse_conv(voxels(), np.ones((3, 3, 3, 5, 8), np.float32)),
+        r"\(3, 3, 3, 5, 8\)",
+        r"expected \[27, 4, C_out\]$",
+    ),
+    "a depthwise weight in a dense layout": (
+        lambda: depthwise(np.ones((3, 3, 3, 4), np.float32)),
+        r"\(3, 3, 3, 4\): expected \[27, 4\]",
+        r"depthwise_weight.reshape\(27, 4\)",
     ),
     "a convolution of points": (
         lambda: SubMConv3d(4, 8)(vx.Points.make(POSITIONS, FEATURES)),
@@ -334,6 +357,56 @@ MISTAKES = {
     "no labels": (lambda: train(None), "labels of type NoneType", "give an array"),
     "labels that are text": (lambda: train("a"), "labels of type str", "give an array"),
     "no path": (lambda: io.read(None), "path=None", "give the path of a file"),
+    "intensities as a fourth axis": (
+        lambda: SubMConv3d(1, 8)(with_intensities()),
+        "SubMConv3d has ndim=3, the voxels are 4-D",
+        r"the last one is none, but an intensity.*positions\[:, :3\] \(of coords\[:, :4\]\)",
+    ),
+    "intensities in a functional layer": (
+        lambda: F.spatially_sparse_conv(with_intensities(), np.ones((27, 1, 8), np.float32)),
+        "expected \\[81, 1, C_out\\]",
+        r"positions\[:, :3\]",
+    ),
+    "intensities under a kernel of three axes": (
+        lambda: F.max_pool(with_intensities(), (2, 2, 2), 2),
+        r"\(2, 2, 2\) has 3 entries for 4",
+        r"positions\[:, :3\]",
+    ),
+    "intensities in voxels of three sides": (
+        lambda: vx.voxelize(ROWS, None, (0.5, 0.5, 0.5)),
+        "has 3 entries for 4 axes",
+        r"positions\[:, :3\]",
+    ),
+    "intensities on a grid": (
+        lambda: with_intensities().to_dense((8, 8, 8)),
+        r"\(8, 8, 8\).*4-D",
+        r"positions\[:, :3\]",
+    ),
+    "intensities of points on voxels": (
+        lambda: vx.devoxelize(voxels(), ROWS),
+        "4-D positions and 3-D voxels",
+        r"positions\[:, :3\]",
+    ),
+    "rows of a scan for coordinates": (
+        lambda: vx.Voxels.from_coords(ROWS, FEATURES),
+        "coords must be integers, got float32",
+        r"vx.voxelize\(rows\[:, :3\], rows\[:, 3:\], voxel_size\)",
+    ),
+    "a sum on other coordinates": (
+        lambda: voxels() + convert(voxel_size=0.5, origin=(0.25, 0.0, 0.0))(),
+        r"VoxelGeometry.* and VoxelGeometry.* \(\d+ voxels are in both; the first others are \[0, ",
+        r"vx.union\(a, b\)",
+    ),
+    "a network without its sizes": (
+        lambda: models.create("minkunet-14"),
+        r"create\('minkunet-14'\) without in_channels= and num_classes=",
+        "in_channels=4, num_classes=20",
+    ),
+    "a network's name without its sizes": (
+        lambda: models.create("minkunet14"),
+        "'minkunet14'",
+        "Did you mean 'minkunet-14'",
+    ),
     "an unknown network": (
         lambda: models.create("minkunet", in_channels=3, num_classes=4),
         "'minkunet'",

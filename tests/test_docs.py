@@ -6,6 +6,7 @@ A page that needs PyTorch says so in a line of its own; see `pages`. Links and c
 `test_links.py`, commands of `voxax` by `cli/test_documented_commands.py`.
 """
 
+import ast
 import json
 import re
 import sys
@@ -90,6 +91,36 @@ def test_a_page_begins_with_its_title(page):
 )
 def test_beginnings_of_pages(text, is_right):
     assert bool(HEAD.match(text)) == is_right
+
+
+def draws_weights(call):
+    """Whether a call builds a layer or a network of voxax with random weights."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    library = getattr(getattr(call.func, "value", None), "id", "")
+    if library in ("nnx", "torch", "vxt", "spconv", "spnn", "ME", "nn"):
+        return False
+    layer = re.fullmatch(r"\w*Conv(Transpose)?\dd|Linear|\w+(Attention|Encoder|Backbone)", name)
+    network = re.fullmatch(r"\w*UNet\w*|PTv3|SECOND|\w*CenterPoint|VoxelNeXt|GridUn?[Pp]ool", name)
+    return bool(layer or network or (name == "create" and "models" in ast.unparse(call.func)))
+
+
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_layers_are_built_from_streams(page):
+    """Without ``rngs`` weights depend on whatever else the process has built before."""
+    text = page.read_text()
+    codes = [text] if page.suffix == ".py" else [code for code, *_ in blocks(text)]
+    without = [
+        ast.unparse(call)
+        for code in codes
+        for call in ast.walk(ast.parse(code))
+        if isinstance(call, ast.Call) and draws_weights(call)
+        if not {"rngs", None} & {keyword.arg for keyword in call.keywords}
+        if "nn.Module" not in code and "warpconvnet" not in code  # of other libraries
+    ]
+    assert not without
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -34,15 +34,48 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
 
+def _private(value: Any, name: str, default: Any = None) -> Any:
+    """An attribute that no interface of JAX promises; ``default`` where a version lacks it.
+
+    What is not known then costs time, and no more: a test hides each of them in turn.
+    """
+    return getattr(value, name, default)
+
+
+_UNKNOWN = object()
+
+
+def _trace_of(value: Any) -> Any:
+    """The trace that a value belongs to: None for a concrete one, ``_UNKNOWN`` if JAX hides it."""
+    return _private(value, "_trace", _UNKNOWN) if isinstance(value, jax.core.Tracer) else None
+
+
+def is_hidden(*values: Any) -> bool:
+    """True if every array is a tracer of which JAX hides the trace that it belongs to."""
+    leaves = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
+    return bool(leaves) and all(_trace_of(leaf) is _UNKNOWN for leaf in leaves)
+
+
+def current_trace() -> Any:
+    """What equals itself in the current trace alone."""
+    return _extend_core.get_opaque_trace_state()
+
+
+def may_live_with(value: Any, mark: Any) -> bool:
+    """True unless two arrays are known to belong to different traces."""
+    traces = _trace_of(value), _trace_of(mark)
+    return traces[0] is traces[1] or any(trace is _UNKNOWN for trace in traces)
+
+
 def context_of(*values: Any) -> contextlib.AbstractContextManager | None:
     """A context for arrays that are computed from ``values`` alone.
 
     Inside it, operations are recorded at the trace level of ``values``, however deep the
     current one is nested, and run eagerly when all of them are concrete. None when their
-    trace levels differ.
+    trace levels differ, or are unknown.
     """
-    traces = {id(t): t for leaf in jax.tree.leaves(values) for t in [getattr(leaf, "_trace", None)]}
-    if len(traces) != 1:
+    traces = {id(trace): trace for trace in map(_trace_of, jax.tree.leaves(values))}
+    if len(traces) != 1 or id(_UNKNOWN) in traces:
         return None
     (trace,) = traces.values()
     if trace is not None:
@@ -81,7 +114,7 @@ def is_begun() -> bool:
     """True once JAX has started a backend, with its threads; also in a fork of such a process."""
     from jax._src import xla_bridge
 
-    return xla_bridge.backends_are_initialized()
+    return _private(xla_bridge, "backends_are_initialized", lambda: False)()
 
 
 def is_readable(array: Any) -> bool:
@@ -121,10 +154,11 @@ _COPIES = (
 
 def without_tangent(value: Any) -> Any:
     """An integer array without the empty tangent that a transformation of it added."""
-    while isinstance(value, jax.core.Tracer) and hasattr(value, "primal"):
-        if jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
+    while isinstance(value, jax.core.Tracer):
+        primal = _private(value, "primal")
+        if primal is None or jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
             break
-        value = value.primal
+        value = primal
     return value
 
 
@@ -137,7 +171,8 @@ def origin(value: Any) -> Any:
     while isinstance(value, jax.core.Tracer):
         known = without_tangent(value)
         if known is value:
-            known = value.full_lower()  # a constant
+            lower = _private(value, "full_lower")
+            known = value if lower is None else lower()  # a constant
         if known is value:
             known = _operand(value)
         if known is value:
@@ -148,18 +183,23 @@ def origin(value: Any) -> Any:
 
 def _operand(tracer: Any) -> Any:
     """The operand that the operation which made ``tracer`` handed on, or itself."""
-    equation, variable = getattr(tracer, "parent", None), getattr(tracer, "val", None)
-    operands = getattr(equation, "in_tracers", None)
-    if equation is None or operands is None:
+    equation, variable = _private(tracer, "parent"), _private(tracer, "val")
+    operands = _private(equation, "in_tracers")
+    if equation is None or operands is None or variable is None:
         return tracer
-    place = _handed_on(equation, len(operands), variable)
+    try:
+        place = _handed_on(equation, len(operands), variable)
+    except (AttributeError, LookupError, TypeError, ValueError):  # parameters of another version
+        place = None
     return tracer if place is None else operands[place]
 
 
 def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
     """Which operand of an equation its output ``variable`` is, or None."""
-    place = next((i for i, out in enumerate(equation.outvars) if out is variable), None)
-    name, params = equation.primitive.name, equation.params
+    made = _private(equation, "outvars", ())
+    place = next((i for i, out in enumerate(made) if out is variable), None)
+    name = _private(_private(equation, "primitive"), "name")
+    params = _private(equation, "params", {})
     if place is None or name in _COPIES:
         return place if place is None or place < operands else None
     start = 0  # of the body's operands among the equation's
@@ -173,7 +213,7 @@ def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
         bodies, start = [params["body_jaxpr"]], params["cond_nconsts"]
     else:
         return None
-    found = {_argument(getattr(body, "jaxpr", body), place) for body in bodies}
+    found = {_argument(_private(body, "jaxpr", body), place) for body in bodies}
     index = found.pop()
     if found or index is None:
         return None
@@ -197,13 +237,18 @@ def _scan_parts(params: Any) -> tuple[int, int]:
 
 def _argument(body: Any, place: int) -> int | None:
     """Which argument of a jaxpr its result number ``place`` is, or None."""
-    found = body.outvars[place]
-    while (index := next((i for i, v in enumerate(body.invars) if v is found), None)) is None:
-        maker = next((e for e in body.eqns if any(v is found for v in e.outvars)), None)
-        operand = None if maker is None else _handed_on(maker, len(maker.invars), found)
-        if maker is None or operand is None:
+    results, arguments = _private(body, "outvars", ()), _private(body, "invars", ())
+    if place >= len(results):
+        return None
+    found = results[place]
+    while (index := next((i for i, v in enumerate(arguments) if v is found), None)) is None:
+        equations = _private(body, "eqns", ())
+        maker = next((e for e in equations if any(v is found for v in e.outvars)), None)
+        operands = _private(maker, "invars", ())
+        operand = None if maker is None else _handed_on(maker, len(operands), found)
+        if operand is None:
             return None
-        found = maker.invars[operand]
+        found = operands[operand]
     return index
 
 
@@ -214,11 +259,13 @@ def known_equal(a: Any, b: Any) -> bool:
         return True
     if not is_traced(a, b):
         return np.array_equal(a, b)
-    if not (is_traced(a) and is_traced(b)) or a._trace is not b._trace:
+    trace, ours, theirs = _trace_of(a), _private(a, "val"), _private(b, "val")
+    if trace is None or trace is _UNKNOWN or trace is not _trace_of(b) or ours is None:
         return False
-    if hasattr(a, "batch_dim"):
-        return a.batch_dim == b.batch_dim and known_equal(a.val, b.val)
-    return getattr(a, "val", a) is getattr(b, "val", b)
+    if not isinstance(ours, jax.Array):
+        return ours is theirs
+    dims = [_private(x, "batch_dim", _UNKNOWN) for x in (a, b)]  # under jax.vmap
+    return dims[0] is not _UNKNOWN and dims[0] == dims[1] and known_equal(ours, theirs)
 
 
 # Values that are part of the key of jax.jit's caches: a function is traced anew for a new value,
@@ -333,10 +380,10 @@ def on_whole_arrays(function: _Function) -> _Function:
 
 def _is_of_split_batch(leaf: Any) -> bool:
     """True for an array under ``jax.vmap`` over an explicit axis."""
-    dim = getattr(leaf, "batch_dim", None)
-    if not isinstance(dim, int):
+    dim, value = _private(leaf, "batch_dim"), _private(leaf, "val")
+    if not isinstance(dim, int) or value is None:
         return False
-    spec = _explicit_spec(leaf.val)
+    spec = _explicit_spec(value)
     return bool(spec) and spec[dim] is not None
 
 
@@ -381,14 +428,16 @@ def _inside_mesh_of(tree: Any) -> Iterator[None]:
         return
     with jax.sharding.use_abstract_mesh(jax.typeof(value).sharding.mesh):
         while isinstance(value, jax.core.Tracer):  # of an array, if it is mapped eagerly
-            value = getattr(value, "primal", getattr(value, "val", None))
+            value = _private(value, "primal", _private(value, "val"))
         if not isinstance(value, jax.Array):
             yield
             return
         # jax.set_mesh refuses inside of jax.vmap.
-        from jax._src.sharding_impls import _internal_use_concrete_mesh
+        from jax._src import sharding_impls
 
-        with _internal_use_concrete_mesh(value.sharding.mesh):  # pyright: ignore[reportAttributeAccessIssue]
+        unable = contextlib.nullcontext
+        enter = _private(sharding_impls, "_internal_use_concrete_mesh", unable)
+        with enter(value.sharding.mesh):  # pyright: ignore[reportAttributeAccessIssue]
             yield
 
 
@@ -426,7 +475,7 @@ def _resharded(leaf: Any, mesh: Any, spec: Sequence[Any]) -> Any:
 
 def _varying(aval: Any) -> frozenset[Any]:
     """The mesh axes of an enclosing ``shard_map`` over which a value differs."""
-    return getattr(getattr(aval, "manual_axis_type", None), "varying", frozenset())
+    return _private(_private(aval, "manual_axis_type"), "varying", frozenset())
 
 
 def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDtypeStruct:
@@ -623,11 +672,14 @@ def register_lowering(
     rules = [mlir.lower_fun(function, primitive.multiple_results) for function in functions]
 
     def rule(ctx: Any, *args: Any, **params: Any) -> Any:
-        kind = int(_is_partitioned(ctx.module_context.axis_context))
-        exports = ctx.module_context.lowering_parameters.for_export and not _native_exports.get()
+        module = _private(ctx, "module_context")
+        kind = int(_is_partitioned(_private(module, "axis_context", _UNKNOWN)))
+        # What is unknown takes the way that runs everywhere.
+        settings = _private(module, "lowering_parameters")
+        exports = _private(settings, "for_export", True) and not _native_exports.get()
         if exports and (not kind or partitioned is plain):
             kind = 2
-        token = _absent_device.set(_device_elsewhere(ctx.module_context, platform))
+        token = _absent_device.set(_device_elsewhere(module, platform))
         try:
             return rules[kind](ctx, *args, **params)
         finally:
@@ -649,7 +701,7 @@ def absent_device() -> Any | None:
 
 
 def _device_elsewhere(context: Any, platform: str | None) -> Any | None:
-    backend = getattr(context, "backend", None)
+    backend = _private(context, "backend")
     if backend is None or not type(backend).__name__.startswith("CompileOnly"):
         return None
     device = next(iter(backend.devices()), None)
@@ -658,10 +710,10 @@ def _device_elsewhere(context: Any, platform: str | None) -> Any | None:
 
 def _is_partitioned(context: Any) -> bool:
     """True if XLA's partitioner splits the program over devices, as for a ``jit`` over a mesh."""
-    if hasattr(context, "manual_axes"):  # shard_map, of all axes of the mesh or of some
-        manual = context.manual_axes | set(context.mesh.manual_axes)
-        return manual != frozenset(context.mesh.axis_names)
-    return getattr(context, "num_devices", 1) != 1
+    axes, mesh = _private(context, "manual_axes"), _private(context, "mesh")
+    if axes is not None and mesh is not None:  # shard_map, of all axes of the mesh or of some
+        return axes | set(mesh.manual_axes) != frozenset(mesh.axis_names)
+    return _private(context, "num_devices", None) != 1
 
 
 def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:

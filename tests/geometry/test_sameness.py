@@ -1,6 +1,8 @@
 """Voxels that a transformation hands on are known to be the same, and so are their plans."""
 
 import dataclasses
+import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,9 @@ from flax import nnx
 import voxax as vx
 from map_builds import builds
 from samples import make_voxels, make_weight
+from voxax import _compat
 from voxax.nn.functional import spatially_sparse_conv as conv
+from voxax.nn.modules import Remat, SubMConv3d
 
 VOXELS = make_voxels(random_cube())
 WEIGHT = make_weight(3, 3, 3, 3)
@@ -161,14 +165,113 @@ def chosen(v):
 
 
 @pytest.mark.parametrize("other", [reordered, swapped, exchanged, chosen])
-def test_others_are_refused(other):
+def test_rows_on_other_coordinates_are_lost_and_counted(other):
+    rows = np.asarray(reordered(VOXELS).coords)
+    alike = (rows == np.asarray(VOXELS.coords)).all(axis=1)
+    if other is chosen:  # at run time these are the same voxels
+        alike[:] = True
+
+    @jax.jit
+    def run(v):
+        w = other(v).replace_features(v.features + 1)
+        return v + w, v * w, vx.cat([v, w])
+
+    total, product, both = run(VOXELS)
+    x = np.asarray(VOXELS.features)
+    y = np.where(alike[:, None] & np.asarray(VOXELS.valid)[:, None], x + 1, 0)
+    np.testing.assert_allclose(total.features, x + y, rtol=1e-6)
+    np.testing.assert_allclose(product.features, x * y, rtol=1e-6)
+    np.testing.assert_allclose(both.features, np.concatenate([x, y], 1), rtol=1e-6)
+    for out in (total, product, both):
+        assert int(out.num_dropped) == (~alike).sum()
+        if not alike.all():
+            with pytest.raises(vx.CapacityError, match=r"vx\.union"):
+                out.raise_if_overflowed()
+
+
+def test_two_arguments_that_are_equal_are_added():
+    other = VOXELS.replace_features(2 * VOXELS.features)
+    out = jax.jit(lambda a, b: a + b)(VOXELS, other).raise_if_overflowed()
+    np.testing.assert_allclose(out.features, 3 * VOXELS.features, rtol=1e-6)
+
+
+def test_rows_are_compared_once_for_two_geometries():
+    def network(a, b):
+        for _ in range(3):
+            a = a + conv(b, WEIGHT) + b
+        return a
+
+    def compared(function):
+        return str(jax.make_jaxpr(function)(VOXELS, VOXELS)).count("name=_differing")
+
+    assert compared(network) == 1
+    assert compared(lambda a, b: network(a, a.replace_features(b.features))) == 0
+
+
+def test_sizes_that_differ_are_refused_in_a_trace_too():
+    larger = make_voxels(random_cube(), capacity=512)
     with pytest.raises(vx.GeometryMismatchError, match="union"):
-        jax.jit(lambda v: v + other(v))(VOXELS)
+        jax.jit(lambda a, b: a + b)(VOXELS, larger)
 
 
-def test_two_arguments_are_told_apart_from_one_with_advice():
-    with pytest.raises(vx.GeometryMismatchError, match="replace_features"):
-        jax.jit(lambda a, b: a + b)(VOXELS, VOXELS)
+# Every attribute that `_compat` reads and JAX does not promise.
+PRIVATE = sorted(set(re.findall(r'_private\([^"]*?"(\w+)"', inspect.getsource(_compat))))
+
+
+def test_private_attributes_are_read_in_one_place():
+    assert {"_trace", "parent", "val", "primal", "in_tracers", "outvars", "batch_dim"} <= {*PRIVATE}
+    source = inspect.getsource(_compat)
+    for name in ("_trace", "parent", "in_tracers", "full_lower", "batch_dim", "primal"):
+        assert not re.search(rf"\w\.{name}\b|attr\([^)]*\"{name}\"", source), name
+
+
+def around(v):
+    """A network with a skip connection around several transformations, and its derivative."""
+    down_, block_ = jax.jit(down), jax.checkpoint(custom_jvp(block))
+    skip = block_(v) + v
+    low = vx.cat([Remat(SubMConv3d(3, 3, rngs=nnx.Rngs(0)))(coarse := down_(skip)), coarse])
+    low = low.replace_features(low.features[:, :3])
+    return nnx.jit(lambda v: v)(up(low, skip)) * skip
+
+
+def hidden(monkeypatch, name):
+    """Hide an attribute from voxax, as a version of JAX does in which it has another name."""
+    real = _compat._private
+    monkeypatch.setattr(
+        _compat,
+        "_private",
+        lambda x, key, other=None: other if key == name else real(x, key, other),
+    )
+    return _compat.fresh_trace()
+
+
+@pytest.mark.parametrize("name", [None, *PRIVATE])
+def test_networks_run_where_jax_hides(name, monkeypatch):
+    """Without the attribute nothing is known to be one array; results and gradients are equal."""
+
+    def total(x, voxels):
+        out = around(voxels.replace_features(x))
+        return jnp.sum(out.features**2), out
+
+    step = jax.value_and_grad(total, has_aux=True)
+    (_, want), slope = step(VOXELS.features, VOXELS)
+    planned = vx.plan(around, VOXELS)
+    with hidden(monkeypatch, name):
+        (_, out), got = jax.jit(step)(VOXELS.features, planned)
+    n = int(VOXELS.count)
+    np.testing.assert_allclose(out.valid_features(), want.valid_features(), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(got[:n], slope[:n], rtol=1e-3, atol=1e-1)
+    assert not int(out.num_dropped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [None, *PRIVATE])
+def test_maps_over_scenes_run_where_jax_hides(name, monkeypatch):
+    want = around(VOXELS)
+    stack = jax.tree.map(lambda *x: jnp.stack(x), VOXELS, VOXELS)
+    with hidden(monkeypatch, name):
+        for run in (jax.vmap(around), jax.jit(jax.vmap(around))):
+            np.testing.assert_allclose(run(stack).features[1], want.features, rtol=1e-3, atol=1e-3)
 
 
 def test_another_cloud_compiles_nothing():

@@ -138,6 +138,7 @@ def made(
       InputError: an unknown name, or options that the network's class does not take.
     """
     check_sizes(network, options)
+    options = {"rngs": nnx.Rngs(0), **options}  # the same weights, whatever was built before
     try:
         if build is not None:
             return build(in_channels, num_classes, **options)
@@ -145,7 +146,8 @@ def made(
     except (OverflowError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{network} does not take the options {dict(options)}: {error}") from error
+        given = {name: value for name, value in options.items() if name != "rngs"}
+        raise InputError(f"{network} does not take the options {given}: {error}") from error
 
 
 # Options that say how many layers there are, rather than how large one is.

@@ -143,7 +143,8 @@ def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ..
     counts = np.zeros(classes)
     for cloud in clouds:
         if cloud.labels is not None:
-            counts += np.bincount(cloud.labels[cloud.labels >= 0], minlength=classes)[:classes]
+            known = (cloud.labels >= 0) & (cloud.labels < classes)
+            counts += np.bincount(cloud.labels[known], minlength=classes)
     return weights_of(counts)
 
 

@@ -67,7 +67,7 @@ class KittiObjects(Objects):
         super().__post_init__()
         number = len(self)
         rectangles = np.zeros((0, 4)) if self.rectangles is None else self.rectangles
-        rectangles = np.asarray(rectangles, np.float64).reshape(-1, 4)
+        rectangles = np.array(rectangles, np.float64).reshape(-1, 4)
         if len(rectangles) != number:
             raise InputError(
                 f"{len(rectangles)} rectangles for {number} boxes: give [{number}, 4], left, top, "

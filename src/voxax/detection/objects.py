@@ -30,7 +30,7 @@ class Objects:
     scores: Any = None
 
     def __post_init__(self) -> None:
-        boxes = np.asarray(self.boxes, np.float64)
+        boxes = np.array(self.boxes, np.float64)
         boxes = boxes if boxes.size else np.zeros((0, 7))
         check_table(boxes)
         number = len(boxes)
@@ -54,7 +54,7 @@ class Objects:
         return np.ones(len(self.classes), bool)
 
     def _set(self, name: str, number: int, dtype: Any = None) -> None:
-        values = np.asarray(getattr(self, name), dtype)
+        values = np.array(getattr(self, name), dtype)
         values = values if values.size or number else values.reshape(0)
         check_rows(name, values, number, "boxes")
         object.__setattr__(self, name, values)

@@ -32,7 +32,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import axes_hint, checked_call
 from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_map import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
@@ -109,7 +109,8 @@ def kernel_map_of(
     """
     check_process()
     if spec.ndim != geometry.ndim:
-        raise InputError(f"a {spec.ndim}-D kernel on {geometry.ndim}-D voxels")
+        hint = axes_hint(spec.ndim, geometry.ndim)
+        raise InputError(f"a {spec.ndim}-D kernel on {geometry.ndim}-D voxels{hint}")
     capacity = None if capacity is None else check_capacity(capacity)
     if out_geometry is not None:
         if spec.generative:
@@ -119,6 +120,7 @@ def kernel_map_of(
         if out_geometry.ndim != geometry.ndim:
             raise InputError(
                 f"out_voxels are {out_geometry.ndim}-D, the input is {geometry.ndim}-D"
+                f"{axes_hint(out_geometry.ndim, geometry.ndim)}"
             )
         check_target_stride(geometry.stride, spec, out_geometry.stride)
     elif spec.keeps_coords:
@@ -165,7 +167,9 @@ def _attached_map(
     capacities of their split, whatever ``capacity`` is.
     """
     # Only levels of this plan are known; an equal index in another plan means other voxels.
-    if out_geometry not in (None, geometry) and not attached.same_as(out_geometry.attached):
+    other = None if out_geometry in (None, geometry) else out_geometry.attached
+    is_known = out_geometry in (None, geometry) or attached.same_as(other)
+    if not is_known and not (isinstance(attached, ShardMaps) and attached.may_be(other)):
         return None
     out_level = None if out_geometry is None else out_geometry.level
     for index, record in enumerate(attached.records):
@@ -181,6 +185,10 @@ def _attached_map(
             if out is None:
                 continue
             if isinstance(attached, ShardMaps):
+                if not is_known and other is not None:
+                    # A shard can't build the map anew: what differs is counted.
+                    lost = _differing_rows(attached.views[index], other.views[index])
+                    out = dataclasses.replace(out, drops=out.drops.add(out.stride, lost))
                 source, halo = attached.sources[index], attached.halos[index]
                 return KernelMap(source, out, spec, views, halo=halo, check=False)
             if capacity in (None, out.capacity):
@@ -197,12 +205,21 @@ def _attached_map(
     return None
 
 
+@jax.jit
+def _differing_rows(ours: tuple[jax.Array, ...], theirs: tuple[jax.Array, ...]) -> jax.Array:
+    """``int32[]``: the rows in which the arrays of two maps differ."""
+    pairs = zip(ours, theirs, strict=True)
+    found = [jnp.sum((a != b).reshape(len(a), -1).any(1), dtype=jnp.int32) for a, b in pairs]
+    return functools.reduce(jnp.maximum, found)
+
+
 def result_geometry(
     kernel_map: KernelMap, geometry: VoxelGeometry, out_geometry: VoxelGeometry | None = None
 ) -> VoxelGeometry:
     """The geometry a layer hands on: the map's output, with maps and loss counters kept."""
     if out_geometry is not None:
-        return out_geometry.with_drops_of(geometry)
+        out = out_geometry.with_drops_of(geometry)
+        return out if kernel_map.halo is None else out.with_drops_of(kernel_map.out_geometry)
     kept = kernel_map.halo is not None and kernel_map.spec.keeps_coords
     if kept or kernel_map.out_geometry is kernel_map.in_geometry:
         return geometry

@@ -61,6 +61,20 @@ def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] =
             )
 
 
+def axes_hint(wanted: int, ndim: int) -> str:
+    """What is likely wrong where voxels of ``wanted`` axes are expected, as a message's end.
+
+    Each column of positions is an axis, and no shape tells an intensity from a fourth one.
+    """
+    if ndim != wanted + 1:
+        return ""
+    return (
+        f". Each column of positions is an axis: if the last one is none, but an intensity, make "
+        f"the voxels of positions[:, :{wanted}] (of coords[:, :{wanted + 1}]) and give the rest as "
+        "features"
+    )
+
+
 def checked_call(function: _Function) -> _Function:
     """Let a function refuse arguments of other libraries, and what is no Voxels, Points or model.
 

@@ -41,21 +41,37 @@ def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
 
 
 def as_host_array(values: Any) -> np.ndarray:
-    """The NumPy array of values in the dtype that JAX would give them."""
+    """The NumPy array of values in the dtype that JAX would give them; it may be theirs."""
     values = jax.device_get(values) if isinstance(values, jax.Array) else np.asarray(values)
     if values.dtype.kind in "OSU":  # no numbers: the caller says what they are
         return values
     return np.asarray(values, jax.dtypes.canonicalize_dtype(values.dtype))
 
 
+def as_own_array(values: Any) -> jax.Array:
+    """A JAX array of values. It shares no memory with NumPy, which the caller may write to."""
+    return values if isinstance(values, jax.Array) else jnp.array(values)
+
+
 def to_device_of(given: Any, made: Any) -> Any:
-    """The NumPy arrays of ``made`` as JAX arrays, where the first JAX array in ``given`` is."""
-    arrays = [value for value in jax.tree.leaves(given) if isinstance(value, jax.Array)]
+    """The NumPy arrays of ``made`` as JAX arrays, where the first JAX array in ``given`` is.
+
+    JAX takes NumPy's memory over where it can. That of ``given`` is the caller's, so it is copied.
+    """
+    leaves = jax.tree.leaves(given)
+    arrays = [value for value in leaves if isinstance(value, jax.Array)]
+    callers = [value for value in leaves if isinstance(value, np.ndarray)]
     pinned = next((array for array in arrays if array.committed), None)
     place = None if pinned is None else pinned.sharding
     if isinstance(place, jax.sharding.NamedSharding):  # its axes may be too many for others
         place = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())
-    return jax.tree.map(lambda array: jax.device_put(array, place), made)
+
+    def put(array: Any) -> jax.Array:
+        if isinstance(array, np.ndarray) and any(np.may_share_memory(array, c) for c in callers):
+            array = array.copy()
+        return jax.device_put(array, place)
+
+    return jax.tree.map(put, made)
 
 
 def eagerly(on_host: Callable[..., Any]) -> Callable[[_Function], _Function]:

@@ -16,11 +16,14 @@ from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.cells import cells, from_origin, lattice, unresolved
 from voxax.geometry.input_checks import (
+    batch_indices,
+    check_batch_range,
     check_capacity,
     check_finite,
     check_mean_digits,
     check_origin,
     check_voxel_size,
+    infer_batch_size,
     raise_unresolved,
 )
 from voxax.geometry.kernel_map import PAIR_ROOM, TRANSPOSED, View
@@ -91,9 +94,11 @@ def voxelize_on_host(
             f"positions reach {np.abs(positions).max()}, outside 2**30 voxels of size {size}: "
             "shift the scene or enlarge voxel_size"
         )
-    scenes = np.zeros(len(positions), np.int32) if batch_index is None else batch_index
+    scenes = batch_indices(batch_index, len(positions), on_host=True)
     if batch_size is None:
-        batch_size = int(scenes.max(initial=0)) + 1
+        batch_size = infer_batch_size(scenes)
+    if len(positions):
+        check_batch_range(scenes, batch_size)
     rows = np.empty((len(positions), 1 + ndim), np.int32)
     rows[:, 0], rows[:, 1:] = scenes, cell
     coords, inverse = host.unique_rows(rows)

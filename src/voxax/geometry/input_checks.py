@@ -12,8 +12,9 @@ import numpy as np
 from voxax import _compat, _limits
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_whole
+from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.dtypes import accumulator, product_dtype
-from voxax.geometry.eager import eagerly
+from voxax.geometry.eager import as_own_array, eagerly
 
 
 def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
@@ -22,7 +23,8 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
     if size.ndim == 0:
         size = np.full(ndim, size)
     if size.shape != (ndim,):
-        raise InputError(f"voxel_size={voxel_size} has {size.size} entries for {ndim} axes")
+        hint = axes_hint(size.size, ndim)
+        raise InputError(f"voxel_size={voxel_size} has {size.size} entries for {ndim} axes{hint}")
     if not (np.isfinite(size).all() and (size > 0).all()):
         raise InputError(
             f"voxel_size={voxel_size} must be positive and finite (an edge length in the unit of "
@@ -48,7 +50,8 @@ def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
     """One finite position per axis."""
     corner = np.asarray(origin, np.float64)
     if corner.shape != (ndim,) or not np.isfinite(corner).all():
-        raise InputError(f"origin={origin} must be {ndim} finite numbers, one for each axis")
+        hint = axes_hint(corner.size, ndim)
+        raise InputError(f"origin={origin} must be {ndim} finite numbers, one for each axis{hint}")
     return tuple(corner.tolist())
 
 
@@ -68,10 +71,11 @@ def check_coords(
         )
     if not jnp.issubdtype(coords.dtype, jnp.integer):
         raise InputError(
-            f"coords must be integers, got {coords.dtype}; for float positions use vx.voxelize"
+            f"coords must be integers, got {coords.dtype}; for float positions use vx.voxelize, of "
+            "rows x, y, z, intensity vx.voxelize(rows[:, :3], rows[:, 3:], voxel_size)"
         )
     _limits.SCENES.check("batch_size", check_whole("batch_size", batch_size))
-    features = features if on_host else jnp.asarray(features)
+    features = features if on_host else as_own_array(features)
     check_feature_rows(features, coords.shape[0], f"{coords.shape[0]} coordinates")
     if not _compat.is_traced(coords):
         check_coord_values(np.asarray(coords), batch_size)
@@ -81,7 +85,9 @@ def check_coords(
         low, high = max(int(info.min), -int(PAD)), min(int(info.max), int(PAD) - 1)
         padding = coords == int(PAD) if int(info.max) >= int(PAD) else False
         coords = jnp.where(padding, coords, jnp.clip(coords, low, high))
-    return (np if on_host else jnp).asarray(coords, np.int32), features  # type: ignore[return-value]
+    if not on_host:
+        return as_own_array(coords).astype(np.int32), features
+    return np.asarray(coords, np.int32), features  # type: ignore[return-value]
 
 
 def check_batch_range(batch_index: Any, batch_size: int) -> None:
@@ -132,7 +138,7 @@ def float_positions(positions: Any, *, finite: bool = True, on_host: bool = Fals
         if floating and positions.dtype.itemsize > 4:
             positions = positions.astype(np.float64)
         elif not on_host:
-            positions = jnp.asarray(positions)
+            positions = as_own_array(positions)
     if positions.ndim != 2 or not 1 <= positions.shape[1] <= 4:
         raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
     if not jnp.issubdtype(positions.dtype, jnp.floating):
@@ -172,16 +178,27 @@ def check_finite(positions: np.ndarray) -> None:
 
 def batch_indices(batch_index: Any, rows: int, *, on_host: bool = False) -> jax.Array:
     """``int32[rows]``, or :class:`InputError`; zeros for None. With ``on_host`` it is of NumPy."""
-    xp: Any = np if on_host else jnp
     if batch_index is None:
-        return xp.zeros((rows,), np.int32)
-    batch_index = xp.asarray(batch_index)
+        return (np if on_host else jnp).zeros((rows,), np.int32)  # type: ignore[return-value]
+    batch_index = (np.asarray if on_host else as_own_array)(batch_index)
     if batch_index.shape != (rows,) or not jnp.issubdtype(batch_index.dtype, jnp.integer):
         raise InputError(
             f"batch_index must be int[{rows}], one per position, got "
             f"{batch_index.dtype}{list(batch_index.shape)}"
         )
+    if batch_index.dtype.itemsize > 4 or batch_index.dtype == np.uint32:
+        # Values beyond 32 bits must not wrap around into the range.
+        info = jnp.iinfo(np.int32)
+        if not _compat.is_traced(batch_index):
+            check_scene_numbers(batch_index)
+        batch_index = batch_index.clip(max(int(jnp.iinfo(batch_index.dtype).min), -1), info.max)
     return batch_index.astype(jnp.int32)
+
+
+def check_scene_numbers(batch_index: Any) -> None:
+    """Raise :class:`InputError` for concrete batch indices that no batch is large enough for."""
+    if batch_index.size:
+        _limits.SCENES.check("batch_index + 1 =", int(batch_index.max()) + 1, -np.inf)
 
 
 def infer_batch_size(batch_index: jax.Array) -> int:
@@ -191,6 +208,7 @@ def infer_batch_size(batch_index: jax.Array) -> int:
             "batch_size= must be given under jax.jit: the number of scenes is static and cannot "
             "be read off a traced batch_index"
         )
+    check_scene_numbers(batch_index)
     return int(batch_index.max(initial=0)) + 1 if batch_index.size else 1
 
 

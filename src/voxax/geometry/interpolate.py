@@ -21,7 +21,7 @@ from voxax import _compat
 from voxax._array_types import Array, Float, Int, Num
 from voxax.coords import COORD_LIMIT, PAD, find_neighbors, find_rows, host
 from voxax.errors import InputError, check_known
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import axes_hint, checked_call
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.geometry.eager import as_host_array, eagerly, known_on_cpu
@@ -270,7 +270,9 @@ def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Latti
     positions = float_positions(positions, finite=False, on_host=on_host)
     rows, ndim = positions.shape
     if ndim != voxels.geometry.ndim:
-        raise InputError(f"{ndim}-D positions and {voxels.geometry.ndim}-D voxels")
+        own = voxels.geometry.ndim
+        hint = axes_hint(ndim, own) or axes_hint(own, ndim)
+        raise InputError(f"{ndim}-D positions and {own}-D voxels{hint}")
     valid = xp.ones((rows,), bool) if valid is None else xp.asarray(valid)
     if on_host and positions.dtype == np.float32:
         parts = shift(voxels.origin, own, ndim)

@@ -316,7 +316,8 @@ def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
         )
     if _compat.is_readable(table):
         _check_table(name, np.asarray(table), rows)
-        return table
+        # What was checked must not be written to afterwards.
+        return table.copy() if isinstance(table, np.ndarray) else table
     return jnp.where((table >= 0) & (table < rows), table, -1)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from voxax.coords import box_offsets, cross_offsets, is_point_symmetric
 from voxax.errors import InputError
+from voxax.geometry.call_checks import axes_hint
 
 KernelShape = Literal["box", "cross"] | Sequence[Sequence[int]]
 """Which offsets of the box are taps, or the offsets themselves: ``int[K, D]``."""
@@ -38,7 +39,8 @@ def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...
                 f"{ndim} axes"
             ) from error
     if len(values) != ndim:
-        raise InputError(f"{name}={values} has {len(values)} entries for {ndim} spatial axes")
+        hint = axes_hint(len(values), ndim)
+        raise InputError(f"{name}={values} has {len(values)} entries for {ndim} spatial axes{hint}")
     if any(v < 1 for v in values):
         raise InputError(f"{name}={values} must be at least 1 along every axis")
     return values

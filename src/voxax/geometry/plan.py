@@ -21,7 +21,7 @@ from voxax import _compat
 from voxax.coords import PAD, bucket_capacity, round_up_rows
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.build import MapRequest, output_stride, recording_maps
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import axes_hint, checked_call
 from voxax.geometry.eager import to_device_of
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
 from voxax.geometry.kernel_map import KernelMap, View, opposite
@@ -153,6 +153,7 @@ class Plan:
             raise InputError(
                 f"this plan was recorded on {len(self.strides[0])}-D voxels, the given ones are "
                 f"{len(stride)}-D: record a plan with voxels like these, Plan.record(model, voxels)"
+                f"{axes_hint(len(self.strides[0]), len(stride))}"
             )
         strides = [stride]
         for parent, spec in self.parents:

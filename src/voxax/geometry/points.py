@@ -16,7 +16,13 @@ from voxax._fork import check_process
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
 from voxax.geometry.cells import from_origin
-from voxax.geometry.eager import as_host_array, in_either, known_on_host, to_device_of
+from voxax.geometry.eager import (
+    as_host_array,
+    as_own_array,
+    in_either,
+    known_on_host,
+    to_device_of,
+)
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
@@ -102,7 +108,7 @@ class Points:
             # Not from the checked array: without a batch index there is one scene, under jit too.
             batch_size = 1 if batch_index is None else infer_batch_size(scenes)
         values: Any = xp.ones((rows, 1), np.float32) if features is None else features
-        values = as_host_array(values) if on_host else jnp.asarray(values)
+        values = as_host_array(values) if on_host else as_own_array(values)
         check_feature_rows(values, rows, f"{rows} positions")
         if origin is not None:
             corner = as_origin(check_origin(origin, places.shape[1]))
@@ -113,7 +119,7 @@ class Points:
         if corner:
             relate = relative if exact else _with_parts
             places = from_origin(*relate(places, corner))
-        places = as_host_array(places) if on_host else jnp.asarray(places)
+        places = as_host_array(places) if on_host else as_own_array(places)
         if not _compat.is_traced(scenes) and rows:
             check_batch_range(scenes, batch_size)
         if capacity is None:
@@ -189,9 +195,9 @@ def _with_parts(positions: Any, corner: Origin) -> tuple[Any, Any]:
 
 
 def _padded(array: Any, capacity: int) -> Any:
-    """``array`` with rows of zeros up to ``capacity``; one of NumPy stays such."""
+    """``array`` with rows of zeros up to ``capacity``; one of NumPy stays such, and is new."""
     missing = capacity - array.shape[0]
-    if not missing:
-        return array
+    if not missing:  # the caller may write to an array of NumPy
+        return array.copy() if isinstance(array, np.ndarray) else array
     xp: Any = np if isinstance(array, np.ndarray) else jnp
     return xp.concatenate([array, xp.zeros((missing, *array.shape[1:]), array.dtype)])

@@ -35,7 +35,7 @@ from voxax.geometry.regroup import (
     unique_sites,
 )
 from voxax.geometry.voxel_geometry import VoxelGeometry
-from voxax.geometry.voxels import Voxels, require_same_geometry
+from voxax.geometry.voxels import Voxels, on_geometry_of
 
 SetReduction = Literal["sum", "mean", "max", "min"]
 SET_REDUCTIONS = ("sum", "mean", "max", "min")
@@ -100,7 +100,8 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
       Voxels with the sum of all channels.
 
     Raises:
-      GeometryMismatchError: ``join="same"``, and the coordinates differ.
+      GeometryMismatchError: ``join="same"``, and the coordinates differ. Where that can't be known
+        under ``jax.jit``, rows that differ are zero and counted in ``num_dropped``.
       InputError: an empty list, an unknown join, operands of different lattices.
       CapacityError: as :func:`union`.
     """
@@ -118,12 +119,11 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
             "leave it out, or choose join='union' or 'intersection'"
         )
     first, *rest = voxels
-    geometry = first.geometry
+    joined, parts = first, [first.features]
     for other in rest:
-        require_same_geometry(first, other, "cat")
-        geometry = geometry.with_drops_of(other.geometry)
-    features = stacked([v.features for v in voxels], axis=1)
-    return dataclasses.replace(first, geometry=geometry).replace_features(features)
+        found, geometry = on_geometry_of(joined, other, "cat")
+        joined, parts = dataclasses.replace(first, geometry=geometry), [*parts, found.features]
+    return joined.replace_features(stacked(parts, axis=1))
 
 
 @checked_call

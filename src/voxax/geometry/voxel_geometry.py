@@ -7,6 +7,7 @@ here; :mod:`voxax.geometry.build` finds or builds a map.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -55,7 +56,7 @@ class Memo:
 
     def __init__(self) -> None:
         self._owner: tuple[tuple[Any, ...], Hashable] | None = None
-        self._table: dict[Hashable, tuple[Any, Snapshot]] = {}
+        self._table: dict[Hashable, tuple[Any, Snapshot, Any]] = {}
 
     def __reduce__(self) -> Any:
         return Memo, ()
@@ -76,7 +77,9 @@ class Memo:
 
     def get(self, key: Hashable) -> Any:
         """The value under ``key``, or None where there is none or its arrays were written to."""
-        value, snapshot = self._table.get(key, (None, ()))
+        value, snapshot, trace = self._table.get(key, (None, (), None))
+        if trace is not None and trace != _compat.current_trace():
+            return None
         return value if all(np.array_equal(array, copy) for array, copy in snapshot) else None
 
     def get_or_build(self, key: Hashable, arrays: Any, build: Callable[[], Any]) -> Any:
@@ -85,18 +88,21 @@ class Memo:
         Args:
           key: names the value.
           arrays: every array that ``build`` reads (a pytree). Where they live at different
-            trace levels the result belongs to the innermost one and is not remembered.
+            trace levels the result belongs to the innermost one and is not remembered. Where JAX
+            hides the levels, it is remembered for this trace.
           build: makes the value.
         """
-        trace_level = _compat.context_of(arrays)
+        trace_level, trace = _compat.context_of(arrays), None
         if trace_level is None:
-            return build()
+            if not _compat.is_hidden(arrays):
+                return build()
+            trace_level, trace = contextlib.nullcontext(), _compat.current_trace()
         value = self.get(key)
         if value is None:
             snapshot = _snapshot(arrays)
             with trace_level, _compat.own_traces():
                 value = build()
-            self._table[key] = value, snapshot
+            self._table[key] = value, snapshot, trace
         return value
 
     def names(self) -> tuple[Hashable, ...]:
@@ -124,15 +130,16 @@ class VoxelGeometry:
       coords: ``int32[capacity, 1 + D]``: batch index, then D lattice coordinates in
         units of this level's own lattice. Rows ``>= count`` hold ``PAD``.
       count: ``int32[]``, number of valid rows.
-      drops: rows lost to capacity by level (the level's total stride). It travels through every
-        layer, so the last output knows of every loss. A dict ``{level: int32[]}`` is converted.
+      drops: rows lost to capacity, by the total stride of the voxels that lost them. It travels
+        through every layer, so the last output knows of every loss. A dict ``{stride: int32[]}``
+        is converted.
       attached: maps built ahead of time by ``vx.plan`` for these coordinates, or None. Other
-        coordinates, stride or batch size in their place drop it, and the level capacities.
+        coordinates, stride or batch size in their place drop it, and ``level_capacities``.
       stride: total stride relative to the input voxels, one integer per axis; static.
       batch_size: number of scenes; static.
-      level: index of this geometry among the attached levels, 0 if there are none; static.
-      level_capacities: ``((stride, capacity), ...)`` that strided layers use when they
-        are not given one; static.
+      level: index of this geometry among those of the plan, 0 without a plan; static.
+      level_capacities: ``((stride, capacity), ...)`` by total stride, which strided layers use when
+        they are not given one; static.
       split_over: name of the mesh axis that the scene is split over, of which these voxels are one
         shard; None for whole scenes; static. See :mod:`voxax.parallel`.
     """
@@ -240,6 +247,24 @@ class VoxelGeometry:
             return False
         return _compat.known_equal(self.coords, other.coords)
 
+    def difference(self, other: VoxelGeometry) -> str:
+        """Text for a message about voxels that differ though they are printed alike, or empty."""
+        if (
+            _compat.is_traced(self.coords, other.coords)
+            or self.coords.shape[1] != (other.coords.shape[1])
+        ):
+            return ""
+        first, second = (np.asarray(g.coords)[: int(g.count)].tolist() for g in (self, other))
+        both = len(set(map(tuple, first)) & set(map(tuple, second)))
+        pairs = enumerate(zip(first, second, strict=False))
+        row = next((place for place, (a, b) in pairs if a != b), None)
+        if row is None:
+            return ""
+        return (
+            f" ({both} voxels are in both; the first others are {first[row]} and {second[row]}, at "
+            f"row {row})"
+        )
+
     def raise_if_overflowed(self) -> None:
         """Raise on the host when any level lost rows.
 
@@ -262,7 +287,8 @@ class VoxelGeometry:
             )
             raise CapacityError(
                 f"capacity overflow: {levels}. Give a larger capacity=, or refit the level "
-                "capacities with vx.plan on samples that are as large as this one"
+                "capacities with vx.plan on samples that are as large as this one. Under jax.jit, "
+                "sums of voxels on other coordinates lose rows too: vx.union(a, b) keeps them"
             )
 
     def __repr__(self) -> str:
@@ -374,3 +400,11 @@ class ShardMaps(AttachedMaps):
 
     sources: tuple[VoxelGeometry, ...] = ()
     halos: tuple[Halo, ...] = ()
+
+    def may_be(self, other: AttachedMaps | None) -> bool:
+        """True unless these are known to be the maps of another split."""
+        if not isinstance(other, ShardMaps) or self.records != other.records:
+            return False
+        ours, theirs = jax.tree.leaves(self), jax.tree.leaves(other)
+        shapes = [[leaf.shape for leaf in leaves] for leaves in (ours, theirs)]
+        return shapes[0] == shapes[1] and _compat.is_traced(ours, theirs)

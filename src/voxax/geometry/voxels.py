@@ -31,7 +31,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import GeometryMismatchError, InputError, UnknownNameError, check_known
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import axes_hint, checked_call
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import product_dtype
 from voxax.geometry.eager import (
@@ -69,7 +69,7 @@ from voxax.geometry.regroup import (
     reduce_rows,
     stacked,
 )
-from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
+from voxax.geometry.voxel_geometry import Held, VoxelGeometry, check_overflow
 
 # Names that tensors have, or sparse tensors of other libraries.
 _ROWS = "voxels.features is [capacity, C], voxels.valid_features() is without padding"
@@ -221,8 +221,7 @@ class Voxels:
         """
         check_process()
         if isinstance(other, Voxels):
-            require_same_geometry(self, other, operation)
-            geometry = self.geometry.with_drops_of(other.geometry)
+            other, geometry = on_geometry_of(self, other, operation)
             out = dataclasses.replace(self, geometry=geometry)
             a, b = self.features, other.features
             if function is operator.mul:  # each operand scales the other's cotangent
@@ -655,7 +654,7 @@ def to_dense(
     if len(shape) != voxels.geometry.ndim or len(shape) != len(shape if origin is None else origin):
         raise InputError(
             f"shape={shape} and origin={origin} for {voxels.geometry.ndim}-D voxels: give one "
-            "number for each axis"
+            f"number for each axis{axes_hint(len(shape), voxels.geometry.ndim)}"
         )
     corner = (0,) * len(shape) if origin is None else tuple(int(o) for o in origin)
     return _scattered(voxels.features, voxels.coords, corner, (voxels.batch_size, *shape))
@@ -837,23 +836,38 @@ def _scene_sizes(coords: jax.Array, batch_size: int) -> jax.Array:
     return jnp.zeros((batch_size,), jnp.int32).at[coords[:, 0]].add(1, mode="drop")
 
 
-def require_same_geometry(a: Voxels, b: Voxels, operation: str) -> None:
-    """Raise unless both operands hold the same voxels.
+def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelGeometry]:
+    """Return ``b`` with features for the rows of ``a``, and ``a``'s geometry with both's losses.
+
+    In a trace two arrays may be equal, though nothing shows it: two arguments of one
+    transformation arrive as separate ones. Then rows are compared in the program, once for two
+    geometries. Those of ``b`` on other coordinates are lost: their features are zero, and they
+    count in ``num_dropped``.
 
     Raises:
-      GeometryMismatchError: names both geometries and the way out.
+      GeometryMismatchError: coordinates that are known to differ; names the way out.
     """
-    if a.geometry.same_as(b.geometry):
-        return
-    way_out = "use vx.union(a, b) to add over different coordinate sets"
-    if _compat.is_traced(a.coords, b.coords) and a.coords.shape == b.coords.shape:
-        way_out = (
-            "in a trace, equal coordinates can't be told from others. Two arguments of one "
-            "transformation (jit, scan, checkpoint, ...) arrive as separate arrays, also where the "
-            "voxels were the same: pass the voxels once and the other features as an array, "
-            "a.replace_features(features). Voxels that differ are added by vx.union(a, b)"
+    ours, theirs = a.geometry, b.geometry
+    if ours.same_as(theirs):
+        return b, ours.with_drops_of(theirs)
+    facts = [(g.coords.shape, g.stride, g.batch_size) for g in (ours, theirs)]
+    if facts[0] != facts[1] or not _compat.is_traced(ours.coords, theirs.coords):
+        raise GeometryMismatchError(
+            f"{operation} needs voxels on the same coordinates, got {ours!r} and {theirs!r}"
+            f"{ours.difference(theirs)}; use vx.union(a, b) to add over different coordinate sets"
         )
-    raise GeometryMismatchError(
-        f"{operation} needs voxels on the same coordinates, got {a.geometry!r} and "
-        f"{b.geometry!r}; {way_out}"
+    differs, lost = ours.memo.get_or_build(
+        ("differing rows", Held(theirs.coords)),
+        (ours.coords, theirs.coords),
+        lambda: _differing(ours.coords, theirs.coords),
     )
+    features = jnp.where(differs[:, None], jnp.zeros((), b.features.dtype), b.features)
+    found = dataclasses.replace(theirs, attached=None, drops=theirs.drops.add(ours.stride, lost))
+    return dataclasses.replace(b, features=features), ours.with_drops_of(found)
+
+
+@jax.jit
+def _differing(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """``(bool[N], int32[])``: the rows that differ, and their number."""
+    differs = jnp.any(a != b, axis=1)
+    return differs, jnp.sum(differs, dtype=jnp.int32)

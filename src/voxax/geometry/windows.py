@@ -20,7 +20,7 @@ import numpy as np
 from voxax import _compat
 from voxax.coords import PAD, floor_divide, sort_rows
 from voxax.errors import InputError
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import axes_hint, checked_call
 from voxax.geometry.input_checks import check_voxel_size
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.order import CurveOrder, inverse_of
@@ -104,7 +104,10 @@ def cylindrical_windows(
             f"size={size} and center={center}: give (radius, sectors, height) and x and y"
         )
     if voxels.geometry.ndim != 3:
-        raise InputError(f"cylindrical windows of {voxels.geometry.ndim}-D voxels: 3-D is needed")
+        ndim = voxels.geometry.ndim
+        raise InputError(
+            f"cylindrical windows of {ndim}-D voxels: 3-D is needed{axes_hint(3, ndim)}"
+        )
     radius, height = check_voxel_size((size[0], size[2]), 2)
     sectors = int(size[1])
     if sectors < 1 or sectors != size[1]:

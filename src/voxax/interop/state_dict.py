@@ -275,7 +275,7 @@ def _choose(
 
 
 def _on_device(name: str, array: np.ndarray) -> jax.Array:
-    result = jnp.asarray(array)
+    result = jnp.array(array)
     if result.dtype != array.dtype:
         raise InputError(
             f"{name!r} is {array.dtype}, which JAX would turn into {result.dtype}: set "

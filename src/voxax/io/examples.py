@@ -88,7 +88,8 @@ class Preparation:
         if cloud.labels is not None:
             count = int(voxels.count)
             labels[:count] = majority(cloud.labels, inverse, count)
-        return Example(voxels, labels, inverse, cloud.labels)
+        own = None if cloud.labels is None else cloud.labels.copy()
+        return Example(voxels, labels, inverse, own)
 
 
 def attribute_width(name: str) -> int:
@@ -124,21 +125,30 @@ def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
     """Return the most frequent label ``>= 0`` of each row; the smallest on a tie, -1 without any.
 
     Args:
-      labels: ``int[N]``, negative means unlabeled.
-      inverse: ``int[N]``, row of each label.
+      labels: ``int[N]`` in 32 bits, negative means unlabeled.
+      inverse: ``int[N]``, row of each label; negative ones, which :func:`voxax.voxelize` gives to
+        points that it dropped, do not count.
       rows: number of rows.
 
     Raises:
-      InputError: the lengths differ.
+      InputError: the lengths differ, or a row or label is too large.
     """
+    labels, inverse = np.asarray(labels), np.asarray(inverse)
     if labels.shape != inverse.shape:
         raise InputError(
             f"labels of shape {list(labels.shape)} for rows of shape {list(inverse.shape)}"
         )
-    known = labels >= 0
-    if not known.any():
-        return np.full(rows, -1, np.int32)
-    classes = int(labels.max()) + 1
-    key = inverse[known].astype(np.int64) * classes + labels[known]
-    votes = np.bincount(key, minlength=rows * classes).reshape(rows, classes)
-    return np.where(votes.max(1) > 0, votes.argmax(1), -1).astype(np.int32)
+    for name, values, most in (("labels", labels, 2**31), ("inverse", inverse, rows)):
+        if values.size and values.max() >= most:
+            raise InputError(f"{name} up to {values.max()}: they must be below {most}")
+    counted = (labels >= 0) & (inverse >= 0)
+    # Pairs that occur, and not a table of all: a label may be any number of 31 bits.
+    pairs = (inverse[counted].astype(np.int64) << 31) | labels[counted].astype(np.int64)
+    pairs, votes = np.unique(pairs, return_counts=True)
+    row, label = pairs >> 31, pairs & (2**31 - 1)
+    most = np.zeros(rows, np.int64)
+    np.maximum.at(most, row, votes)
+    won = np.flatnonzero(votes == most[row])[::-1]  # the smallest label last, which stays
+    winners = np.full(rows, -1, np.int32)
+    winners[row[won]] = label[won]
+    return winners

@@ -89,7 +89,8 @@ class MeanFeatures:
         labels = np.full(voxels.capacity, -1, np.int32)
         if chosen.labels is not None:
             labels[: int(voxels.count)] = majority(chosen.labels, rows, int(voxels.count))
-        return Example(voxels, labels, inverse, cloud.labels)
+        own = None if cloud.labels is None else cloud.labels.copy()
+        return Example(voxels, labels, inverse, own)
 
     def _columns(self, cloud: PointCloud, name: str) -> list[np.ndarray]:
         if name == POSITION:

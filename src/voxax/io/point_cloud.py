@@ -16,7 +16,8 @@ class PointCloud:
     """Points, what was measured at each, and optionally a class for each.
 
     Positions are float64 because airborne scans use national grids, whose
-    coordinates (millions of meters) leave float32 half a meter of precision.
+    coordinates (millions of meters) leave float32 half a meter of precision. Arrays of the
+    dtypes below are kept, not copied.
 
     Args:
         positions: float64 [N, 3], in the units of the file (meters unless the file

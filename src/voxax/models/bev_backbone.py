@@ -24,6 +24,7 @@ from voxax.interop.sources import renaming
 from voxax.models.options import LAYER_OPTIONS, check_integers, check_options
 from voxax.models.voxel_backbone import NORM, inside_grid
 from voxax.nn.arguments import static
+from voxax.nn.modules.constructor import own_rngs
 from voxax.nn.modules.sparse_convs import he_normal
 
 
@@ -103,7 +104,7 @@ class BEVBackbone(nnx.Module):
         goes down.
       up_channels: of each level's part of the result.
       norm: arguments of every batch normalization.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every convolution: ``dtype``, ``param_dtype``, ``precision``.
 
     Attributes:
@@ -144,7 +145,7 @@ class BEVBackbone(nnx.Module):
                 f"up_strides={given['up_strides']} after strides={given['strides']} lead to grids "
                 f"of {len(reached)} sizes: each must undo the strides to one size"
             )
-        common = {"norm": norm, "rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
+        common = {"norm": norm, "rngs": own_rngs(rngs), **options}
         levels, ups = [], []
         numbers, widths = given["layers"], zip(given["channels"], given["up_channels"], strict=True)
         for number, (width, up_width), (stride, back) in zip(

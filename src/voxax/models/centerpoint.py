@@ -24,6 +24,7 @@ from voxax.models.bev_backbone import (
     ground_grid,
 )
 from voxax.models.voxel_backbone import NORM, VoxelBackBone8x, backbone_names
+from voxax.nn.modules.constructor import own_rngs
 
 BRANCHES: Mapping[str, int] = FrozenDict(center=2, center_z=1, dim=3, rot=2, vel=2)
 """Channels of what is predicted for a center: its offset in the cell in cells, its height, the
@@ -108,7 +109,7 @@ class CenterHead(nnx.Module):
       branches: channels of what is predicted for a center, by name.
       shared: channels of the layer that all have in common.
       norm: arguments of every batch normalization.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -123,7 +124,7 @@ class CenterHead(nnx.Module):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         common: dict[str, Any] = {"use_bias": True, "norm": norm, "rngs": rngs, **options}
         self.shared = DenseConvNormAct(in_channels, shared, 3, 1, 1, **common)
 
@@ -194,7 +195,7 @@ class CenterPoint(CenterDetector):
       bev: arguments of :class:`BEVBackbone`.
       shared: channels of the layer that all heads have in common.
       norm: arguments of the batch normalizations of both backbones.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every layer: ``dtype``, ``param_dtype``, ``precision``; ``fwd_algo`` and
         ``bwd_algo`` of the sparse ones.
 
@@ -219,7 +220,7 @@ class CenterPoint(CenterDetector):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         common = {"norm": norm, "rngs": rngs, **options}
         self.backbone_3d = VoxelBackBone8x(
             in_channels, grid, channels=channels, residual=residual, **common

@@ -20,6 +20,7 @@ from voxax.models.training import StepTrainer, check_labels, count_outside, mask
 from voxax.nn.functional import global_pool
 from voxax.nn.minkunet_stages import BLOCKS, PLANES
 from voxax.nn.modules import Linear
+from voxax.nn.modules.constructor import own_rngs
 
 
 class VoxelEncoder(nnx.Module):
@@ -30,7 +31,7 @@ class VoxelEncoder(nnx.Module):
       blocks: residual blocks of each level.
       channels: of each level.
       stem: channels of the stem.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every convolution, as of :class:`voxax.models.MinkUNet`.
 
     Raises:
@@ -50,7 +51,7 @@ class VoxelEncoder(nnx.Module):
     ) -> None:
         if len(blocks) != len(channels) or not blocks:
             raise InputError(f"{len(blocks)} blocks and {len(channels)} channels: give as many")
-        common = {"rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
+        common = {"rngs": own_rngs(rngs), **options}
         self.stem = ConvNormAct(in_channels, stem, 3, **common)
         levels, width = [], stem
         for number, out in zip(blocks, channels, strict=True):
@@ -96,7 +97,7 @@ class SceneTrainer(StepTrainer):
         *,
         axis_name: str | tuple[str, ...] | None = None,
     ) -> None:
-        weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
+        weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
         self._class_weights, self._classes = weights, 0  # known once a step was traced
         self.outside, self._axis_name = jnp.zeros((), jnp.int32), axis_name
         super().__init__(model, optimizer)

@@ -21,6 +21,7 @@ from voxax.interop.sources import Source, renaming
 from voxax.interop.torchsparse import TorchSparse
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
+from voxax.nn.modules.constructor import own_rngs
 from voxax.nn.modules.sequential import norm_act
 
 
@@ -164,7 +165,7 @@ class MinkUNet(UNet):
       width: factor on all channels, rounded to a multiple of 4.
       stem_kernel_size: kernel of the first convolution.
       stem_depth: convolutions of the stem: 2 as in SPVNAS, 1 as in MinkowskiEngine.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every convolution: ``ndim``, ``dtype``, ``param_dtype``, ``fwd_algo``,
         ``bwd_algo``, ``precision``.
 
@@ -186,7 +187,7 @@ class MinkUNet(UNet):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         common = {"rngs": rngs, **options}
         stages = minkunet_stages(blocks, planes, stem, width)
         self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **common)

@@ -45,6 +45,7 @@ from voxax.nn.modules import (
     SubMConv,
     relative_reach,
 )
+from voxax.nn.modules.constructor import own_rngs
 
 
 class PTv3Block(nnx.Module):
@@ -61,7 +62,7 @@ class PTv3Block(nnx.Module):
       attention: more arguments of :class:`voxax.nn.modules.SerializedAttention`.
       conv: more arguments of the convolution.
       dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class PTv3Block(nnx.Module):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.cpe = ConditionalPosition(channels, **kinds, **(conv or {}))
         self.norm1 = LayerNorm(channels, param_dtype=param_dtype)
@@ -189,7 +190,7 @@ class PTv3(nnx.Module):
       remat: compute each block again in the backward pass.
       implementation: of the attention.
       ndim, dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **conv: of every convolution: ``fwd_algo``, ``bwd_algo``, ``precision``.
 
     Raises:
@@ -261,7 +262,7 @@ class PTv3(nnx.Module):
         check_known("position", position, ("none", "relative", "rotary"))
         check_known("stem", stem, ("conv", "linear"))
         check_known("norm", norm, ("batch", "layer"))
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
 
         normalized = functools.partial(LayerNorm, epsilon=norm_epsilon, param_dtype=param_dtype)

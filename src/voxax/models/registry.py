@@ -55,19 +55,31 @@ def list() -> builtins.list[str]:
     return sorted(VARIANTS)
 
 
-def create(name: str, *, in_channels: int, num_classes: int, **options: Any) -> nnx.Module:
+def create(
+    name: str,
+    *,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    **options: Any,
+) -> nnx.Module:
     """Return a network by its name, with random weights.
 
     Args:
       name: one of :func:`list`.
-      in_channels: channels of the input's features.
-      num_classes: channels of the logits; classes of a detector.
+      in_channels: channels of the input's features; required.
+      num_classes: channels of the logits; classes of a detector; required.
       **options: other arguments of the network's class, instead of the variant's.
 
     Raises:
       InputError: an unknown name or option, or what the class refuses.
     """
     check_known("network", name, list())
+    sizes = {"in_channels": in_channels, "num_classes": num_classes}
+    if missing := [f"{what}=" for what, number in sizes.items() if number is None]:
+        raise InputError(
+            f"create({name!r}) without {' and '.join(missing)}: give both, such as "
+            f"create({name!r}, in_channels=4, num_classes=20)"
+        )
     for what, number, limit in (
         ("in_channels", in_channels, _limits.CHANNELS),
         ("num_classes", num_classes, _limits.CLASSES),

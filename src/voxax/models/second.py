@@ -19,6 +19,7 @@ from voxax.interop.sources import Source, by_part, renaming
 from voxax.interop.spconv import Spconv
 from voxax.models.bev_backbone import BEVBackbone, bev_names, dense_options, ground_grid
 from voxax.models.voxel_backbone import NORM, VoxelBackBone8x, backbone_names
+from voxax.nn.modules.constructor import own_rngs
 
 BOX = 7
 """Numbers of a box: center, size, yaw."""
@@ -46,7 +47,7 @@ class AnchorHead(nnx.Module):
       num_classes: logits of each anchor.
       anchors: number of anchors in each cell.
       direction_bins: logits of each anchor's direction.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -60,7 +61,7 @@ class AnchorHead(nnx.Module):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
 
         def layer(out_channels: int, bias: float = 0.0) -> nnx.Conv:
             start = jax.nn.initializers.constant(bias)
@@ -88,7 +89,7 @@ class SECOND(nnx.Module):
       residual: the backbone of residual blocks.
       bev: arguments of :class:`BEVBackbone`.
       norm: arguments of every batch normalization.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every layer: ``dtype``, ``param_dtype``, ``precision``; ``fwd_algo`` and
         ``bwd_algo`` of the sparse ones.
 
@@ -114,7 +115,7 @@ class SECOND(nnx.Module):
         anchors = 2 * num_classes if anchors is None else anchors
         if anchors < 1:
             raise InputError(f"anchors={anchors} must be at least 1 in each cell")
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         common = {"norm": norm, "rngs": rngs, **options}
         channels = (16, 32, 64, 128) if residual else (16, 32, 64, 64)
         self.backbone_3d = VoxelBackBone8x(

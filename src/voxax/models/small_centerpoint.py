@@ -15,6 +15,7 @@ from voxax.models.bev_backbone import BEVBackbone
 from voxax.models.centerpoint import CenterDetector, CenterHead, Groups, class_groups
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
 from voxax.nn.arguments import static
+from voxax.nn.modules.constructor import own_rngs
 
 
 class ColumnBackbone(nnx.Module):
@@ -27,7 +28,7 @@ class ColumnBackbone(nnx.Module):
       grid: cells along x, y and z, multiples of ``2 ** (len(channels) - 1)``.
       channels: of each level.
       out_channels: of the columns.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
         ``precision``.
 
@@ -49,7 +50,7 @@ class ColumnBackbone(nnx.Module):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        common = {"rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
+        common = {"rngs": own_rngs(rngs), **options}
         grid, self.stride = static(grid), 2 ** (len(channels) - 1)
         if len(grid) != 3 or min(grid) < 1 or any(n % self.stride for n in grid):
             raise InputError(
@@ -88,7 +89,7 @@ class SmallCenterPoint(CenterDetector):
       grid: see :class:`ColumnBackbone`.
       groups: classes that share a head; None puts all in one.
       width: factor on all channels.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: as of :class:`voxax.models.CenterPoint`.
 
     Raises:
@@ -106,7 +107,7 @@ class SmallCenterPoint(CenterDetector):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        common = {"rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
+        common = {"rngs": own_rngs(rngs), **options}
 
         def wide(channels: int) -> int:
             return max(round(channels * width / 8), 1) * 8

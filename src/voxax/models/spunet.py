@@ -21,6 +21,7 @@ from voxax.models.minkunet import ConvNormAct, UNet
 from voxax.nn.arguments import static
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage
 from voxax.nn.modules import Linear
+from voxax.nn.modules.constructor import own_rngs
 
 
 class SpUNet(UNet):
@@ -35,7 +36,7 @@ class SpUNet(UNet):
       stem: channels of the stem.
       stem_kernel_size: kernel of the first convolution.
       norm: arguments of every batch normalization.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every convolution: ``ndim``, ``dtype``, ``param_dtype``, ``fwd_algo``,
         ``bwd_algo``, ``precision``.
 
@@ -63,7 +64,7 @@ class SpUNet(UNet):
                 f"{len(blocks)} blocks and {len(channels)} channels: give both for each stage, as "
                 "many stages up as down"
             )
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         common = {"rngs": rngs, "norm": norm, **options}
         inputs = (stem, *channels[:-1])  # of each stage's strided convolution
         skips = (*[0] * levels, *reversed(inputs[:levels]))  # joined before its first block

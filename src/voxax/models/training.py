@@ -371,7 +371,7 @@ class Trainer(StepTrainer):
         self.ignore_label, self.outside = ignore_label, jnp.zeros((), jnp.int32)
         self._axis_name = axis_name
         self._classes = 0  # known once a step was traced
-        weights = None if class_weights is None else jnp.asarray(class_weights, jnp.float32)
+        weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
         self._class_weights = weights
         super().__init__(model, optimizer)
 

@@ -25,6 +25,7 @@ from voxax.interop.sources import Source, renaming
 from voxax.interop.spconv import Spconv, spconv_offsets
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
 from voxax.nn.arguments import static
+from voxax.nn.modules.constructor import own_rngs
 from voxax.nn.modules.sequential import norm_act
 
 NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
@@ -140,7 +141,7 @@ class VoxelBackBone8x(nnx.Module):
       out_channels: of the result.
       residual: residual blocks with biases in place of single convolutions.
       norm: arguments of every batch normalization.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
         ``precision``.
 
@@ -166,7 +167,7 @@ class VoxelBackBone8x(nnx.Module):
         shape, channels = grid_with_top(grid), static(channels)
         if len(channels) != 4:
             raise InputError(f"channels={channels} must have one entry for each of 4 levels")
-        common = {"norm": norm, "rngs": nnx.Rngs(0) if rngs is None else rngs, **options}
+        common = {"norm": norm, "rngs": own_rngs(rngs), **options}
         first = channels[0]
         self.residual = residual
         self.stem = ConvNormAct(in_channels, first, **common)

@@ -6,6 +6,7 @@ from flax import nnx
 
 from voxax.geometry import Voxels
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential
+from voxax.nn.modules.constructor import own_rngs
 
 
 class VoxelMLP(nnx.Module):
@@ -15,7 +16,7 @@ class VoxelMLP(nnx.Module):
       in_channels, out_channels: input features and classes.
       width: hidden channels.
       depth: hidden layers.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class VoxelMLP(nnx.Module):
         depth: int = 4,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         layers: list[nnx.Module] = []
         for channels in (in_channels, *[width] * (depth - 1)):
             layers += [Linear(channels, width, rngs=rngs), BatchNorm(width), ReLU()]

@@ -37,6 +37,7 @@ from voxax.models.voxel_backbone import (
 )
 from voxax.nn.arguments import static
 from voxax.nn.modules import SpatiallySparseConv
+from voxax.nn.modules.constructor import own_rngs
 
 PLAIN: Mapping[str, Any] = FrozenDict(epsilon=1e-5, momentum=0.9)
 """Arguments of batch normalizations that have PyTorch's defaults."""
@@ -54,7 +55,7 @@ class VoxelNeXtBackbone(nnx.Module):
         reached under ``jax.jit``: nine for each row of the three levels, or all cells.
       norm: arguments of every batch normalization but the last.
       last_norm: those of the last.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
         ``precision``.
 
@@ -82,7 +83,7 @@ class VoxelNeXtBackbone(nnx.Module):
                 f"channels={channels} must be those of five levels, the last two equal: "
                 "their features are added"
             )
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         common = {"norm": norm, "rngs": rngs, **options}
         self.stem = ConvNormAct(in_channels, channels[0], **common)
         stages, shapes = [nnx.List(blocks(channels[0], 2, True, common))], [shape]
@@ -194,7 +195,7 @@ class VoxelNeXt(nnx.Module):
       branches: channels of what is predicted for a center, by name.
       head_kernel_size: of the heads' hidden layers.
       capacity, norm, channels, out_channels: as for :class:`VoxelNeXtBackbone`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
       **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
         ``precision``.
 
@@ -218,7 +219,7 @@ class VoxelNeXt(nnx.Module):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         common: dict[str, Any] = {"rngs": rngs, **options}
         sizes: dict[str, Any] = {"channels": channels, "out_channels": out_channels}
         self.backbone_3d = VoxelNeXtBackbone(

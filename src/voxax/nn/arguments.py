@@ -18,6 +18,7 @@ from voxax._fork import check_process
 from voxax.errors import GeometryMismatchError, InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels, result_geometry
 from voxax.geometry import kernel_map as build_map
+from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.dtypes import accumulator
 from voxax.products import convolve
 from voxax.tuning import Request
@@ -68,8 +69,9 @@ def request_map(
         known = not _compat.is_traced(source.coords, given_geometry.coords)
         if known and not source.same_as(given_geometry):
             raise GeometryMismatchError(
-                f"kernel_map was built for {source!r}, the voxels are on {given_geometry!r}: "
-                "build the map from these voxels with vx.kernel_map"
+                f"kernel_map was built for {source!r}, the voxels are on {given_geometry!r}"
+                f"{source.difference(given_geometry)}: build the map from these voxels with "
+                "vx.kernel_map"
             )
         return kernel_map
     relation = (kernel_size, stride, dilation, transposed, generative, out_voxels, capacity)
@@ -105,16 +107,21 @@ def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int)
         )
     if groups < 1:
         raise InputError(f"groups={groups} must be at least 1")
-    if groups == 1 and weight.ndim == 3:
-        expected: tuple = (taps, channels, "C_out")
-        good = weight.shape[:2] == (taps, channels)
-    else:
-        expected = (taps, groups, channels // groups, "C_out / groups")
-        good = weight.ndim == 4 and weight.shape[:3] == expected[:3] and channels % groups == 0
+    grouped = taps, groups, channels // groups
+    good = weight.ndim == 4 and weight.shape[:3] == grouped and channels % groups == 0
+    good |= groups == 1 and weight.ndim == 3 and weight.shape[:2] == (taps, channels)
     if not good:
-        shape = ", ".join(map(str, expected))
-        dense = weight.ndim > 3 and math.prod(weight.shape[:-2]) == taps
-        hint = f"; weight.reshape({taps}, *weight.shape[-2:]) has it" if dense else ""
+        known = (taps, channels, "C_out") if groups == 1 else (*grouped, "C_out / groups")
+        shape = ", ".join(map(str, known))
+        axes = weight.shape[:-2] if groups == 1 else weight.shape[:-3]
+        inner = weight.shape[len(axes) :]
+        hint = ""
+        if len(axes) > 1 and math.prod(axes) == taps and inner[:-1] == known[1:-1]:
+            hint = f"; weight.reshape({taps}, *weight.shape[-{len(inner)}:]) has it"
+        elif weight.ndim == len(known):  # of how many axes a kernel with these taps is
+            ndim = kernel_map.spec.ndim
+            fewer = {offset[:-1] for offset in kernel_map.spec.offsets}
+            hint = axes_hint(ndim - 1, ndim) if len(fewer) == weight.shape[0] else ""
         raise InputError(
             f"weight of shape {tuple(weight.shape)} for a kernel of {taps} taps "
             f"({kernel_map.spec}), {channels} input channels, groups={groups}: expected [{shape}]"

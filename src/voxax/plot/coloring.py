@@ -174,12 +174,12 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
     _check_integers("rows", rows)
     if windows.ndim != 3 or not 0 <= number < windows.shape[1]:
         raise InputError(f"tile {number} is not among windows of shape {list(windows.shape)}")
-    read = np.zeros(int(rows.max(initial=-1)) + 2, bool)  # the last one is what -1 points at
+    read = np.zeros(len(rows), bool)
     lengths = windows[1, number]
     for start, length in zip(windows[0, number], lengths, strict=True):
-        read[start : min(start + length, len(read) - 1)] = True
+        read |= (rows >= max(start, 0)) & (rows < start + length)
     own = (rows // tile == number) & (rows >= 0)
-    index = np.where(own, 0, np.where(read[rows], 1, 2))
+    index = np.where(own, 0, np.where(read, 1, 2))
     legend = (("the tile's voxels", ACCENT), ("read for them", READ), ("others", UNKNOWN))
     note = f"{int((lengths > 0).sum())} windows of {int(lengths.max())} rows at most"
     return Coloring(_table([color for _, color in legend])[index], legend, note)

@@ -65,7 +65,7 @@ def test_transposed_returns_to_the_skip(rng):
 
 
 def test_same_seed_same_weights():
-    first, second = SubMConv3d(3, 5), SubMConv3d(3, 5, rngs=nnx.Rngs(0))
+    first, second = (SubMConv3d(3, 5, rngs=nnx.Rngs(0)) for _ in range(2))
     np.testing.assert_array_equal(first.weight[...], second.weight[...])
 
 

@@ -1,8 +1,10 @@
-"""Modules hash, compare, copy and pickle, whatever their sizes were given as."""
+"""Modules hash, compare, copy and pickle, whatever their sizes were given as; without ``rngs`` each
+draws weights of its own."""
 
 import copy
 import functools
 import inspect
+import itertools
 import pickle
 
 import jax
@@ -174,6 +176,46 @@ def test_they_hash_compare_copy_and_pickle(name):
         lambda graph, state: len(jax.tree.leaves(nnx.merge(graph, state, copy=True)))
     )
     assert count(graph, state) == len(jax.tree.leaves(module))
+
+
+# Their entries above give rngs.
+SEEDED = ("ConvNormAct", "ResidualBlock")
+
+
+def drawn(module):
+    """The random parameters of a module: those whose entries differ."""
+    leaves = map(np.asarray, jax.tree.leaves(nnx.state(module, nnx.Param)))
+    return [leaf for leaf in leaves if leaf.size > 1 and np.ptp(leaf) > 0]
+
+
+@pytest.mark.parametrize("name", [name for name in MADE if name not in SEEDED])
+def test_without_rngs_no_two_layers_share_weights(name):
+    made = [drawn(MADE[name](tuple, int)) for _ in range(2)]
+    assert len(made[0]) == len(made[1])
+    for one, other in itertools.combinations([*made[0], *made[1]], 2):
+        if one.shape == other.shape:
+            assert not np.array_equal(one, other)
+
+
+def test_without_rngs_weights_follow_from_the_order_of_building(monkeypatch):
+    """Also in traces, whose results are constants of the process that traced."""
+
+    def build():
+        return [nnx.state(modules.Linear(4, 4), nnx.Param) for _ in range(2)]
+
+    def kernels(states):
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(states) if leaf.ndim == 2]
+
+    runs = []
+    for _ in range(2):
+        monkeypatch.setattr(modules.constructor, "_made", itertools.count(1))
+        jax.eval_shape(lambda: build())  # takes two keys
+        runs.append([*kernels(build()), *kernels(jax.jit(lambda: build())())])
+    np.testing.assert_array_equal(*runs)
+    for one, other in itertools.combinations(runs[0], 2):
+        assert not np.array_equal(one, other)
+    seeded = kernels(nnx.state(modules.Linear(4, 4, rngs=nnx.Rngs(0)), nnx.Param))
+    assert not any(np.array_equal(seeded[0], other) for other in runs[0])
 
 
 WITH_CAPACITY = [

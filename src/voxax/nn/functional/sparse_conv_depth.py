@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 
 import jax
 
 from voxax import _compat
 from voxax._array_types import Array, Num
-from voxax.errors import InputError
+from voxax.errors import InputError, check_whole
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.call_checks import checked_call
 from voxax.nn.arguments import by_product, output_voxels, request_map
@@ -47,7 +48,8 @@ def spatially_sparse_depthwise_conv(
       features: ``[in_capacity, C]``.
       depthwise_weight: ``[K, C]``.
       kernel_map: the relation, from :func:`voxax.kernel_map`.
-      num_out_coords: static; must equal the map's output capacity when given.
+      num_out_coords: static; the map's output capacity or, where it is known (eagerly), its number
+        of output voxels. The result has a row for each of the capacity either way.
       fwd_algo, bwd_algo: requests, as in :func:`voxax.nn.functional.spatially_sparse_conv`, of
         the depthwise algorithms: ``explicit`` and ``implicit``, also with ``_gemm`` behind.
       precision: see :func:`voxax.nn.functional.spatially_sparse_conv`.
@@ -63,15 +65,15 @@ def spatially_sparse_depthwise_conv(
     if features.ndim != 2 or features.shape[0] != rows:
         raise InputError(f"features of shape {features.shape}: the map expects [{rows}, C]")
     if depthwise_weight.shape != (taps, features.shape[1]):
+        axes, channels = depthwise_weight.shape[:-1], features.shape[1]
+        dense = len(axes) > 1 and math.prod(axes) == taps
+        hint = f"; depthwise_weight.reshape({taps}, {channels}) has it" if dense else ""
         raise InputError(
-            f"depthwise_weight of shape {depthwise_weight.shape}: expected "
-            f"[{taps}, {features.shape[1]}]"
+            f"depthwise_weight of shape {tuple(depthwise_weight.shape)}: expected "
+            f"[{taps}, {channels}]{hint}"
         )
-    if num_out_coords is not None and num_out_coords != kernel_map.out_capacity:
-        raise InputError(
-            f"num_out_coords={num_out_coords}: it is the capacity here, {kernel_map.out_capacity} "
-            "output rows of the map with the padding, not the number of output voxels; leave it out"
-        )
+    if num_out_coords is not None:
+        _check_outputs(num_out_coords, kernel_map)
     with jax.named_scope("spatially_sparse_depthwise_conv"):
         return convolve(
             features,
@@ -79,6 +81,19 @@ def spatially_sparse_depthwise_conv(
             kernel_map,
             **by_product(fwd_algo, bwd_algo),
             precision=precision,
+        )
+
+
+def _check_outputs(number: int, kernel_map: KernelMap) -> None:
+    """Raise :class:`InputError` unless the map has this many output rows, or output voxels."""
+    rows, count = kernel_map.out_capacity, kernel_map.out_geometry.count
+    known = int(count) if _compat.is_readable(count) else None
+    number = check_whole("num_out_coords", number, 0)
+    if number not in (rows, known):
+        voxels = "unknown here, under jax.jit" if known is None else known
+        raise InputError(
+            f"num_out_coords={number}: the map's output capacity is {rows}, its number of output "
+            f"voxels {voxels}. Give one of the two, or leave it out"
         )
 
 

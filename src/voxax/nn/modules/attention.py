@@ -25,7 +25,7 @@ from voxax.nn.functional import (
 from voxax.nn.functional.attention import Queries, SerialOrder, check_tokens
 from voxax.nn.functional.flash_attention import Implementation
 from voxax.nn.functional.rotary import check_rotary
-from voxax.nn.modules.constructor import CheckedModule
+from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.norm import LayerNorm
 from voxax.nn.modules.pointwise import GELU, Dropout, Linear
 from voxax.nn.modules.sparse_convs import SubMConv
@@ -39,7 +39,7 @@ class RelativeTable(CheckedModule):
       reach: offsets beyond it count as the reach.
       ndim: spatial axes D.
       param_dtype: dtype the table is kept in.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
 
     Attributes:
       weight: ``[D, 2 * reach + 1, H]``.
@@ -57,7 +57,7 @@ class RelativeTable(CheckedModule):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         check_length("relative_reach", reach)
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         shape = (ndim, 2 * reach + 1, num_heads)
         draw = jax.nn.initializers.truncated_normal(0.02)
         self.weight = nnx.Param(draw(rngs.params(), shape, param_dtype))
@@ -79,7 +79,7 @@ class _Heads(CheckedModule):
       ndim: spatial axes.
       dropout: rate on the output, in training.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class _Heads(CheckedModule):
             raise InputError(f"num_heads={num_heads} must divide channels={channels}")
         if rotary_base is not None:
             check_rotary(channels // num_heads, ndim, rotary_base)
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
         self.qkv = Linear(channels, 3 * channels, use_bias=qkv_bias, rngs=rngs, **kinds)
         self.proj = Linear(channels, channels, rngs=rngs, **kinds)
@@ -279,7 +279,7 @@ class CrossAttention(CheckedModule):
       qkv_bias: add a bias to queries, keys and values.
       scale, implementation: as in the function.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class CrossAttention(CheckedModule):
     ) -> None:
         if num_heads < 1 or channels % num_heads:
             raise InputError(f"num_heads={num_heads} must divide channels={channels}")
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
         source = channels if key_channels is None else key_channels
         self.query = Linear(channels, channels, use_bias=qkv_bias, rngs=rngs, **kinds)
@@ -345,7 +345,7 @@ class ConditionalPosition(CheckedModule):
       kernel_size: of the convolution.
       conv: more arguments of the convolution: ``ndim``, ``fwd_algo``, ...
       dtype, param_dtype: as in :class:`SpatiallySparseConv`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
 
     Source: Chu et al., "Conditional Positional Encodings for Vision Transformers", ICLR 2023; in
     this form, Wu et al., "Point Transformer V3", CVPR 2024.
@@ -361,7 +361,7 @@ class ConditionalPosition(CheckedModule):
         rngs: nnx.Rngs | None = None,
         **conv: Any,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         kinds = {"dtype": dtype, "param_dtype": param_dtype}
         self.conv = SubMConv(channels, channels, kernel_size, rngs=rngs, **kinds, **conv)
         self.proj = Linear(channels, channels, rngs=rngs, **kinds)
@@ -382,7 +382,7 @@ class MLP(CheckedModule):
       hidden: channels between.
       dropout: rate.
       dtype, param_dtype: as in :class:`SpatiallySparseConv`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
     """
 
     PART: ClassVar[int] = 1 << 22  # hidden features at once: 16 MiB in float32
@@ -397,7 +397,7 @@ class MLP(CheckedModule):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.first = Linear(channels, hidden, **kinds)
         self.second = Linear(hidden, channels, **kinds)
@@ -446,7 +446,7 @@ class SerialOrders(CheckedModule):
         switch.
       deterministic: evaluation mode from the start.
       rng_collection: the stream of ``rngs`` that permutations are drawn from.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
     """
@@ -464,7 +464,7 @@ class SerialOrders(CheckedModule):
             raise InputError("orders=() must name at least one order")
         self.orders: tuple[SerialOrder, ...] = tuple(orders)
         self.shuffle, self.deterministic = shuffle, deterministic
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         self.rngs = nnx.data(rngs[rng_collection].fork() if shuffle else None)
 
     def __call__(self, voxels: Voxels, number: int) -> list[CurveOrder]:

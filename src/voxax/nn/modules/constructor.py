@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -22,6 +23,19 @@ _NUMBERS = (
     "num_kernel_points", "out_channels", "patch_size", "skip_channels",
 )  # fmt: skip
 _SIZES = ("kernel_size", "stride", "dilation", "factor")  # one for each axis
+
+
+# A plain counter: traces have no part in it, so keys differ under jit and eval_shape too.
+_made = itertools.count(1)
+_SEED, _STEP = 0x5EED1E55, 0x9E3779B1  # an odd step reaches every number of 31 bits once
+
+
+def own_rngs(rngs: nnx.Rngs | None) -> nnx.Rngs:
+    """Return ``rngs``, or streams that no other layer has, from a default stream of the process.
+
+    Its seed is fixed, so weights follow from the order in which layers are built.
+    """
+    return nnx.Rngs((_SEED + next(_made) * _STEP) % 2**31) if rngs is None else rngs
 
 
 class CheckedModule(nnx.Module):
@@ -66,9 +80,7 @@ def _check(cls: type[CheckedModule], given: Mapping[str, Any]) -> None:
                     f"{module} of {name}={value!r}: give a dtype such as jnp.float32"
                 ) from error
         elif name == "rngs" and isinstance(value, int | np.generic | np.ndarray | jax.Array):
-            raise InputError(
-                f"{module} of rngs={value!r}: give nnx.Rngs(0), or leave it out, which is the same"
-            )
+            raise InputError(f"{module} of rngs={value!r}: give nnx.Rngs(0), or leave it out")
 
 
 def _listed(value: Any) -> tuple[Any, ...]:

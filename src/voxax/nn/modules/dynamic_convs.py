@@ -23,7 +23,7 @@ from voxax.nn.dynamic.focal_conv import focal_conv
 from voxax.nn.dynamic.sparse_dynamic_conv import known_strategy
 from voxax.nn.functional import dynamic_conv, sparse_dynamic_conv
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv
-from voxax.nn.modules.constructor import CheckedModule
+from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.sparse_convs import (
     Initializer,
     check_input,
@@ -53,7 +53,7 @@ class DynamicConv(CheckedModule):
       param_dtype: of the parameters.
       kernel_init, bias_init: initializers; the weight is drawn as ``[K, C, C_out]``.
       precision: as for the function.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
 
     Attributes:
       weight: ``[*T, C, C_out]``, with ``bank`` M ``[M, *T, C, C_out]``.
@@ -82,7 +82,7 @@ class DynamicConv(CheckedModule):
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         self.kernel_size = per_axis(kernel_size, ndim, "kernel_size")
         self.stride = per_axis(stride, ndim, "stride")
         self.in_channels, self.out_channels, self.dtype = in_channels, out_channels, dtype
@@ -189,7 +189,7 @@ class SparseDynamicConv(CheckedModule):
                 f"stride={stride}: heads read the output's own voxels, so learn_size and bank need "
                 "stride 1; give size= and mixture= for strided outputs when calling"
             )
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         self.kernel_size, self.dtype = operator.index(kernel_size), dtype
         self.deterministic = False
         options = {
@@ -298,7 +298,7 @@ class DeformConv(CheckedModule):
       param_dtype: of the parameters.
       kernel_init, bias_init: initializers; the weight is drawn as ``[K, C / groups, C_out]``.
       precision: as for the function.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
 
     Attributes:
       weight: ``[*T, C / groups, C_out]`` or None.
@@ -327,7 +327,7 @@ class DeformConv(CheckedModule):
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         if not use_weight and in_channels != out_channels:
             raise InputError(
                 f"in_channels={in_channels}, out_channels={out_channels}: without a weight both "
@@ -418,7 +418,7 @@ class FocalConv(CheckedModule):
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         self.kernel_size = per_axis(kernel_size, ndim, "kernel_size")
         self.threshold, self.precision = float(threshold), precision
         self.capacity = static(capacity)

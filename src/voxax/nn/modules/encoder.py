@@ -21,7 +21,7 @@ from voxax.geometry.input_checks import check_voxel_size
 from voxax.geometry.origin import as_origin, shift
 from voxax.geometry.regroup import gather_rows, reduce_rows
 from voxax.nn.arguments import static
-from voxax.nn.modules.constructor import CheckedModule
+from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import Linear
 
@@ -118,7 +118,7 @@ class VoxelFeatureEncoder(CheckedModule):
       dtype: computation dtype of the layers, and that of the result; None is ``param_dtype``.
         Offsets are always taken in at least float32.
       param_dtype: dtype the parameters are kept in.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
 
     Source: Zhou and Tuzel, "VoxelNet: End-to-End Learning for Point Cloud Based 3D Object
     Detection", CVPR 2018; without its limits: Zhou et al., "End-to-End Multi-View Fusion for
@@ -156,7 +156,7 @@ class VoxelFeatureEncoder(CheckedModule):
         self.use_center_offset = use_center_offset
         self.reduction: Literal["max", "mean"] = reduction
         self.dtype = param_dtype if dtype is None else dtype
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         width = in_channels + ndim * (use_positions + use_mean_offset)
         width += len(self.lattice_axes) * use_center_offset
         kept: dict[str, Any] = {"param_dtype": param_dtype}

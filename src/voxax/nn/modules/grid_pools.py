@@ -17,7 +17,7 @@ from voxax.geometry import Voxels
 from voxax.nn import functional
 from voxax.nn.arguments import static
 from voxax.nn.functional.pooling import Size
-from voxax.nn.modules.constructor import CheckedModule
+from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import Linear
 from voxax.nn.modules.sequential import Sequential
@@ -43,7 +43,7 @@ class GridPool(CheckedModule):
       activation: a callable on Voxels; None has none.
       capacity: static rows of the coarse level; None takes the plan's, else the input's.
       use_bias, dtype, param_dtype, precision: of the linear layer.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
 
     Raises:
       InputError: an unknown reduction; when called, other channels.
@@ -112,7 +112,7 @@ class GridUnpool(CheckedModule):
         precision: Any = "highest",
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision}
         self.proj = Linear(in_channels, out_channels, rngs=rngs, **kinds)
         self.after = Sequential(*_after(out_channels, norm, activation))

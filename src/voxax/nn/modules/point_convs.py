@@ -20,7 +20,7 @@ from voxax.nn.dynamic.neighbor_conv import (
     kernel_point_positions,
     poly6,
 )
-from voxax.nn.modules.constructor import CheckedModule
+from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.sparse_convs import Initializer, he_normal
 
 
@@ -57,7 +57,7 @@ class ContinuousConv(CheckedModule):
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         shape = (*per_axis(kernel_size, ndim, "kernel_size"), in_channels, out_channels)
         self.mapping: Mapping = mapping
         self.radius, self.window = float(radius), window
@@ -125,7 +125,7 @@ class KernelPointConv(CheckedModule):
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         places = kernel_point_positions(num_kernel_points, ndim, radius=1.5 * extent)
         # Static, so no parameter: tuples, which a module may hold.
         self.kernel_points = tuple(map(tuple, places.tolist()))

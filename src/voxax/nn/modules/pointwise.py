@@ -16,7 +16,7 @@ from voxax.geometry.dtypes import fraction_dtype
 from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
 from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
-from voxax.nn.modules.constructor import CheckedModule
+from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.sparse_convs import filled, he_normal, zeros
 from voxax.products.convolve import precision_name
 
@@ -103,7 +103,7 @@ class Linear(CheckedModule):
       in_channels, out_channels: channels.
       use_bias: add a bias.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
 
     Raises:
       InputError: an unknown precision; when called, another number of channels.
@@ -130,7 +130,7 @@ class Linear(CheckedModule):
             precision=precision,
             kernel_init=he_normal,
             bias_init=zeros,
-            rngs=nnx.Rngs(0) if rngs is None else rngs,
+            rngs=own_rngs(rngs),
         )
 
     def __call__(self, voxels: Voxels) -> Voxels:

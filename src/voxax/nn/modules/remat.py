@@ -97,7 +97,7 @@ class _Result:
         """Note ``out`` and return its arrays that live at the level of ``mark``."""
 
         def inside(leaf: Any) -> bool:
-            return isinstance(leaf, jax.Array) and _compat.context_of(leaf, mark) is not None
+            return isinstance(leaf, jax.Array) and _compat.may_live_with(leaf, mark)
 
         def whole(node: Any) -> bool:
             return _is_geometry(node) and not any(map(inside, jax.tree.leaves(node)))

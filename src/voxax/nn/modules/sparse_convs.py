@@ -16,6 +16,7 @@ from voxax import _compat
 from voxax.algorithms.kernel import WeightKind
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
+from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.kernel_spec import static_shape
 from voxax.nn.arguments import (
     check_channels,
@@ -27,7 +28,7 @@ from voxax.nn.arguments import (
     static,
 )
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
-from voxax.nn.modules.constructor import CheckedModule
+from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.tuning import Request, Resolved
 from voxax.tuning.request import frozen
 
@@ -150,7 +151,7 @@ class SpatiallySparseConv(Convolution):
         ``[K, C_in/G, C_out]``: fan-in is ``K * C_in / G``.
       precision, kernel_shape, spatial_shape: see
         :func:`voxax.nn.functional.spatially_sparse_conv`.
-      rngs: None means ``nnx.Rngs(0)``.
+      rngs: None takes a key that no other layer has.
     """
 
     FUNCTION = staticmethod(spatially_sparse_conv)
@@ -183,7 +184,7 @@ class SpatiallySparseConv(Convolution):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         check_groups(groups, in_channels, out_channels)
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         relation = {
             "kernel_size": kernel_size,
             "stride": stride,
@@ -241,7 +242,7 @@ class SpatiallySparseDepthwiseConv(Convolution):
         kernel_shape: KernelShape = "box",
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        rngs = nnx.Rngs(0) if rngs is None else rngs
+        rngs = own_rngs(rngs)
         relation = {
             "kernel_size": kernel_size,
             "stride": stride,
@@ -273,7 +274,9 @@ def check_input(module: Any, voxels: Voxels) -> None:
     refuse_arrays(module, voxels)
     refuse_points(module, voxels)
     if voxels.geometry.ndim != module.ndim:
-        raise InputError(f"{name} has ndim={module.ndim}, the voxels are {voxels.geometry.ndim}-D")
+        ndim = voxels.geometry.ndim
+        hint = axes_hint(module.ndim, ndim)
+        raise InputError(f"{name} has ndim={module.ndim}, the voxels are {ndim}-D{hint}")
     check_channels(module, module.in_channels, voxels)
 
 
