@@ -49,6 +49,21 @@ def test_auto_is_measured_on_the_callers_sizes(wrap):
 
 
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
+@pytest.mark.parametrize("options", [{}, {"method": "bank", "bank": [1, 3]}], ids=str)
+def test_a_pin_that_was_measured_decides_nothing_else(options, monkeypatch):
+    """Times of one algorithm's own forms do not make it the choice where nothing is requested."""
+    monkeypatch.delenv("VOXAX_AUTOTUNE")
+    x, w, size = case((1, 6, 6), 3)
+    with record_choices() as pinned:
+        jax.jit(lambda s: dynamic_conv(x, w, size=s, method="masked"))(size)
+    assert [choice.source for choice in pinned] == ["measured"]
+    with record_choices() as choices:
+        jax.jit(lambda s: dynamic_conv(x, w, size=s, **options))(size)
+    assert [(c.algorithm, c.source) for c in choices] == [("grouped", "predicted")]
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_tune_and_explain():
     x, w, size = case()
 
