@@ -31,7 +31,7 @@ from voxax.algorithms import Layer, Problem, lookup
 from voxax.algorithms.dynamic.grid import box_conv
 from voxax.algorithms.kernel import Kernel, Parameters
 from voxax.errors import VoxaxError
-from voxax.nn.dynamic.dynamic_conv import bank_conv
+from voxax.nn.dynamic.dynamic_conv import by_convolutions
 from voxax.predict import TOPOLOGIES, CompiledProgram, Cost, outcomes
 from voxax.products.convolve import sized_spec
 
@@ -42,7 +42,7 @@ BLOCKS = "`tiled` (blocks)"
 UNMASKED = "XLA, one convolution of the largest size, not masked"
 SHELLS = "XLA, a convolution of each shell, masked"
 CHOICE = "XLA, a convolution of each size, then a choice"
-BANK = "`bank` of sizes 3, 5 and 7"
+BANK = "XLA, convolutions of sizes 3, 5 and 7, then a choice"
 SELECTED = "`selected` (`lax.switch`), a scene of size"
 STRATEGIES = {
     BLOCKS: PRODUCTS,
@@ -144,7 +144,8 @@ def _by_choice(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
 def _bank(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
     """Approximate: sizes 4 and 6 take a neighbor's kernel."""
     spec = sized_spec(w.shape[:2], (1, 1), (1, 1))
-    return bank_conv(x, w.reshape(-1, *w.shape[2:]), sizes, spec, bank=(3, 5, 7))
+    near = jnp.asarray((0, 3, 3, 3, 3, 5, 5, 7))[sizes]
+    return by_convolutions(x, w.reshape(-1, *w.shape[2:]), near, spec, (3, 5, 7))
 
 
 def _by_shells(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:

@@ -48,10 +48,14 @@ def operator(name):
 
 # Their cases index, multiply or assign split arrays outside of voxax.
 OUTSIDE = ("voxelize", "devoxelize", "splat", "selective", "batch_norm_evaluation")
+# Refused beside the native kernels.
+REFUSED = ("dynamic_specialized",)
 
 
 def names():
-    return tuple(n for n in (*OPERATORS, *dynamic_cases.CASES) if not n.startswith(OUTSIDE))
+    return tuple(
+        n for n in (*OPERATORS, *dynamic_cases.CASES) if not n.startswith((*OUTSIDE, *REFUSED))
+    )
 
 
 def check(kind, chosen, eagerly):

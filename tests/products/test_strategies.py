@@ -15,6 +15,7 @@ from voxax.algorithms import names
 from voxax.errors import InputError
 from voxax.nn.functional import dynamic_conv
 from voxax.products import strategies
+from voxax.products.strategies import Strategies, Strategy
 from voxax.tuning import record_choices
 
 
@@ -45,6 +46,21 @@ def test_auto_is_measured_on_the_callers_sizes(wrap):
     assert choice.entry.sample == "caller's map"
     assert {m.algorithm for m in choice.entry.measured} == {"grouped", "tiled"}
     assert all(m.verdict in ("ok", "slow", "skipped") for m in choice.entry.measured)
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
+@pytest.mark.parametrize("options", [{}, {"method": "bank", "bank": [1, 3]}], ids=str)
+def test_a_pin_that_was_measured_decides_nothing_else(options, monkeypatch):
+    """Times of one algorithm's own forms do not make it the choice where nothing is requested."""
+    monkeypatch.delenv("VOXAX_AUTOTUNE")
+    x, w, size = case((1, 6, 6), 3)
+    with record_choices() as pinned:
+        jax.jit(lambda s: dynamic_conv(x, w, size=s, method="masked"))(size)
+    assert [choice.source for choice in pinned] == ["measured"]
+    with record_choices() as choices:
+        jax.jit(lambda s: dynamic_conv(x, w, size=s, **options))(size)
+    assert [(c.algorithm, c.source) for c in choices] == [("grouped", "predicted")]
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -88,6 +104,8 @@ def test_native_kernels_multiply_what_there_is():
     x, w, size = case((1, 40, 40))
     table = strategies(lambda x: dynamic_conv(x, w, size=size, method="masked"), x)
     assert table["grouped"].operations == table.exact < table["specialized"].operations
+    assert table["specialized"].reason.startswith("cannot gain on CPUs")
+    assert "cannot gain on CPUs" in str(table)
 
 
 def test_account_of_one_size():
@@ -103,12 +121,31 @@ def test_account_of_nothing_dynamic():
 
 
 @pytest.mark.slow
-def test_measured_account():
+def test_measured_account(portable):
     x, w, size = case((1, 64, 64))
     table = strategies(lambda x: dynamic_conv(x, w, size=size, method="masked"), x, measure=True)
     assert all(row.seconds > 0 and row.compile_seconds > 0 for row in table.rows)
-    assert table.break_even > 0
-    assert "breaks even" in str(table)
+    assert re.search(r"breaks even after \d+ calls|gains nothing here", str(table))
+
+
+@pytest.mark.parametrize(("own", "calls"), [(0.01, 50), (0.03, None), (0.02, None)])
+def test_break_even_is_a_number_of_calls(own, calls):
+    rows = [Strategy("grouped", 1, None, 0.02, 1.0), Strategy("masked", 2, None, 0.05, 1.0)]
+    table = Strategies((*rows, Strategy("specialized", 1, None, own, 0.5)), (0, 4), 1)
+    assert table.break_even == (None if calls is None else pytest.approx(calls))
+    words = str(table)
+    assert "inf" not in words
+    assert ("breaks even after 50 calls" if calls else "gains nothing here") in words
+
+
+def test_a_bank_is_tuned_and_explained():
+    """Check that its products are those of the strategies, rounded."""
+    x, w, size = case()
+    for options in ({}, {"coarse_from": 4}):
+        report = vx.explain(
+            lambda x, o=options: dynamic_conv(x, w, size=size, method="bank", **o), x
+        )
+        assert {row.choice.problem.layer.kind for row in report} == {"dynamic"}
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

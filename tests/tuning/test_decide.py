@@ -31,6 +31,7 @@ NO_TIME = dataclasses.replace(ON, has_time=False)
 ABSENT = Policy("on", has_device=False)
 CACHED = Policy("cached", has_device=True)
 OFF = Policy("off", has_device=True)
+RULED = dataclasses.replace(CACHED, ruled=True)
 MEASURED = dataclasses.replace(ON, measured=True)
 EVERY_POLICY = (ON, NO_TIME, ABSENT, CACHED, OFF)
 
@@ -50,6 +51,8 @@ SHIPPED = times(3e-3, 2e-3, 1e-3, source="shipped")
 PREDICTED = times(3e-3, 2e-3, 1e-3, source="predicted")
 PARTIAL = times(3e-3, None, 1e-3)
 # The heuristic, of other kernels: the rest of such a prediction says nothing.
+# What a pin of the second algorithm measured.
+WITHOUT_DEFAULT = times(None, 2e-3, 1e-3)
 FOREIGN = times(None, 2e-3, 1e-3, source="predicted")
 NONE_RAN = entry(
     *(
@@ -79,6 +82,10 @@ TABLE = [
     (SEVERAL, PARTIAL, ON, DEFAULT, "predicted", None, "measure"),
     (SEVERAL, PARTIAL, NO_TIME, BEST, "cached", 1e-3, None),
     (SEVERAL, PARTIAL, CACHED, BEST, "cached", 1e-3, None),
+    (SEVERAL, WITHOUT_DEFAULT, CACHED, BEST, "cached", 1e-3, None),
+    (SEVERAL, WITHOUT_DEFAULT, RULED, DEFAULT, "predicted", None, "check"),
+    (SEVERAL, PARTIAL, RULED, BEST, "cached", 1e-3, None),
+    (SEVERAL, COMPLETE, RULED, BEST, "cached", 1e-3, None),
     (SEVERAL, GIVEN_UP, ON, DEFAULT, "predicted", None, "measure"),
     (SEVERAL, GIVEN_UP, CACHED, BEST, "cached", 1e-3, None),
     (SEVERAL, NONE_RAN, ON, DEFAULT, "predicted", None, "measure"),

@@ -37,6 +37,9 @@ _FOREIGN = {
     "device": "leave it out. jax.device_put moves a layer's parameters",
 }
 
+# Arguments that modules had before.
+_RENAMED = {"bank": "num_weights"}
+
 # By annotation: attributes that such a value has, and how to make one.
 _KINDS = {
     "Voxels": (("geometry", "features"), "make them by vx.voxelize(positions, features, size)"),
@@ -45,7 +48,7 @@ _KINDS = {
 
 
 def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] = ()) -> None:
-    """Raise :class:`InputError` for arguments that layers of other libraries have.
+    """Raise :class:`InputError` for arguments of other libraries, and for old names.
 
     Args:
       name: of the module or function.
@@ -53,6 +56,9 @@ def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] =
       own: the arguments that it has.
     """
     for option in options:
+        if option not in own and _RENAMED.get(option) in own:
+            new = f"{_RENAMED[option]}={options[option]!r}"
+            raise InputError(f"{name} has no argument {option}: it was renamed, give {new}")
         if option in _FOREIGN and option not in own:
             raise InputError(
                 f"{name} has no argument {option}={options[option]!r}: {_FOREIGN[option]}. The "

@@ -30,7 +30,7 @@ FUNCTIONS = {
 }
 MODULES = {
     "SelectiveConv": _SELECTIVE,
-    "MixtureConv": f"use DynamicConv(bank=), or {_MIXTURE}",
+    "MixtureConv": f"use DynamicConv(num_weights=), or {_MIXTURE}",
     "PixelAdaptiveConv": _ADAPTIVE,
     "GaussianBlur": _BLUR,
     "Involution": _recipe("involution", "Involution"),

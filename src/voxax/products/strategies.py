@@ -67,13 +67,18 @@ class Strategies:
     @property
     def break_even(self) -> float | None:
         """Calls after which ``specialized`` has earned its compilation, against the fastest other;
-        infinite where it is not faster, None unless both were measured."""
-        own = self["specialized"]
-        others = [r.seconds for r in self.rows if r.name != own.name and r.seconds is not None]
-        if own.seconds is None or own.compile_seconds is None or not others:
+        None where it is not faster, or not both were measured."""
+        own, best = self["specialized"], self._best_other
+        if own.seconds is None or own.compile_seconds is None or best is None:
             return None
-        gain = min(others) - own.seconds
-        return own.compile_seconds / gain if gain > 0 else float("inf")
+        gain = best - own.seconds
+        return own.compile_seconds / gain if gain > 0 else None
+
+    @property
+    def _best_other(self) -> float | None:
+        """Least seconds of all strategies but ``specialized``; None where none was measured."""
+        times = [r.seconds for r in self.rows if r.name != "specialized" and r.seconds is not None]
+        return min(times, default=None)
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{n} of size {s}" for s, n in enumerate(self.histogram) if n)
@@ -86,8 +91,13 @@ class Strategies:
             times = f"{milliseconds(row.expected):>12}{milliseconds(row.seconds):>12}"
             made = "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f} s"
             lines.append(f"{work}{times}{made:>10}" + (f"  {row.reason}" if row.reason else ""))
+        own, best = self["specialized"].seconds, self._best_other
         if self.break_even is not None:
             lines.append(f"specialized breaks even after {self.break_even:.0f} calls")
+        elif own is not None and best is not None:
+            lines.append(
+                f"specialized gains nothing here: it takes {own / best:.2f} of the fastest"
+            )
         return "\n".join(lines)
 
 

@@ -75,6 +75,7 @@ class Policy:
       mode: ``VOXAX_AUTOTUNE``.
       has_device: candidates can be checked and measured here.
       has_time: time is left for measuring.
+      ruled: nothing is requested, and the first heuristic is known to be the fastest.
       measured: the entry was measured just now.
       rejected: candidates that must not be used on this device, with the reason.
     """
@@ -82,6 +83,7 @@ class Policy:
     mode: AutotuneMode
     has_device: bool
     has_time: bool = True
+    ruled: bool = False
     measured: bool = False
     rejected: Mapping[Identity, str] = dataclasses.field(default_factory=dict)
 
@@ -107,6 +109,9 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
         return _pinned(space, policy)
     if policy.mode == "off":
         return _choice(space, _unchecked(space)[0], "predicted")
+    if policy.ruled and policy.mode == "cached" and entry is not None:
+        # Without it, the entry is what a pin of another algorithm measured among its own forms.
+        entry = entry if entry.knows(space.heuristics[0].identity) else None
     best = fastest(space, entry)
     own = entry is not None and entry.source == "measured"
     if best is not None and not own and best[0].identity in policy.rejected:

@@ -13,6 +13,8 @@ one         anything                   it, checked          it, checked         
 several     nothing                    measure              default, checked        default
 several     a complete measurement     its fastest          its fastest             default
 several     one without a candidate    measure              its fastest             default
+several     one without the default,   (not measured)       default, checked        default
+            known to be the fastest
 several     one in which none ran      measure              default, checked        default
 several     the times shipped with     the fastest,         the fastest, checked    default
             voxax                      checked
@@ -145,7 +147,7 @@ def choose(
     space = space_of(problem, admitted, hardware, available_views)
     ruled = not stated and _is_ruled(space, hardware)
     mode = "off" if _unmeasured.get() == "off" else autotune_mode(problem.platform, ruled)
-    policy = Policy(mode, device is not None)
+    policy = Policy(mode, device is not None, ruled=ruled)
     if space.candidates and admitted != names(problem.layer.kind):
         for name, reason in space.refused:
             _log_refusal(name, reason)
@@ -187,7 +189,8 @@ def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Cho
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware)
     ruled = not stated and _is_ruled(space, hardware)
-    policy = Policy(autotune_mode(problem.platform, ruled), device is not None)
+    mode = autotune_mode(problem.platform, ruled)
+    policy = Policy(mode, device is not None, ruled=ruled)
     return _foreseen(space, device_name(hardware), policy)
 
 

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import voxax as vx
 from oracle.dynamic import dynamic_conv as oracle
 from samples import slow_unless
+from voxax import _native
 from voxax.errors import AlgorithmError, InputError
 from voxax.nn.functional import bank_error, dynamic_conv
 from voxax.tuning import record_choices
@@ -36,8 +38,10 @@ def case(spatial, shape, stride, dtype="float64", batch=2, channels=(3, 4), seed
 
 
 @pytest.fixture(autouse=True)
-def unmeasured(monkeypatch):
+def unmeasured(monkeypatch, request):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "off")
+    if "method" in request.fixturenames and request.getfixturevalue("method") == "specialized":
+        request.getfixturevalue("portable")  # refused beside the native kernels
 
 
 @pytest.mark.parametrize("method", STRATEGIES)
@@ -246,7 +250,7 @@ def test_other_sizes_are_no_new_program(method):
     assert f._cache_size() == 1
 
 
-def test_specialized_is_one_program_for_a_bucket_of_histograms():
+def test_specialized_is_one_program_for_a_bucket_of_histograms(portable):
     x, w, size = case((40, 40), (5, 5), (1, 1), "float32", batch=1)
     rng = np.random.default_rng(0)
     for _ in range(3):
@@ -255,6 +259,33 @@ def test_specialized_is_one_program_for_a_bucket_of_histograms():
         np.testing.assert_allclose(y, dynamic_conv(x, w, size=shuffled, method="masked"), atol=1e-5)
     with pytest.raises(AlgorithmError, match="traced"):
         jax.jit(lambda size: dynamic_conv(x, w, size=size, method="specialized"))(size)
+
+
+@pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
+def test_what_cannot_gain_is_not_offered():
+    """Check the pin, and that explain names the reason where nothing is pinned."""
+    x, w, size = case((9, 6), (5, 5), (1, 1), "float32")
+    with pytest.raises(AlgorithmError, match="specialized: cannot gain on CPUs with the native"):
+        dynamic_conv(x, w, size=size, method="specialized")
+    for traced in (False, True):
+        report = (
+            vx.explain(lambda s: dynamic_conv(x, w, size=s, method="auto"), size)
+            if traced
+            else vx.explain(lambda x: dynamic_conv(x, w, size=size, method="auto"), x)
+        )
+        refused = {name: verdict for name, _, verdict in report.rows[0].candidates()}
+        assert refused["specialized"].startswith("refused: cannot gain on CPUs")
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_where_specialized_cannot_gain(platform):
+    x, w, size = case((6, 6), (3, 3), (1, 1), "float32")
+    traced = jax.jit(lambda x: dynamic_conv(x, w, size=size, method="specialized")).trace(x)
+    if platform == "tpu":
+        with pytest.raises(AlgorithmError, match="cannot gain on TPUs"):
+            traced.lower(lowering_platforms=(platform,))
+    else:
+        traced.lower(lowering_platforms=(platform,))
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_the_slope_of_a_size_is_half_the_step_up_plus_half_the_step_down():
 
 def test_every_parameter_has_a_gradient():
     voxels = make_voxels(random_cube(40, ndim=2), channels=4, capacity=64)
-    conv = SparseDynamicConv2d(4, 3, 3, learn_size=True, bank=2, rngs=nnx.Rngs(0))
+    conv = SparseDynamicConv2d(4, 3, 3, learn_size=True, num_weights=2, rngs=nnx.Rngs(0))
     graph, params = nnx.split(conv)
 
     def loss(params):
@@ -74,8 +74,10 @@ def test_errors():
         SparseDynamicConv3d(4, 3, 3, 2, learn_size=True)
     with pytest.raises(InputError, match="integer"):
         SparseDynamicConv3d(4, 3, 2.5)
-    with pytest.raises(InputError, match="bank=0"):
-        SparseDynamicConv3d(4, 3, 3, bank=0)
+    with pytest.raises(InputError, match="num_weights=0"):
+        SparseDynamicConv3d(4, 3, 3, num_weights=0)
+    with pytest.raises(InputError, match="no argument bank: it was renamed, give num_weights=2"):
+        SparseDynamicConv3d(4, 3, 3, bank=2)  # pyright: ignore[reportCallIssue]
     voxels = make_voxels(random_cube(40), channels=4, capacity=64)
     with pytest.raises(InputError, match="learn_size=True"):
         SparseDynamicConv3d(4, 3, 3).sizes(voxels)

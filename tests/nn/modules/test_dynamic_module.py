@@ -30,13 +30,44 @@ def test_module():
     assert np.abs(np.asarray(gradient.bias[...])).max() > 0
 
 
-def test_module_with_a_bank_in_half_precision():
-    conv = DynamicConv(3, 4, 3, ndim=1, bank=2, use_bias=False, dtype=jnp.bfloat16)
+def test_module_with_two_weights_in_half_precision():
+    conv = DynamicConv(3, 4, 3, ndim=1, num_weights=2, use_bias=False, dtype=jnp.bfloat16)
     x, mixture = jnp.ones((2, 5, 3)), jnp.asarray([[1.0, 0.0], [0.5, 0.5]])
     y = conv(x, mixture=mixture)
     assert y.dtype == jnp.bfloat16
     want = oracle(x, conv.weight[...], mixture=mixture)
     np.testing.assert_allclose(np.asarray(y, np.float32), want, atol=0.1)
+
+
+@pytest.mark.parametrize("bank", [(1, 3), [3, 1], np.int64(2), None], ids=str)
+def test_a_bank_of_sizes_and_several_weights(bank):
+    rng = np.random.default_rng(0)
+    conv = DynamicConv(3, 4, 3, ndim=1, num_weights=2, bank=bank, method="bank", rngs=nnx.Rngs(0))
+    x, mixture = jnp.asarray(rng.standard_normal((2, 9, 3))), jnp.asarray([[0.3, 0.7], [0.5, 0.5]])
+    size = jnp.asarray(rng.choice([1, 3], (2, 9)))
+    y = nnx.jit(lambda conv, x: conv(x, size=size, mixture=mixture))(conv, x)
+    want = oracle(x, conv.weight[...], size, mixture=mixture)
+    np.testing.assert_allclose(y, want, atol=1e-5)
+    assert hash(nnx.split(conv)[0]) is not None
+
+
+def test_a_hierarchical_bank_is_that_of_the_function():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 8, 6, 3)), jnp.float32)
+    options = {"method": "bank", "bank": [2, 5], "coarse_from": 4}
+    conv = DynamicConv(3, 4, 5, use_bias=False, rngs=nnx.Rngs(0), **options)
+    y = dynamic_conv(x, conv.weight[...], size=5, **options)
+    np.testing.assert_allclose(conv(x, size=5), y, atol=1e-6)
+    exact = dynamic_conv(x, conv.weight[...], size=5)
+    assert float(jnp.abs(y - exact).max()) > 1e-2
+
+
+def test_what_bank_does_not_mean():
+    with pytest.raises(InputError, match=r"bank=2 are the sizes of method='bank'.*num_weights=2"):
+        DynamicConv(3, 4, 3, bank=2)
+    with pytest.raises(InputError, match="coarse_from=3 is of method='bank', got method='tiled'"):
+        DynamicConv(3, 4, 3, method="tiled", coarse_from=3)
+    with pytest.raises(InputError, match="bank=0: give an integer of at least 1"):
+        DynamicConv(3, 4, 3, method="bank", bank=0)
 
 
 def test_choose_size():

@@ -1,15 +1,17 @@
 """Convolve a grid with a kernel that depends on the position and the input.
 
-``method="bank"`` approximates every size by one of a few fixed kernels, which are fast where
-ordinary convolutions are. Positions take the nearest size of the bank, so the result is not exact
-unless all sizes are in it. Large sizes can be computed on a grid of half the resolution.
+``method="bank"`` rounds every size to one of a few. Positions take the nearest size of the bank, so
+the result is not exact unless all sizes are in it. Large sizes can be computed on a grid of half
+the resolution.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,8 +30,8 @@ from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.nn.arguments import add_bias
 from voxax.nn.dynamic.grid_taps import grid_axes, grid_spec, sampled_conv
-from voxax.products.convolve import convolve_sized, largest_size, precision_name
-from voxax.tuning import Request
+from voxax.products.convolve import convolve_sized, largest_size, precision_name, sized_spec
+from voxax.tuning import Request, target_platform
 from voxax.tuning.request import admitted
 
 
@@ -99,7 +101,8 @@ def dynamic_conv(
         another ``tau`` than 1 run as ``masked`` only.
       bias: ``[C_out]`` or None.
       tau: width of the soft ramp, in sizes.
-      bank: sizes of ``"bank"``, or how many.
+      bank: sizes of ``"bank"``, or how many, chosen so that there is no more to multiply than
+        for the exact result.
       coarse_from: ``"bank"`` computes sizes from here on, large ones, on a grid of half the
         resolution: a hierarchical bank, for stride 1. None: none.
       precision: None keeps the input's full precision (or follows
@@ -152,9 +155,8 @@ def dynamic_conv(
         if method == "bank":
             if soft:
                 raise InputError("method='bank' rounds to whole sizes: give integers")
-            return bank_conv(
-                x, weight, sizes, spec, bank=bank, coarse_from=coarse_from, precision=precision
-            )
+            options = {"uniform": uniform, "precision": precision}
+            return bank_conv(x, weight, sizes, spec, bank=bank, coarse_from=coarse_from, **options)
         if not soft:
             return convolve_sized(x, weight, sizes, spec, **options)
         return _between(x, weight, sizes, spec, options)
@@ -196,16 +198,17 @@ def bank_error(
     sizes = expand_size(size, output_grid(x.shape[:-1], spec.stride), taps)
     kernel = flat(weight, taps)
     exact = convolve_sized(x, kernel, sizes, spec, precision=precision)
-    options = {"bank": bank, "coarse_from": coarse_from, "precision": precision}
-    fixed = bank_conv(x, kernel, sizes, spec, **options)
+    fixed = bank_conv(
+        x, kernel, sizes, spec, bank=bank, coarse_from=coarse_from, precision=precision
+    )
+    chosen, mine = _rounded(sizes, spec, frozen_bank(bank))
     sizes = jnp.clip(sizes, 0, len(_taps_by_size(spec)) - 1)
-    chosen, nearest = choose_bank(sizes, spec, bank)
     wide = accumulator(exact.dtype)
     difference = (fixed.astype(wide) - exact.astype(wide)) ** 2
     scale = jnp.maximum(jnp.mean(exact.astype(wide) ** 2), jnp.finfo(wide).tiny)
     return BankError(
-        jnp.stack([jnp.asarray(size, jnp.int32) for size in chosen]),
-        jnp.mean((nearest[sizes] != sizes).astype(jnp.float32)),
+        jnp.stack(chosen),
+        jnp.mean((mine != sizes).astype(jnp.float32)),
         jnp.sqrt(jnp.mean(difference) / scale),
     )
 
@@ -312,7 +315,7 @@ def _own_kernels(
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
-    """Convolve with kernels mixed from a bank of weights, for each scene or each position."""
+    """Convolve with kernels mixed from several weights, for each scene or each position."""
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):
         raise InputError(
@@ -438,9 +441,10 @@ def bank_conv(
     *,
     bank: int | Sequence[int] = 3,
     coarse_from: int | None = None,
+    uniform: Uniform = "",
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Run one ordinary convolution for each size of a bank; every position takes the nearest.
+    """Convolve with the nearest sizes of a bank: the exact result of these sizes.
 
     Approximate unless all sizes are in the bank. ``dynamic_conv(..., method="bank")`` comes here;
     :func:`voxax.nn.functional.bank_error` says what it changes.
@@ -451,10 +455,13 @@ def bank_conv(
       sizes: ``int32[B, *outputs]``.
       spec: the relation.
       bank: the sizes; or how many, chosen from the histogram of ``sizes`` while running: those
-        that move the fewest taps. Each is then one of the compiled kernels (``jax.lax.switch``;
-        under ``jax.vmap`` all would run: give the sizes there).
+        that move the fewest taps, of those that together have no more taps than ``sizes``.
       coarse_from: sizes from here on are computed on a grid of half the resolution, a hierarchical
-        bank (:func:`coarse_conv`); None: none is.
+        bank: cells of two positions along each axis hold their mean, and every position of a cell
+        gets the cell's result, with the kernel averaged over where in the cell it is centered.
+        With D axes that is about ``4**-D`` of the arithmetic. Exact where features are constant.
+        None: none is.
+      uniform: what is known of ``sizes``, as for :func:`voxax.products.convolve.convolve_sized`.
       precision: as for :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
@@ -464,62 +471,148 @@ def bank_conv(
       InputError: the taps are no box with equal sides, a bank that is empty or has sizes that the
         weight lacks, ``coarse_from`` with another stride than 1.
     """
-    counts = _taps_by_size(spec)
-    sizes = jnp.clip(sizes, 0, len(counts) - 1)
-    chosen, nearest = choose_bank(sizes, spec, bank)
-    mine = nearest[sizes]
+    kept, exactly = frozen_bank(bank), precision_name(precision)
+    every = _banks(spec, kept)
+    chosen, mine = _rounded(sizes, spec, kept)
+    # A size of the bank is an integer, or an array where it is chosen while running.
+    entries = every[0] if len(every) == 1 else chosen
+    largest = [max(sizes[i] for sizes in every) for i in range(len(entries))]
     dtype = common_dtype(x.dtype, weight.dtype)
     x, weight = x.astype(dtype), weight.astype(dtype)
-    fine = len(counts) if coarse_from is None else max(1, coarse_from)
-    kernels = [
-        lambda x, w, size=size: (_one_size if size < fine else coarse_conv)(
-            x, w, spec, size, precision
+    fine, near = largest[-1] + 1, mine
+    if coarse_from is not None:
+        if any(step != 1 for step in spec.stride):
+            raise InputError(f"coarse_from with stride {spec.stride}: cells of two need stride 1")
+        fine = min(fine, max(1, coarse_from))
+        near = jnp.where(mine < fine, mine, 0)
+    if every[0][0] < fine:
+        # No tap is listed that none of the fine sizes has.
+        top = min(fine - 1, largest[-1])
+        box = weight.reshape(*(len(_taps_by_size(spec)) - 1,) * spec.ndim, *weight.shape[1:])
+        part = box[_within(box.shape[: spec.ndim], top)].reshape(-1, *weight.shape[1:])
+        of_part = sized_spec((top,) * spec.ndim, spec.stride, spec.dilation)
+        total = _of_bank(x, part, near, of_part, entries, uniform, exactly)
+    else:
+        total = jnp.zeros((*mine.shape, weight.shape[-1]), dtype)
+    for size, most in zip(entries, largest, strict=True):
+        if most < fine:
+            continue
+        side = int(_cell_sides(spec)[most])
+        here, cells, kernel, reach, reaches = _on_cells(
+            x, weight, jnp.where(near > 0, 0, mine), size, spec, side, exactly
         )
-        for size in range(len(counts))
-    ]
-    total: jax.Array | None = None
-    for size in chosen:
-        if isinstance(size, int):
-            y, here = kernels[size](x, weight), mine == size
-        else:
-            y, here = jax.lax.switch(size, kernels, x, weight), mine == size
-        part = jnp.where(here[..., None], y, jnp.zeros((), y.dtype))
-        total = part if total is None else jnp.where(here[..., None], y, total)
-    assert total is not None
+        of_cells = sized_spec((side,) * spec.ndim, (1,) * spec.ndim, (1,) * spec.ndim)
+        y = _of_bank(cells, kernel, reaches, of_cells, [reach], uniform, exactly)
+        total = _from_cells(total, y, here)
     return total
 
 
-def choose_bank(
-    sizes: jax.Array, spec: KernelSpec, bank: int | Sequence[int]
-) -> tuple[list[int] | list[jax.Array], jax.Array]:
-    """Return the sizes of the bank, ascending, and the one for each size, ``int32[L + 1]``.
+def frozen_bank(bank: int | Sequence[int]) -> int | tuple[int, ...]:
+    """Return the sizes of a bank, ascending, or how many; hashable."""
+    given: Any = bank
+    if np.ndim(given):
+        return tuple(sorted(operator.index(size) for size in given))
+    return operator.index(given)
+
+
+def _of_bank(
+    x: jax.Array,
+    w: jax.Array,
+    sizes: jax.Array,
+    spec: KernelSpec,
+    bank: Sequence[int | jax.Array],
+    uniform: Uniform,
+    precision: str,
+) -> jax.Array:
+    """Convolve with sizes that are 0 or in the bank.
+
+    On CPUs and TPUs the strategies of arbitrary sizes are the fastest for these too: on 2 cores of
+    an AMD EPYC, 128x128 positions and 64 channels, a convolution for each of 3 sizes took 3 times
+    as long as ``grouped``, and by the schedules of TPUs 2 times as long as ``tiled``.
+    """
+    if target_platform() in ("cpu", "tpu"):
+        return convolve_sized(x, w, sizes, spec, uniform=uniform, precision=precision)
+    return by_convolutions(x, w, sizes, spec, bank, precision)
+
+
+def by_convolutions(
+    x: jax.Array,
+    w: jax.Array,
+    sizes: jax.Array,
+    spec: KernelSpec,
+    bank: Sequence[int | jax.Array],
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """Run an ordinary convolution for each size of a bank; every position takes its own.
+
+    Args:
+      x, w, spec, precision: as for :func:`bank_conv`.
+      sizes: ``int32[B, *outputs]``, 0 or in the bank.
+      bank: sizes, those that the weight lacks are passed over; one that is an array is a branch
+        of ``jax.lax.switch``, of which ``jax.vmap`` runs all.
+
+    Returns:
+      ``[B, *outputs, C_out]``.
+    """
+    kernels = [
+        lambda x, w, size=size: _one_size(x, w, spec, size, precision)
+        for size in range(len(_taps_by_size(spec)))
+    ]
+    outputs = output_grid(x.shape[:-1], spec.stride)
+    total = jnp.zeros((*outputs, w.shape[-1]), x.dtype)
+    for size in bank:
+        if not isinstance(size, int):
+            size = jnp.where(size < len(kernels), size, 0)
+            y = jax.lax.switch(size, kernels, x, w)
+        elif size < len(kernels):
+            y = kernels[size](x, w)
+        else:
+            continue
+        total = jnp.where(((sizes == size) & (sizes > 0))[..., None], y, total)
+    return total
+
+
+@functools.lru_cache(maxsize=1024)  # asked in every eager call
+def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the banks to choose from, sizes ascending; one where the sizes are given.
 
     Raises:
       InputError: an empty bank, or a size that the weight does not have.
     """
-    counts = np.asarray(_taps_by_size(spec))
-    largest = len(counts) - 1
+    largest = len(_taps_by_size(spec)) - 1
     if isinstance(bank, int):
         number = min(bank, largest)
         if number < 1:
             raise InputError(f"bank={bank}: a bank needs 1 size or more")
-        every = list(itertools.combinations(range(1, largest + 1), number))
-    else:
-        every = [tuple(sorted(bank))]
-        if not bank or not all(1 <= size <= largest for size in bank):
-            raise InputError(f"bank={list(bank)}: the weight has sizes 1 to {largest}")
+        return tuple(itertools.combinations(range(1, largest + 1), number))
+    if not bank or not all(1 <= size <= largest for size in bank):
+        raise InputError(f"bank={list(bank)}: the weight has sizes 1 to {largest}")
+    return (bank,)
+
+
+# One program also for eager calls, as what follows.
+@functools.partial(jax.jit, static_argnames=("spec", "bank"))
+def _rounded(
+    sizes: jax.Array, spec: KernelSpec, bank: int | tuple[int, ...]
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    """Return the sizes of the bank, ascending, and each position's nearest; 0 has no tap."""
+    counts, every = np.asarray(_taps_by_size(spec)), _banks(spec, bank)
+    sizes = jnp.clip(sizes, 0, len(counts) - 1)
     # The nearest in taps; of two, the smaller.
-    gaps = [np.abs(counts[:, None] - counts[list(chosen)][None]) for chosen in every]
+    gaps = np.array([np.abs(counts[:, None] - counts[list(chosen)][None]) for chosen in every])
     nearest = np.array([np.asarray(c)[g.argmin(1)] for c, g in zip(every, gaps, strict=True)])
     nearest[:, 0] = 0  # size 0 has no tap, and no kernel
+    banks, tables = jnp.asarray(every, jnp.int32), jnp.asarray(nearest, jnp.int32)
     if len(every) == 1:
-        return list(every[0]), jnp.asarray(nearest[0], jnp.int32)
-    costs = np.array([g.min(1) for g in gaps])
+        return tuple(banks[0]), tables[0][sizes]
+    costs = gaps.min(2)
     costs[:, 0] = 0
-    histogram = jnp.zeros(largest + 1, jnp.float32).at[sizes.reshape(-1)].add(1.0)
-    best = jnp.argmin(jnp.asarray(costs, jnp.float32) @ histogram)
-    chosen = jnp.asarray(np.array(every), jnp.int32)[best]
-    return [chosen[i] for i in range(chosen.shape[0])], jnp.asarray(nearest, jnp.int32)[best]
+    histogram = jnp.zeros(len(counts), jnp.float32).at[sizes.reshape(-1)].add(1.0)
+    moved = jnp.asarray(costs, jnp.float32) @ histogram
+    # An approximation has no more to multiply than the exact result. The sums are rounded.
+    more = jnp.asarray(counts[nearest] - counts, jnp.float32) @ histogram > 1e-5 * moved
+    best = jnp.argmin(jnp.where(more, jnp.inf, moved))
+    return tuple(banks[best]), tables[best][sizes]
 
 
 def _taps_by_size(spec: KernelSpec) -> list[int]:
@@ -546,66 +639,86 @@ def _one_size(
     return box_conv(x, box, spec.stride, spec.dilation, precision=precision_name(precision))
 
 
-def coarse_conv(
-    x: jax.Array, w: jax.Array, spec: KernelSpec, size: int, precision: jax.lax.PrecisionLike
-) -> jax.Array:
-    """Convolve with one size everywhere, on cells of two positions along each axis.
-
-    Cells hold the mean of their positions, and every position of a cell gets the cell's result,
-    with the kernel averaged over where in the cell it is centered. With D axes that is about
-    ``4**-D`` of the arithmetic. Exact where features are constant.
+@functools.partial(jax.jit, static_argnames=("spec", "side", "precision"))
+def _on_cells(
+    x: jax.Array,
+    w: jax.Array,
+    far: jax.Array,
+    size: Any,
+    spec: KernelSpec,
+    side: int,
+    precision: str,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return what computes one size on cells of two positions along each axis.
 
     Args:
       x: ``[B, *spatial, C]``.
       w: ``[K, C, C_out]``, a whole box of taps.
+      far: ``int32[B, *spatial]``, the sizes that are computed on cells, else 0.
+      size: ``int32[]``, 1 or more.
       spec: the relation, of stride 1.
-      size: 1 or more.
+      side: of the kernel on cells.
       precision: as for :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
-      ``[B, *spatial, C_out]``.
-
-    Raises:
-      InputError: another stride than 1.
+      The positions of this size ``bool[B, *spatial]``, the cells ``[B, *cells, C]``, the kernel
+      ``[side**D, C, C_out]``, the size on cells, 0 if no cell needs it, and that of each cell
+      ``int32[B, *cells]``, 0 where none of its positions has this size.
     """
-    if any(step != 1 for step in spec.stride):
-        raise InputError(f"coarse_from with stride {spec.stride}: cells of two need stride 1")
-    ndim, spatial = spec.ndim, x.shape[1:-1]
-    taps = np.flatnonzero(reaching_size(np.asarray(spec.offsets)) <= size)
-    wide = accumulator(w.dtype)
-    kernel = w[taps].astype(wide).reshape(*(size,) * ndim, *w.shape[1:])
-    padding = []
+    largest, wide = len(_taps_by_size(spec)) - 1, accumulator(w.dtype)
+    # Taps beyond the size are not read.
+    within = jnp.asarray(reaching_size(np.asarray(spec.offsets))) <= size
+    kernel = jnp.where(within[:, None, None], w, jnp.zeros((), w.dtype)).astype(wide)
+    kernel = kernel.reshape(*(largest,) * spec.ndim, *w.shape[1:])
+    here = far == size
+    cells, inside = x.astype(wide), here
     for axis, dilation in enumerate(spec.dilation):
-        first, shares = _shares(size, dilation)
-        kernel = jnp.moveaxis(jnp.tensordot(jnp.asarray(shares, wide), kernel, (1, axis)), 0, axis)
-        padding.append((-first, first + len(shares) - 1))
-    cells = jnp.pad(x, [(0, 0), *((0, n % 2) for n in spatial), (0, 0)]).astype(wide)
-    for axis, extent in enumerate(cells.shape[1:-1], 1):
-        shape = (*cells.shape[:axis], extent // 2, 2, *cells.shape[axis + 1 :])
-        cells = cells.reshape(shape).mean(axis + 1)
-    y = box_conv(
-        cells.astype(x.dtype),
-        kernel.astype(w.dtype),
-        (1,) * ndim,
-        (1,) * ndim,
-        padding,
-        precision=precision_name(precision),
-    )
-    for axis, extent in enumerate(spatial, 1):
+        shares = jnp.asarray(_shares(largest, dilation, side), wide)[size]
+        kernel = jnp.tensordot(shares, kernel, (1, axis), precision=precision)
+        kernel = jnp.moveaxis(kernel, 0, axis)
+        cells, inside = _halved(cells, axis + 1), _halved(inside, axis + 1)
+        cells, inside = cells.mean(axis + 2), inside.any(axis + 2)
+    reach = jnp.asarray(_cell_sides(spec), jnp.int32)[size]
+    kernel = kernel.reshape(-1, *w.shape[1:]).astype(w.dtype)
+    reach = jnp.where(jnp.any(inside), reach, 0)
+    return here, cells.astype(x.dtype), kernel, reach, jnp.where(inside, reach, 0)
+
+
+def _halved(array: jax.Array, axis: int) -> jax.Array:
+    """Split an axis into cells of two, with a zero behind an odd one."""
+    extent = array.shape[axis]
+    array = jnp.pad(array, [(0, extent % 2 if a == axis else 0) for a in range(array.ndim)])
+    return array.reshape(*array.shape[:axis], -(-extent // 2), 2, *array.shape[axis + 1 :])
+
+
+@jax.jit
+def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
+    """Give the positions that are ``here`` the result of their cell; others keep ``total``."""
+    for axis, extent in enumerate(here.shape[1:], 1):
         y = jax.lax.slice_in_dim(jnp.repeat(y, 2, axis), 0, extent, axis=axis)
-    return y
+    return jnp.where(here[..., None], y, total)
 
 
-def _shares(size: int, dilation: int) -> tuple[int, np.ndarray]:
-    """Return the first cell, and the share of each tap in each cell, ``[cells, size]``.
+def _cell_sides(spec: KernelSpec) -> np.ndarray:
+    """Return the size on cells of each size, ``int[L + 1]``: that which has every tap's cells."""
+    sizes = np.arange(len(_taps_by_size(spec)))
+    low = [-((sizes - 1) // 2 * dilation) // 2 for dilation in spec.dilation]
+    high = [(sizes // 2 * dilation + 1) // 2 for dilation in spec.dilation]
+    sides = np.maximum(1 - 2 * np.min(low, axis=0), 2 * np.max(high, axis=0))
+    return np.where(sizes > 0, sides, 0)
+
+
+def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
+    """Return the share of each tap in each cell, for each size, ``[L + 1, side, L]``.
 
     From the left position of a cell the tap o is in cell ``floor(o / 2)``, from the right one in
     ``floor((o + 1) / 2)``: one half each.
     """
-    offsets = dilation * np.arange(-((size - 1) // 2), size // 2 + 1)
-    first, last = offsets[0] // 2, (offsets[-1] + 1) // 2
-    shares = np.zeros((last - first + 1, size))
-    for tap, offset in enumerate(offsets):
-        shares[offset // 2 - first, tap] += 0.5
-        shares[(offset + 1) // 2 - first, tap] += 0.5
-    return int(first), shares
+    shares = np.zeros((largest + 1, side, largest))
+    for size in range(1, largest + 1):
+        for offset in range(-((size - 1) // 2), size // 2 + 1):
+            for cell in (offset * dilation // 2, (offset * dilation + 1) // 2):
+                row = cell + (side - 1) // 2
+                if 0 <= row < side:  # else the size is none of the bank's
+                    shares[size, row, offset + (largest - 1) // 2] += 0.5
+    return shares

@@ -68,7 +68,7 @@ def sparse_dynamic_conv(
     Args:
       voxels: input, ``C_in`` channels.
       weight: ``[K, C_in, C_out]`` or, with groups, ``[K, G, C_in/G, C_out/G]``, for the largest
-        size; with ``mixture`` a bank of M of them along a new first axis.
+        size; with ``mixture`` M of them along a new first axis.
       kernel_size: the largest size: an integer, or one per axis.
       stride: integers; ``stride == kernel_size`` keeps the offsets above here.
       dilation: static integers, or ``int[out_capacity]``, each voxel's own.
@@ -80,7 +80,7 @@ def sparse_dynamic_conv(
         (:func:`voxax.geometry.nested_sizes.soft_mask`), which gives sizes a gradient. With
         ``tau <= 1`` whole sizes give the same numbers as hard ones.
       mask: ``[out_capacity, K]``, a factor for each tap.
-      mixture: ``[out_capacity, M]``, the share of each weight of the bank.
+      mixture: ``[out_capacity, M]``, the share of each weight.
       dilations: the values that an array ``dilation`` may have. Where it has another: an error if
         that can be known, else NaN in that voxel's outputs (0 in integers).
       capacity, out_voxels, kernel_map, kernel_shape: as in
@@ -130,7 +130,7 @@ def sparse_dynamic_conv(
     masked = _strategy(method, mask) == "masked"
     _check_dtype(voxels.features, weight, {"tau": tau, "mask": mask, "mixture": mixture})
 
-    bank = weight if mixture is None else _side_by_side(weight)
+    kernel = weight if mixture is None else _side_by_side(weight)
     requests: dict[str, Any] = {
         **by_product(fwd_algo, bwd_algo, dgrad_algo, wgrad_algo),
         "precision": precision,
@@ -139,13 +139,13 @@ def sparse_dynamic_conv(
     def products(of: KernelMap) -> jax.Array:
         source, of = of.with_halo(voxels.features)
         if masked:
-            dtype = common_dtype(source.dtype, bank.dtype)
+            dtype = common_dtype(source.dtype, kernel.dtype)
             limited, factors = _factors(of, sizes, tau, mask, accumulator(dtype))
-            return convolve_modulated(source, bank, factors, limited, **requests)
+            return convolve_modulated(source, kernel, factors, limited, **requests)
         if tau is not None and sizes is not None:
-            return _shells(source, bank, of, sizes, tau, requests)
+            return _shells(source, kernel, of, sizes, tau, requests)
         within = of if sizes is None else of.within(sizes)
-        return convolve(source, bank, within, **requests)
+        return convolve(source, kernel, within, **requests)
 
     with jax.named_scope("sparse_dynamic_conv"):
         if of_voxel is None:
@@ -292,9 +292,9 @@ def _shells(
     return total.astype(dtype)
 
 
-def _side_by_side(bank: jax.Array) -> jax.Array:
+def _side_by_side(weights: jax.Array) -> jax.Array:
     """Reshape ``[M, ..., C_out]`` to ``[..., M * C_out]``, so that one product does all weights."""
-    moved = jnp.moveaxis(bank, 0, -2)
+    moved = jnp.moveaxis(weights, 0, -2)
     return moved.reshape(*moved.shape[:-2], moved.shape[-2] * moved.shape[-1])
 
 

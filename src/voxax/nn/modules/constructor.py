@@ -19,8 +19,8 @@ from voxax.errors import InputError
 from voxax.geometry.call_checks import refuse_foreign
 
 _NUMBERS = (
-    "bank", "channels", "hidden", "in_channels", "k", "key_channels", "num_features", "num_heads",
-    "num_kernel_points", "out_channels", "patch_size", "skip_channels",
+    "bank", "channels", "coarse_from", "hidden", "in_channels", "k", "key_channels", "num_features",
+    "num_heads", "num_kernel_points", "num_weights", "out_channels", "patch_size", "skip_channels",
 )  # fmt: skip
 _SIZES = ("kernel_size", "stride", "dilation", "factor")  # one for each axis
 

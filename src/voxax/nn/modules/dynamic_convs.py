@@ -19,6 +19,7 @@ from voxax.geometry import KernelSpec, Voxels
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.arguments import own_ndim, static
 from voxax.nn.dynamic.deform_conv import Modulation, deform_conv
+from voxax.nn.dynamic.dynamic_conv import frozen_bank
 from voxax.nn.dynamic.focal_conv import focal_conv
 from voxax.nn.dynamic.sparse_dynamic_conv import known_strategy
 from voxax.nn.functional import dynamic_conv, sparse_dynamic_conv
@@ -46,7 +47,8 @@ class DynamicConv(CheckedModule):
       ndim: spatial axes, 1 to 3.
       stride: an integer or one per axis.
       use_bias: whether there is a bias.
-      bank: how many weights a ``mixture`` mixes; None is one weight, and no mixture.
+      num_weights: how many weights a ``mixture`` mixes; None is one weight, and no mixture.
+      bank, coarse_from: of ``method="bank"``, as for the function; None is the function's default.
       tau: width of the ramp of soft sizes.
       method: which strategies may be used; None leaves it to overlays and the environment.
       dtype: to compute in; None is that of input and weight.
@@ -56,7 +58,7 @@ class DynamicConv(CheckedModule):
       rngs: None takes a key that no other layer has.
 
     Attributes:
-      weight: ``[*T, C, C_out]``, with ``bank`` M ``[M, *T, C, C_out]``.
+      weight: ``[*T, C, C_out]``, with ``num_weights`` M ``[M, *T, C, C_out]``.
       bias: ``[C_out]`` or None.
     """
 
@@ -72,7 +74,9 @@ class DynamicConv(CheckedModule):
         ndim: int = 2,
         stride: int | Sequence[int] = 1,
         use_bias: bool = True,
-        bank: int | None = None,
+        num_weights: int | None = None,
+        bank: int | Sequence[int] | None = None,
+        coarse_from: int | None = None,
         tau: float = 1.0,
         method: Request = None,
         dtype: Any = None,
@@ -82,19 +86,33 @@ class DynamicConv(CheckedModule):
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):
+        if bank is not None and method != "bank":
+            raise InputError(
+                f"bank={bank} are the sizes of method='bank', got method={method!r}: give "
+                f"num_weights={bank} for weights that a mixture mixes, or method='bank'"
+            )
+        if coarse_from is not None and method != "bank":
+            raise InputError(
+                f"coarse_from={coarse_from} is of method='bank', got method={method!r}: give "
+                "method='bank', or leave it out"
+            )
         rngs = own_rngs(rngs)
         self.kernel_size = per_axis(kernel_size, ndim, "kernel_size")
         self.stride = per_axis(stride, ndim, "stride")
         self.in_channels, self.out_channels, self.dtype = in_channels, out_channels, dtype
         self.tau, self.precision = float(tau), precision
         self.method = method if method == "bank" else frozen(method, "dynamic", "method")
+        given = {"coarse_from": coarse_from} | ({} if bank is None else {"bank": frozen_bank(bank)})
+        self.of_bank: Mapping[str, Any] = FrozenDict(given if method == "bank" else {})
         taps = math.prod(self.kernel_size)
         kernels = [
             kernel_init(rngs.params(), (taps, in_channels, out_channels), param_dtype)
-            for _ in range(bank or 1)
+            for _ in range(num_weights or 1)
         ]
         shape = (*self.kernel_size, in_channels, out_channels)
-        weight = jnp.stack(kernels).reshape(*(() if bank is None else (bank,)), *shape)
+        weight = jnp.stack(kernels).reshape(
+            *(() if num_weights is None else (num_weights,)), *shape
+        )
         self.weight = nnx.Param(weight)
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
 
@@ -127,6 +145,7 @@ class DynamicConv(CheckedModule):
             bias=bias,
             tau=self.tau,
             precision=self.precision,
+            **self.of_bank,
         )
 
 
@@ -139,7 +158,7 @@ class SparseDynamicConv(CheckedModule):
     size more would change plus half of what one size less would. In evaluation mode
     (``module.eval()``) pairs beyond a size do not exist, and time follows those that do.
 
-    With ``bank`` > 1 a second head mixes as many weights, by softmax (Chen et al., "Dynamic
+    With ``num_weights`` > 1 a second head mixes as many weights, by softmax (Chen et al., "Dynamic
     Convolution: Attention over Convolution Kernels", CVPR 2020; there the features of a whole
     image decide, here those of a voxel).
 
@@ -149,7 +168,7 @@ class SparseDynamicConv(CheckedModule):
       stride, dilation: integers, or one per axis; heads need stride 1.
       ndim: spatial axes, 3 unless the class says otherwise.
       learn_size: give the module a size head.
-      bank: number of weights.
+      num_weights: how many weights the second head mixes.
       use_bias, dtype, param_dtype, kernel_init, bias_init, precision, fwd_algo, bwd_algo, rngs: as
         in :class:`SpatiallySparseConv`.
       method: as of the function.
@@ -167,7 +186,7 @@ class SparseDynamicConv(CheckedModule):
         *,
         ndim: int | None = None,
         learn_size: bool = False,
-        bank: int = 1,
+        num_weights: int = 1,
         use_bias: bool = True,
         fwd_algo: Request = None,
         bwd_algo: Request = None,
@@ -179,15 +198,14 @@ class SparseDynamicConv(CheckedModule):
         precision: Any = None,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        if bank < 1:
-            raise InputError(f"bank={bank} must be at least 1")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.ndim = own_ndim(self, ndim)
         steps = per_axis(stride, self.ndim, "stride")
-        if (learn_size or bank > 1) and any(s != 1 for s in steps):
+        if (learn_size or num_weights > 1) and any(s != 1 for s in steps):
             raise InputError(
-                f"stride={stride}: heads read the output's own voxels, so learn_size and bank need "
-                "stride 1; give size= and mixture= for strided outputs when calling"
+                f"stride={stride}: heads read the output's own voxels, so learn_size and "
+                "num_weights need stride 1; give size= and mixture= for strided outputs when "
+                "calling"
             )
         rngs = own_rngs(rngs)
         self.kernel_size, self.dtype = operator.index(kernel_size), dtype
@@ -203,8 +221,8 @@ class SparseDynamicConv(CheckedModule):
         self.options: Mapping[str, Any] = FrozenDict(options)
         taps = KernelSpec.make(self.ndim, self.kernel_size).num_offsets
         shape = (taps, in_channels, out_channels)
-        weights = [kernel_init(rngs.params(), shape, param_dtype) for _ in range(bank)]
-        self.weight = nnx.Param(weights[0] if bank == 1 else jnp.stack(weights))
+        weights = [kernel_init(rngs.params(), shape, param_dtype) for _ in range(num_weights)]
+        self.weight = nnx.Param(weights[0] if num_weights == 1 else jnp.stack(weights))
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
 
         def head(features: int) -> nnx.Linear:
@@ -215,7 +233,7 @@ class SparseDynamicConv(CheckedModule):
             )  # fmt: skip
 
         self.size_head = head(1) if learn_size else None
-        self.mixture_head = head(bank) if bank > 1 else None
+        self.mixture_head = head(num_weights) if num_weights > 1 else None
 
     def sizes(self, voxels: Voxels) -> jax.Array:
         """Return the learned size of each voxel, ``float[capacity]``, whole, with a gradient.
