@@ -9,6 +9,7 @@
 #include <string>
 
 #include "parallel.h"
+#include "problem.h"
 #include "xla/ffi/api/ffi.h"
 
 #define VOXAX_EXPORT __attribute__((visibility("default")))
@@ -31,6 +32,22 @@ inline bool Countable(std::initializer_list<int64_t> rows) {
 }
 
 inline ffi::Error TooManyRows() { return Invalid("at most 2^31 - 1 rows"); }
+
+inline bool ElementOf(ffi::DataType dtype, Element* element) {
+  switch (dtype) {
+    case ffi::DataType::F32:
+      *element = Element::kFloat32;
+      return true;
+    case ffi::DataType::F64:
+      *element = Element::kFloat64;
+      return true;
+    case ffi::DataType::BF16:
+      *element = Element::kBFloat16;
+      return true;
+    default:
+      return false;
+  }
+}
 
 // Runs `call(parallel)` on XLA's threads. If it throws for lack of memory, that is the error.
 template <typename Call>

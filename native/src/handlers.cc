@@ -10,22 +10,6 @@
 namespace voxax {
 namespace {
 
-bool ElementOf(ffi::DataType dtype, Element* element) {
-  switch (dtype) {
-    case ffi::DataType::F32:
-      *element = Element::kFloat32;
-      return true;
-    case ffi::DataType::F64:
-      *element = Element::kFloat64;
-      return true;
-    case ffi::DataType::BF16:
-      *element = Element::kBFloat16;
-      return true;
-    default:
-      return false;
-  }
-}
-
 // A tile with more rows than the problem has would only cost memory.
 int64_t RowsOfTile(int64_t asked, int64_t rows) {
   return std::min(asked, std::max<int64_t>(rows, 1));
@@ -319,7 +303,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                                   .Ret<ffi::Buffer<ffi::S32>>());
 
 // Counts the changes of what Python (_ABI in voxax/_native) and this library expect of each other.
-extern "C" VOXAX_EXPORT int voxax_abi() { return 8; }
+extern "C" VOXAX_EXPORT int voxax_abi() { return 9; }
 
 // The interface that this file was compiled against: Python registers the handlers only where the
 // installed jaxlib has the same major version and at least this minor one.

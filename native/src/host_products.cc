@@ -1,48 +1,20 @@
 // The products and the kernel maps of strided layers for plain arrays, called through ctypes.
 //
-// On threads of the library's own (threads.h). As in host.cc: negative results are errors, which
-// voxax/_native/host_products.py has in words, and shapes are checked there; maps may name any row.
+// Shapes are checked in voxax/_native/host_products.py; maps may name any row.
 #include <algorithm>
-#include <exception>
 #include <stdexcept>
 #include <vector>
 
 #include "cache.h"
+#include "host_call.h"
 #include "kernels.h"
 #include "reach.h"
 #include "rows.h"
 #include "split.h"
-#include "threads.h"
-
-namespace {
 
 using namespace voxax;
 
-constexpr int64_t kNoMemory = -1;
-constexpr int64_t kNotSupported = -2;
-constexpr int64_t kBadRow = -3;
-
-// Runs call(parallel, &bad).
-template <typename Call>
-int64_t OnThreads(int64_t threads, const Call& call) {
-  try {
-    BadRow bad{-1};
-    call(OwnThreads(threads), &bad);
-    return bad.load() == -1 ? 0 : kBadRow;
-  } catch (const std::exception&) {
-    return kNoMemory;
-  }
-}
-
-bool Countable(int64_t rows) { return 0 <= rows && rows <= INT32_MAX; }
-
-// 0: float32, 1: float64, 2: bfloat16.
-bool ElementOf(int64_t number, Element* element) {
-  constexpr Element elements[] = {Element::kFloat32, Element::kFloat64, Element::kBFloat16};
-  if (number < 0 || number > 2) return false;
-  *element = elements[number];
-  return true;
-}
+namespace {
 
 // Rows that occur once each and are not outside.
 bool Distinct(const int32_t* rows, int64_t count) {
@@ -60,8 +32,6 @@ int64_t TileOf(int64_t asked, int64_t rows) {
 }
 
 }  // namespace
-
-#define VOXAX_EXPORT extern "C" __attribute__((visibility("default")))
 
 // As voxax::Product, of one group; strides: those of taps, depth and columns.
 VOXAX_EXPORT int64_t voxax_host_product(const void* x, int64_t in_rows, const void* w,

@@ -3,6 +3,7 @@
 
 #include "depthwise.h"
 #include "depthwise_gradients.h"
+#include "norm.h"
 #include "pooling.h"
 #include "product.h"
 #include "weight_product.h"
@@ -32,11 +33,14 @@ VOXAX_FOR_ELEMENT(DepthwiseOf, Depthwise, RunDepthwise)
 VOXAX_FOR_ELEMENT(DepthwiseWeightOf, Depthwise, RunDepthwiseWeight)
 VOXAX_FOR_ELEMENT(DepthwiseGradientsOf, DepthwiseGradients, RunDepthwiseGradients)
 VOXAX_FOR_ELEMENT(ExtremesOf, Extremes, RunExtremes)
+VOXAX_FOR_ELEMENT(BatchNormOf, BatchNorm, RunBatchNorm)
+VOXAX_FOR_ELEMENT(BatchNormGradientsOf, BatchNormGradients, RunBatchNormGradients)
 
 }  // namespace
 
 extern const Kernels kKernels;
 const Kernels kKernels = {VOXAX_TEXT(VOXAX_ISA), ProductOf, WeightProductOf, DepthwiseOf,
-                          DepthwiseWeightOf, DepthwiseGradientsOf, ExtremesOf};
+                          DepthwiseWeightOf, DepthwiseGradientsOf, ExtremesOf, BatchNormOf,
+                          BatchNormGradientsOf};
 
 }  // namespace voxax::VOXAX_ISA

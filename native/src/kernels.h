@@ -14,6 +14,8 @@ struct Kernels {
   void (*depthwise_weight)(const Depthwise&, const Parallel&, BadRow*);
   void (*depthwise_gradients)(const DepthwiseGradients&, const Parallel&, BadRow*);
   void (*extremes)(const Extremes&, const Parallel&, BadRow*);
+  void (*batch_norm)(const BatchNorm&, const Parallel&, BadRow*);
+  void (*batch_norm_gradients)(const BatchNormGradients&, const Parallel&, BadRow*);
 };
 
 // Those of the widest vectors that this processor has and the build knows.

@@ -79,6 +79,37 @@ struct Extremes {
   int64_t tile;
 };
 
+// y = (x - mean) / sqrt(variance + epsilon) * scale + bias + residual, then max(y, 0) if asked for; 0 in
+// rows that are not valid. In training mean and variance are those of the valid rows, else old ones.
+// Arrays of one value for each channel have the type of the sums.
+struct BatchNorm {
+  Element element;
+  const void* x;          // [rows, channels]
+  const bool* valid;      // [rows]
+  const void* residual;   // [rows, channels] or NULL
+  const void *scale, *bias, *old_mean, *old_variance;
+  double momentum, epsilon;  // momentum: weight of the old averages
+  bool training, relu;
+  int64_t rows, channels;
+  void* y;
+  void *mean, *inverse;             // what was used: inverse = 1 / sqrt(variance + epsilon)
+  void *new_mean, *new_variance;    // running averages; the old ones but for training
+};
+
+// The gradients of BatchNorm by dy.
+struct BatchNormGradients {
+  Element element;
+  const void *dy, *x;  // [rows, channels]
+  const void* y;       // BatchNorm's result, read with relu alone
+  const bool* valid;
+  const void *mean, *inverse, *scale;
+  bool training, relu;
+  int64_t rows, channels;
+  void* dx;
+  void* dresidual;  // or NULL
+  void *dscale, *dbias;
+};
+
 // A row outside [-1, in_rows), or -1. Kernels treat such rows as absent.
 using BadRow = std::atomic<int64_t>;
 

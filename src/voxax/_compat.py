@@ -491,9 +491,10 @@ def no_tangent(value: Any) -> Zero:
 
 
 def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> None:
-    """Set JAX's rules of differentiation and batching for a primitive."""
+    """Set JAX's rules of differentiation and batching; ``transpose`` None: it is not linear."""
     ad.primitive_jvps[primitive] = jvp
-    ad.primitive_transposes[primitive] = transpose
+    if transpose is not None:
+        ad.primitive_transposes[primitive] = transpose
     set_batch_rule(primitive, batch)
 
 

@@ -102,6 +102,30 @@ def batch_norm_evaluation(sites, params, batch_size):
     return loops.affine(sites, factor, params["bias"] - params["mean"] * factor)
 
 
+def training_module(voxels, params):
+    module = BatchNorm(voxels.num_channels, epsilon=EPSILON, param_dtype=params["scale"].dtype)
+    module.scale.set_value(params["scale"])
+    module.bias.set_value(params["bias"])
+    return module
+
+
+def run_batch_norm_training(voxels, params):
+    """The module, with the statistics of these voxels."""
+    return training_module(voxels, params)(voxels)
+
+
+def run_batch_norm_relu(voxels, params):
+    """The module with a residual and ReLU, as networks call it."""
+    residual = voxels.features * jnp.asarray(0.5, voxels.features.dtype)
+    return training_module(voxels, params)(voxels, residual=residual, relu=True)
+
+
+def batch_norm_relu(sites, params, batch_size):
+    del batch_size
+    normed = loops.affine(loops.batch_norm(sites, EPSILON), **params)
+    return {site: np.maximum(normed[site] + sites[site] / 2, 0) for site in sites}
+
+
 def run_elementwise(voxels, params):
     return voxels.map(lambda x: jnp.sin(x) * params["scale"].astype(x.dtype)[None, :] + 1)
 
@@ -120,6 +144,13 @@ OPERATORS = (
     Operator(
         "batch_norm_evaluation", run_batch_norm_evaluation, batch_norm_evaluation, average_params
     ),
+    Operator(
+        "batch_norm_training",
+        run_batch_norm_training,
+        lambda s, params, batch_size: loops.affine(loops.batch_norm(s, EPSILON), **params),
+        affine_params,
+    ),
+    Operator("batch_norm_relu", run_batch_norm_relu, batch_norm_relu, affine_params),
     Operator("dropout_rate_zero", run_dropout_zero, unchanged),
     Operator("dropout_evaluation", run_dropout_evaluation, unchanged),
     Operator("elementwise", run_elementwise, elementwise, scale_params),

@@ -24,6 +24,8 @@ CALLS = {
     "voxax_depthwise": 1,
     "voxax_depthwise_gradients": 1,
     "voxax_extreme_rows": 1,
+    "voxax_batch_norm": 1,
+    "voxax_batch_norm_gradients": 1,
     "voxax_find_neighbors": 1,
     "voxax_sort_rows": 1,
     "voxax_unique_rows": 1,
@@ -35,7 +37,7 @@ CALLS = {
 
 Programs in files call them: raise the version when operands, attributes or results change.
 """
-_ABI = 8  # of handlers.cc
+_ABI = 9  # of handlers.cc
 
 
 def unavailable() -> str | None:

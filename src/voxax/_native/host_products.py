@@ -13,8 +13,8 @@ import numpy as np
 
 from voxax._native.host import call
 
-# Numbers of the element types in host_products.cc. bfloat16 comes as its bits.
-_ELEMENTS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint16): 2}
+# Numbers of the element types in host_call.h. bfloat16 comes as its bits.
+ELEMENTS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint16): 2}
 
 # Rows of a tile, as measured for algorithms/implicit_gemm/cpu.py.
 _TILE, _TILE_OF_FEW, _FEW_ROWS, _WEIGHT_TILE = 256, 128, 8192, 2048
@@ -65,7 +65,7 @@ def product(
         )
     strides = np.asarray(weight.strides, np.int64) // weight.itemsize
     tile = _TILE_OF_FEW if len(neighbors) < _FEW_ROWS else _TILE
-    sizes = len(neighbors), taps, depth, columns, _ELEMENTS[x.dtype]
+    sizes = len(neighbors), taps, depth, columns, ELEMENTS[x.dtype]
     options = bias, int(relu), strides, int(reverse), tile, threads
     call("product", x, len(x), weight, neighbors, order, *sizes, *options, y)
 
@@ -98,7 +98,7 @@ def weight_product(
             f"features {x.shape} of {x.dtype}, gradients {dy.shape} of {dy.dtype}, a map of "
             f"{neighbors.shape} and results {dw.shape} of {dw.dtype}: they do not fit"
         )
-    sizes = len(neighbors), taps, depth, columns, _ELEMENTS[x.dtype]
+    sizes = len(neighbors), taps, depth, columns, ELEMENTS[x.dtype]
     call("weight_product", x, len(x), dy, neighbors, order, *sizes, _WEIGHT_TILE, threads, dw)
 
 
@@ -111,7 +111,7 @@ def extreme_rows(
 ) -> np.ndarray:
     """``int32[M, C]``: the row under each window with the largest or smallest value, or -1."""
     found = np.empty((len(neighbors), x.shape[1]), np.int32)
-    sizes = *neighbors.shape, x.shape[1], _ELEMENTS[x.dtype]
+    sizes = *neighbors.shape, x.shape[1], ELEMENTS[x.dtype]
     call("extreme_rows", x, len(x), neighbors, *sizes, int(largest), _TILE, threads, found)
     return found
 

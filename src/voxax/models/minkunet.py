@@ -21,6 +21,7 @@ from voxax.interop.sources import Source, renaming
 from voxax.interop.torchsparse import TorchSparse
 from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
+from voxax.nn.modules.fusing import norm_act
 
 
 class ConvNormAct(nnx.Module):
@@ -61,7 +62,7 @@ class ConvNormAct(nnx.Module):
         self.act = ReLU()
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
-        return self.act(self.norm(self.conv(voxels, out_voxels)))
+        return norm_act(self.norm, self.act, self.conv(voxels, out_voxels))
 
 
 class ResidualBlock(nnx.Module):
@@ -94,8 +95,8 @@ class ResidualBlock(nnx.Module):
         self.shortcut = Sequential(*shortcut)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        residual = self.norm(self.second(self.first(voxels)))
-        return self.act(residual + self.shortcut(voxels))
+        residual = self.second(self.first(voxels))
+        return norm_act(self.norm, self.act, residual, self.shortcut(voxels))
 
 
 class UNet(nnx.Module):

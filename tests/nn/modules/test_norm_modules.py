@@ -56,7 +56,9 @@ def test_modules_are_the_functions(name, rng):
         function = {"Layer": F.layer_norm, "RMS": F.rms_norm, "Instance": F.instance_norm}
         expected = function[name.removesuffix("Norm")](voxels, *affine, 0.1)
     out = module(voxels)
-    np.testing.assert_array_equal(out.features, expected.features)
+    # A BatchNorm takes its statistics in one pass: another order of sums.
+    tolerance = 1e-5 if name == "BatchNorm" else 0
+    np.testing.assert_allclose(out.features, expected.features, tolerance, tolerance)
     assert out.geometry is voxels.geometry
     assert not np.asarray(out.features[ROWS:]).any()
 

@@ -26,11 +26,11 @@ from voxax.nn.functional.attention import serial_order as serial_order
 from voxax.nn.functional.attention import serialized_attention as serialized_attention
 from voxax.nn.functional.attention import window_attention as window_attention
 from voxax.nn.functional.dropout import dropout as dropout
+from voxax.nn.functional.batch_norm import normalize as normalize
 from voxax.nn.functional.normalization import group_norm as group_norm
 from voxax.nn.functional.normalization import instance_norm as instance_norm
 from voxax.nn.functional.normalization import layer_norm as layer_norm
 from voxax.nn.functional.normalization import masked_moments as masked_moments
-from voxax.nn.functional.normalization import normalize as normalize
 from voxax.nn.functional.normalization import rms_norm as rms_norm
 from voxax.nn.functional.pooling import global_pool as global_pool
 from voxax.nn.functional.pooling import max_pool as max_pool

@@ -1,7 +1,6 @@
 """Normalize features without padding: over all rows, over each row, over each scene.
 
-Batch normalization is :func:`masked_moments`, whose statistics are those of all valid rows, and
-:func:`normalize`. Layer norm and RMS norm see one row. Instance and group norm see one scene: the
+Batch normalization, over all valid rows, is in ``batch_norm``. Layer norm and RMS norm see one row. Instance and group norm see one scene: the
 scenes of a batch share no statistics.
 """
 
@@ -67,51 +66,33 @@ def masked_moments(
     return mean, squares / jnp.maximum(number, 1), number
 
 
-@_compat.on_whole_arrays
-def normalize(
-    voxels: Rows,
-    mean: Num[Array, " C"],
-    variance: Num[Array, " C"],
-    scale: Num[Array, " C"] | None = None,
-    bias: Num[Array, " C"] | None = None,
-    epsilon: float = 1e-5,
-) -> Rows:
-    """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` in the dtype of x.
-
-    The result of integers is float32.
-
-    Args:
-      voxels: Voxels or Points, ``C`` channels.
-      mean, variance: ``[C]``, of each channel.
-      scale, bias: ``[C]``; None leaves them out.
-      epsilon: added to the variance.
-    """
-    features = _normalize(
-        voxels.features, voxels.valid, mean, variance, scale, bias, epsilon=epsilon
-    )
-    return voxels.replace_features(features)
-
-
-@functools.partial(jax.jit, static_argnames="epsilon")
-def _normalize(
+@functools.partial(jax.jit, static_argnames=("epsilon", "relu"))
+def normalized(
     features: jax.Array,
     valid: jax.Array,
     mean: jax.Array,
     variance: jax.Array,
-    scale: jax.Array | None,
-    bias: jax.Array | None,
-    *,
+    scale: jax.Array,
+    bias: jax.Array,
     epsilon: float,
+    *,
+    residual: jax.Array,
+    relu: bool,
 ) -> jax.Array:
+    """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias + residual``, zero in padding.
+
+    In the dtype of ``x``, float32 for integers; ``residual`` may have no rows; ``relu`` cuts
+    negative values off.
+    """
     wide = wide_fraction(features.dtype)
     x = clear_padding(features, valid)
-    factor = jax.lax.rsqrt(variance.astype(wide) + epsilon)
-    if scale is not None:
-        factor = factor * scale.astype(wide)
-    y = (x - mean.astype(wide)[None, :]) * factor[None, :]
-    if bias is not None:
-        y = y + bias.astype(wide)[None, :]
-    return y.astype(fraction_dtype(features.dtype))
+    factor = jax.lax.rsqrt(variance.astype(wide) + epsilon) * scale.astype(wide)
+    y = (x - mean.astype(wide)[None, :]) * factor[None, :] + bias.astype(wide)[None, :]
+    if residual.shape[0] == x.shape[0]:
+        y = y + clear_padding(residual, valid).astype(wide)
+    if relu:
+        y = jax.nn.relu(y)
+    return clear_padding(y, valid).astype(fraction_dtype(features.dtype))
 
 
 def clear_padding(features: jax.Array, valid: jax.Array) -> jax.Array:

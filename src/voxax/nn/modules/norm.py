@@ -17,10 +17,9 @@ from voxax.nn.functional import (
     group_norm,
     instance_norm,
     layer_norm,
-    masked_moments,
-    normalize,
     rms_norm,
 )
+from voxax.nn.functional.batch_norm import batch_norm, with_cleared_features
 from voxax.nn.functional.normalization import FeatureRows, Rows, Scenes
 from voxax.nn.modules.constructor import CheckedModule
 
@@ -65,24 +64,33 @@ class BatchNorm(CheckedModule):
         self.momentum, self.epsilon, self.axis_name = momentum, epsilon, static(axis_name)
         self.use_running_average = use_running_average
 
-    def __call__(self, voxels: Rows) -> Rows:
+    def __call__(
+        self, voxels: Rows, *, residual: jax.Array | None = None, relu: bool = False
+    ) -> Rows:
+        """Normalize the features; add ``residual [capacity, C]``; with ``relu`` cut off below 0."""
         _check_channels(self, voxels)
-        if self.use_running_average:
-            mean, var = self.mean[...], self.var[...]
-        else:
+        training = not self.use_running_average
+        if training:
             _check_shared(self.axis_name, voxels)
-            mean, var, number = masked_moments(voxels.features, voxels.valid, self.axis_name)
-            self._update(mean, var, number)
-        return normalize(voxels, mean, var, self.scale[...], self.bias[...], self.epsilon)
-
-    def _update(self, mean: jax.Array, var: jax.Array, number: jax.Array) -> None:
-        kept = jnp.where(number > 0, self.momentum, 1.0)
-        for average, value in ((self.mean, mean), (self.var, var)):
-            old = average[...]
-            # A checkpoint in half precision brings averages in it.
-            new = kept * old.astype(value.dtype) + (1 - kept) * jax.lax.stop_gradient(value)
+        made = batch_norm(
+            voxels.features,
+            voxels.valid,
+            self.mean[...],
+            self.var[...],
+            self.scale[...],
+            self.bias[...],
+            training=training,
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+            axis_name=self.axis_name,
+            residual=residual,
+            relu=relu,
+        )
+        if training:
             # With an index, flax asks tracers for a sharding that they do not have, which is slow.
-            average.set_value(new.astype(old.dtype))
+            self.mean.set_value(made.mean)
+            self.var.set_value(made.variance)
+        return with_cleared_features(voxels, made.features)
 
 
 class _Affine(CheckedModule):

@@ -1,0 +1,156 @@
+"""Functions with a native implementation on CPUs, and with derivatives of any order.
+
+The library computes the value, and the gradients that reverse mode asks for. Everything else is
+ordinary JAX on the portable implementation: forward mode, derivatives of gradients, ``vmap``.
+So there are three primitives, the value, its tangent (linear in the tangents of the arguments), and
+its gradients, which are what the transpose of the tangent is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from voxax import _compat, _native
+
+Body = Callable[..., tuple[jax.Array, ...]]
+
+
+def differentiable_on_cpu(name: str, native: Body, portable: Body, gradients: Body) -> Body:
+    """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
+
+    Its first result has derivatives, the others have none: wrap them in ``stop_gradient``. Programs
+    of ``jax.export`` contain the portable implementation.
+
+    Args:
+      name: of the primitive, as it appears in a jaxpr.
+      native, portable: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
+        shapes and dtypes; ``static`` is hashable.
+      gradients: ``(cotangent, *arrays, *results, moves=, **static)`` to one cotangent for each
+        argument in ``moves``, the places of those that are differentiated.
+    """
+
+    def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
+        """The first result as a function of the arguments in ``moves``, and these."""
+
+        def function(*moved: Any) -> jax.Array:
+            return portable(*_replaced(arrays, moves, moved), **dict(static))[0]
+
+        return function, [arrays[i] for i in moves]
+
+    def pushed(*arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
+        function, at = first(arrays[:size], moves, static)
+        return (jax.jvp(function, at, list(arrays[len(arrays) - len(moves) :]))[1],)
+
+    def pulled(ct: Any, *arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
+        function, at = first(arrays[:size], moves, static)
+        return jax.vjp(function, *at)[1](ct)
+
+    def native_pulled(*arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
+        return gradients(*arrays, moves=moves, **dict(static))
+
+    def plain(*arrays: Any, static: tuple) -> Any:
+        return portable(*arrays, **dict(static))
+
+    def fast(*arrays: Any, static: tuple) -> Any:
+        return native(*arrays, **dict(static))
+
+    value = _primitive(name, fast, plain)
+    tangent = _primitive(f"{name}_tangent", pushed, pushed)
+    gradient = _primitive(f"{name}_gradients", native_pulled, pulled)
+
+    def jvp(primals: Any, tangents: Any, *, static: tuple) -> tuple[Any, Any]:
+        outs = value.bind(*primals, static=static)
+        moves = tuple(i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero))
+        rest = [_compat.no_tangent(out) for out in outs]
+        if moves:
+            sizes = {"size": len(primals), "moves": moves, "static": static}
+            moved = [tangents[i] for i in moves]
+            (rest[0],) = tangent.bind(*primals, *outs, *moved, **sizes)
+        return outs, rest
+
+    def transpose(cts: Any, *args: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
+        given = args[: len(args) - len(moves)]
+        linear = [_compat.is_undefined_primal(arg) for arg in args[len(given) :]]
+        result: list[Any] = [None] * len(args)
+        if isinstance(cts[0], _compat.Zero):
+            return result
+        asked = tuple(i for i, unknown in zip(moves, linear, strict=True) if unknown)
+        found = iter(gradient.bind(cts[0], *given, size=size, moves=asked, static=static))
+        for place, unknown in enumerate(linear, len(given)):
+            result[place] = next(found) if unknown else None
+        return result
+
+    _compat.set_rules(value, jvp, None, _batched(plain))
+    _compat.set_rules(tangent, _pushed_through(tangent, pushed), transpose, _batched(pushed))
+    _compat.set_rules(gradient, _pushed_through(gradient, pulled), None, _batched(pulled))
+
+    def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
+        same = _compat.vary_alike(*args)
+        if _native.unavailable() is not None or _compat.is_on_explicit_mesh(same):
+            return portable(*same, **static)
+        return tuple(value.bind(*same, static=tuple(sorted(static.items()))))
+
+    return call
+
+
+def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    result = list(values)
+    for place, value in zip(places, new, strict=True):
+        result[place] = value
+    return result
+
+
+def _primitive(name: str, native: Body, portable: Body) -> Any:
+    """A primitive of several results that runs ``native`` on CPUs with the library."""
+    primitive = _compat.Primitive(name)
+    primitive.multiple_results = True
+
+    def on_cpu(*args: Any, **params: Any) -> Any:
+        return (native if _native.unavailable() is None else portable)(*args, **params)
+
+    # Eager calls: one program for each set of parameters.
+    @functools.lru_cache(maxsize=1024)
+    def jitted(params: tuple) -> Callable:
+        return jax.jit(functools.partial(primitive.bind, **dict(params)))
+
+    @primitive.def_impl
+    def _(*args: Any, **params: Any) -> Any:
+        with jax.disable_jit(False):
+            return jitted(tuple(sorted(params.items())))(*args)
+
+    @primitive.def_abstract_eval
+    def _(*avals: Any, **params: Any) -> list[Any]:
+        shapes = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+        outs = jax.eval_shape(functools.partial(on_cpu, **params), *shapes)
+        return [_compat.alike(out, avals[0]) for out in outs]
+
+    _compat.register_lowering(primitive, "cpu", on_cpu, on_cpu, portable)
+    _compat.register_lowering(primitive, None, portable, portable, portable)
+    return primitive
+
+
+def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
+    """The JVP of a primitive by that of its portable body."""
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+        moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]
+
+        def function(*moved: Any) -> tuple[Any, ...]:
+            return tuple(body(*_replaced(primals, moves, moved), **params))
+
+        at, along = ([values[i] for i in moves] for values in (primals, tangents))
+        return primitive.bind(*primals, **params), list(jax.jvp(function, at, along)[1])
+
+    return jvp
+
+
+def _batched(body: Body) -> Callable[..., Any]:
+    def batch(args: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
+        outs = jax.vmap(functools.partial(body, **params), tuple(dims))(*args)
+        return outs, (0,) * len(outs)
+
+    return batch

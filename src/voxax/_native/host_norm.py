@@ -1,0 +1,109 @@
+"""Batch normalization for NumPy arrays: no JAX, no program to compile.
+
+As :mod:`voxax._native.host_products`; results have the same bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from voxax._native.host import call
+from voxax._native.host_products import ELEMENTS
+
+_TRAINING, _RELU = 1, 2
+
+
+def batch_norm(
+    x: np.ndarray,
+    valid: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    residual: np.ndarray | None,
+    old_mean: np.ndarray,
+    old_variance: np.ndarray,
+    y: np.ndarray,
+    *,
+    momentum: float,
+    epsilon: float,
+    training: bool,
+    relu: bool,
+    threads: int = 1,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Write ``y``: see :func:`voxax.nn.functional.batch_norm.batch_norm`.
+
+    Args:
+      x: ``[N, C]`` of float32, float64, or uint16 with the bits of bfloat16.
+      valid: ``bool[N]``.
+      scale, bias, old_mean, old_variance: ``[C]`` of float32, or float64 with ``x`` of it.
+      residual: ``[N, C]`` of the dtype of ``x``, or None.
+      y: ``[N, C]`` of that dtype, dense in memory as the others are.
+      momentum, epsilon, training, relu: as there.
+      threads: at most so many.
+
+    Returns:
+      Mean and ``1 / sqrt(variance + epsilon)`` in use, and the new averages, ``[C]`` each.
+
+    Raises:
+      ValueError: shapes or dtypes that do not fit.
+    """
+    rows = (x, y) if residual is None else (x, y, residual)
+    _check(rows, valid, (scale, bias, old_mean, old_variance))
+    found = [np.empty_like(scale) for _ in range(4)]
+    numbers = np.array([momentum, epsilon], np.float64)
+    sizes = *x.shape, ELEMENTS[x.dtype]
+    averages = scale, bias, old_mean, old_variance
+    flags = _TRAINING * training + _RELU * relu
+    options = *sizes, numbers, flags, threads
+    call("batch_norm", x, valid, residual, *averages, *options, y, *found)
+    return found[0], found[1], found[2], found[3]
+
+
+def batch_norm_gradients(
+    dy: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    valid: np.ndarray,
+    mean: np.ndarray,
+    inverse: np.ndarray,
+    scale: np.ndarray,
+    dx: np.ndarray,
+    dresidual: np.ndarray | None,
+    *,
+    training: bool,
+    relu: bool,
+    threads: int = 1,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Write the gradients of ``x`` and of the residual, and return those of scale and bias ``[C]``.
+
+    Args:
+      dy: gradient of ``y``; ``x``, ``y``, ``dx`` and ``dresidual`` have its shape and dtype.
+      mean, inverse: what :func:`batch_norm` returned.
+      valid, scale, training, relu, threads: as there.
+
+    Raises:
+      ValueError: as there.
+    """
+    rows = (dy, x, y, dx) if dresidual is None else (dy, x, y, dx, dresidual)
+    _check(rows, valid, (mean, inverse, scale))
+    found = [np.empty_like(scale) for _ in range(2)]
+    sizes = *x.shape, ELEMENTS[x.dtype]
+    flags = _TRAINING * training + _RELU * relu
+    operands = dy, x, y, valid, mean, inverse, scale
+    call("batch_norm_gradients", *operands, *sizes, flags, threads, dx, dresidual, *found)
+    return found[0], found[1]
+
+
+def _check(
+    rows: tuple[np.ndarray, ...], valid: np.ndarray, channels: tuple[np.ndarray, ...]
+) -> None:
+    first, sums = rows[0], np.float64 if rows[0].dtype == np.float64 else np.float32
+    fits = first.ndim == 2 and first.dtype in ELEMENTS and valid.dtype == np.bool_
+    fits = fits and valid.shape == first.shape[:1] and valid.flags.c_contiguous
+    fits = fits and all(
+        r.shape == first.shape and r.dtype == first.dtype and r.flags.c_contiguous for r in rows
+    )
+    if not fits or any(c.shape != first.shape[1:] or c.dtype != sums for c in channels):
+        raise ValueError(
+            f"rows {[(r.shape, r.dtype.name) for r in rows]}, valid {valid.shape} and channels "
+            f"{[(c.shape, c.dtype.name) for c in channels]}: they do not fit"
+        )

@@ -1,0 +1,204 @@
+"""Batch normalization with what follows it, an added residual and ReLU, in one native call on CPUs.
+
+Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax._array_types import Array, Num
+from voxax._native.differentiable import differentiable_on_cpu
+from voxax._native.on_cpu import library_call
+from voxax.geometry import Points, Voxels
+from voxax.geometry.dtypes import fraction_dtype, wide_fraction
+from voxax.nn.functional.normalization import Rows, masked_moments, normalized
+
+_NATIVE = ("float32", "float64", "bfloat16")
+
+
+class Normalized(NamedTuple):
+    """What :func:`batch_norm` returns.
+
+    Attributes:
+      features: ``[N, C]``, zero in rows that are not valid.
+      mean, variance: the running averages ``[C]``, new ones in training; without derivatives.
+    """
+
+    features: jax.Array
+    mean: jax.Array
+    variance: jax.Array
+
+
+@_compat.on_whole_arrays
+def batch_norm(
+    features: jax.Array,
+    valid: jax.Array,
+    mean: jax.Array,
+    variance: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    *,
+    training: bool,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    axis_name: str | tuple[str, ...] | None = None,
+    residual: jax.Array | None = None,
+    relu: bool = False,
+) -> Normalized:
+    """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias + residual``, and averages.
+
+    Args:
+      features: ``[N, C]``.
+      valid: ``bool[N]``; other rows may hold anything.
+      mean, variance: running averages ``[C]``; used as they are unless ``training``.
+      scale, bias: ``[C]``.
+      training: take mean and variance of the valid rows, and update the averages.
+      momentum: weight of the old average.
+      epsilon: added to the variance.
+      axis_name: share the statistics over this mapped axis (or axes) in training.
+      residual: ``[N, C]``, added to the result.
+      relu: return ``max(result, 0)``.
+    """
+    dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
+    features = features.astype(dtype)
+    rest = jnp.zeros((0, features.shape[1]), dtype) if residual is None else residual
+    averages = mean.astype(wide), variance.astype(wide)
+    if training:
+        averages = tuple(map(jax.lax.stop_gradient, averages))
+    affine = scale.astype(wide), bias.astype(wide)
+    options = {"momentum": float(momentum), "epsilon": float(epsilon), "relu": bool(relu)}
+    shared = training and axis_name is not None
+    if shared or dtype.name not in _NATIVE or rest.dtype != dtype:
+        made = _portable(
+            features, valid, *affine, rest, *averages,
+            training=training, axis_name=axis_name, **options,
+        )  # fmt: skip
+    else:
+        made = _batch_norm(features, valid, *affine, rest, *averages, training=training, **options)
+    y, _, _, *new = made
+    new_mean, new_variance = map(jax.lax.stop_gradient, new)
+    return Normalized(y, new_mean.astype(mean.dtype), new_variance.astype(variance.dtype))
+
+
+@_compat.on_whole_arrays
+def normalize(
+    voxels: Rows,
+    mean: Num[Array, " C"],
+    variance: Num[Array, " C"],
+    scale: Num[Array, " C"] | None = None,
+    bias: Num[Array, " C"] | None = None,
+    epsilon: float = 1e-5,
+) -> Rows:
+    """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` in the dtype of x.
+
+    The result of integers is float32.
+
+    Args:
+      voxels: Voxels or Points, ``C`` channels.
+      mean, variance: ``[C]``, of each channel.
+      scale, bias: ``[C]``; None leaves them out.
+      epsilon: added to the variance.
+    """
+    channels, dtype = voxels.features.shape[1], fraction_dtype(voxels.features.dtype)
+    scale = np.ones(channels, dtype) if scale is None else scale
+    bias = np.zeros(channels, dtype) if bias is None else bias
+    made = batch_norm(
+        voxels.features, voxels.valid, mean, variance, scale, bias, training=False, epsilon=epsilon
+    )
+    return with_cleared_features(voxels, made.features)
+
+
+def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
+    """Return the same rows with features whose padding is zero already."""
+    if isinstance(voxels, Voxels | Points):
+        return dataclasses.replace(voxels, features=features)
+    return voxels.replace_features(features)
+
+
+def _portable(
+    x: jax.Array,
+    valid: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    residual: jax.Array,
+    old_mean: jax.Array,
+    old_variance: jax.Array,
+    *,
+    momentum: float,
+    epsilon: float,
+    training: bool,
+    relu: bool,
+    axis_name: Any = None,
+) -> tuple[jax.Array, ...]:
+    """Return the features, mean and ``1 / sqrt(variance + epsilon)`` in use, and new averages."""
+    mean, variance = averages = old_mean, old_variance
+    if training:
+        mean, variance, number = masked_moments(x, valid, axis_name)
+        kept = jnp.where(number > 0, jnp.asarray(momentum, number.dtype), jnp.ones((), number.dtype))
+        averages = [
+            kept * old + (1 - kept) * jax.lax.stop_gradient(value)
+            for old, value in zip(averages, (mean, variance), strict=True)
+        ]
+    y = normalized(x, valid, mean, variance, scale, bias, epsilon, residual=residual, relu=relu)
+    return y, mean, jax.lax.rsqrt(variance + epsilon), *averages
+
+
+def _native(x: jax.Array, *arrays: jax.Array, **static: Any) -> tuple[jax.Array, ...]:
+    channel = jax.ShapeDtypeStruct(x.shape[1:], wide_fraction(x.dtype))
+    results = (jax.ShapeDtypeStruct(x.shape, x.dtype), channel, channel, channel, channel)
+    return tuple(library_call("voxax_batch_norm", results, x, *arrays, **_attributes(**static)))
+
+
+def _attributes(**static: Any) -> dict[str, Any]:
+    return {
+        name: np.bool_(value) if isinstance(value, bool) else np.float64(value)
+        for name, value in static.items()
+    }
+
+
+_X, _SCALE, _BIAS, _RESIDUAL, _MEAN, _VARIANCE = 0, 2, 3, 4, 5, 6  # places among the arguments
+
+
+def _gradients(
+    dy: jax.Array,
+    x: jax.Array,
+    valid: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    residual: jax.Array,
+    old_mean: jax.Array,
+    old_variance: jax.Array,
+    y: jax.Array,
+    mean: jax.Array,
+    inverse: jax.Array,
+    *averages: jax.Array,
+    moves: tuple[int, ...],
+    training: bool,
+    relu: bool,
+    **rest: float,
+) -> tuple[jax.Array, ...]:
+    none = jnp.zeros((0, x.shape[1]), x.dtype)
+    wants_residual = _RESIDUAL in moves and residual.shape[0] > 0
+    dresidual = jax.ShapeDtypeStruct((residual if wants_residual else none).shape, x.dtype)
+    channel = jax.ShapeDtypeStruct(scale.shape, scale.dtype)
+    results = jax.ShapeDtypeStruct(x.shape, x.dtype), dresidual, channel, channel
+    operands = dy, x, y if relu else none, valid, mean, inverse, scale
+    options = _attributes(training=training, relu=relu)
+    dx, dresidual, dscale, dbias = library_call(
+        "voxax_batch_norm_gradients", results, *operands, **options
+    )
+    found = {_X: dx, _SCALE: dscale, _BIAS: dbias, _RESIDUAL: dresidual}
+    if not training and (_MEAN in moves or _VARIANCE in moves):
+        found[_MEAN] = -dbias * scale * inverse
+        found[_VARIANCE] = -dscale * scale * inverse * inverse / 2
+    return tuple(found[place] for place in moves)
+
+
+_batch_norm = differentiable_on_cpu("voxax_batch_norm", _native, _portable, _gradients)
