@@ -1,4 +1,4 @@
-"""Bodies in NumPy for eager calls: where they run, whose memory results are in, what is left alone."""
+"""Bodies in NumPy for eager calls: where they run, and whose memory results are in."""
 
 import concurrent.futures
 import subprocess

@@ -102,7 +102,7 @@ def convolve(
     views = {name: kernel_map.view(name, view) for name, view in read}
     if layer.density is not None:
         note_map(map_key(layer), views)
-    # Under jax.grad a conversion to the same dtype would be an operation, with a program to compile.
+    # Under jax.grad a conversion to the same dtype is an operation, with a program to compile.
     given = (x if x.dtype == dtype else x.astype(dtype) for x in (features, weight))
     operands = _compat.vary_alike(*given, *views.values())
     return forward_p.bind(*operands, layer=layer)

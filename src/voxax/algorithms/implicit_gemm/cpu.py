@@ -99,14 +99,11 @@ def apply_on_host(
     backward = problem.product == "dgrad"
     for group in range(problem.layer.groups):
         # A function of the library takes one group, in rows of its own.
-        mine = [_of_group(array, group, problem.layer.groups) for array in (a, b, result)]
-        rows, factor, out = mine
+        rows, factor, out = (_of_group(x, group, problem.layer.groups) for x in (a, b, result))
         rows, dense = np.ascontiguousarray(rows), np.ascontiguousarray(out)
         if problem.product == "wgrad":
-            options = {"threads": threads()}
-            host_products.weight_product(
-                rows, np.ascontiguousarray(factor), table, dense, **options
-            )
+            factor = np.ascontiguousarray(factor)
+            host_products.weight_product(rows, factor, table, dense, threads=threads())
         else:
             host_products.product(
                 rows,
