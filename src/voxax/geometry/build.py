@@ -294,8 +294,8 @@ def _without_padding(coords: np.ndarray) -> np.ndarray:
 
 
 def _neighbors_on_host(source: np.ndarray, out: np.ndarray, spec: KernelSpec) -> np.ndarray:
-    rows = map(_without_padding, (source, out))
-    return neighbor_table(*rows, spec, len(out), threads())
+    rows, sites = _without_padding(source), _without_padding(out)
+    return neighbor_table(rows, sites, spec, len(out), threads())
 
 
 def _neighbors_of_cells_on_host(
@@ -480,10 +480,11 @@ def _reached_on_host(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, 
     else:
         shifted = rows - offsets
         sites = np.floor_divide(shifted, scale)
-        keep = valid & (shifted == sites * scale).all(-1)
-    inside = ((sites >= -COORD_LIMIT) & (sites < COORD_LIMIT)).all(-1)
+        keep = valid & np.all(shifted == sites * scale, axis=-1)
+    inside = np.all((sites >= -COORD_LIMIT) & (sites < COORD_LIMIT), axis=-1)
     if spec.output_shape is not None:
-        keep &= inside & ((sites >= 0) & (sites < np.asarray(spec.output_shape))).all(-1)
+        bound = np.asarray(spec.output_shape)
+        keep &= inside & np.all((sites >= 0) & (sites < bound), axis=-1)
     outside = np.count_nonzero(keep & ~inside)
     found = np.full((*sites.shape[:2], coords.shape[1]), PAD, np.int32)
     found[..., :1] = coords[:, None, :1]

@@ -163,14 +163,17 @@ def _staged(
     return _compat.staged_primitive(name, implementation, shape, many=False, eager=on_host(eager))
 
 
-def _rules(primitive: Any, portable: Callable, jvp: Callable, transpose: Callable | None) -> None:
+def _rules(
+    primitive: Any, portable: Callable, jvp: Callable, transpose: Callable | None = None
+) -> None:
     """Set the rules of a primitive.
 
     Args:
       primitive: of one result.
       portable: what it computes; under ``vmap`` this is mapped.
       jvp: ``(*primals, *tangents, **params)`` to the result's tangent; tangents may be Zero.
-      transpose: ``(cotangent, *operands, **params)`` to one cotangent, or None, for each operand.
+      transpose: ``(cotangent, *operands, **params)`` to one cotangent, or None, for each operand;
+        None where it is not linear.
     """
 
     def pushed(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
@@ -180,14 +183,14 @@ def _rules(primitive: Any, portable: Callable, jvp: Callable, transpose: Callabl
         return out, jvp(*primals, *tangents, **params)
 
     def pulled(ct: Any, *operands: Any, **params: Any) -> Any:
-        if isinstance(ct, _compat.Zero):
+        if transpose is None or isinstance(ct, _compat.Zero):
             return [None] * len(operands)
         return transpose(ct, *operands, **params)
 
     def batch(args: Any, dims: Any, **params: Any) -> tuple[Any, int]:
         return jax.vmap(functools.partial(portable, **params), tuple(dims))(*args), 0
 
-    _compat.set_rules(primitive, pushed, pulled, batch)
+    _compat.set_rules(primitive, pushed, None if transpose is None else pulled, batch)
 
 
 def _anywhere(portable: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -245,7 +248,7 @@ _rules(
     lambda x, valid, tx, _: _clear_p.bind(tx, valid),
     lambda ct, x, valid: [_clear_p.bind(ct, valid), None],
 )
-_rules(_relu_p, jax.nn.relu, lambda x, tx: _gate_p.bind(tx, x), None)
+_rules(_relu_p, jax.nn.relu, lambda x, tx: _gate_p.bind(tx, x))
 _rules(
     _gate_p,
     _gated,

@@ -174,17 +174,16 @@ def _with_chosen_views(
     del key
     c_in, c_out = layer.channels(weight_shape)
     of, dtype = layer.of_problems, jnp.dtype(dtype).name
-    products: list[Product] = ["forward"]
-    products += [name for name, moving in zip(_GRADIENTS, moves, strict=True) if moving]
+    asked = zip(_PRODUCTS, (True, *moves), strict=True)
     read: dict[str, View | None] = {"neighbors": None}
-    for product in products:
+    for product in (product for product, is_asked in asked if is_asked):
         choice = choice_for(Problem(product, of, c_in, c_out, dtype, "cpu"), layer)
         read.update(choice.kernel.views_of(choice.problem, choice.parameters))
     read = dict(sorted(read.items()))
     return dataclasses.replace(layer, view_names=tuple(read)), tuple(read.items())
 
 
-_GRADIENTS: tuple[Product, Product] = "dgrad", "wgrad"
+_PRODUCTS: tuple[Product, ...] = "forward", "dgrad", "wgrad"
 
 
 def _density(kernel_map: KernelMap) -> float | None:

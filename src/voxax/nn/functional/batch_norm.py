@@ -208,14 +208,29 @@ def _gradients(
 
 
 def _on_host(
-    x: np.ndarray, valid: np.ndarray, scale: np.ndarray, bias: np.ndarray, residual: np.ndarray,
-    *averages: np.ndarray, **static: Any,
-) -> tuple[np.ndarray, ...]:  # fmt: skip
+    x: np.ndarray,
+    valid: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    residual: np.ndarray,
+    old_mean: np.ndarray,
+    old_variance: np.ndarray,
+    **static: Any,
+) -> tuple[np.ndarray, ...]:
     y = empty_array(x.shape, x.dtype)
-    rest = elements_of(residual) if len(residual) else None
-    rows = elements_of(x), elements_of(y)
-    given = rows[0], valid, scale, bias, rest, *averages
-    return y, *host_norm.batch_norm(*given, rows[1], threads=threads(), **static)
+    used = host_norm.batch_norm(
+        elements_of(x),
+        valid,
+        scale,
+        bias,
+        elements_of(residual) if len(residual) else None,
+        old_mean,
+        old_variance,
+        elements_of(y),
+        threads=threads(),
+        **static,
+    )
+    return y, *used
 
 
 def _gradients_on_host(
@@ -242,10 +257,19 @@ def _gradients_on_host(
     wants_residual = _RESIDUAL in moves and len(residual) > 0
     dresidual = empty_array(residual.shape if wants_residual else (0, x.shape[1]), x.dtype)
     dscale, dbias = host_norm.batch_norm_gradients(
-        *map(elements_of, (dy, x, y)), valid, mean, inverse, scale, elements_of(dx),
+        elements_of(dy),
+        elements_of(x),
+        elements_of(y),
+        valid,
+        mean,
+        inverse,
+        scale,
+        elements_of(dx),
         elements_of(dresidual) if wants_residual else None,
-        training=training, relu=relu, threads=threads(),
-    )  # fmt: skip
+        training=training,
+        relu=relu,
+        threads=threads(),
+    )
     found = {_X: dx, _SCALE: dscale, _BIAS: dbias, _RESIDUAL: dresidual}
     return tuple(found[place] for place in moves)
 
