@@ -173,6 +173,20 @@ def forms():
 
 
 @pytest.fixture
+def programs():
+    """A list that grows by one name for each program that is compiled."""
+    compiled, listening = [], True
+
+    def listen(event, duration, fun_name=None, **more):
+        if listening and event.endswith("/backend_compile_duration"):
+            compiled.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield compiled
+    listening = False
+
+
+@pytest.fixture
 def portable(monkeypatch):
     """Only algorithms that every machine has, as where voxax came without native kernels."""
     from voxax.algorithms.implicit_gemm import cpu

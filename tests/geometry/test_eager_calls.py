@@ -11,7 +11,6 @@ import voxax as vx
 from voxax.geometry import add_sites
 from voxax.nn.modules import Sequential, SparseConv3d, SubMConv3d
 
-COMPILED = "/backend_compile_duration"
 SIZES, MOST = 50, 10  # numbers of points, and programs of one function for all of them
 SIDES = ((1, 0, 0), (0, 0, -1))
 
@@ -100,19 +99,6 @@ WITHOUT_JIT = {
 def PLAN():
     model = Sequential(SubMConv3d(4, 8), SparseConv3d(8, 8, 2, 2))
     return vx.Plan.record(model, vx.voxelize(*cloud(np.random.default_rng(1), 500), 0.5))
-
-
-@pytest.fixture
-def programs():
-    compiled, listening = [], True
-
-    def listen(event, duration, **more):
-        if listening and event.endswith(COMPILED):
-            compiled.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield compiled
-    listening = False
 
 
 @functools.cache

@@ -15,11 +15,20 @@ from typing import Any
 import jax
 
 from voxax import _compat, _native
+from voxax._native.eager import HostBody, on_host
 
 Body = Callable[..., tuple[jax.Array, ...]]
 
 
-def differentiable_on_cpu(name: str, native: Body, portable: Body, gradients: Body) -> Body:
+def differentiable_on_cpu(
+    name: str,
+    native: Body,
+    portable: Body,
+    gradients: Body,
+    *,
+    eager: HostBody | None = None,
+    eager_gradients: HostBody | None = None,
+) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
     Its first result has derivatives, the others have none: wrap them in ``stop_gradient``. Programs
@@ -31,6 +40,8 @@ def differentiable_on_cpu(name: str, native: Body, portable: Body, gradients: Bo
         shapes and dtypes; ``static`` is hashable.
       gradients: ``(cotangent, *arrays, *results, moves=, **static)`` to one cotangent for each
         argument in ``moves``, the places of those that are differentiated.
+      eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, of the same bits:
+        eager calls on a CPU then compile nothing.
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
@@ -58,9 +69,17 @@ def differentiable_on_cpu(name: str, native: Body, portable: Body, gradients: Bo
     def fast(*arrays: Any, static: tuple) -> Any:
         return native(*arrays, **dict(static))
 
-    value = _primitive(name, fast, plain)
+    def fast_on_host(*arrays: Any, static: tuple) -> Any:
+        return eager(*arrays, **dict(static)) if eager is not None else None
+
+    def pulled_on_host(*arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
+        if eager_gradients is None:
+            return None
+        return eager_gradients(*arrays, moves=moves, **dict(static))
+
+    value = _primitive(name, fast, plain, fast_on_host)
     tangent = _primitive(f"{name}_tangent", pushed, pushed)
-    gradient = _primitive(f"{name}_gradients", native_pulled, pulled)
+    gradient = _primitive(f"{name}_gradients", native_pulled, pulled, pulled_on_host)
 
     def jvp(primals: Any, tangents: Any, *, static: tuple) -> tuple[Any, Any]:
         outs = value.bind(*primals, static=static)
@@ -104,7 +123,7 @@ def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) 
     return result
 
 
-def _primitive(name: str, native: Body, portable: Body) -> Any:
+def _primitive(name: str, native: Body, portable: Body, eager: HostBody | None = None) -> Any:
     """A primitive of several results that runs ``native`` on CPUs with the library."""
     primitive = _compat.Primitive(name)
     primitive.multiple_results = True
@@ -112,13 +131,19 @@ def _primitive(name: str, native: Body, portable: Body) -> Any:
     def on_cpu(*args: Any, **params: Any) -> Any:
         return (native if _native.unavailable() is None else portable)(*args, **params)
 
-    # Eager calls: one program for each set of parameters.
+    at_once = None if eager is None else on_host(eager)
+
+    # Other eager calls: one program for each set of parameters.
     @functools.lru_cache(maxsize=1024)
     def jitted(params: tuple) -> Callable:
         return jax.jit(functools.partial(primitive.bind, **dict(params)))
 
     @primitive.def_impl
     def _(*args: Any, **params: Any) -> Any:
+        if at_once is not None and _native.unavailable() is None:
+            outs = at_once(*args, **params)
+            if outs is not None:
+                return outs
         with jax.disable_jit(False):
             return jitted(tuple(sorted(params.items())))(*args)
 

@@ -20,6 +20,11 @@ ELEMENTS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint16
 _TILE, _TILE_OF_FEW, _FEW_ROWS, _WEIGHT_TILE = 256, 128, 8192, 2048
 
 
+def elements_of(array: np.ndarray) -> np.ndarray:
+    """The array as the functions here take it: bfloat16, which NumPy lacks, as its bits."""
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
 def product(
     x: np.ndarray,
     weight: np.ndarray,

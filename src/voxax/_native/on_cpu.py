@@ -9,11 +9,19 @@ from typing import Any
 import jax
 
 from voxax import _compat, _native
+from voxax._native.eager import HostBody, on_host
 
 Body = Callable[..., tuple[jax.Array, ...]]
 
 
-def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = None) -> Body:
+def natively_on_cpu(
+    name: str,
+    native: Body,
+    portable: Body,
+    tpu: Body | None = None,
+    *,
+    eager: HostBody | None = None,
+) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
     On TPUs it runs ``tpu`` if given, which is traced for them alone, except in programs that XLA
@@ -27,6 +35,8 @@ def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = 
       name: of the primitive, as it appears in a jaxpr.
       native, portable, tpu: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
         shapes and dtypes; ``static`` is hashable. Under ``vmap`` the one that runs is mapped.
+      eager: the library's function for NumPy arrays, ``(*arrays, **static)`` to a tuple, of the
+        same bits as ``native``: eager calls on a CPU then compile nothing.
     """
     primitive = _compat.Primitive(name)
     primitive.multiple_results = True
@@ -37,13 +47,19 @@ def natively_on_cpu(name: str, native: Body, portable: Body, tpu: Body | None = 
             function = jax.vmap(function, in_axes=in_axes)
         return function
 
-    # Eager calls: one program for each set of parameters.
+    at_once = None if eager is None else on_host(eager)
+
+    # Other eager calls: one program for each set of parameters.
     @functools.lru_cache(maxsize=1024)
     def jitted(axes: tuple, static: tuple) -> Callable:
         return jax.jit(functools.partial(primitive.bind, axes=axes, static=static))
 
     @primitive.def_impl
     def _(*args: Any, axes: tuple, static: tuple) -> Any:
+        if at_once is not None and not axes and _native.unavailable() is None:
+            outs = at_once(*args, **dict(static))
+            if outs is not None:
+                return outs
         with jax.disable_jit(False):
             return jitted(axes, static)(*args)
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax.geometry import KernelSpec
 from voxax.geometry.kernel_map import View
@@ -203,6 +204,19 @@ class Apply(Protocol):
     ) -> jax.Array: ...
 
 
+class ApplyOnHost(Protocol):
+    """Executes a product of NumPy arrays with the bits of :class:`Apply`; None: not this one."""
+
+    def __call__(
+        self,
+        problem: Problem,
+        parameters: Parameters,
+        a: np.ndarray,
+        b: np.ndarray,
+        views: Mapping[str, np.ndarray],
+    ) -> np.ndarray | None: ...
+
+
 class Fused(Protocol):
     """Executes dgrad and wgrad of one layer at once: ``(dx, dw)``.
 
@@ -238,6 +252,7 @@ class Kernel:
       apply: the computation, in traceable JAX.
       views: the arrays among those that are built by code beside the kernel, by name. The others
         are the map's own, see :class:`voxax.geometry.KernelMap`.
+      on_host: the computation for NumPy arrays, for eager calls on a CPU; None where it has none.
       fused: dgrad and wgrad at once, where this kernel is chosen for both; None where it has no
         such program.
       preferred: ``(problem, hardware)`` to whether it is taken unmeasured before algorithms that
@@ -261,6 +276,7 @@ class Kernel:
     reads: Callable[[Parameters, Product, bool], tuple[str, ...]]
     apply: Apply
     views: Mapping[str, View] = dataclasses.field(default_factory=dict)
+    on_host: ApplyOnHost | None = None
     fused: Fused | None = None
     preferred: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
     decisive: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False

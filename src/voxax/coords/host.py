@@ -64,14 +64,14 @@ def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
     return outputs
 
 
-def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows in canonical order. ``rows``: ``int32[N, W]`` without padding.
 
     Returns:
       ``(unique int32[M, W], inverse int32[N])``.
     """
     if native.takes_rows(rows):
-        return native.unique_rows(rows)
+        return native.unique_rows(rows, threads)
     keys = RowKeys(rows)
     if not keys.fits:
         unique, inverse = np.unique(rows, axis=0, return_inverse=True)
@@ -81,7 +81,11 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_neighbors(
-    sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray, rows: int | None = None
+    sorted_rows: np.ndarray,
+    centers: np.ndarray,
+    offsets: np.ndarray,
+    rows: int | None = None,
+    threads: int = 1,
 ) -> np.ndarray:
     """Row of ``center + offset``, or -1: ``int32[rows, K]``. No padding in the arguments.
 
@@ -90,10 +94,11 @@ def find_neighbors(
       centers: ``int32[M, 1 + D]``.
       offsets: ``int[K, D]`` in lexicographic order.
       rows: of the result, M or more, -1 behind row M; None is M.
+      threads: of the native library, at most so many.
     """
     rows = len(centers) if rows is None else rows
     if native.takes_offsets(sorted_rows, centers, offsets):
-        return native.find_neighbors(sorted_rows, centers, offsets, rows)
+        return native.find_neighbors(sorted_rows, centers, offsets, rows, threads)
     found = np.full((rows, len(offsets)), -1, np.int32)
     found[: len(centers)] = _find_neighbors(sorted_rows, centers, offsets)
     return found

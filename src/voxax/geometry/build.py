@@ -19,6 +19,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax._fork import check_process
+from voxax._native.eager import threads
 from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import (
     COORD_LIMIT,
@@ -27,12 +28,16 @@ from voxax.coords import (
     coarsen,
     find_neighbors,
     floor_divide,
+    host,
     in_range,
     is_valid,
     unique_rows,
 )
 from voxax.errors import InputError
 from voxax.geometry.call_checks import axes_hint, checked_call
+from voxax.geometry.eager import eagerly
+from voxax.geometry.host import neighbor_table
+from voxax.geometry.host_merge import merge_rows
 from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_map import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
@@ -301,7 +306,35 @@ def _build(
     return KernelMap(bare, out, spec, views, check=False)
 
 
-# Jitted so that an eager call is one program instead of a hundred small ones.
+def _without_padding(coords: np.ndarray) -> np.ndarray:
+    return coords[: np.count_nonzero(coords[:, 0] != PAD)]
+
+
+def _neighbors_on_host(source: np.ndarray, out: np.ndarray, spec: KernelSpec) -> np.ndarray:
+    rows, sites = _without_padding(source), _without_padding(out)
+    return neighbor_table(rows, sites, spec, len(out), threads())
+
+
+def _neighbors_of_cells_on_host(
+    source: np.ndarray, out: np.ndarray, place: np.ndarray, spec: KernelSpec
+) -> np.ndarray:
+    del place
+    return _neighbors_on_host(source, out, spec)
+
+
+def _coarsened_on_host(coords: np.ndarray, stride: tuple[int, ...]) -> np.ndarray:
+    coarse = coords.copy()
+    rows = _without_padding(coords)
+    coarse[: len(rows)] = host.coarsen(rows, stride)
+    return coarse
+
+
+_coarsened = eagerly(_coarsened_on_host)(coarsen)
+_unique_rows = eagerly(functools.partial(merge_rows, bucket=bucket_capacity))(unique_rows)
+
+
+# Jitted so that an eager call on an accelerator is one program instead of a hundred small ones.
+@eagerly(_neighbors_on_host)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
     """``int32[out_capacity, K]`` from the coordinates of both sides."""
@@ -313,6 +346,7 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
     return invert_neighbors(reached, out.shape[0])
 
 
+@eagerly(_neighbors_of_cells_on_host)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors_of_cells(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
@@ -400,7 +434,7 @@ def _outputs(
                 "spatial_shape="
             )
     else:
-        sites = coarsen(geometry.coords, spec.stride)
+        sites = _coarsened(geometry.coords, spec.stride)
     if capacity is None and spec.generative:
         if _recorder.get() is not None:  # a plan counts each level by itself
             capacity = geometry.capacity
@@ -410,9 +444,9 @@ def _outputs(
                 "voxels depends on the data. vx.plan(model, voxels) counts them ahead"
             )
         else:
-            full = unique_rows(sites, sites.shape[0])
+            full = _unique_rows(sites, sites.shape[0])
             capacity = bucket_capacity(int(full.count))
-    unique = unique_rows(sites, geometry.capacity if capacity is None else capacity)
+    unique = _unique_rows(sites, geometry.capacity if capacity is None else capacity)
     check_overflow(unique.count, unique.num_dropped, stride)
     lost = unique.num_dropped if outside is None else unique.num_dropped + outside
     out = VoxelGeometry(
@@ -453,6 +487,30 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
     )
 
 
+def _reached_on_host(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
+    offsets, scale = spec.dilated_offsets[None], np.asarray(spec.stride, np.int64)
+    valid = coords[:, :1] != PAD
+    rows = coords.astype(np.int64)[:, None, 1:]
+    if spec.transposed:
+        sites = rows * scale + offsets
+        keep = np.broadcast_to(valid, sites.shape[:2]).copy()
+    else:
+        shifted = rows - offsets
+        sites = np.floor_divide(shifted, scale)
+        keep = valid & np.all(shifted == sites * scale, axis=-1)
+    inside = np.all((sites >= -COORD_LIMIT) & (sites < COORD_LIMIT), axis=-1)
+    if spec.output_shape is not None:
+        bound = np.asarray(spec.output_shape)
+        keep &= inside & np.all((sites >= 0) & (sites < bound), axis=-1)
+    outside = np.count_nonzero(keep & ~inside)
+    found = np.full((*sites.shape[:2], coords.shape[1]), PAD, np.int32)
+    found[..., :1] = coords[:, None, :1]
+    found[..., 1:] = np.where(inside[..., None], sites, 0)
+    found[~(keep & inside)] = PAD
+    return found.reshape(-1, coords.shape[1]), np.asarray(outside, np.int32)
+
+
+@eagerly(_reached_on_host)
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
     """Every candidate output site of a generative map, unsorted.

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from voxax._array_types import Float, Int, Int32, Num
-from voxax._native import host as native
 from voxax.coords import COORD_LIMIT, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.cells import cells, from_origin, lattice, unresolved
@@ -26,7 +25,7 @@ from voxax.geometry.input_checks import (
     infer_batch_size,
     raise_unresolved,
 )
-from voxax.geometry.kernel_map import PAIR_ROOM, TRANSPOSED, View
+from voxax.geometry.kernel_map import TRANSPOSED, View, invert_table, pair_lists
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.losses import Level, Losses
 from voxax.geometry.origin import Origin, relative
@@ -172,39 +171,16 @@ def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
 
 
 def neighbor_table(
-    source: np.ndarray, out: np.ndarray, spec: KernelSpec, out_capacity: int
+    source: np.ndarray, out: np.ndarray, spec: KernelSpec, out_capacity: int, threads: int = 1
 ) -> np.ndarray:
     """``int32[out_capacity, K]``: the map's ``neighbors`` view from rows without padding."""
     centers = source if spec.transposed else out
     if max(spec.stride) > 1:
         centers = centers * np.asarray([1, *spec.stride], np.int64)
     if spec.transposed:
-        reached = host.find_neighbors(out, centers, spec.dilated_offsets)
-        return invert_table(reached, out_capacity)
-    return host.find_neighbors(source, centers, spec.dilated_offsets, out_capacity)
-
-
-def invert_table(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
-    """``int32[in_capacity, K]``: see :func:`voxax.geometry.kernel_map.invert_neighbors`."""
-    if native.takes_table(neighbors):
-        return native.invert_table(neighbors, in_capacity)
-    table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
-    out, tap = np.nonzero(neighbors >= 0)
-    table[neighbors[out, tap], tap] = out
-    return table
-
-
-def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``(pairs, starts)``: see :func:`voxax.geometry.kernel_map.list_pairs`."""
-    rows, taps = neighbors.shape
-    if native.takes_table(neighbors):
-        return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)
-    tap, out = np.nonzero(neighbors.T >= 0)
-    pairs = np.full((2, rows * taps + PAIR_ROOM), -1, np.int32)
-    pairs[0, : len(out)] = neighbors[out, tap]
-    pairs[1, : len(out)] = out
-    counts = np.bincount(tap, minlength=taps)
-    return pairs, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        reached = host.find_neighbors(out, centers, spec.dilated_offsets, threads=threads)
+        return invert_table(reached, out_capacity, threads)
+    return host.find_neighbors(source, centers, spec.dilated_offsets, out_capacity, threads)
 
 
 def table_views(

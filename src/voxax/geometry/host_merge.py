@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
+from voxax._native.eager import threads
 from voxax.coords import PAD, UniqueRows, host
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype
 
@@ -28,7 +29,7 @@ def merge_rows(coords: np.ndarray, capacity: int | None, bucket: Any) -> UniqueR
     """
     valid = coords[:, 0] != PAD
     whole = bool(valid.all())
-    distinct, place = host.unique_rows(coords if whole else coords[valid])
+    distinct, place = host.unique_rows(coords if whole else coords[valid], threads())
     rows = bucket(len(distinct)) if capacity is None else capacity
     place = np.where(place < rows, place, -1).astype(np.int32)
     inverse = place

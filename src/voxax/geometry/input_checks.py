@@ -14,7 +14,8 @@ from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_whole
 from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.dtypes import accumulator, product_dtype
-from voxax.geometry.eager import as_own_array, eagerly
+from voxax.geometry.eager import as_own_array
+from voxax.geometry.row_operations import clear_rows
 
 
 def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
@@ -279,16 +280,4 @@ def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Arr
     """
     capacity = valid.shape[0]
     check_feature_rows(features, capacity, f"{kind} of capacity {capacity}")
-    return _cleared(features, valid)
-
-
-def _cleared_on_host(features: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    cleared = np.zeros_like(features)
-    cleared[valid] = features[valid]
-    return cleared
-
-
-@eagerly(_cleared_on_host)
-@_compat.as_one_program
-def _cleared(features: jax.Array, valid: jax.Array) -> jax.Array:
-    return jnp.where(valid[:, None], features, jnp.zeros((), features.dtype))
+    return clear_rows(features, valid)

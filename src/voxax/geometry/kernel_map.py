@@ -17,9 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._native import host as native
+from voxax._native.eager import threads
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.tile_lookup import find_numbers
 from voxax.errors import InputError
+from voxax.geometry.eager import eagerly
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.nested_sizes import hard_mask
@@ -342,6 +345,17 @@ def _check_table(name: str, table: np.ndarray, rows: int) -> None:
             )
 
 
+def invert_table(neighbors: np.ndarray, in_capacity: int, threads: int = 1) -> np.ndarray:
+    """:func:`invert_neighbors` in NumPy."""
+    if native.takes_table(neighbors):
+        return native.invert_table(neighbors, in_capacity, threads)
+    table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
+    out, tap = np.nonzero(neighbors >= 0)
+    table[neighbors[out, tap], tap] = out
+    return table
+
+
+@eagerly(lambda neighbors, in_capacity: invert_table(neighbors, in_capacity, threads()))
 @functools.partial(jax.jit, static_argnames="in_capacity")
 def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
     """Read a neighbor table backwards.
@@ -390,6 +404,20 @@ PAIR_ROOM = 4096
 """Unused places behind the last pair: a block of so many can be read from any position."""
 
 
+def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`list_pairs` in NumPy."""
+    rows, taps = neighbors.shape
+    if native.takes_table(neighbors):
+        return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)
+    tap, out = np.nonzero(neighbors.T >= 0)
+    pairs = np.full((2, rows * taps + PAIR_ROOM), -1, np.int32)
+    pairs[0, : len(out)] = neighbors[out, tap]
+    pairs[1, : len(out)] = out
+    counts = np.bincount(tap, minlength=taps)
+    return pairs, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+@eagerly(pair_lists)
 @jax.jit
 def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The pairs that exist, tap after tap, within a tap by output row.

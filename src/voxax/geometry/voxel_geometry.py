@@ -213,7 +213,9 @@ class VoxelGeometry:
     @property
     def valid(self) -> jax.Array:
         """``bool[capacity]``: which rows are voxels."""
-        return _valid(self.coords)
+        if isinstance(self.coords, np.ndarray) or _compat.is_traced(self.coords):
+            return _valid(self.coords)
+        return self.memo.get_or_build("valid", self.coords, lambda: _valid(self.coords))
 
     def bare(self) -> VoxelGeometry:
         """Return these coordinates without attached or remembered maps.

@@ -69,6 +69,7 @@ from voxax.geometry.regroup import (
     reduce_rows,
     stacked,
 )
+from voxax.geometry.row_operations import add_rows
 from voxax.geometry.voxel_geometry import Held, VoxelGeometry, check_overflow
 
 # Names that tensors have, or sparse tensors of other libraries.
@@ -226,6 +227,7 @@ class Voxels:
             a, b = self.features, other.features
             if function is operator.mul:  # each operand scales the other's cotangent
                 a, b = (v.replace_features(v.features).features for v in (self, other))
+            function = add_rows if function is operator.add else function
             return out.replace_features(function(_summable(a), _summable(b)))
         if isinstance(other, int | float):
             return self.map(lambda f: function(_summable(f), other))

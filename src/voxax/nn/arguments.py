@@ -20,6 +20,7 @@ from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels, result_ge
 from voxax.geometry import kernel_map as build_map
 from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.dtypes import accumulator
+from voxax.geometry.row_operations import add_to_rows
 from voxax.products import convolve
 from voxax.tuning import Request
 
@@ -295,5 +296,7 @@ def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
             f"bias of dtype {bias.dtype} for a convolution of dtype {y.dtype}: an integer "
             "convolution takes an integer bias, a floating-point one a float"
         )
+    if y.ndim == 2:
+        return add_to_rows(y, bias)
     wide = accumulator(y.dtype)
     return (y.astype(wide) + bias.astype(wide).reshape((1,) * (y.ndim - 1) + (-1,))).astype(y.dtype)

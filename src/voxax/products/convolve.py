@@ -26,11 +26,12 @@ from voxax.coords import box_offsets
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelSpec
 from voxax.geometry.dtypes import accumulator, common_dtype
+from voxax.geometry.eager import in_either, known_on_cpu
 from voxax.geometry.kernel_map import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.hardware import HardwareInfo
-from voxax.products.primitives import forward_p
+from voxax.products.primitives import choice_for, eager_key, forward_p
 from voxax.tuning import (
     Request,
     admitted,
@@ -89,15 +90,21 @@ def convolve(
         density=_density(kernel_map) if tunes else None,
         **asked,
     )
-    platform = target_platform()
-    # A kernel's answer depends on the problem, the hardware, and whether the library is loaded.
-    known = registry.kernels(), _native.unavailable()
-    hardware, _ = hardware_of(platform)
-    layer, read = _with_views(layer, dtype, weight.shape, tunes, platform, hardware, known)
+    if _compat.is_evaluated(features, weight) and known_on_cpu(kernel_map.view("neighbors")):
+        moves = _compat.is_traced(features), _compat.is_traced(weight)
+        layer, read = _with_chosen_views(layer, dtype, weight.shape, moves, eager_key())
+    else:
+        platform = target_platform()
+        # A kernel's answer depends on the problem, the hardware, and whether the library is there.
+        known = registry.kernels(), _native.unavailable()
+        hardware, _ = hardware_of(platform)
+        layer, read = _with_views(layer, dtype, weight.shape, tunes, platform, hardware, known)
     views = {name: kernel_map.view(name, view) for name, view in read}
     if layer.density is not None:
         note_map(map_key(layer), views)
-    operands = _compat.vary_alike(features.astype(dtype), weight.astype(dtype), *views.values())
+    # Under jax.grad a conversion to the same dtype is an operation, with a program to compile.
+    given = (x if x.dtype == dtype else x.astype(dtype) for x in (features, weight))
+    operands = _compat.vary_alike(*given, *views.values())
     return forward_p.bind(*operands, layer=layer)
 
 
@@ -149,6 +156,36 @@ def _with_views(
     return dataclasses.replace(layer, view_names=tuple(read)), tuple(read.items())
 
 
+@functools.lru_cache(maxsize=4096)
+def _with_chosen_views(
+    layer: Layer,
+    dtype: Any,
+    weight_shape: tuple[int, ...],
+    moves: tuple[bool, bool],
+    key: Hashable,
+) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
+    """As :func:`_with_views` for an eager call on a CPU: what the kernels read that will run.
+
+    Args:
+      layer, dtype, weight_shape: as there.
+      moves: whether features and weight are being differentiated.
+      key: of :func:`eager_key`.
+    """
+    del key
+    c_in, c_out = layer.channels(weight_shape)
+    of, dtype = layer.of_problems, jnp.dtype(dtype).name
+    asked = zip(_PRODUCTS, (True, *moves), strict=True)
+    read: dict[str, View | None] = {"neighbors": None}
+    for product in (product for product, is_asked in asked if is_asked):
+        choice = choice_for(Problem(product, of, c_in, c_out, dtype, "cpu"), layer)
+        read.update(choice.kernel.views_of(choice.problem, choice.parameters))
+    read = dict(sorted(read.items()))
+    return dataclasses.replace(layer, view_names=tuple(read)), tuple(read.items())
+
+
+_PRODUCTS: tuple[Product, ...] = "forward", "dgrad", "wgrad"
+
+
 def _density(kernel_map: KernelMap) -> float | None:
     """Bucketed pairs per output row of a concrete map, counted once; None of a traced one."""
     neighbors = kernel_map.view("neighbors")
@@ -163,11 +200,11 @@ def density(neighbors: jax.Array) -> float:
     return density_bucket(*map(int, _pairs_and_rows(neighbors)))
 
 
-@jax.jit
-def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
+@in_either()
+def _pairs_and_rows(xp: Any, neighbors: Any) -> tuple[Any, Any]:
     """Pairs, and the output rows that have any. On the device: the table is large."""
     found = neighbors >= 0
-    return jnp.sum(found, dtype=jnp.int32), jnp.sum(jnp.any(found, axis=1), dtype=jnp.int32)
+    return xp.sum(found, dtype=np.int32), xp.sum(xp.any(found, axis=1), dtype=np.int32)
 
 
 def precision_name(precision: jax.lax.PrecisionLike) -> str:

@@ -26,17 +26,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from voxax import _compat
+from voxax import _compat, _native
+from voxax._native.eager import on_host
 from voxax.algorithms import Layer, Problem, Product
 from voxax.geometry.dtypes import product_dtype
+from voxax.geometry.host import table_views
 from voxax.geometry.kernel_map import invert_neighbors, list_pairs
 from voxax.tuning import Choice, choose
+from voxax.tuning.request import epoch
 
 
 def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: Layer) -> Any:
@@ -76,6 +80,48 @@ def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Ar
     for name in builders:
         get(name)
     return found
+
+
+def choice_for(problem: Problem, layer: Layer) -> Choice:
+    """The choice for an eager product, made once; all views can be built from the table."""
+    views = None if "neighbors" in layer.view_names or not layer.view_names else layer.view_names
+    request, stated = dict(layer.requests)[problem.product], problem.product in layer.stated
+    return _choice_for(problem, request, stated, views, eager_key())
+
+
+def eager_key() -> Hashable:
+    """What choices of eager calls depend on beside the problem and the request."""
+    return epoch(), _compat.environment_key(), _native.unavailable()
+
+
+@functools.lru_cache(maxsize=4096)
+def _choice_for(
+    problem: Problem, request: Any, stated: bool, views: tuple[str, ...] | None, key: Hashable
+) -> Choice:
+    del key
+    return choose(problem, request, views, stated=stated)
+
+
+def _run_on_host(
+    product: Product, a: np.ndarray, b: np.ndarray, *views: np.ndarray, layer: Layer
+) -> np.ndarray | None:
+    choice = choice_for(Problem.of(product, "cpu", a, b, layer), layer)
+    if choice.kernel.on_host is None:
+        return None
+    found = dict(zip(layer.view_names, views, strict=True))
+    builders = choice.kernel.views_of(choice.problem, choice.parameters)
+    missing = tuple(name for name in builders if name not in found)
+    if missing:
+        built = table_views(
+            found["neighbors"],
+            layer.spec,
+            missing,
+            layer.in_capacity,
+            [view for view in builders.values() if view is not None],
+            symmetric=layer.symmetric,
+        )
+        found.update(zip(missing, built, strict=True))
+    return choice.kernel.on_host(choice.problem, choice.parameters, a, b, found)
 
 
 def _output_shape(
@@ -223,7 +269,8 @@ def _bilinear(product: Product) -> Any:
         return _cotangents(((product, 0, 1),), (ct,), (a, b), views, layer)
 
     run, shape = functools.partial(_run, product), functools.partial(_output_shape, product)
-    primitive = _compat.staged_primitive(f"voxax_{product}", run, shape, many=False)
+    eager = on_host(functools.partial(_run_on_host, product))
+    primitive = _compat.staged_primitive(f"voxax_{product}", run, shape, many=False, eager=eager)
     _compat.set_rules(primitive, jvp, transpose, functools.partial(_batch, product))
     return primitive
 

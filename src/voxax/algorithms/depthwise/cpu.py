@@ -74,5 +74,6 @@ NATIVE = dataclasses.replace(
     space=space,
     heuristic=first_of(space),
     apply=apply,
+    on_host=None,
     fused=gradients,
 )

@@ -7,10 +7,14 @@ The same bits for any number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 import numpy as np
 
 from voxax import _native
+from voxax._native import host_products
+from voxax._native.eager import empty_array, threads
 from voxax.algorithms.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of
 from voxax.algorithms.rows import table_name, table_read
 from voxax.hardware import HardwareInfo
@@ -80,6 +84,47 @@ def apply(
     )
 
 
+def apply_on_host(
+    problem: Problem,
+    parameters: Parameters,
+    a: np.ndarray,
+    b: np.ndarray,
+    views: Mapping[str, np.ndarray],
+) -> np.ndarray:
+    """Run a product, one group after the other; the size of tiles changes no bit."""
+    del parameters
+    found = empty_array(problem.result_shape, a.dtype)
+    result, a, b = (host_products.elements_of(array) for array in (found, a, b))
+    table = np.ascontiguousarray(views[table_name(problem)])
+    backward = problem.product == "dgrad"
+    for group in range(problem.layer.groups):
+        # A function of the library takes one group, in rows of its own.
+        rows, factor, out = (_of_group(x, group, problem.layer.groups) for x in (a, b, result))
+        rows, dense = np.ascontiguousarray(rows), np.ascontiguousarray(out)
+        if problem.product == "wgrad":
+            factor = np.ascontiguousarray(factor)
+            host_products.weight_product(rows, factor, table, dense, threads=threads())
+        else:
+            host_products.product(
+                rows,
+                factor.transpose(0, 2, 1) if backward else factor,
+                table,
+                dense,
+                reverse=backward and problem.layer.symmetric,
+                threads=threads(),
+            )
+        if dense is not out:
+            out[...] = dense
+    return found
+
+
+def _of_group(array: np.ndarray, group: int, groups: int) -> np.ndarray:
+    """The part of features ``[N, C]`` or weights ``[K, G, C_in/G, C_out/G]`` of one group."""
+    if array.ndim == 4:
+        return array[:, group]
+    return np.split(array, groups, axis=1)[group] if array.ndim == 2 else array
+
+
 NATIVE = Kernel(
     name="implicit_gemm",
     kind="dense",
@@ -90,6 +135,7 @@ NATIVE = Kernel(
     heuristic=first_of(space),
     reads=table_read,
     apply=apply,
+    on_host=apply_on_host,
     # On 2 cores of an AMD EPYC (AVX2) it took 0.36 to 0.8 times the best of explicit_gemm in all
     # products of a LiDAR sweep and an indoor scan, 16 to 256 channels. Tiles in XLA are slower.
     preferred=lambda problem, hardware: True,

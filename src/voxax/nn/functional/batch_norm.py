@@ -14,7 +14,10 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Num
+from voxax._native import host_norm
 from voxax._native.differentiable import differentiable_on_cpu
+from voxax._native.eager import empty_array, threads
+from voxax._native.host_products import elements_of
 from voxax._native.on_cpu import library_call
 from voxax.geometry import Points, Voxels
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
@@ -67,7 +70,8 @@ def batch_norm(
       relu: return ``max(result, 0)``.
     """
     dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
-    features = features.astype(dtype)
+    if features.dtype != dtype:
+        features = features.astype(dtype)
     rest = jnp.zeros((0, features.shape[1]), dtype) if residual is None else residual
     averages = mean.astype(wide), variance.astype(wide)
     if training:
@@ -205,4 +209,78 @@ def _gradients(
     return tuple(found[place] for place in moves)
 
 
-_batch_norm = differentiable_on_cpu("voxax_batch_norm", _native, _portable, _gradients)
+def _on_host(
+    x: np.ndarray,
+    valid: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    residual: np.ndarray,
+    old_mean: np.ndarray,
+    old_variance: np.ndarray,
+    **static: Any,
+) -> tuple[np.ndarray, ...]:
+    y = empty_array(x.shape, x.dtype)
+    used = host_norm.batch_norm(
+        elements_of(x),
+        valid,
+        scale,
+        bias,
+        elements_of(residual) if len(residual) else None,
+        old_mean,
+        old_variance,
+        elements_of(y),
+        threads=threads(),
+        **static,
+    )
+    return y, *used
+
+
+def _gradients_on_host(
+    dy: np.ndarray,
+    x: np.ndarray,
+    valid: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    residual: np.ndarray,
+    old_mean: np.ndarray,
+    old_variance: np.ndarray,
+    y: np.ndarray,
+    mean: np.ndarray,
+    inverse: np.ndarray,
+    *averages: np.ndarray,
+    moves: tuple[int, ...],
+    training: bool,
+    relu: bool,
+    **rest: float,
+) -> tuple[np.ndarray, ...] | None:
+    if not training and (_MEAN in moves or _VARIANCE in moves):
+        return None
+    dx = empty_array(x.shape, x.dtype)
+    wants_residual = _RESIDUAL in moves and len(residual) > 0
+    dresidual = empty_array(residual.shape if wants_residual else (0, x.shape[1]), x.dtype)
+    dscale, dbias = host_norm.batch_norm_gradients(
+        elements_of(dy),
+        elements_of(x),
+        elements_of(y),
+        valid,
+        mean,
+        inverse,
+        scale,
+        elements_of(dx),
+        elements_of(dresidual) if wants_residual else None,
+        training=training,
+        relu=relu,
+        threads=threads(),
+    )
+    found = {_X: dx, _SCALE: dscale, _BIAS: dbias, _RESIDUAL: dresidual}
+    return tuple(found[place] for place in moves)
+
+
+_batch_norm = differentiable_on_cpu(
+    "voxax_batch_norm",
+    _native,
+    _portable,
+    _gradients,
+    eager=_on_host,
+    eager_gradients=_gradients_on_host,
+)

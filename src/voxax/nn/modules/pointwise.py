@@ -13,6 +13,7 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import Voxels
 from voxax.geometry.dtypes import fraction_dtype
+from voxax.geometry.row_operations import relu
 from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
 from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
@@ -29,6 +30,8 @@ class _Named:
     options: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        if self.name == "relu":
+            return relu(x)
         return getattr(jax.nn, self.name)(x, **dict(self.options))
 
 

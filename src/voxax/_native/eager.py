@@ -1,0 +1,117 @@
+"""Eager calls on one CPU: NumPy and the library read arrays in place, so no size compiles anything.
+
+A primitive is evaluated by such a body wherever its operands have values: outside of every trace,
+and inside ``jax.grad`` and its like, which evaluate the primitives that they meet.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+
+HostBody = Callable[..., Any]
+"""``(*NumPy arrays, **static)`` to an array, a tuple of them, or None: it does not take these.
+
+A result is one of the arguments, or owns its memory: :func:`empty_array` makes one that JAX takes
+without a copy. Arguments are never written to.
+"""
+
+_ALIGNED = 64  # bytes, of what JAX takes as it is
+
+
+def on_host(body: HostBody) -> Callable[..., Any]:
+    """Make a function of arrays of JAX, of NumPy's where they come as such, from a body for NumPy.
+
+    It returns None where the compiled program is to run: arrays on several devices or on an
+    accelerator, one of the checks of JAX for NaN, or a body that does not take the arguments.
+    """
+
+    @functools.wraps(body)
+    def call(*args: Any, **static: Any) -> Any:
+        where = _place(args)
+        if where is None:
+            return None
+        arrays = [_as_numpy(arg) for arg in args]
+        found = body(*arrays, **static)
+        if found is None:
+            return None
+        (device,) = where
+
+        def given(result: np.ndarray) -> jax.Array:
+            for arg, array in zip(args, arrays, strict=True):
+                if result is array:
+                    if isinstance(arg, jax.Array) and (device is None or arg.committed):
+                        return arg
+                    # The caller may write to it, or it has another device.
+                    result = result.copy()
+            return jax.device_put(result, device)
+
+        with _compat.evaluating(), jax.transfer_guard_host_to_device("allow"):
+            return tuple(map(given, found)) if isinstance(found, tuple) else given(found)
+
+    return call
+
+
+def _place(args: Sequence[Any]) -> tuple[Any] | None:
+    """The CPU that the operands are committed to, None if to none; None where they are elsewhere.
+
+    As under ``jit``, what is committed to no device is computed on the default one.
+    """
+    pinned = None
+    for arg in args:
+        if isinstance(arg, np.ndarray):
+            if jax.dtypes.canonicalize_dtype(arg.dtype) != arg.dtype:
+                return None
+            continue
+        if not isinstance(arg, jax.Array) or _compat.is_traced(arg):
+            return None
+        if not isinstance(arg.sharding, jax.sharding.SingleDeviceSharding):
+            return None
+        if arg.committed:
+            (device,) = arg.devices()
+            if pinned not in (None, device):
+                return None
+            pinned = device
+    device = _default_device() if pinned is None else pinned
+    if device.platform != "cpu" or device.process_index != jax.process_index():
+        return None
+    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    return (pinned,)
+
+
+def _default_device() -> Any:
+    chosen = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    if chosen is None or isinstance(chosen, str):
+        return jax.local_devices(backend=chosen)[0]
+    return chosen
+
+
+def _as_numpy(arg: Any) -> np.ndarray:
+    """The array as NumPy has it, in place; waits until it is computed."""
+    return arg if isinstance(arg, np.ndarray) else np.asarray(arg)
+
+
+def empty_array(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An array without values, in memory that JAX takes as it is."""
+    dtype, count = jnp.dtype(dtype), 1
+    for size in shape:
+        count *= size
+    memory = np.empty(count * dtype.itemsize + _ALIGNED, np.uint8)
+    start = -memory.ctypes.data % _ALIGNED
+    return memory[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
+
+
+def threads() -> int:
+    """Threads for a native function that a user waits for: one for each core of this process."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
