@@ -5,12 +5,21 @@ import os
 import pickle
 import sys
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from flax import nnx
 
 import voxax as vx
-from voxax.interop import from_spconv, read_checkpoint, to_spconv, write_checkpoint
+from voxax.interop import (
+    from_spconv,
+    from_torch,
+    read_checkpoint,
+    to_spconv,
+    to_torch,
+    write_checkpoint,
+)
 from voxax.nn.modules import SubMConv3d
 
 
@@ -136,6 +145,24 @@ def test_safetensors_by_any_case_of_the_extension(tmp_path):
 def test_a_hub_is_not_written_to():
     with pytest.raises(vx.InputError, match=r"hf://owner/name/w\.pth is read only"):
         write_checkpoint("hf://owner/name/w.pth", {"a": np.ones(3)})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("names", [(from_spconv, to_spconv), (from_torch, to_torch)])
+def test_loading_casts_nothing(names, dtype):
+    """The arrays take the dtype of the state dict, or there is an error."""
+    load, save = names
+    layer = SubMConv3d(2, 3, 3, rngs=nnx.Rngs(0))
+    state = {name: value.astype(jnp.dtype(dtype)) + 1 / 3 for name, value in save(layer).items()}
+    state = {name: value.astype(jnp.dtype(dtype)) for name, value in state.items()}
+    if dtype == "float64":
+        with pytest.raises(vx.InputError, match="is float64, which JAX would turn into float32"):
+            load(state, layer)
+        return
+    load(state, layer)
+    for name, value in save(layer).items():
+        assert value.dtype == jnp.dtype(dtype)
+        np.testing.assert_array_equal(value, state[name])
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "bool", "int8"])
