@@ -200,8 +200,8 @@ def _greedy(
         return count + 1, (open_ & ~gone).at[best].set(False), indices
 
     count, indices = jnp.zeros((), jnp.int32), jnp.full(number, -1, jnp.int32)
-    start = _compat.vary_alike(count, open_, indices, scores, rows)[:3]
+    count, open_, indices, *_ = _compat.vary_alike(count, open_, indices, scores, rows)
     if not len(scores):
-        return Selected(start[2], start[0], start[0])
-    count, open_, indices = jax.lax.while_loop(unfinished, select, start)
+        return Selected(indices, count, count)
+    count, open_, indices = jax.lax.while_loop(unfinished, select, (count, open_, indices))
     return Selected(indices, count, jnp.sum(open_, dtype=jnp.int32))

@@ -135,7 +135,8 @@ class _OnMesh(StepTrainer):
     ) -> None:
         self.mesh, self.axis = mesh, axis
         synchronized: Any = synchronize(model, axis)
-        super().__init__(synchronized, optimizer, *arguments, axis_name=axis, **options)
+        options["axis_name"] = axis  # which the class beside this one takes
+        super().__init__(synchronized, optimizer, *arguments, **options)
         self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:

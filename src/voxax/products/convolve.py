@@ -176,7 +176,8 @@ def _with_chosen_views(
     of, dtype = layer.of_problems, jnp.dtype(dtype).name
     asked = zip(_PRODUCTS, (True, *moves), strict=True)
     read: dict[str, View | None] = {"neighbors": None}
-    for product in (product for product, is_asked in asked if is_asked):
+    products: list[Product] = [product for product, is_asked in asked if is_asked]
+    for product in products:
         choice = choice_for(Problem(product, of, c_in, c_out, dtype, "cpu"), layer)
         read.update(choice.kernel.views_of(choice.problem, choice.parameters))
     read = dict(sorted(read.items()))
