@@ -104,7 +104,7 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
     of_grids = {id(m.norm) for _, m in modules if isinstance(m, DenseConvNormAct)}
     for path, module in modules:
         if isinstance(module, BatchNorm) or id(module) in of_grids:
-            module.axis_name = axis
+            module.axis_name = axis  # pyright: ignore[reportAttributeAccessIssue]
         elif isinstance(module, nnx.BatchNorm):
             raise InputError(
                 f"{'.'.join(map(str, path))} is a flax.nnx.BatchNorm, whose statistics would "
