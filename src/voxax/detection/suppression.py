@@ -200,7 +200,8 @@ def _greedy(
         return count + 1, (open_ & ~gone).at[best].set(False), indices
 
     count, indices = jnp.zeros((), jnp.int32), jnp.full(number, -1, jnp.int32)
-    start = _compat.vary_alike(count, open_, indices, scores, rows)[:3]
+    count, open_, indices, *_ = _compat.vary_alike(count, open_, indices, scores, rows)
+    start = count, open_, indices
     if not len(scores):
         return Selected(start[2], start[0], start[0])
     count, open_, indices = jax.lax.while_loop(unfinished, select, start)

@@ -100,7 +100,7 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
     Raises:
       InputError: another ``flax.nnx.BatchNorm`` is among its modules, which would count padding.
     """
-    modules = list(nnx.iter_modules(model))
+    modules: list[tuple[Any, Any]] = list(nnx.iter_modules(model))
     of_grids = {id(m.norm) for _, m in modules if isinstance(m, DenseConvNormAct)}
     for path, module in modules:
         if isinstance(module, BatchNorm) or id(module) in of_grids:
@@ -134,8 +134,8 @@ class _OnMesh(StepTrainer):
         **options: Any,
     ) -> None:
         self.mesh, self.axis = mesh, axis
-        synchronized: Any = synchronize(model, axis)
-        super().__init__(synchronized, optimizer, *arguments, axis_name=axis, **options)
+        options["axis_name"] = axis
+        super().__init__(synchronize(model, axis), optimizer, *arguments, **options)
         self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:
