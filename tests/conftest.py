@@ -73,7 +73,6 @@ def _empty_work_folder():
         path = _WORK / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert left == [], f"left in the working folder: {left}; write to tmp_path"
-    assert Path.cwd() == _WORK
 
 
 @pytest.fixture(autouse=True)

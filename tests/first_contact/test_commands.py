@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -182,10 +183,11 @@ def test_training_takes_all_accelerators_of_the_host(
 ):
     on_accelerators(monkeypatch, platform=platform)
     path, runs = tmp_path / "run.toml", []
+    scans = SimpleNamespace(train=[], class_names=("a", "b", "c"))
     region = REGION if task == "detect" else "[]"
     path.write_text(TRAIN.format(**locals()))
     monkeypatch.setattr(train_module._Run, "__call__", lambda self: runs.append(self) or 0)
-    monkeypatch.setattr(train_config.TrainConfig, "dataset", lambda self: None)
+    monkeypatch.setattr(train_config.TrainConfig, "dataset", lambda self: scans)
     assert main(["train", str(path)]) == 0
     (run,) = runs
     assert run.devices == (1 if platform == "cpu" and not devices else number)

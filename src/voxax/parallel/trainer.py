@@ -100,7 +100,7 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
     Raises:
       InputError: another ``flax.nnx.BatchNorm`` is among its modules, which would count padding.
     """
-    modules = list(nnx.iter_modules(model))
+    modules: list[tuple[Any, Any]] = list(nnx.iter_modules(model))
     of_grids = {id(m.norm) for _, m in modules if isinstance(m, DenseConvNormAct)}
     for path, module in modules:
         if isinstance(module, BatchNorm) or id(module) in of_grids:
