@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -83,6 +84,13 @@ def _strict_jax(request):
         return
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_weights(monkeypatch):
+    """Layers built without ``rngs`` have the same weights whatever tests ran before."""
+    if (constructor := sys.modules.get("voxax.nn.modules.constructor")) is not None:
+        monkeypatch.setattr(constructor, "_made", itertools.count(1))
 
 
 @pytest.fixture(autouse=True)

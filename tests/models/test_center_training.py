@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from voxax.detection import BevGrid, Region, center_targets, decode_boxes
 from voxax.errors import InputError
@@ -55,7 +56,7 @@ def scene(rng):
 @pytest.mark.lax_promotion  # optax promotes step counts
 def test_a_box_is_learned_and_found(scene):
     voxels, labels = scene
-    model = SmallCenterPoint(3, 2, REGION.grid, width=0.25, groups=((0,), (1,)))
+    model = SmallCenterPoint(3, 2, REGION.grid, width=0.25, groups=((0,), (1,)), rngs=nnx.Rngs(0))
     voxels = Plan.record(model, voxels).attach(voxels)
     trainer = CenterTrainer(
         model, optax.adam(1e-2), REGION, ((0,), (1,)), 2, box_weight=1.0, max_boxes=8
@@ -71,7 +72,7 @@ def test_a_box_is_learned_and_found(scene):
     # What stands in empty rows of boxes changes nothing.
     spoilt = np.where(labels[1][..., None] < 0, np.float32(np.nan), labels[0])
     again = CenterTrainer(
-        SmallCenterPoint(3, 2, REGION.grid, width=0.25, groups=((0,), (1,))),
+        SmallCenterPoint(3, 2, REGION.grid, width=0.25, groups=((0,), (1,)), rngs=nnx.Rngs(0)),
         optax.adam(1e-2),
         REGION,
         ((0,), (1,)),
