@@ -304,9 +304,9 @@ def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
 
     ``kind`` is ``bool``, ``int``, ``float``, ``complex``, ``index``, ``array``, ``tolist``,
     ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX function), ``setitem``,
-    ``format``, ``text`` (a format without a specification, which no tracer refuses) or ``hash``. What it returns is taken for the value. JAX has no hook for this, so
-    the few methods that raise are replaced while any thread is inside, and behave as ever in the
-    other threads.
+    ``format``, ``text`` (a format without a specification, which no tracer refuses) or ``hash``.
+    What it returns is taken for the value. JAX has no hook for this, so the few methods that raise
+    are replaced while any thread is inside, and behave as ever in the other threads.
     """
     return _patched(_handler, handler)
 

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF012
 """How examples of advice are written down and followed; used for JAX and for PyTorch."""
 
 import re
@@ -22,8 +23,8 @@ class Example:
 
     key = ""
     inputs = ()
-    given: dict = {}  # noqa: RUF012
-    options: dict = {}  # noqa: RUF012
+    given: dict = {}
+    options: dict = {}
     differs = ()
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF012
 """Every advice for JAX is followed: the program that it makes of a bad one compiles."""
 
 import ast
@@ -403,7 +404,7 @@ class Formatted(Example):
     key, inputs = "VX114", (X,)
 
     def bad(x):
-        print(f"{x.sum():.1f}")
+        print(f"{x.sum():.1f}")  # noqa: T201
         return x
 
     def printed(x):

@@ -26,6 +26,7 @@ OF_OTHERS = "torch VX106 nms"
 def test_torch_advice_compiles(key):
     # PyTorch is imported only where its tests run.
     import torch
+
     from check.torch_examples import EXAMPLES
 
     examples = [e for e in EXAMPLES if e.key == key]
@@ -45,7 +46,13 @@ def test_torch_advice_compiles(key):
             assert not again.fails("error"), f"{name}: {again}"
             if name not in example.differs and key not in ("torch VX191",):
                 made = copy.deepcopy(function)(*given)
-                torch.testing.assert_close(made, copy.deepcopy(bad)(*example.inputs), check_dtype=False, rtol=1e-3, atol=1e-3)
+                torch.testing.assert_close(
+                    made,
+                    copy.deepcopy(bad)(*example.inputs),
+                    check_dtype=False,
+                    rtol=1e-3,
+                    atol=1e-3,
+                )
 
 
 def test_advice_about_nms_compiles():

@@ -1,9 +1,11 @@
+# ruff: noqa: RUF012
 """A bad program of PyTorch for every advice, and what the advice makes of it."""
 
 import random
 
 import torch
 import torch.nn.functional as F
+
 from check.advice_examples import Example
 
 X = torch.tensor([3.0, -1.0, 2.0])
@@ -323,7 +325,7 @@ class Formatted(Example):
     key, inputs = "torch VX114", (X,)
 
     def bad(x):
-        print(f"{x.sum():.1f}")
+        print(f"{x.sum():.1f}")  # noqa: T201
         return x
 
     def outside(x):
@@ -342,15 +344,24 @@ class Mistake(Example):
     given = {"accepted": (torch.ones(4),)}
 
 
+class Slope(torch.nn.Module):
+    """A gradient in the forward pass: by autograd, which export refuses, or by hand."""
+
+    def __init__(self, by_hand):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.by_hand = torch.nn.Linear(3, 3), by_hand
+
+    def forward(self, x):
+        if self.by_hand:
+            return 2 * self.linear(x) @ self.linear.weight
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.linear(x).square().sum(), x)[0]
+
+
 class Gradient(Example):
     key, inputs = "torch VX192", (X,)
-
-    def bad(x):
-        x = x.detach().requires_grad_()
-        return torch.autograd.grad((x * x).sum(), x)[0]
-
-    def revised(x):
-        return torch.func.grad(lambda x: (x * x).sum())(x)
+    bad, revised = Slope(False), Slope(True)
 
 
 class Cache:

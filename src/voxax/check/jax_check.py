@@ -36,7 +36,6 @@ from voxax.check.subject import Arguments, Subject, staged, subject_of, take_apa
 from voxax.check.time_limit import RanAway
 from voxax.errors import InputError
 
-
 _Raised = tuple[BaseException, Place | None]
 
 
@@ -262,9 +261,12 @@ def _faults(
         ends = not cut_short(first) and not first.large
         found.append(_untraceable(subject, arguments, error[0], where, own, known, ends))
     elif first.error is not None and isinstance(first.error[0], Exception):
-        # The pass ended early. If that is the function's own mistake, say so.
-        ended = _untraceable(subject, arguments, first.error[0], first.error[1], own, known)
-        found += [ended] if ended.code == "VX191" else []
+        # The pass ended early. If that is a mistake beside the questions, say so.
+        usual = dry_run(subject.function, arguments, own)
+        raised = usual[0] if usual is not None else None
+        if raised is not None and not isinstance(raised[0], _QUESTIONS):
+            ended = _untraceable(subject, arguments, *raised, own, known)
+            found += [] if _is_known(raised[1], known) else [ended]
     return first, held, found, incomplete
 
 
@@ -386,7 +388,7 @@ def _same_error(one: _Raised, two: _Raised) -> bool:
 
 
 # What messages call an array: its class, and the type of a tracer behind that.
-_ARRAY = re.compile(r"\w*Tracer(<[^>]*>|\(~?\w*\[[^\]]*\]\))?|ArrayImpl")
+_ARRAY = re.compile(r"\w*Tracer(<[^>]*>|\(~?\w*\[[^\]]*\]\))?|[\w.]*ArrayImpl")
 
 
 def _without_jit(subject: Subject, arguments: Arguments, own: str | None) -> _Raised | None:

@@ -79,6 +79,8 @@ def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
         found += _hazards(first, own)
         found += _twice(subject, arguments, held, own)
     program, error = _compiled(subject, arguments, first)
+    if first.watch is not None:
+        first.watch.forget_gradients()  # export writes to captured tensors too
     found = _judged(found, program, error, first, own, site)
     if program is not None:
         ran = first.watch.operations if first.watch is not None else []
@@ -296,21 +298,22 @@ def _twice(
     """
     subject.reuse = True  # so that a counter in the module shows
     try:
-        subject.restore()
-        one = _once(subject, arguments, held, own)
-        if one.error is not None or one.watch is None:
-            return []
-        kept = stored(subject, one.watch)
-        subject.restore()
-        two = _once(subject, arguments, held, own, {n: ref for n, (ref, _) in kept.items()})
-        if two.error is not None or two.watch is None:
-            return []
-        gc.collect()
-        harmful = [
-            frames
-            for number, (reference, frames) in kept.items()
-            if reference() is not None or number in two.watch.read_again
-        ]
+        with _collecting_new_objects():
+            subject.restore()
+            one = _once(subject, arguments, held, own)
+            if one.error is not None or one.watch is None:
+                return []
+            kept = stored(subject, one.watch)
+            subject.restore()
+            two = _once(subject, arguments, held, own, {n: ref for n, (ref, _) in kept.items()})
+            if two.error is not None or two.watch is None:
+                return []
+            gc.collect()
+            harmful = [
+                frames
+                for number, (reference, frames) in kept.items()
+                if reference() is not None or number in two.watch.read_again
+            ]
     finally:
         subject.reuse = False
     found = [
@@ -351,6 +354,19 @@ def _twice(
             )
         )
     return found
+
+
+@contextlib.contextmanager
+def _collecting_new_objects() -> Iterator[None]:
+    """Let the garbage collector leave out all objects of before: there may be millions."""
+    if gc.get_freeze_count():  # somebody else's, which could not be told from ours
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _compiled(
@@ -438,7 +454,9 @@ def _refused(error: BaseException, first: Watched, own: str | None, site: Site) 
 def _last_return(site: Site) -> Site:
     """Return the line of the last ``return`` of a function, from that of its definition."""
     function = next((n for n in enclosing(site) if isinstance(n, ast.FunctionDef)), None)
-    lines = [n.lineno for n in ast.walk(function or ast.Module([], [])) if isinstance(n, ast.Return)]
+    lines = [
+        n.lineno for n in ast.walk(function or ast.Module([], [])) if isinstance(n, ast.Return)
+    ]
     return site_of_line(site.file, max(lines)) if lines else site
 
 
