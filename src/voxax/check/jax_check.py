@@ -348,7 +348,7 @@ def _per_value(
 def _untraceable(
     subject: Subject,
     arguments: Arguments,
-    error: Exception,
+    error: BaseException,
     where: Place | None,
     own: str | None,
     known: set[tuple[str, int]],
