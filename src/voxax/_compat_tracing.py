@@ -74,7 +74,9 @@ class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
         self.node, self.index, self.value = new.node, new.index, new.value
 
     def __format__(self, spec: str) -> str:
-        return format(_ask("format", self).item(), spec) if spec else repr(self)
+        if spec or not (self.shape or is_key(self)):
+            return format(_ask("format" if spec else "text", self).item(), spec)
+        return repr(self)
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return hash(_ask("hash", self).tobytes())
@@ -302,9 +304,9 @@ def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
 
     ``kind`` is ``bool``, ``int``, ``float``, ``complex``, ``index``, ``array``, ``tolist``,
     ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX function), ``setitem``,
-    ``format`` or ``hash``. What it returns is taken for the value. JAX has no hook for this, so
-    the few methods that raise are replaced while any thread is inside, and behave as ever in the
-    other threads.
+    ``format``, ``text`` (a format without a specification, which no tracer refuses) or ``hash``.
+    What it returns is taken for the value. JAX has no hook for this, so the few methods that raise
+    are replaced while any thread is inside, and behave as ever in the other threads.
     """
     return _patched(_handler, handler)
 

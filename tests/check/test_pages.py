@@ -13,7 +13,7 @@ pytestmark = pytest.mark.lax_promotion
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "check").glob("VX*.md"))
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 # Of PyTorch, about several examples, and with functions of their own.
-OTHERS = ("VX192", "VX201", "VX202", "VX203", "VX204")
+OTHERS = ("VX192", "VX311", "VX201", "VX202", "VX203", "VX204")
 
 
 @pytest.mark.parametrize(

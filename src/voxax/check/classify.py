@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 
+from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
 from voxax.check.recording import Question
 from voxax.check.source import enclosing
@@ -43,6 +44,14 @@ SIZE_ARGUMENT = {
 }
 
 
+# The argument that gives results a fixed size, and its effect.
+_FLAGS = {
+    "roots": ("strip_zeros=False", "leading zeros then make some of the roots NaN"),
+    "polydiv": ("trim_leading_zeros=False", "leading zeros then stay in the results"),
+    "delete": ("assume_unique_indices=True", "the indices then have to differ"),
+}
+
+
 def classify(question: Question) -> Finding:
     """Return the finding for a question that a program of JAX asked."""
     chain = enclosing(question.place.site)
@@ -50,12 +59,14 @@ def classify(question: Question) -> Finding:
     text = _message(code, question)
     if question.arguments == frozenset() and code != "VX113":
         text += "; it depends on no argument: compute it with NumPy, outside of the trace"
-    words = _WORDS[code]
-    if code in ("VX106", "VX107"):
+    words = ADVICE[code]
+    if code == "VX101":
+        words = ADVICE[_branched(code, subject)]
+    if code in _OF_SIZES:
         called = _called(subject) if isinstance(subject, ast.Call) else ""
         words = _bound(question.place.api or called, subject) or words
     if code == "VX109" and isinstance(subject, ast.Call) and _has_twin(subject):
-        words = f"jnp.{_called(subject)} computes the same inside of the program"
+        words = ADVICE["VX109 twin"].format(name=_called(subject))
     return _finding(question, code, text, words, _suggestion(code, question, chain, subject, "jnp"))
 
 
@@ -66,14 +77,43 @@ def classify_torch(question: Question) -> Finding:
     text = _message(code, question)
     if question.arguments == frozenset():
         text += "; it depends on no argument: compute it once, in __init__"
-    words = _TORCH_ROW if question.kind == "row" else _TORCH_WORDS[code]
-    words = _TORCH_SIZES.get(question.place.api or "", words) if code in _OF_SIZES else words
+    key = f"torch {code}"
+    if question.kind == "row":
+        key = "torch VX112 row"
+    elif code == "VX101":
+        key = _branched(key, subject)
+    elif code in _OF_SIZES:
+        key = _TORCH_SIZES.get(question.place.api or "", key)
+    words = ADVICE[key]
     # A flag that Python holds is better static.
     flag = question.dtype.startswith(("Python", "size"))
     suggestion = ""
     if not (flag and isinstance(subject, ast.If | ast.IfExp)):
         suggestion = _suggestion(code, question, chain, subject, "torch")
     return _finding(question, code, text, words, suggestion)
+
+
+_OF_SIZES = ("VX106", "VX107")
+# Keys of advice, by the function whose result has a size that depends on data.
+_TORCH_SIZES = {
+    "nonzero": "torch VX106 nonzero",
+    "where": "torch VX106 nonzero",
+    "argwhere": "torch VX106 nonzero",
+    "repeat_interleave": "torch VX107 repeat_interleave",
+    "bincount": "torch VX107 bincount",
+    "one_hot": "torch VX107 one_hot",
+    "nms": "torch VX106 nms",
+}
+
+
+def _branched(key: str, branch: ast.AST | None) -> str:
+    """Return the key of advice about a branch, from what its sides do."""
+    sides = (*branch.body, *branch.orelse) if isinstance(branch, ast.If) else ()
+    if any(isinstance(side, ast.Raise) for side in sides):
+        return f"{key} raises"
+    if any(isinstance(side, ast.Break | ast.Continue) for side in sides):
+        return f"{key} in a loop"
+    return key
 
 
 def _finding(question: Question, code: str, text: str, fix: str, suggestion: str) -> Finding:
@@ -186,7 +226,7 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
         return "VX104", cut
     if api in MAKE_SHAPES or "canonicalize_shape" in inside or inside & MAKE_SHAPES:
         return "VX107", call
-    if "size" in _parameters(api):
+    if "size" in _parameters(api) or api in (*_FLAGS, "trim_zeros"):
         return "VX106", call
     return "VX112", call
 
@@ -205,13 +245,16 @@ def lacks_size(api: str, call: ast.AST | None) -> bool:
 
 def _bound(api: str, call: ast.AST | None) -> str:
     """Return what to write where a function of JAX has an argument that bounds its results."""
-    given = f"give `{api}` the argument {{}}= with a bound that always suffices"
     if lacks_size(api, call):
-        return given.format(SIZE_ARGUMENT[api])
+        return ADVICE["VX106 with an argument"].format(api=api, argument=SIZE_ARGUMENT[api])
     parameters = _parameters(api)
+    if api in _FLAGS:
+        flag, effect = _FLAGS[api]
+        return ADVICE["VX106 with a flag"].format(api=api, flag=flag, effect=effect)
     if "size" not in parameters:
         return ""
-    return given.format("size") + (", and fill_value= for the rest" * ("fill_value" in parameters))
+    filled = "VX106 with a filling" if "fill_value" in parameters else "VX106 with an argument"
+    return ADVICE[filled].format(api=api, argument="size")
 
 
 def _parameters(api: str) -> Sequence[str]:
@@ -379,71 +422,3 @@ def _has_twin(call: ast.Call) -> bool:
     called = _called(call)
     numpy = isinstance(of, ast.Name) and of.id in ("np", "numpy", "onp")
     return numpy and called not in _ON_THE_HOST and hasattr(jnp, called)
-
-
-_WORDS = {
-    "VX101": "compute both sides and choose with jnp.where, or trace both with jax.lax.cond",
-    "VX102": "jax.lax.while_loop, or a bounded jax.lax.fori_loop with a mask where gradients are "
-    "needed",
-    "VX103": "jax.lax.fori_loop, or a loop to a fixed bound whose later turns are masked out",
-    "VX104": "keep the whole axis and mask what is outside of the slice; a window of constant "
-    "length is jax.lax.dynamic_slice_in_dim, which moves the window where it would pass the end. A "
-    "negative bound counts from the end: add the axis's length to it",
-    "VX105": "keep the shape: jnp.where(mask, x, 0), a reduction with where=mask, or "
-    "jnp.nonzero(mask, size=bound, fill_value=...)",
-    "VX106": "keep the shape with a mask in place of the results",
-    "VX107": "make the shape a bound that always suffices and mask the rest, or pass the number as "
-    "a static argument (static_argnames=)",
-    "VX108": "keep it an array: x.astype(...) and functions of jnp instead of int, float, math and "
-    ".item(); or return it from the step and convert it outside",
-    "VX109": "use jnp in place of np inside of the step, or move the conversion out of it",
-    "VX110": "check outside of the step, or with jax.experimental.checkify",
-    "VX111": "stack the entries into an array and index that, or choose between functions with "
-    "jax.lax.switch",
-    "VX112": "pass a Python value, and mark the argument static (static_argnames=)",
-    "VX113": "x = x.at[i].set(v) makes a new array; under jit it is updated in place",
-    "VX114": "jax.debug.print prints from inside of the program; or return the value and print it "
-    "outside",
-    "VX115": "look it up outside of the step, or index an array",
-}
-
-_TORCH_ROW = (
-    "PyTorch reads a single index as a number. x.index_select(0, i.reshape(1))[0] keeps it a tensor"
-)
-
-_OF_SIZES = ("VX106", "VX107")
-_STATIC_ROWS = (
-    "keep the shape with a mask in place of the indices, or torch.nonzero_static(x, size=bound)"
-)
-# In place of `_TORCH_WORDS`, by the function whose result has a size that depends on data.
-_TORCH_SIZES = {
-    "nonzero": _STATIC_ROWS,
-    "where": _STATIC_ROWS,
-    "argwhere": _STATIC_ROWS,
-    "repeat_interleave": "give `repeat_interleave` the argument output_size= with the number of "
-    "results, where it is known",
-    "bincount": "count in a fixed number of bins: F.one_hot(x, bins).sum(0), or "
-    "torch.zeros(bins).index_add(0, x, ones); minlength= is no upper bound",
-    "one_hot": "give `one_hot` the argument num_classes= with the number of classes",
-    "nms": "keep all boxes, and a mask of those that survive",
-}
-
-_TORCH_WORDS = {
-    "VX101": "compute both sides and choose with torch.where, or trace both with torch.cond",
-    "VX102": "a loop to a fixed bound whose later turns torch.where discards, or torch.while_loop",
-    "VX103": "a loop to a fixed bound whose later turns torch.where discards",
-    "VX104": "keep the whole axis and mask what is outside of the slice: "
-    "torch.where(torch.arange(len(x)) < n, x, 0), the condition with x's number of axes",
-    "VX105": "keep the shape: torch.where(mask, x, 0), and divide by mask.sum() for a mean",
-    "VX106": "keep the shape with a mask in place of the results",
-    "VX107": "make the shape a bound that always suffices and mask the rest, or pass the number "
-    "as a Python argument: one program for each value",
-    "VX108": "keep it a tensor: x.to(...) and functions of torch instead of int, float, math and "
-    ".item(); or return it from the step and convert it outside",
-    "VX109": "use torch instead of NumPy and lists inside of the step, or move the conversion out "
-    "of it",
-    "VX110": "check outside of the step, or with torch._assert_async",
-    "VX111": "torch.stack the entries and index that, or compute all and choose with torch.where",
-    "VX112": "pass a Python value: one program for each",
-    "VX114": "return the value, and print it outside of the step",
-}

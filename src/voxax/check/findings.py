@@ -134,6 +134,8 @@ _TABLE = [
      "every layer computes all rows of the capacity, used or not"),
     ("VX310", "kernel map built more than once", "warning", Verdict.STATIC,
      "building a map takes as long as a layer"),
+    ("VX311", "write that keeps the graph of gradients", "note", Verdict.STATIC,
+     "the tensors of every call stay in memory, and a second backward goes through the first call"),
 ]  # fmt: skip
 
 CODES = {row[0]: Code(*row) for row in _TABLE}
@@ -155,6 +157,7 @@ class Finding:
       module: the submodule that it is in; empty for the whole.
       callers: the user's calls that lead there, innermost first.
       ignored: the reason given in the source for ignoring it; None when it counts.
+      reason: why, where that differs from what the code's page says of JAX; empty elsewhere.
     """
 
     code: str
@@ -167,6 +170,7 @@ class Finding:
     module: str = ""
     callers: tuple[Site, ...] = ()
     ignored: str | None = None
+    reason: str = ""
 
     @classmethod
     def at(
@@ -177,10 +181,13 @@ class Finding:
         fix: str,
         module: str = "",
         arguments: tuple[str, ...] = (),
+        reason: str = "",
     ) -> Finding:
         """Make a finding at a place of a program, or at a site."""
         site, callers = (where.site, where.callers) if isinstance(where, Place) else (where, ())
-        return cls(code, site, message, (), arguments, fix, module=module, callers=callers)
+        return cls(
+            code, site, message, (), arguments, fix, module=module, callers=callers, reason=reason
+        )
 
     @property
     def about(self) -> Code:
@@ -215,7 +222,7 @@ class Finding:
     @property
     def why(self) -> str:
         """The reason why XLA cannot compile this, or its cost."""
-        return self.about.why
+        return self.reason or self.about.why
 
     def excerpt(self) -> str:
         """Return the source line with a caret."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
 from voxax.check.source import Place, Site, place, place_of, programs_in, scope_in
 from voxax.check.subject import module_of_scope
@@ -51,19 +52,19 @@ def _hazard(equation: Any) -> tuple[str, str, str] | None:
         return (
             "VX302",
             f"`{name}` calls Python in every step",
-            "compute it with jnp, or return what the host needs and call it after the step",
+            ADVICE["VX302"],
         )
     if name in _DEBUG_CALLBACKS:
         return (
             "VX308",
             "prints or calls Python in every step",
-            "remove it when the bug is found",
+            ADVICE["VX308"],
         )
     if name == "device_put" and any(d is not None for d in equation.params.get("devices", ())):
         return (
             "VX303",
             "an array is moved to another device or memory in every step",
-            "place the arguments before the step, and constrain results with out_shardings",
+            ADVICE["VX303"],
         )
     if name == "convert_element_type":
         return _promotion(equation)
@@ -78,7 +79,7 @@ def _promotion(equation: Any) -> tuple[str, str, str] | None:
     return (
         "VX306",
         f"{old.dtype.name}{list(old.shape)} becomes {new.dtype.name} because the other operand is",
-        f"convert the other operand: .astype({old.dtype.name!r}), or this one where it is meant",
+        ADVICE["VX306"].format(narrow=old.dtype.name),
     )
 
 
@@ -128,7 +129,7 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
                     "VX304",
                     f"a captured array of {_bytes(value) / 2**20:.1f} MiB, "
                     f"{value.dtype.name}{list(value.shape)}, is a constant of the program",
-                    "make it an argument of the compiled function",
+                    ADVICE["VX304"],
                     module_of_scope(scope),
                 )
             )
@@ -153,8 +154,7 @@ def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
             where,
             "VX305",
             text,
-            "ask for the 32-bit dtype, or enable 64 bits: jax.config.update('jax_enable_x64', "
-            "True)",
+            ADVICE["VX305"],
         )
         for where, text in places
     ]
@@ -175,7 +175,7 @@ def leaked(
                 where or definition,
                 "VX301",
                 f"{what} is kept after the function has returned{holder}",
-                "return it, and keep what the compiled function returned",
+                ADVICE["VX301"],
             )
         )
     return found

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from voxax.check.advice import ADVICE
 from voxax.errors import InputError
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -106,7 +107,7 @@ def lacking(function: Callable[..., Any], named: Collection[str]) -> str:
         return ""
     given = ", ".join(f"{name!r}: ..." for name in missing)
     tokens = " ".join(f"{name}=VALUE" for name in missing)
-    return f"give these by name: kwargs={{{given}}}, or `--inputs {tokens}` on the command line"
+    return ADVICE["VX191 by name"].format(given=given, tokens=tokens)
 
 
 def as_static(function: Callable[..., Any], leaves: Iterable[tuple[str, str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import sys
 import threading
 import warnings
@@ -14,10 +15,11 @@ import jax
 
 from voxax import _compat, _compat_tracing
 from voxax.check import hazards, programs, time_limit, voxel_checks, weak_types, where_gradient
+from voxax.check.advice import ADVICE
 from voxax.check.classify import classify
 from voxax.check.findings import Finding, Verdict, with_ignores, worst
 from voxax.check.inputs import Inputs, as_static, lacking
-from voxax.check.recording import Question, Recording, cut_short, record_all
+from voxax.check.recording import Question, Recording, cut_short, dry_run, record_all
 from voxax.check.source import (
     Place,
     Site,
@@ -34,6 +36,8 @@ from voxax.check.subject import Arguments, Subject, staged, subject_of, take_apa
 from voxax.check.time_limit import RanAway
 from voxax.errors import InputError
 
+_Raised = tuple[BaseException, Place | None]
+
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
@@ -48,7 +52,7 @@ class Traced:
     """
 
     program: Any
-    error: tuple[BaseException, Place | None] | None
+    error: _Raised | None
     truncations: tuple[tuple[Place, str], ...]
     asked: tuple[tuple[str, Place], ...] = ()
     result: Any = None
@@ -223,6 +227,7 @@ def _faults(
     held: frozenset[str] = frozenset()
     decided: dict[Site, Question] = {}
     error, last = whole.error, whole.asked
+    questions += _keys(first, whole.error)
     # A line that reads several numbers in turn asks for the first alone until that is held.
     while by_number := of_numbers(questions, arguments.numbers() - held):
         held = joined(decided, by_number)
@@ -234,6 +239,7 @@ def _faults(
         first, questions, incomplete = record_all(
             subject.function, arguments, held, own, subject.module_of
         )
+        questions += _keys(first, error)
         if cut_short(first):
             questions = [*others, *questions]
             break
@@ -251,14 +257,26 @@ def _faults(
     if not _is_known(where, known) and last and last[-1][1] is where:
         # Python has the value in a plain run: the index of a compiled loop.
         found.append(classify(Question(*last[-1], None, (), "", (), "loop")))
-    elif not _is_known(where, known):
+    elif not _is_known(where, known) and not _keys(first, error):
         ends = not cut_short(first) and not first.large
         found.append(_untraceable(subject, arguments, error[0], where, own, known, ends))
     elif first.error is not None and isinstance(first.error[0], Exception):
-        # The pass ended early. If that is the function's own mistake, say so.
-        ended = _untraceable(subject, arguments, first.error[0], first.error[1], own, known)
-        found += [ended] if ended.code == "VX191" else []
+        # The pass ended early. If that is a mistake beside the questions, say so.
+        usual = dry_run(subject.function, arguments, own)
+        raised = usual[0] if usual is not None else None
+        if raised is not None and not isinstance(raised[0], _QUESTIONS):
+            ended = _untraceable(subject, arguments, *raised, own, known)
+            found += [] if _is_known(raised[1], known) else [ended]
     return first, held, found, incomplete
+
+
+def _keys(recording: Recording, error: _Raised) -> list[Question]:
+    """Return the questions for a text of a value with which the function looks something up.
+
+    A tracer has a text, so JAX raises nothing; the entry that has such a name is what is missing.
+    """
+    missing = isinstance(error[0], KeyError | AttributeError) and "Tracer" in str(error[0])
+    return recording.texts if missing else []
 
 
 def of_numbers(questions: Sequence[Question], numbers: frozenset[str]) -> list[Question]:
@@ -282,7 +300,7 @@ def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
         where or site,
         "VX191",
         f"the example inputs lead to no end: {error}",
-        "end the loop; or, where the program is long, allow it more time: seconds=",
+        ADVICE["VX191 no end"],
     )
 
 
@@ -304,15 +322,12 @@ def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
             hash(value)
         except TypeError:
             kind = type(value).__name__
-            fix = (
-                "register its class as a pytree (jax.tree_util.register_dataclass), or make it "
-                "hashable (@dataclass(frozen=True)) and static"
-            )
+            fix = ADVICE["VX190 hash"]
             what = f"argument `{name}` is a {kind}: jit cannot trace it, and it has no hash, so it "
             what += "cannot be static"
             if any(name == other for other, _ in arguments.declared):
                 what = f"argument `{name}` is static, and a {kind} has no hash: jit refuses it"
-                fix = "give a tuple in place of a list, a frozen dataclass in place of a dict"
+                fix = ADVICE["VX190 declared"]
             found.append(Finding("VX190", site, what, arguments=(name,), fix=fix))
     return found
 
@@ -326,50 +341,77 @@ def _per_value(
         finding,
         code="VX201",
         message=f"the program depends on the Python value of {listed}: one program for each value",
-        fix=f"fine for few values: {as_static(subject.called, leaves)}. For many, pass an "
-        f"array and {finding.fix}",
+        fix=ADVICE["VX201"].format(ways=as_static(subject.called, leaves), fix=finding.fix),
     )
 
 
 def _untraceable(
     subject: Subject,
     arguments: Arguments,
-    error: Exception,
+    error: BaseException,
     where: Place | None,
     own: str | None,
     known: set[tuple[str, int]],
     ends: bool = True,
 ) -> Finding:
-    """Report the error of tracing: VX190 for JAX's, VX191 for the function's own.
+    """Report an error of tracing: VX190 for JAX's, VX191 for the function's own.
 
-    Which it is, a plain run tells; there is none where that would not end, or take all memory.
+    The function's own is raised by a run without any compilation too. What such a run raises in
+    place of JAX's error (JAX checks the carry of a ``scan`` first) no user ever sees.
     """
-    code = "VX190"
+    plain = _without_jit(subject, arguments, own) if ends else None
+    usual = dry_run(subject.function, arguments, own) if ends else None
+    raised = usual[0] if usual is not None else None
+    if plain is not None and not _is_known(plain[1], known):
+        of_own = _same_error(plain, (error, where)) or (
+            raised is not None and _same_error(plain, raised)
+        )
+        if of_own:
+            fix = ADVICE["VX191"]
+            if "keyword-only" in str(plain[0]):
+                fix = lacking(subject.called, arguments.names()) or fix
+            return _raised(subject, "VX191", plain, fix)
+    runs = ends and plain is None and usual is not None and raised is None
+    fix = ADVICE["VX190 runs" if runs else "VX190"]
+    return _raised(subject, "VX190", (error, where), fix)
+
+
+def _raised(subject: Subject, code: str, raised: _Raised, fix: str) -> Finding:
+    error, where = raised
+    return Finding.at(where or definition(subject.target), code, described(error), fix)
+
+
+def _same_error(one: _Raised, two: _Raised) -> bool:
+    """Return True for the same error, of which the text may name an array or a tracer."""
+    texts = (_ARRAY.sub("array", str(error)) for error, _ in (one, two))
+    return type(one[0]) is type(two[0]) and next(texts) == next(texts)
+
+
+# What messages call an array: its class, and the type of a tracer behind that.
+_ARRAY = re.compile(r"\w*Tracer(<[^>]*>|\(~?\w*\[[^\]]*\]\))?|[\w.]*ArrayImpl")
+
+
+def _without_jit(subject: Subject, arguments: Arguments, own: str | None) -> _Raised | None:
+    """Return what the function raises where nothing is traced, the bodies of loops neither."""
     # Arrays of our own: the function may write into those of NumPy.
     values = [
         jax.numpy.asarray(leaf.value) if leaf.kind == "array" else leaf.value
         for leaf in arguments.leaves
     ]
     given = sum(getattr(value, "nbytes", 0) for value in values)
-    end = time_limit.end() if ends else 0.0
     try:
-        # So that nothing is traced, the bodies of loops neither.
-        with time_limit.ended_by(end), jax.disable_jit(), _compat_tracing.eagerly(given):
+        with (
+            time_limit.ended_by(time_limit.end()),
+            jax.disable_jit(),
+            _compat_tracing.eagerly(given),
+        ):
             arguments.fill(values).call(subject.function)
     except (RanAway, _compat_tracing.TraceLimit):
-        pass  # the error of JAX is what is known
-    except Exception as plain:
-        there = place(raised_frames(plain), own)
-        # Some loops of JAX need jit. And what has a finding already (an assignment into an array
-        # of JAX fails eagerly too) is not another.
-        if "disable_jit" not in str(plain) and not _is_known(there, known):
-            code, error, where = "VX191", plain, there
-    fix = "give example inputs that the function accepts"
-    if "keyword-only" in str(error):
-        fix = lacking(subject.called, arguments.names()) or fix
-    if code == "VX190":
-        fix = "read the message; without jit the function runs"
-    return Finding.at(where or definition(subject.target), code, described(error), fix)
+        pass  # nothing is known
+    except Exception as error:
+        if "disable_jit" not in str(error):  # some loops of JAX need jit
+            return error, place(raised_frames(error), own)
+    return None
 
 
 def refuse(inputs: Inputs) -> None:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding, Verdict
 from voxax.check.source import Place, Site, described, place
 from voxax.check.static_report import Report
@@ -66,7 +67,7 @@ def differences(
                     "VX204",
                     site,
                     f"the examples have arguments of different structure: {_apart(first, other)}",
-                    fix="always give the same keys, lengths and Nones",
+                    fix=ADVICE["VX204"],
                 )
             )
             continue
@@ -85,7 +86,7 @@ def differences(
                 site,
                 f"argument `{name}` comes in {len(seen)} shapes: {', '.join(sorted(seen))}",
                 arguments=(name,),
-                fix="pad to one shape, or to few: vx.bucket_capacity rounds sizes up",
+                fix=ADVICE["VX202"],
             )
         )
     for name, seen in types.items():
@@ -95,7 +96,7 @@ def differences(
                 site,
                 f"argument `{name}` comes as {' and as '.join(sorted(seen))}",
                 arguments=(name,),
-                fix="convert it once, where it is made: jnp.asarray(value, dtype)",
+                fix=ADVICE["VX203"],
             )
         )
     return found
@@ -141,7 +142,7 @@ def _unrepeatable(where: Place) -> Finding:
         "VX205",
         "traced twice, this line gives two different programs: a value that Python "
         "computes (a random number, the time, a counter) is frozen into each",
-        "pass the value as an argument; for random numbers, a jax.random key",
+        ADVICE["VX205"],
     )
 
 

@@ -64,6 +64,7 @@ class Recording:
       answers: every value that was given, in order.
       error: what ended the pass early, with its place.
       large: whether some result is too large to compute it.
+      texts: questions for the text of a value, which names something where it is no output.
     """
 
     turned: frozenset[Key] = frozenset()
@@ -71,6 +72,7 @@ class Recording:
     answers: list[Any] = dataclasses.field(default_factory=list)
     error: tuple[BaseException, Place | None] | None = None
     large: bool = False
+    texts: list[Question] = dataclasses.field(default_factory=list)
     _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
 
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
@@ -191,6 +193,9 @@ def _record(
             return value
         if time.monotonic() > end:
             raise RanAway(time_limit.too_long())
+        if kind == "text":
+            recording.texts.append(_question("hash", where, tracer, module_of(frame)))
+            return value
         return recording.answer(
             kind, where, value, lambda: _question(kind, where, tracer, module_of(frame))
         )
@@ -206,6 +211,39 @@ def _record(
             recording.error = (error, place(raised_frames(error), own))
     recording.large = trace.is_large(trace.largest)
     return recording
+
+
+def dry_run(
+    function: Callable[..., Any], arguments: Arguments, own: str | None
+) -> tuple[tuple[BaseException, Place | None] | None] | None:
+    """Run ``function`` as without ``jit``, with JAX's own loops and branches traced, not computed.
+
+    Returns:
+      A tuple of the error with its place, or of None where there is none; None where nothing is
+      known.
+    """
+
+    def handler(kind: str, tracer: Any, context: str) -> Any:
+        if _compat_tracing.base_tracer(tracer) is None:  # in the body of a loop
+            raise jax.errors.ConcretizationTypeError(tracer, context or kind)
+        return np.asarray(_concrete(tracer))
+
+    end = time_limit.end()
+    trace = new_trace(end)
+    values = followed(arguments, frozenset(), trace)
+    try:
+        with (
+            _compat.fresh_trace(),
+            _compat_tracing.answering(handler),
+            trace.active(),
+            time_limit.ended_by(end),
+        ):
+            arguments.fill(values).call(function)
+    except (RanAway, _compat_tracing.TraceLimit):
+        return None
+    except Exception as error:
+        return ((error, place(raised_frames(error), own)),)
+    return (None,)
 
 
 def new_trace(end: float) -> ExampleTrace:

@@ -341,8 +341,27 @@ def _names(node: ast.AST | None) -> set[str]:
 
 
 def described(error: BaseException) -> str:
-    """Return the name of an error and the first line of its message."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    """Return the name of an error and its message in one line, without what is no part of it."""
+    lines: list[str] = []
+    for line in str(error).strip().splitlines():
+        if line.startswith(_AFTERWORDS):
+            break
+        lines += line.split()
+    text = " ".join(lines)
+    if len(text) > _MOST_CHARACTERS:
+        text = text[:_MOST_CHARACTERS].rsplit(" ", 1)[0] + " ..."
+    return f"{type(error).__name__}: {text}"
+
+
+# Of a message; JAX's may name a whole tree of types.
+_MOST_CHARACTERS = 1500
+# What JAX and PyTorch write below their messages: links, stacks and dumps of programs.
+_AFTERWORDS = (
+    "See https", "For more information", "For C++ stack", "For extended logging", "User Stack",
+    "Stack trace", "The following call raised", "The error above occurred", "from user code",
+    "-----", "Traceback", "Exception raised from", "While executing", "Original traceback", "Set ",
+    "Use tlparse",
+)  # fmt: skip
 
 
 def relative(file: str) -> str:

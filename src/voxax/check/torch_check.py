@@ -15,6 +15,7 @@ import functools
 import gc
 import importlib
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensor  # pyright: ignore[reportMi
 from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
 
 from voxax.check import programs, time_limit, torch_where
+from voxax.check.advice import ADVICE
 from voxax.check.classify import classify_torch
 from voxax.check.findings import Finding, Verdict
 from voxax.check.inputs import Inputs, forward_of, lacking
@@ -39,10 +41,13 @@ from voxax.check.source import (
     Site,
     definition,
     described,
+    enclosing,
+    is_file,
     library_of,
     place,
     raised_frames,
     site_at,
+    site_of_line,
     swallowed,
     tree_of,
 )
@@ -74,6 +79,8 @@ def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
         found += _hazards(first, own)
         found += _twice(subject, arguments, held, own)
     program, error = _compiled(subject, arguments, first)
+    if first.watch is not None:
+        first.watch.forget_gradients()  # export writes to captured tensors too
     found = _judged(found, program, error, first, own, site)
     if program is not None:
         ran = first.watch.operations if first.watch is not None else []
@@ -186,18 +193,18 @@ def _own_mistake(first: Watched, site: Site, lacks: str) -> list[Finding]:
     if where is not None and (where.site.file, where.site.line) in known:
         return []
     by_name = "keyword-only" in str(error) and lacks
-    fix = by_name or "give example inputs that the module accepts"
+    fix = by_name or ADVICE["torch VX191"]
     return [Finding.at(where or site, "VX191", described(error), fix)]
 
 
 def _per_value(finding: Finding, names: frozenset[str]) -> Finding:
     listed = ", ".join(f"`{name}`" for name in sorted(names))
-    advice = f" and {finding.fix}" if finding.fix else ""
+    advice = ADVICE["torch VX201 and"].format(fix=finding.fix)
     return dataclasses.replace(
         finding,
         code="VX201",
         message=f"the program depends on the Python value of {listed}: one program for each value",
-        fix=f"fine for few values: each is exported and compiled. For many, pass a tensor{advice}",
+        fix=advice if finding.fix else ADVICE["torch VX201"],
     )
 
 
@@ -286,25 +293,27 @@ def _twice(
 ) -> list[Finding]:
     """Run one module twice on the same inputs; report what differs, and what is kept.
 
-    What the second call neither reads nor leaves there is only stored, and does no harm.
+    What the second call neither reads nor leaves there is only stored, and does no harm; what only
+    a graph of gradients holds is told at the write that brought the graph.
     """
     subject.reuse = True  # so that a counter in the module shows
     try:
-        subject.restore()
-        one = _once(subject, arguments, held, own)
-        if one.error is not None or one.watch is None:
-            return []
-        kept = stored(subject, one.watch)
-        subject.restore()
-        two = _once(subject, arguments, held, own, {n: ref for n, (ref, _) in kept.items()})
-        if two.error is not None or two.watch is None:
-            return []
-        gc.collect()
-        harmful = [
-            frames
-            for number, (reference, frames) in kept.items()
-            if reference() is not None or number in two.watch.read_again
-        ]
+        with _collecting_new_objects():
+            subject.restore()
+            one = _once(subject, arguments, held, own)
+            if one.error is not None or one.watch is None:
+                return []
+            kept = stored(subject, one.watch)
+            subject.restore()
+            two = _once(subject, arguments, held, own, {n: ref for n, (ref, _) in kept.items()})
+            if two.error is not None or two.watch is None:
+                return []
+            gc.collect()
+            harmful = [
+                frames
+                for number, (reference, frames) in kept.items()
+                if reference() is not None or number in two.watch.read_again
+            ]
     finally:
         subject.reuse = False
     found = [
@@ -312,9 +321,24 @@ def _twice(
             where,
             "VX301",
             "the tensor computed here is kept after the call has returned",
-            "return it; or, where it is state, register_buffer and copy_ into it",
+            ADVICE["torch VX301"],
+            reason="the exported program returns values and keeps none outside of its buffers",
         )
         for frames in harmful
+        if (where := place(frames, own)) is not None
+    ]
+    new = {id(tensor) for reference, _ in two.watch.born if (tensor := reference()) is not None}
+    found += [
+        Finding.at(
+            where,
+            "VX311",
+            "what is written has gradients, and the tensor outlives the call: each call adds to "
+            "its graph of gradients",
+            ADVICE["torch VX311"],
+        )
+        for number, (reference, writes) in two.watch.histories.items()
+        if reference() is not None and number not in new | two.watch.given
+        for frames in writes
         if (where := place(frames, own)) is not None
     ]
     frames = _first_difference(one.watch.operations, two.watch.operations, True)
@@ -326,10 +350,23 @@ def _twice(
                 "VX205",
                 "run twice, this line computes something else: a value of Python (a random number, "
                 "the time, a counter, a list that grows) is frozen into the program",
-                "pass the value as an argument, or draw it with torch",
+                ADVICE["torch VX205"],
             )
         )
     return found
+
+
+@contextlib.contextmanager
+def _collecting_new_objects() -> Iterator[None]:
+    """Let the garbage collector leave out all objects of before: there may be millions."""
+    if gc.get_freeze_count():  # somebody else's, which could not be told from ours
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _compiled(
@@ -387,18 +424,40 @@ def _sized(node: Any, own: str | None, site: Site) -> Finding:
     where = torch_where.noted(node, own, name) or site
     if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
         text = "a traced value is turned into a Python number"
-        return Finding.at(where, "VX108", text, "keep it a tensor, and use functions of torch")
+        return Finding.at(where, "VX108", text, ADVICE["torch VX108"])
     text = f"how many results `{name}` has depends on the values of its arguments"
-    return Finding.at(where, "VX106", text, "keep the shape with a mask in place of the results")
+    return Finding.at(where, "VX106", text, ADVICE["torch VX106"])
+
+
+# PyTorch's messages about what it cannot take apart; the first group is the class.
+_UNKNOWN = {
+    "output": re.compile(r"Found <class '([^']+)'> in output"),
+    "input": re.compile(r"Unsupported input type <class '([^']+)'>"),
+}
 
 
 def _refused(error: BaseException, first: Watched, own: str | None, site: Site) -> Finding:
+    for what, pattern in _UNKNOWN.items():
+        if found := pattern.search(str(error)):
+            where = _last_return(site) if what == "output" else site
+            text = f"the {what} has a `{found[1]}`, a class that torch.export does not know"
+            return Finding.at(where, "VX192", text, ADVICE[f"torch VX192 {what}"])
     where = place(raised_frames(error), own)
+    if where is not None and not is_file(where.site.file) and is_file(site.file):
+        where = None  # in a program that PyTorch wrote
     if where is None and first.watch is not None:
         # The error has no line of the user; an autograd in the forward pass is never exported.
         where = next(filter(None, (place(f, own) for f in first.watch.differentiated)), None)
-    fix = "see the message; it is PyTorch's own"
-    return Finding.at(where or site, "VX192", described(error), fix)
+    return Finding.at(where or site, "VX192", described(error), ADVICE["torch VX192"])
+
+
+def _last_return(site: Site) -> Site:
+    """Return the line of the last ``return`` of a function, from that of its definition."""
+    function = next((n for n in enclosing(site) if isinstance(n, ast.FunctionDef)), None)
+    lines = [
+        n.lineno for n in ast.walk(function or ast.Module([], [])) if isinstance(n, ast.Return)
+    ]
+    return site_of_line(site.file, max(lines)) if lines else site
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,17 +26,23 @@ from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
+from torch._subclasses.fake_tensor import (  # pyright: ignore[reportMissingImports]
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.nn.parameter import (  # pyright: ignore[reportMissingImports]
     UninitializedBuffer,
 )
 from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
 from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
     TorchDispatchMode,
+    _disable_current_modes,
 )
 from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportMissingImports]
 
 from voxax.check import recording as limits
 from voxax.check import time_limit, torch_compiling, torch_sizes
+from voxax.check.advice import ADVICE
 from voxax.check.recording import Question, Recording
 from voxax.check.source import Frame, Place, line_name, live_frames, place, raised_frames
 from voxax.check.subject import Arguments, Leaf, Subject
@@ -157,7 +163,10 @@ class Watch:
         # What an earlier call stored, by id: another tensor may have the id of one that is gone.
         self.earlier: Mapping[int, Callable[[], Any]] = {}
         self.read_again: set[int] = set()  # ids of these
+        # By id: tensors that a write first gave a graph of gradients, and the places of the writes.
+        self.histories: dict[int, tuple[weakref.ref[Any], list[tuple[Frame, ...]]]] = {}
         self.limit: Callable[[int], None] = lambda operations: None
+        self.valued = False  # whether the program needs a value of a tensor
         self.twins = torch_sizes.Twins()
         self.functions = _Functions(self)
         self.operators = _Operators(self)
@@ -190,6 +199,17 @@ class Watch:
             yield
         finally:
             self.busy = False
+
+    def forget_gradients(self) -> None:
+        """Free what only a graph of gradients holds, so that what Python holds can be told.
+
+        No tensor keeps a graph that it did not have before the pass, the user's own neither.
+        """
+        made = (reference for reference, _ in self.born)
+        for reference in (*made, *(reference for reference, _ in self.histories.values())):
+            tensor = reference()
+            if tensor is not None and tensor.grad_fn is not None and tensor._base is None:
+                tensor.detach_()
 
     def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
         """Ask about a tensor, and return the answer."""
@@ -269,6 +289,7 @@ class _Functions(TorchFunctionMode):
         frames = tuple(live_frames(frame))
         watch.call = Call(func, name, args, kwargs, frames, frame, _autocast())
         watch.read.clear()
+        watch.valued |= name in _HOST or name in _TEXT
         if name in _AUTOGRAD:
             watch.differentiated.append(frames)
         try:
@@ -276,10 +297,11 @@ class _Functions(TorchFunctionMode):
                 watch.ask("tolist" if name == "tolist" else "array", name, args[0])
             if name in _MOVES or (name == "to" and _names_device(args, kwargs)):
                 text = f"`{name}` moves a tensor between devices in every step"
-                fix = "place inputs and module before the step; for a new tensor, device=x.device"
+                fix = ADVICE["torch VX303"]
                 watch.hazards.append((frames, "VX303", text, fix, watch.module_of(frame)))
             if watch.twins.counts(name, args):
                 watch.ask("index", None, args[0])
+            before = _versions(args, kwargs)
             if torch_compiling.takes_functions(func):
                 modes = (self, watch.operators)
                 watch.call = None  # what its functions call is watched
@@ -288,12 +310,23 @@ class _Functions(TorchFunctionMode):
                 result = func(*args, **kwargs)
             if watch.read:
                 self._ask_lengths(func, args, kwargs)
+            self._note_histories(before, frames)
         finally:
             watch.call = None
         self._remember(result, args, kwargs, frames)
         with watch.own():
             watch.twins.follow(func, args, kwargs, result)
         return result
+
+    def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
+        """Note the tensors to which a function wrote what gradients flow through."""
+        known = self.watch.histories
+        for tensor, version, had in before:
+            if tensor.grad_fn is None or tensor._version == version:
+                continue
+            if not had or id(tensor) in known:
+                entry = known.setdefault(id(tensor), (weakref.ref(tensor), []))
+                entry[1].append(frames)
 
     def _ask_lengths(self, func: Any, args: Any, kwargs: Any) -> None:
         """Ask for the numbers from which a function made shapes, though it took them as values."""
@@ -329,6 +362,15 @@ class _Functions(TorchFunctionMode):
                 set_origin(tensor, Origin(inputs, frames, None, names))
                 if not any(tensor is value for value in tensors):  # handed on, such as by `x.to`
                     self.watch.born.append((weakref.ref(tensor), frames))
+
+
+def _versions(args: Any, kwargs: Any) -> list[Any]:
+    """Return the tensors that a function may write to, with what tells whether it did."""
+    if not torch.is_grad_enabled():
+        return []
+    given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+    given += [v._base for v in given if v._base is not None]
+    return [(v, v._version, v.requires_grad) for v in given if not v.is_inference()]
 
 
 def _autocast() -> bool:
@@ -367,8 +409,10 @@ class _Operators(TorchDispatchMode):
         _, frames = watch.where(1)
         self._note(func, args, kwargs, frames)
         if torch.Tag.data_dependent_output in func.tags:
+            watch.valued = True
             return self._read(func, args, kwargs)
         sized = torch.Tag.dynamic_output_shape in func.tags
+        watch.valued |= sized
         if sized:
             self._sized(func, args, kwargs)
         result = func(*args, **kwargs)
@@ -493,7 +537,8 @@ class _Operators(TorchDispatchMode):
         if func.overloadpacket is torch.ops.aten.lift_fresh:
             value = tensors[0]
             small = value.numel() <= 64 and value.dtype is not torch.bfloat16
-            with watch.own():
+            small = small and not isinstance(value, FakeTensor)
+            with watch.own(), _disable_current_modes():
                 constants += (repr(value.detach().cpu().numpy().tolist()),) if small else ()
         shapes = tuple((tuple(t.shape), t.dtype) for t in tensors)
         # Which parameter it is tells one of several equal layers from the others.
@@ -538,8 +583,7 @@ class _Operators(TorchDispatchMode):
                         frames,
                         "VX306",
                         f"{text} because the other operand is",
-                        f"convert the other operand: .to(torch.{narrow}), or this one where it is "
-                        "meant",
+                        ADVICE["torch VX306"].format(narrow=narrow),
                         module,
                     )
                 )
@@ -549,7 +593,7 @@ class _Operators(TorchDispatchMode):
         size = tensor.numel() * tensor.element_size()
         if size > LARGE_CONSTANT and self.watch.call is not None:
             text = f"a captured tensor of {size / 2**20:.1f} MiB is a constant of the program"
-            fix = "make it a buffer (register_buffer), or an argument"
+            fix = ADVICE["torch VX304"]
             module = self.watch.module_of(self.watch.call.frame)
             self.watch.hazards.append((frames, "VX304", text, fix, module))
 
@@ -567,7 +611,8 @@ def _cuts(index: Any) -> bool:
 
 # Of a constant that makes the program large.
 LARGE_CONSTANT = 1 << 20  # bytes
-# Of the parameters of a module that is copied for each pass; above, all passes share one copy.
+# Of the parameters of a module that is copied for each pass, and computes; above, passes only
+# compute shapes, as export does. Where a value is needed after all, they share one copy.
 MOST_COPIED = 1 << 28  # bytes
 
 
@@ -589,13 +634,16 @@ class TorchSubject(Subject):
     # Whether sizes that depend on data are numbers that can be asked.
     sizes: bool = True
     module: Any = None
+    # Whether passes compute values; None until a large module has shown that it needs them.
+    values: bool | None = None
+    fakes: Any = None
 
     def fresh(self) -> Any:
         """Return the module for the next run: a copy, so that the user's is not changed."""
         if not isinstance(self.target, torch.nn.Module):
             return self.target
-        if self.module is None or not (self.reuse or self._large()):
-            self.module = copied(self.target)
+        if self.module is None or not (self.reuse or (self.values and self._large())):
+            self.module = copied(self.target, {} if self.values else self._fakes())
             self.paths = {id(part): path for path, part in self.module.named_modules()}
         # In a module that is reused, too: what was written to has another origin since.
         for name, value in (
@@ -605,9 +653,27 @@ class TorchSubject(Subject):
             set_origin(value, Origin(label=name))
         return self.module
 
+    def computes(self) -> bool:
+        """Return False if passes need only the shapes of tensors, as far as is known."""
+        if self.values is None:
+            self.values = not isinstance(self.target, torch.nn.Module) or not self._large()
+        return self.values
+
+    def compute(self) -> None:
+        """Let all further passes compute values."""
+        self.values, self.module = True, None
+
+    def _fakes(self) -> dict[int, Any]:
+        """Return tensors without values for those of the module, by id."""
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        given = (*self.target.parameters(), *self.target.buffers())
+        return {id(t): self.fakes.from_tensor(t, static_shapes=True) for t in given}
+
     def restore(self) -> None:
         """Restore the present copy's tensors, which the program may change; no Python state."""
         if not isinstance(self.module, torch.nn.Module) or self.module is self.target:
+            return
+        if not self.values:
             return
         given = {**dict(self.target.named_parameters()), **dict(self.target.named_buffers())}
         with torch.no_grad():
@@ -625,14 +691,19 @@ class TorchSubject(Subject):
         return {id(t) for t in (*self.module.parameters(), *self.module.buffers())}
 
 
-def copied(module: Any) -> Any:
-    """Return a copy of a module; the module itself where it cannot be copied."""
+def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any:
+    """Return a copy of a module; the module itself where it cannot be copied.
+
+    Args:
+      module: the module.
+      shared: what stands in the copy in place of some tensors, by their ids.
+    """
     # PyTorch copies parameters without a shape, but no such buffers.
     buffers = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
     unshaped: Any = UninitializedBuffer
     new = {id(b): unshaped(device=b.device, dtype=b.dtype) for b in buffers}
     try:
-        return copy.deepcopy(module, new)
+        return copy.deepcopy(module, new | dict(shared))
     except Exception:  # what its author stored in it decides
         return module
 
@@ -651,6 +722,14 @@ def _value(leaf: Leaf, held: frozenset[str], own: bool) -> Any:
     if leaf.kind == "number" and leaf.name not in held and own:
         return symbolic(leaf.value, leaf.name)
     return copy.copy(leaf.value)
+
+
+def _without_values(value: Any, mode: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = mode.from_tensor(value, static_shapes=True)
+    set_origin(made, origin_of(value) or Origin())
+    return made
 
 
 @contextlib.contextmanager
@@ -676,6 +755,26 @@ def one_pass(
 
     ``earlier`` has references to the tensors that an earlier call stored, by id.
     """
+    given = arguments, held, turned, own, module_of, end, earlier
+    if not subject.computes():
+        recording = _pass(subject, *given)
+        valued = recording.watch is None or recording.watch.valued
+        if not valued and recording.error is None:
+            return recording
+        subject.compute()
+    return _pass(subject, *given)
+
+
+def _pass(
+    subject: TorchSubject,
+    arguments: Arguments,
+    held: frozenset[str],
+    turned: frozenset[Any],
+    own: str | None,
+    module_of: Callable[[Any], str],
+    end: float,
+    earlier: Mapping[int, Callable[[], Any]],
+) -> Watched:
     recording = Watched(turned)
 
     def handler(about: Asked, value: Any) -> Any:
@@ -695,6 +794,10 @@ def one_pass(
 
     module = subject.fresh()
     values = values_of(arguments, held)
+    shapes: Any = contextlib.nullcontext()
+    if not subject.values:
+        shapes = subject.fakes
+        values = [_without_values(v, shapes) for v in values]
     watch = Watch(handler, module_of)
     watch.given, watch.earlier = {id(v) for v in values}, earlier
     watch.limit = limit
@@ -702,12 +805,14 @@ def one_pass(
     recording.watch = watch
     with repeatable(), np.errstate(all="ignore"):
         try:
-            with time_limit.ended_by(end), watch:
+            with time_limit.ended_by(end), shapes, watch:
                 arguments.fill(values).call(module)
         except RanAway as error:
             recording.error = (error, place(raised_frames(error), own))
         except Exception as error:
             recording.error = (error, place(raised_frames(error), own))
+    if recording.error is None:
+        watch.forget_gradients()
     return recording
 
 
@@ -767,7 +872,10 @@ def exported(
 ) -> tuple[Any, Exception | None]:
     """Return the program that ``torch.export`` makes of the module, or the error."""
     target = subject.target
-    module = copied(target) if isinstance(target, torch.nn.Module) else _AsModule(target)
+    is_module = isinstance(target, torch.nn.Module)
+    # Export gives tensors without values to the program, so it cannot write to the parameters.
+    shared = {id(p): p for p in target.parameters()} if is_module else {}
+    module = copied(target, shared) if is_module else _AsModule(target)
     if values is None:
         values = values_of(arguments, arguments.numbers(), own=False)
     with repeatable(), _quiet():

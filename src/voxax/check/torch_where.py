@@ -14,6 +14,7 @@ from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
 
+from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
 from voxax.check.source import Site, library_of, place, site_of_line
 from voxax.check.torch_watch import Operation
@@ -65,7 +66,7 @@ def unsafe(
                 place(frames, own) or noted(node, own) or site,
                 "VX307",
                 f"the value is finite and its gradient is NaN where an operand is {bad:g}",
-                "make the operand safe first: torch.where(ok, f(torch.where(ok, x, 1.0)), 0.0)",
+                ADVICE["torch VX307"],
             )
         )
     return found

@@ -18,6 +18,7 @@ import numpy as np
 
 from voxax import _compat_tracing
 from voxax.check import recording, time_limit
+from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
 from voxax.check.source import (
     Place,
@@ -82,8 +83,7 @@ def wasted(
                 "VX309",
                 where,
                 f"{name} has a capacity of {capacity} rows, and the examples use {count} of them",
-                fix=f"give capacity={enough}, which is vx.bucket_capacity({count}); "
-                "vx.plan(model, voxels) fits every level",
+                fix=ADVICE["VX309"].format(enough=enough, count=count),
             )
         )
     return found
@@ -225,9 +225,7 @@ class _Visitor:
                     where or self.site,
                     "VX310",
                     f"builds a kernel map that the program has built already{line}",
-                    "vx.plan(model, voxels) builds all maps once, before the step. Or hand on "
-                    "the same voxels: those that went through jax.jit or a checkpoint of their own "
-                    "have lost their maps",
+                    ADVICE["VX310"],
                     module_of_scope(scope),
                 )
             )

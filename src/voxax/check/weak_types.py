@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
 from voxax.check.hazards import equations
 from voxax.check.inputs import parameters
@@ -43,7 +44,7 @@ def called_with_both(closed: Any, own: str | None) -> list[Finding]:
                     for i, name in names
                 )
                 text = f"the compiled function `{called.name}` takes {text}: two programs"
-                fix = f"give it an array each time: {numbers}"
+                fix = ADVICE["VX203 call"].format(arrays=numbers)
                 found.append(Finding.at(where, "VX203", text, fix, module_of_scope(scope)))
                 break
         earlier.setdefault(types, (equation, where))
@@ -166,5 +167,5 @@ def _state(leaf: Any, given: tuple[Any, ...], made: tuple[Any, ...], site: Site)
         f"argument `{leaf.name}` comes as {typed(given)}, and the function returns it as "
         f"{typed(made)}: given its own result, it is compiled again",
         arguments=(leaf.name,),
-        fix=f"begin with an array: {array}",
+        fix=ADVICE["VX203 state"].format(array=array),
     )

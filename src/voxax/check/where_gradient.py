@@ -25,7 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
+from voxax.check.hazards import equations
 from voxax.check.source import Place, place_of, programs_in, scope_in
 from voxax.check.subject import module_of_scope
 
@@ -211,6 +213,9 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
     selections: list[_Operation] = []
     inputs = [_Value(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
     _follow(closed.jaxpr, inputs, "", None, own, selections)
+    if any(_is_differentiated(scope) for _, scope, _, _ in equations(closed.jaxpr, own)):
+        # A whole step: nobody differentiates what it does with its gradients.
+        selections = [s for s in selections if _is_differentiated(s.scope)]
     for selection in selections:
         values, made = expression(selection.output, _is_followed, _operands)
         inputs, steps = values, [value.made for value in made]
@@ -224,11 +229,16 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
                 selection.where,
                 "VX307",
                 f"the value is finite and its gradient is NaN where an operand is {bad:g}",
-                "make the operand safe first: jnp.where(ok, f(jnp.where(ok, x, 1.0)), 0.0)",
+                ADVICE["VX307"],
                 module_of_scope(selection.scope),
             )
         )
     return found
+
+
+def _is_differentiated(scope: str) -> bool:
+    """Return True in a name scope in which JAX differentiates."""
+    return "jvp(" in scope or "transpose(" in scope
 
 
 def _follow(
