@@ -122,6 +122,13 @@ def is_evaluated(*values: Any) -> bool:
     return True
 
 
+def without_derivative(array: Any) -> Any:
+    """``jax.lax.stop_gradient``, which compiles nothing under ``jax.grad`` outside of ``jit``."""
+    while isinstance(array, jax.core.Tracer) and hasattr(type(array), "primal"):
+        array = array.primal
+    return jax.lax.stop_gradient(array) if is_traced(array) else array
+
+
 def is_symbolic(*sizes: Any) -> bool:
     """True if one of these sizes is a symbol of ``jax.export``."""
     return not all(isinstance(size, int) for size in sizes)

@@ -8,6 +8,7 @@ from flax import nnx
 
 import voxax as vx
 from voxax import _native
+from voxax.nn.functional import max_pool
 from voxax.nn.modules import BatchNorm, ReLU, Sequential, SparseConv3d, SubMConv3d
 
 pytestmark = pytest.mark.skipif(
@@ -62,6 +63,17 @@ def test_forward_compiles_nothing_for_a_new_size(training, autotune, programs, m
     model = network(residual=True)
     model.train() if training else model.eval()
     check_programs(lambda voxels: model(voxels).features, programs, 0)
+
+
+def test_max_pooling_compiles_nothing_for_a_new_size(programs):
+    def run(voxels):
+        def pooled(features):
+            return max_pool(voxels.replace_features(features), 2).features
+
+        out, pull = jax.vjp(pooled, voxels.features)
+        return out, max_pool(voxels, 3, 2).features, pull(out)
+
+    check_programs(run, programs, 0)
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._native.host import BadRowError
 
 HostBody = Callable[..., Any]
 """``(*NumPy arrays, **static)`` to an array, a tuple of them, or None: it does not take these.
@@ -40,7 +41,10 @@ def on_host(body: HostBody) -> Callable[..., Any]:
         if where is None:
             return None
         arrays = [_as_numpy(arg) for arg in args]
-        found = body(*arrays, **static)
+        try:
+            found = body(*arrays, **static)
+        except BadRowError:  # the program's error names the row
+            return None
         if found is None:
             return None
         (device,) = where

@@ -16,6 +16,10 @@ from voxax._native import library
 _INT32_MAX = 2**31 - 1
 
 
+class BadRowError(ValueError):
+    """A kernel map names rows that do not exist."""
+
+
 def available() -> bool:
     """Return whether this process can call the library."""
     return library()[0] is not None
@@ -146,7 +150,7 @@ def call(name: str, *arguments: Any) -> int:
     if result == -1:
         raise MemoryError(f"no memory left in the native {name}")
     if result == -3:
-        raise ValueError(f"the native {name} got a kernel map that names rows that do not exist")
+        raise BadRowError(f"the native {name} got a kernel map that names rows that do not exist")
     if result < 0:
         shapes = [value.shape for value in arguments if isinstance(value, np.ndarray)]
         raise ValueError(

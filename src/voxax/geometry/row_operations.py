@@ -39,6 +39,11 @@ def add_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     return _call(_add_p, jnp.add, a, b) if same else a + b
 
 
+def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Return ``x[indices[m, c], c] [M, C]``, zero where the index is -1."""
+    return _call(_take_p, _taken, x, indices)
+
+
 def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
     """Return ``x [N, C] + row [C]`` in the dtype of ``x``.
 
@@ -149,6 +154,34 @@ def _repeated_on_host(row: np.ndarray, *, rows: int, dtype: Any) -> np.ndarray:
     return found
 
 
+def _taken(x: jax.Array, indices: jax.Array) -> jax.Array:
+    taken = jnp.take_along_axis(x, jnp.maximum(indices, 0), axis=0)
+    return jnp.where(indices >= 0, taken, jnp.zeros((), x.dtype))
+
+
+def _taken_on_host(x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
+    if not len(x):
+        return None
+    found = empty_array(indices.shape, x.dtype)
+    found[...] = np.take_along_axis(x, np.maximum(indices, 0), axis=0)
+    found[indices < 0] = 0
+    return found
+
+
+def _put(ct: jax.Array, indices: jax.Array, *, rows: int) -> jax.Array:
+    x = jax.ShapeDtypeStruct((rows, ct.shape[1]), ct.dtype)
+    return jax.linear_transpose(lambda x: _taken(x, indices), x)(ct)[0]
+
+
+def _put_on_host(ct: np.ndarray, indices: np.ndarray, *, rows: int) -> np.ndarray:
+    total = empty_array((rows, ct.shape[1]), ct.dtype)
+    total[...] = 0
+    there = indices >= 0
+    channel = np.broadcast_to(np.arange(ct.shape[1]), indices.shape)
+    np.add.at(total, (indices[there], channel[there]), ct[there])
+    return total
+
+
 def _like_first(x: Any, *others: Any, **params: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
@@ -202,6 +235,18 @@ _relu_p = _staged("relu", _anywhere(jax.nn.relu), _relu_on_host)
 _gate_p = _staged("relu_gate", _anywhere(_gated), _gated_on_host)
 _add_p = _staged("add_rows", _anywhere(jnp.add), _added_on_host)
 _add_row_p = _staged("add_to_rows", _anywhere(_row_added), _row_added_on_host)
+_take_p = _staged(
+    "take_rows",
+    _anywhere(_taken),
+    _taken_on_host,
+    lambda x, indices: jax.ShapeDtypeStruct(indices.shape, x.dtype),
+)
+_put_p = _staged(
+    "put_rows",
+    _anywhere(_put),
+    _put_on_host,
+    lambda ct, indices, *, rows: jax.ShapeDtypeStruct((rows, ct.shape[1]), ct.dtype),
+)
 _sum_p = _staged(
     "column_sums",
     _summed,
@@ -268,4 +313,16 @@ _rules(
     _repeated,
     lambda row, trow, **params: _repeat_p.bind(trow, **params),
     lambda ct, row, *, rows, dtype: [_sum_p.bind(ct, dtype=row.aval.dtype)],
+)
+_rules(
+    _take_p,
+    _taken,
+    lambda x, indices, tx, _: _take_p.bind(tx, indices),
+    lambda ct, x, indices: [_put_p.bind(ct, indices, rows=x.aval.shape[0]), None],
+)
+_rules(
+    _put_p,
+    _put,
+    lambda ct, indices, tct, _, *, rows: _put_p.bind(tct, indices, rows=rows),
+    lambda ct, x, indices, *, rows: [_take_p.bind(ct, indices), None],
 )

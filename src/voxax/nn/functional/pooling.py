@@ -13,6 +13,8 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Int, Int32, Num
+from voxax._native import host_products
+from voxax._native.eager import threads
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
@@ -20,6 +22,7 @@ from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard, split_axis
 from voxax.geometry.input_checks import check_mean_digits, check_sum_range
+from voxax.geometry.row_operations import take_rows
 from voxax.nn.arguments import output_voxels, refuse_arrays, request_map
 from voxax.products import convolve
 
@@ -165,7 +168,6 @@ def _window_map(
     return request_map(voxels, kernel_size, stride, dilation, transposed, **window)
 
 
-@functools.partial(jax.jit, static_argnames="largest")
 def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> jax.Array:
     """Return the input row of each window's largest (or smallest) value.
 
@@ -178,7 +180,7 @@ def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) ->
       ``int32[M, C]``, -1 where the window is empty. One pass per tap: the gathered
       ``[M, K, C]`` is never held.
     """
-    features = jax.lax.stop_gradient(features)
+    features = _compat.without_derivative(features)
     find = _find_natively if features.dtype in _NATIVE_DTYPES else _scan_taps
     return find(features, neighbors, largest=largest)[0]
 
@@ -193,6 +195,16 @@ def _visit_tiles(features: jax.Array, neighbors: jax.Array, *, largest: bool) ->
     return (library_call(target, shape, features, neighbors, largest=largest, tile=tile),)
 
 
+def _visit_on_host(
+    features: np.ndarray, neighbors: np.ndarray, *, largest: bool
+) -> tuple[np.ndarray]:
+    rows, table = (np.ascontiguousarray(array) for array in (features, neighbors))
+    rows = host_products.elements_of(rows)
+    options = {"largest": largest, "threads": threads()}
+    return (host_products.extreme_rows(rows, table, **options),)
+
+
+@functools.partial(jax.jit, static_argnames="largest")
 def _scan_taps(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> tuple[jax.Array]:
     shape = (neighbors.shape[0], features.shape[1])
 
@@ -210,13 +222,7 @@ def _scan_taps(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> t
     return (row,)
 
 
-_find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps)
-
-
-def take_rows(features: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return ``features[indices[m, c], c]``, zero where the index is -1: ``[M, C]``."""
-    taken = jnp.take_along_axis(features, jnp.maximum(indices, 0), axis=0)
-    return jnp.where(indices >= 0, taken, jnp.zeros((), features.dtype))
+_find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps, eager=_visit_on_host)
 
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
