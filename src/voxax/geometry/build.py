@@ -312,7 +312,11 @@ def _coarsened_on_host(coords: np.ndarray, stride: tuple[int, ...]) -> np.ndarra
     return coarse
 
 
-_coarsened = eagerly(_coarsened_on_host)(coarsen)
+@eagerly(_coarsened_on_host)
+def _coarsened(coords: jax.Array, stride: tuple[int, ...]) -> jax.Array:
+    return coarsen(coords, stride)
+
+
 _unique_rows = eagerly(functools.partial(merge_rows, bucket=bucket_capacity))(unique_rows)
 
 
