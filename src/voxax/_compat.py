@@ -336,8 +336,8 @@ def retrace_everything() -> None:
 
 
 def environment_key() -> Hashable:
-    """A value that :func:`retrace_everything` changes."""
-    return _environment_token.value
+    """A value that :func:`retrace_everything` and :func:`fresh_trace` change."""
+    return _environment_token.value, _trace_token.value
 
 
 def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -655,9 +655,13 @@ def staged_primitive(
         done = None if eager is None else eager(*args, **params)
         if done is not None:
             return done
-        # Inside jax.disable_jit() the jitted program would only call this again.
-        with jax.disable_jit(False):
-            return jitted(tuple(sorted(params.items())))(*args)
+        token = _eager_program.set(True)
+        try:
+            # Inside jax.disable_jit() the jitted program would only call this again.
+            with jax.disable_jit(False):
+                return jitted(tuple(sorted(params.items())))(*args)
+        finally:
+            _eager_program.reset(token)
 
     def abstract_eval(*avals: Any, **params: Any) -> Any:
         shapes = output_shapes(*avals, **params)
@@ -675,6 +679,14 @@ def staged_primitive(
         ways = {name: functools.partial(implementation, name) for name in names}
         register_lowering(primitive, platform, *(ways[name] for name in names))
     return primitive
+
+
+_eager_program = contextvars.ContextVar("voxax_eager_program", default=False)
+
+
+def lowers_eager_program() -> bool:
+    """True while a primitive is lowered for an eager call of it alone."""
+    return _eager_program.get()
 
 
 def stable_custom_calls() -> frozenset[str]:

@@ -24,6 +24,7 @@ from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import (
     COORD_LIMIT,
     PAD,
+    UniqueRows,
     bucket_capacity,
     coarsen,
     find_neighbors,
@@ -329,12 +330,20 @@ def _coarsened_on_host(coords: np.ndarray, stride: tuple[int, ...]) -> np.ndarra
     return coarse
 
 
-_coarsened = eagerly(_coarsened_on_host)(coarsen)
-_unique_rows = eagerly(functools.partial(merge_rows, bucket=bucket_capacity))(unique_rows)
+@eagerly(_coarsened_on_host, native=True)
+def _coarsened(coords: jax.Array, stride: tuple[int, ...]) -> jax.Array:
+    return coarsen(coords, stride)
+
+
+def _unique_on_host(rows: np.ndarray, capacity: int) -> UniqueRows:
+    return merge_rows(rows, capacity, bucket_capacity)
+
+
+_unique_rows = eagerly(_unique_on_host, native=True)(unique_rows)
 
 
 # Jitted so that an eager call on an accelerator is one program instead of a hundred small ones.
-@eagerly(_neighbors_on_host)
+@eagerly(_neighbors_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
     """``int32[out_capacity, K]`` from the coordinates of both sides."""
@@ -346,7 +355,7 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
     return invert_neighbors(reached, out.shape[0])
 
 
-@eagerly(_neighbors_of_cells_on_host)
+@eagerly(_neighbors_of_cells_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors_of_cells(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
@@ -510,7 +519,7 @@ def _reached_on_host(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, 
     return found.reshape(-1, coords.shape[1]), np.asarray(outside, np.int32)
 
 
-@eagerly(_reached_on_host)
+@eagerly(_reached_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
     """Every candidate output site of a generative map, unsorted.

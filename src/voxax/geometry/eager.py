@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax._native import host
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -74,17 +75,20 @@ def to_device_of(given: Any, made: Any) -> Any:
     return jax.tree.map(put, made)
 
 
-def eagerly(on_host: Callable[..., Any]) -> Callable[[_Function], _Function]:
+def eagerly(
+    on_host: Callable[..., Any], *, native: bool = False
+) -> Callable[[_Function], _Function]:
     """Let eager calls of a compiled function run ``on_host`` where no accelerator has an array.
 
     Args:
       on_host: takes and returns NumPy arrays in place of the function's.
+      native: only where the native library is there; without it, NumPy is slower than XLA.
     """
 
     def decorate(compiled: _Function) -> _Function:
         def call(*args: Any, **options: Any) -> Any:
             given = args, options
-            if not known_on_cpu(given):
+            if not known_on_cpu(given) or (native and not host.available()):
                 return compiled(*args, **options)
             args, options = jax.tree.map(_as_numpy, given)
             return to_device_of(given, on_host(*args, **options))

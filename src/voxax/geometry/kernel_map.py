@@ -355,7 +355,11 @@ def invert_table(neighbors: np.ndarray, in_capacity: int, threads: int = 1) -> n
     return table
 
 
-@eagerly(lambda neighbors, in_capacity: invert_table(neighbors, in_capacity, threads()))
+def _invert_on_host(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
+    return invert_table(neighbors, in_capacity, threads())
+
+
+@eagerly(_invert_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="in_capacity")
 def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
     """Read a neighbor table backwards.
@@ -417,7 +421,7 @@ def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return pairs, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-@eagerly(pair_lists)
+@eagerly(pair_lists, native=True)
 @jax.jit
 def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The pairs that exist, tap after tap, within a tap by output row.

@@ -91,6 +91,8 @@ def convolve(
         **asked,
     )
     if _compat.is_evaluated(features, weight) and known_on_cpu(kernel_map.view("neighbors")):
+        if layer.density is not None:  # the choice may be measured on this map
+            note_map(map_key(layer), {"neighbors": kernel_map.view("neighbors")})
         moves = _compat.is_traced(features), _compat.is_traced(weight)
         layer, read = _with_chosen_views(layer, dtype, weight.shape, moves, eager_key())
     else:

@@ -54,6 +54,8 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
 def _chosen(problem: Problem, layer: Layer) -> Choice:
     """The choice among kernels whose views came along. Tracing does not know of devices that are
     only described: for them, views can be built from the table."""
+    if problem.platform == "cpu" and _compat.lowers_eager_program():
+        return choice_for(problem, layer)  # as it was made before
     request = dict(layer.requests)[problem.product]
     everything = _compat.absent_device() is not None and "neighbors" in layer.view_names
     views = None if everything else layer.view_names

@@ -14,6 +14,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Num
+from voxax._fork import check_process
 from voxax._native import host_norm
 from voxax._native.differentiable import differentiable_on_cpu
 from voxax._native.eager import empty_array, threads
@@ -69,6 +70,7 @@ def batch_norm(
       residual: ``[N, C]``, added to the result.
       relu: return ``max(result, 0)``.
     """
+    check_process()
     dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
     if features.dtype != dtype:
         features = features.astype(dtype)
