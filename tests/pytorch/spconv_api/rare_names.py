@@ -174,13 +174,20 @@ def of_pairs() -> dict[str, Any]:
         def forward(self, x: Any) -> Any:
             return self._conv_forward(self.training, x, 2 * self.weight, self.bias)
 
+    class Doubled(spconv.SubMConv3d):
+        """Changes what every forward returns."""
+
+        def _conv_forward(self, *args: Any, **options: Any) -> Any:
+            out = super()._conv_forward(*args, **options)
+            return out.replace_feature(2 * out.features)
+
     torch.manual_seed(0)
     native = {"algo": ConvAlgo.Native, "bias": False}
     first = spconv.SubMConv3d(3, 4, 3, indice_key="fine", **native)
     second = spconv.SubMConv3d(4, 4, 3, indice_key="fine", **native)
     down = spconv.SparseConv3d(4, 6, 3, 2, 1, indice_key="down", **native)
     back = spconv.SparseInverseConv3d(6, 2, 3, indice_key="down", **native)
-    scaled = Scaled(2, 3, 3, algo=ConvAlgo.Native)
+    scaled = torch.nn.Sequential(Scaled(2, 3, 3, **native), Doubled(3, 3, 3, **native))
     cells = torch.randperm(8**3)[:150]
     coords = torch.stack([cells * 0, cells // 64, cells // 8 % 8, cells % 8], 1).int()
     features = torch.randn(150, 3, dtype=torch.float64, requires_grad=True)

@@ -1,7 +1,7 @@
 """Children of multiprocessing import voxax's spconv where their parent does, and nothing else does.
 
-Each script runs in a process of its own, once where the real spconv is found (a stand-in, first on
-the path) and once where none is.
+Each script runs in a process of its own, once where the real spconv is found and once where none
+is: a stand-in, first on the path, fails in one way or the other.
 """
 
 import os
@@ -14,7 +14,10 @@ from voxax.torch.spconv import children
 
 pytestmark = pytest.mark.torch
 
-THEIRS = "raise RuntimeError('the real spconv')\n"
+THEIRS = {
+    "beside": "raise RuntimeError('the real spconv')\n",
+    "alone": "raise ModuleNotFoundError('No module named spconv', name='spconv')\n",
+}
 
 HELPER = """
 import spconv.pytorch as spconv
@@ -73,11 +76,14 @@ if __name__ == "__main__":
 @pytest.fixture(params=["beside", pytest.param("alone", marks=pytest.mark.slow)])
 def folder(request, tmp_path):
     (tmp_path / "helper.py").write_text(HELPER)
-    if request.param == "beside":
-        package = tmp_path / "theirs" / "spconv"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(THEIRS)
+    stand_in(tmp_path, request.param)
     return tmp_path
+
+
+def stand_in(folder, how):
+    package = folder / "theirs" / "spconv"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(THEIRS[how])
 
 
 def run(folder, *arguments):
@@ -158,9 +164,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_only_children_and_only_while_installed(tmp_path):
-    package = tmp_path / "theirs" / "spconv"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(THEIRS)
+    stand_in(tmp_path, "beside")
     (tmp_path / "lib.py").write_text(LIBRARY)
     lines = run(tmp_path, "lib.py").split("\n")
     ours, _, other, plain = [line for line in lines if line]

@@ -153,6 +153,16 @@ class SparseConvolution(VoxelCount, SparseModule):
         Raises:
           SpconvError: wrong channels, dtypes, indices, or an ``indice_key`` of another layer.
         """
+        if type(self)._conv_forward is SparseConvolution._conv_forward:
+            return self._forward(input, add_input)
+        names = {"name": self.name, "sparse_unique_name": self._sparse_unique_name}
+        act = {name: getattr(self, name) for name in ("act_type", "act_alpha", "act_beta")}
+        parameters = self.weight, self.bias
+        return self._conv_forward(self.training, input, *parameters, add_input, **names, **act)
+
+    def _forward(
+        self, input: SparseConvTensor, add_input: SparseConvTensor | None
+    ) -> SparseConvTensor:
         out = self.with_epilogue(input)
         if add_input is None:
             return out
@@ -206,7 +216,7 @@ class SparseConvolution(VoxelCount, SparseModule):
         act_alpha: float = 0,
         act_beta: float = 0,
     ) -> SparseConvTensor:
-        """Convolve with another weight and bias, for subclasses that make them.
+        """Convolve with these, for subclasses that make their weight, or change the result.
 
         Raises:
           SpconvError: as :meth:`forward`; or arguments of quantized inference.
@@ -218,7 +228,7 @@ class SparseConvolution(VoxelCount, SparseModule):
         layer.weight, layer.bias, layer.training = weight, bias, training  # type: ignore[assignment]
         layer.name, layer._sparse_unique_name = name, sparse_unique_name
         layer.act_type, layer.act_alpha, layer.act_beta = act_type, act_alpha, act_beta
-        return SparseConvolution.forward(layer, input, add_input)  # type: ignore[call-arg]
+        return layer._forward(input, add_input)
 
     def _check_subm_reuse_valid(
         self,
