@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from multiprocessing import util
 from types import ModuleType
 
 import numpy as np
@@ -19,16 +20,25 @@ MODULES = [
     "spconv",
     "spconv.constants",
     "spconv.core",
+    "spconv.core_cc",
+    "spconv.core_cc.csrc.sparse.all",
+    "spconv.core_cc.csrc.sparse.all.ops_cpu3d",
+    "spconv.core_cc.csrc.utils.boxops",
+    "spconv.core_cc.cumm.common",
+    "spconv.cppconstants",
+    "spconv.debug_utils",
     "spconv.pytorch",
     "spconv.pytorch.constants",
     "spconv.pytorch.conv",
     "spconv.pytorch.core",
+    "spconv.pytorch.cppcore",
     "spconv.pytorch.functional",
     "spconv.pytorch.hash",
     "spconv.pytorch.identity",
     "spconv.pytorch.modules",
     "spconv.pytorch.ops",
     "spconv.pytorch.pool",
+    "spconv.pytorch.spatial",
     "spconv.pytorch.tables",
     "spconv.pytorch.utils",
     "spconv.test_utils",
@@ -84,20 +94,76 @@ assert issubclass(spconv.SubMConv3d, spconv.conv.SparseConvolution)
 assert is_spconv_module(SubMConv3d(1, 1, 3)) and not hasattr(tv, "nothing")
 import importlib.util
 assert importlib.util.find_spec("spconv").origin
+# As in scripts that read detectors' data, and in copies of spconv's own files.
+import os
+import spconv as package
+assert os.path.isfile(package.__file__)
+from spconv.utils import rbbox_iou, rbbox_intersection, non_max_suppression_cpu
+from spconv.pytorch.cppcore import TorchAllocator, get_current_stream, torch_tensor_to_tv
+from spconv.pytorch.core import IndiceData, ImplicitGemmIndiceData, ThrustSortAllocator
+from spconv.pytorch.functional import SubMConvFunction
+from spconv.pytorch.spatial import RemoveDuplicate
+from spconv.cppconstants import CPU_ONLY_BUILD
+from spconv.debug_utils import spconv_save_debug_data
+from spconv.core_cc.csrc.sparse.all import SpconvOps
+import spconv.core_cc as _ext
+assert hasattr(_ext, "csrc") and not hasattr(_ext, "cuda")
 """
     exec(compile(code, "networks", "exec"), {})
 
 
-def test_unknown_modules_are_not_there(installed):
-    for name in ("spconv.pytorch.quantization", "spconv.benchmark", "cumm.gemm"):
-        with pytest.raises(ModuleNotFoundError, match=name.rpartition(".")[2]):
-            importlib.import_module(name)
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("spconv.pytorch.quantization", "GPUs only"),
+        ("spconv.pytorch.quantization.intrinsic", "GPUs only"),
+        ("spconv.benchmark", "GPUs"),
+        ("spconv.algo", "CUDA kernels"),
+        ("spconv.core_cc.csrc.sparse.convops", "spconv.pytorch.ops"),
+        ("cumm.gemm", "tensorview"),
+        ("spconv.unknown", "No module named"),
+    ],
+)
+def test_absent_modules_say_why(installed, name, why):
+    with pytest.raises(ModuleNotFoundError, match=why) as caught:
+        importlib.import_module(name)
+    assert name.startswith(caught.value.name)
+
+
+def test_absent_functions_of_the_binary_say_where_they_are(installed):
+    from spconv.core_cc.csrc.sparse.all import SpconvOps
+
+    with pytest.raises(AttributeError, match=r"SpconvOps\.gather_cpu.*spconv\.pytorch\.ops"):
+        SpconvOps.gather_cpu  # noqa: B018 (it raises)
+
+
+def test_pairs_for_another_layer(installed):
+    """Pairs that a program makes of a table, as layers leave them."""
+    from spconv.pytorch import ops
+    from spconv.pytorch.core import ImplicitGemmIndiceData
+
+    first, second = (spconv.SubMConv3d(2, 2, 3, indice_key="a") for _ in range(2))
+    indices = torch.tensor([[0, 1, 1, 1], [0, 1, 1, 2], [1, 0, 0, 0]], dtype=torch.int32)
+    x = spconv.SparseConvTensor(torch.randn(3, 2), indices, [4, 4, 4], 2)
+    left = first(x).indice_dict["a"]
+    sizes = left.ksize, left.stride, left.dilation, left.padding
+    shape = [4, 4, 4]
+    masks = left.pair_mask_fwd_splits, [], [], [], left.masks
+    tables = indices, indices, left.pair_fwd, left.pair_bwd, *masks
+    made = ImplicitGemmIndiceData(*tables, shape, shape, True, left.algo, *sizes)
+    y = spconv.SparseConvTensor(x.features, indices, shape, 2, indice_dict={"a": made})
+    assert torch.equal(second(y).features, second(x).features)
+    assert torch.equal(made.pair_bwd, left.pair_bwd)
+    out = ops.implicit_gemm(x.features, second.weight, made.pair_fwd, bias=second.bias)[0]
+    torch.testing.assert_close(out, second(x).features)
 
 
 def test_install_twice_and_take_back(installed):
     spconv.install()
     spconv.uninstall()
     assert [n for n in sys.modules if n.split(".")[0] in ("spconv", "cumm")] == []
+    assert not [f for f in sys.meta_path if type(f).__module__.startswith("voxax.torch")]
+    assert not hasattr(util.spawnv_passfds, "before_voxax")
     spconv.uninstall()
 
 

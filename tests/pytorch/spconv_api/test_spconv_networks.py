@@ -2,13 +2,26 @@
 
 Each package runs twice in processes of its own, once with spconv and once with
 ``voxax.torch.spconv.install()``, on two real scans, with the same weights: outputs, gradients of
-the input and of every weight. What is stubbed in front of the networks, all for imports that they
-do not need here, stands in ``networks.py``:
+the input and of every weight. What is stubbed in front of the networks, nearly all for imports
+that they do not need here, stands in ``networks.py``. An ``__init__`` that imports CUDA extensions
+or data sets is left out, in every clone. Besides:
 
-- OpenPCDet: the ``__init__`` of its packages, which import CUDA extensions.
-- Pointcept: the same; ``torch_scatter`` (``segment_csr`` in PyTorch), ``timm.layers`` (which needs
+- Pointcept: ``torch_scatter`` (``segment_csr`` in PyTorch), ``timm.layers`` (which needs
   torchvision), ``torch_geometric.nn.pool.voxel_grid`` (which needs a CUDA or C++ extension),
   ``pointcept.models.point_prompt_training`` and ``pointcept.engines.hooks``.
+- mmdetection3d: mmengine's registry, ``build_conv_layer`` and ``build_norm_layer`` of mmcv, the
+  constructor of mmdet's ``BasicBlock``; names of mmcv's and mmdet's operators; ``mmdet3d.utils``,
+  ``mmdet3d.structures``.
+- VirConv: ``X_TRANS``, which takes augmentation back; the calibration is a camera of ours.
+- FocalsConv: ``points_in_boxes_gpu`` in PyTorch, ``Tensor.cuda`` (does nothing),
+  ``pcdet.utils.common_utils`` and ``SemanticSeg`` (both for images).
+- LargeKernel3D: ``pcdet.utils.spconv_utils``, which the repository lacks; ``timm.models.layers``.
+  Weights are not averaged in training: the code for it was written for weights of another layout,
+  and fails with spconv 2.3.8. ``SpatialGroupConv3d`` is in the authors' own spconv only.
+- SphereFormer: ``torch_scatter.scatter_mean`` in PyTorch; attention, on CUDA kernels, is left out.
+- OneFormer3D: the registry of mmdet3d.
+- TRELLIS: ``flash_attn``, ``trellis.representations`` and ``trellis.utils.elastic_utils``, for
+  other blocks than these; ``Tensor.float`` keeps float64, for norms that compute in float32.
 
 SPVCNN of torch-pointcloud is written with torchsparse, not spconv, and is not here.
 """

@@ -1,7 +1,8 @@
 """Run a script in which ``import spconv`` is voxax: ``python -m voxax.torch.spconv SCRIPT ARGS``.
 
 ``-m MODULE ARGS`` runs a module. The script sees itself as ``__main__``, its own ``sys.argv``, and
-its folder first on ``sys.path``, as when Python runs it.
+its folder first on ``sys.path``, as when Python runs it. Processes that it spawns with
+``multiprocessing`` import voxax as spconv too.
 """
 
 from __future__ import annotations

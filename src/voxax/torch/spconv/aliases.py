@@ -8,23 +8,42 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from voxax.errors import ModuleLoadedError
+from voxax.torch.spconv import children
 
 _PACKAGE = "voxax.torch.spconv"
 _installed: dict[str, ModuleType] = {}
+
+_SOURCES = "spconv's C++ and CUDA sources are not here"
+_KERNELS = "spconv's choice among CUDA kernels is not here"
+_WHY_ABSENT = {
+    "spconv.pytorch.quantization": "quantized layers run on GPUs only",
+    "spconv.pytorch.interpreter": "spconv's way to TensorRT is not here",
+    "spconv.algo": _KERNELS,
+    "spconv.algocore": _KERNELS,
+    "spconv.benchmark": "spconv's benchmark runs on GPUs",
+    "spconv.build": _SOURCES,
+    "spconv.csrc": _SOURCES,
+    "spconv.gencode": _SOURCES,
+    "spconv.core_cc": "there is no binary; what it does is in spconv.pytorch.ops",
+    "cumm": "of cumm, which makes CUDA code, tensorview is here",
+}
 
 
 def install() -> None:
     """Make ``import spconv.pytorch`` import this package, until :func:`uninstall`.
 
     Registers ``spconv``, ``spconv.pytorch`` with its modules, ``spconv.core``,
-    ``spconv.constants``, ``spconv.utils``, ``spconv.tools``, ``spconv.test_utils``, and
+    ``spconv.constants``, ``spconv.cppconstants``, ``spconv.utils``, ``spconv.tools``,
+    ``spconv.debug_utils``, ``spconv.test_utils``, a part of ``spconv.core_cc``, and
     ``cumm.tensorview`` where cumm itself is not loaded. They are the modules of this package, not
-    copies. Does nothing when it has been done already.
+    copies. Children that multiprocessing spawns, or forks from a server that it starts later,
+    import them too. Does nothing when it has been done already.
 
     Raises:
       ModuleLoadedError: spconv itself is loaded; its layers would not take these tensors.
@@ -42,6 +61,8 @@ def install() -> None:
         modules |= _cumm()
     sys.modules.update(modules)
     _installed.update(modules)
+    sys.meta_path.insert(0, _absent)
+    children.pass_on()
 
 
 def uninstall() -> None:
@@ -53,6 +74,28 @@ def uninstall() -> None:
         if sys.modules.get(name) is module:
             del sys.modules[name]
     _installed.clear()
+    if _absent in sys.meta_path:
+        sys.meta_path.remove(_absent)
+    children.keep()
+
+
+class _Absent:
+    """Says why a module of spconv is not here, where Python would say that it has not found it."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
+        del path, target
+        parts = name.split(".")
+        if _installed.get(parts[0]) is not sys.modules.get(parts[0]):
+            return  # another cumm
+        for count in range(len(parts), 0, -1):
+            if why := _WHY_ABSENT.get(".".join(parts[:count])):
+                text = f"No module named {name!r} in {_PACKAGE}: {why}"
+                raise ModuleNotFoundError(text, name=name)
+
+
+_absent: Any = _Absent()
 
 
 def _own(name: str) -> Any:
@@ -70,7 +113,9 @@ def _spconv() -> dict[str, ModuleType]:
     modules["spconv.core"] = _own("algo")
     modules["spconv.utils"] = _own("voxel_generators")
     modules["spconv.tools"] = _own("timer")
-    modules["spconv.test_utils"] = _own("test_utils")
+    for name in ("cppconstants", "debug_utils", "test_utils"):
+        modules[f"spconv.{name}"] = _own(name)
+    modules |= _binary()
     names = ("AlgoHint", "ConvAlgo", "SPCONV_VERSION_NUMBERS", "__version__")
     root = _package("spconv", {name: getattr(pytorch, name) for name in names})
     for name, module in modules.items():
@@ -79,16 +124,30 @@ def _spconv() -> dict[str, ModuleType]:
     return {"spconv": root, **modules}
 
 
+def _binary() -> dict[str, ModuleType]:
+    """Return ``spconv.core_cc`` and its modules."""
+    modules = {"spconv.core_cc": _package("spconv.core_cc", {})}
+    for path, contents in sorted(_own("core_cc").MODULES.items()):
+        name = "spconv.core_cc"
+        for part in path.split("."):
+            parent, name = modules[name], f"{name}.{part}"
+            modules.setdefault(name, _package(name, {}))
+            setattr(parent, part, modules[name])
+        vars(modules[name]).update(contents)
+    return modules
+
+
 def _cumm() -> dict[str, ModuleType]:
     tensorview = _own("tensorview")
-    root = _package("cumm", {"tensorview": tensorview})
+    contents = {"tensorview": tensorview, "__version__": _own("cppconstants").BUILD_CUMM_VERSION}
+    root = _package("cumm", contents)
     return {"cumm": root, "cumm.tensorview": tensorview}
 
 
 def _package(name: str, contents: dict[str, Any]) -> ModuleType:
-    """Return a package without files; ``importlib.util.find_spec`` finds it too."""
+    """Return a package without files of its own; ``importlib.util.find_spec`` finds it too."""
     module = ModuleType(name, f"{name}, as voxax has it: see {_PACKAGE}.install")
-    module.__path__ = []
-    module.__spec__ = ModuleSpec(name, None, origin=_PACKAGE, is_package=True)
+    module.__path__, module.__file__ = [], _own("").__file__
+    module.__spec__ = ModuleSpec(name, None, origin=module.__file__, is_package=True)
     vars(module).update(contents)
     return module

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -155,6 +156,16 @@ class SparseConvolution(VoxelCount, SparseModule):
         Raises:
           SpconvError: wrong channels, dtypes, indices, or an ``indice_key`` of another layer.
         """
+        if type(self)._conv_forward is SparseConvolution._conv_forward:
+            return self._forward(input, add_input)
+        names = {"name": self.name, "sparse_unique_name": self._sparse_unique_name}
+        act = {name: getattr(self, name) for name in ("act_type", "act_alpha", "act_beta")}
+        parameters = self.weight, self.bias
+        return self._conv_forward(self.training, input, *parameters, add_input, **names, **act)
+
+    def _forward(
+        self, input: SparseConvTensor, add_input: SparseConvTensor | None
+    ) -> SparseConvTensor:
         out = self.with_epilogue(input)
         if add_input is None:
             return out
@@ -192,6 +203,55 @@ class SparseConvolution(VoxelCount, SparseModule):
                 out = self._convolve(input, factor, bias, relu, record)
             record.done(out)
         return out
+
+    def _conv_forward(
+        self,
+        training: bool,
+        input: SparseConvTensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        add_input: SparseConvTensor | None = None,
+        channel_scale: torch.Tensor | None = None,
+        output_scale: float | None = None,
+        name: str | None = None,
+        sparse_unique_name: str = "",
+        act_type: Activation = Activation.None_,
+        act_alpha: float = 0,
+        act_beta: float = 0,
+    ) -> SparseConvTensor:
+        """Convolve with these, for subclasses that make their weight, or change the result.
+
+        Raises:
+          SpconvError: as :meth:`forward`; or arguments of quantized inference.
+        """
+        if channel_scale is not None or output_scale is not None:
+            raise SpconvError("channel_scale and output_scale are for int8, which GPUs have only")
+        layer = copy.copy(self)
+        layer._parameters = {}
+        layer.weight, layer.bias, layer.training = weight, bias, training  # type: ignore[assignment]
+        layer.name, layer._sparse_unique_name = name, sparse_unique_name
+        layer.act_type, layer.act_alpha, layer.act_beta = act_type, act_alpha, act_beta
+        return layer._forward(input, add_input)
+
+    def _check_subm_reuse_valid(
+        self,
+        inp: SparseConvTensor,
+        spatial_shape: list[int],
+        datas: IndiceData | ImplicitGemmIndiceData,
+    ) -> None:
+        """Raise :class:`SpconvError` unless this layer can use these pairs, for subclasses."""
+        del spatial_shape
+        self._check_reuse(inp.sites(), datas)
+
+    def _check_inverse_reuse_valid(
+        self,
+        inp: SparseConvTensor,
+        spatial_shape: list[int],
+        datas: IndiceData | ImplicitGemmIndiceData,
+    ) -> None:
+        """Raise :class:`SpconvError` unless this layer can go back along these pairs."""
+        del spatial_shape
+        self._checked_inverse(inp.sites(), datas)
 
     def _parameters_for_record(self) -> dict[str, Any]:
         sizes = ("kernel_size", "stride", "padding", "dilation", "output_padding")
@@ -263,7 +323,7 @@ class SparseConvolution(VoxelCount, SparseModule):
             return kernel_map, out, input.indice_dict
         kind = IndiceData if self.algo is ConvAlgo.Native else ImplicitGemmIndiceData
         sizes = self.kernel_size, self.stride, self.dilation, self.padding
-        made = kind(kernel_map, sites, out, self.subm, self.algo, *sizes)
+        made = kind.of(kernel_map, sites, out, self.subm, self.algo, *sizes)
         return kernel_map, out, {**input.indice_dict, self.indice_key: made}
 
     def _checked_inverse(
@@ -344,6 +404,10 @@ def _check_sizes(
 def _same_dtype(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = torch.promote_types(a.dtype, b.dtype)
     return a.to(dtype), b.to(dtype)
+
+
+SparseConvolutionBase = SparseConvolution
+"""spconv's name of what layers of quantized inference share with others."""
 
 
 class _Strided(SparseConvolution):

@@ -25,6 +25,7 @@ __all__ = [
     "ImplicitGemmIndiceData",
     "IndiceData",
     "SparseConvTensor",
+    "ThrustSortAllocator",
     "expand_nd",
     "scatter_nd",
 ]
@@ -59,6 +60,29 @@ def scatter_nd(indices: torch.Tensor, updates: torch.Tensor, shape: Sequence[int
     rest = list(shape[ndim:])
     made = updates.new_zeros([math.prod(shape[:ndim]), *rest])
     return made.index_copy(0, flat, updates.reshape(-1, *rest)).reshape(list(shape))
+
+
+class ThrustSortAllocator:
+    """Bytes that sorting on a GPU borrows; memory is kept and lent again.
+
+    Args:
+      device: of the bytes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.alloced_objs: dict[int, torch.Tensor] = {}
+
+    def alloc(self, n: int) -> int:
+        """Return the address of at least ``n`` bytes."""
+        large = [size for size in self.alloced_objs if size >= n]
+        size = min(large, default=n)
+        if not large:
+            self.alloced_objs[n] = torch.empty(n, dtype=torch.uint8, device=self.device)
+        return self.alloced_objs[size].data_ptr()
+
+
+SpConvTensorMeta = ProxyableClassMeta
 
 
 class SparseConvTensor(metaclass=ProxyableClassMeta):

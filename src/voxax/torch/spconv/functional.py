@@ -164,3 +164,45 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
 
 
 sparse_add_hash_based = sparse_add
+
+
+class SparseConvFunction:
+    """Name of :func:`indice_conv` for code that calls ``apply``."""
+
+    apply = staticmethod(indice_conv)
+
+
+class SparseInverseConvFunction:
+    """Name of :func:`indice_inverse_conv` for code that calls ``apply``."""
+
+    apply = staticmethod(indice_inverse_conv)
+
+
+class SubMConvFunction:
+    """Name of :func:`indice_subm_conv` for code that calls ``apply``."""
+
+    apply = staticmethod(indice_subm_conv)
+
+
+class SparseImplicitGemmFunction:
+    """Name of :func:`implicit_gemm` for code that calls ``apply``."""
+
+    apply = staticmethod(implicit_gemm)
+
+
+class SparseMaxPoolFunction:
+    """Name of :func:`indice_maxpool` for code that calls ``apply``."""
+
+    apply = staticmethod(indice_maxpool)
+
+
+class SparseMaxPoolImplicitGemmFunction:
+    """Name of :func:`indice_maxpool_implicit_gemm` for code that calls ``apply``."""
+
+    apply = staticmethod(indice_maxpool_implicit_gemm)
+
+
+class SparseAvgPoolImplicitGemmFunction:
+    """Name of :func:`indice_avgpool_implicit_gemm` for code that calls ``apply``."""
+
+    apply = staticmethod(indice_avgpool_implicit_gemm)

@@ -94,7 +94,7 @@ class _Pool(VoxelCount, SparseModule):
             if self.indice_key is not None:
                 kind = IndiceData if self.algo is ConvAlgo.Native else ImplicitGemmIndiceData
                 sizes = self.kernel_size, self.stride, self.dilation, self.padding
-                data = kind(kernel_map, sites, out, self.subm, self.algo, *sizes)
+                data = kind.of(kernel_map, sites, out, self.subm, self.algo, *sizes)
                 made.indice_dict = {**input.indice_dict, self.indice_key: data}
             record.done(made)
         return made

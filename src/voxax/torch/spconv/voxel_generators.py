@@ -12,11 +12,20 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from voxax.torch.spconv import tensorview as tv
+from voxax.torch.spconv.boxes import non_max_suppression_cpu as non_max_suppression_cpu
+from voxax.torch.spconv.boxes import rbbox_intersection as rbbox_intersection
+from voxax.torch.spconv.boxes import rbbox_iou as rbbox_iou
+from voxax.torch.spconv.boxes import rbbox_iou_loss as rbbox_iou_loss
+from voxax.torch.spconv.boxes import (
+    rotate_non_max_suppression_cpu as rotate_non_max_suppression_cpu,
+)
+from voxax.torch.spconv.cppconstants import CPU_ONLY_BUILD as CPU_ONLY_BUILD
 from voxax.torch.spconv.errors import SpconvError
 from voxax.torch.spconv.point_to_voxel import PointToVoxel
 from voxax.torch.spconv.tensorview import Tensor
 
-CPU_ONLY_BUILD = True
+__all__ = ["tv"]
 
 _Voxels = tuple[Tensor, Tensor, Tensor]
 
@@ -50,6 +59,17 @@ class _Point2VoxelCPU:
         )
         self.vsize, self.grid_size = self._made.vsize, self._made.grid_size
         self.grid_stride, self.coors_range = self._made.grid_stride, self._made.coors_range
+
+    @staticmethod
+    def calc_meta_data(
+        vsize_xyz: Sequence[float], coors_range_xyz: Sequence[float]
+    ) -> tuple[list[float], list[int], list[int], list[float]]:
+        """Return sizes of cells, sizes of the grid, its strides and bounds, axes reversed.
+
+        Raises:
+          SpconvError: sizes that make no grid.
+        """
+        return meta_data(vsize_xyz, coors_range_xyz)
 
     def point_to_voxel(self, pc: Any, clear_voxels: bool = True) -> _Voxels:
         """Collect points.
@@ -103,3 +123,20 @@ class Point2VoxelCPU4d(_Point2VoxelCPU):
     """In four dimensions; see :meth:`point_to_voxel`."""
 
     NDIM = 4
+
+
+KINDS = (Point2VoxelCPU1d, Point2VoxelCPU2d, Point2VoxelCPU3d, Point2VoxelCPU4d)
+"""By number of dimensions."""
+
+
+def meta_data(
+    vsize_xyz: Sequence[float], coors_range_xyz: Sequence[float]
+) -> tuple[list[float], list[int], list[int], list[float]]:
+    """Return sizes of cells, sizes of the grid, its strides and bounds, axes reversed.
+
+    Raises:
+      SpconvError: sizes that make no grid.
+    """
+    sizes = list(map(float, vsize_xyz)), list(map(float, coors_range_xyz))
+    made = PointToVoxel(*sizes, len(sizes[0]), 1, 1)
+    return made.vsize, made.grid_size, made.grid_stride, made.coors_range
