@@ -112,20 +112,26 @@ def is_evaluated(*values: Any) -> bool:
     """
     for leaf in jax.tree.leaves(values):
         while isinstance(leaf, jax.core.Tracer):
-            # Asked of the class: to say that a tracer has no such attribute takes JAX long.
-            names = [name for name in ("primal", "val") if hasattr(type(leaf), name)]
-            if not names:
-                return False
-            leaf = getattr(leaf, names[0])
+            leaf = _value_in(leaf, ("primal", "val"))
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
             return False
     return True
 
 
+def _value_in(tracer: Any, names: Sequence[str]) -> Any:
+    """What a tracer of a derivative or a map holds under the first of these names, or None."""
+    # Asked of the class: to say that a tracer has no such attribute takes JAX long.
+    name = next((name for name in names if _private(type(tracer), name) is not None), None)
+    return None if name is None else _private(tracer, name)
+
+
 def without_derivative(array: Any) -> Any:
     """``jax.lax.stop_gradient``, which compiles nothing under ``jax.grad`` outside of ``jit``."""
-    while isinstance(array, jax.core.Tracer) and hasattr(type(array), "primal"):
-        array = array.primal
+    while isinstance(array, jax.core.Tracer):
+        primal = _value_in(array, ("primal",))
+        if primal is None:
+            break
+        array = primal
     return jax.lax.stop_gradient(array) if is_traced(array) else array
 
 

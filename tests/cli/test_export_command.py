@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from voxax.cli import main
 from voxax.io import program
@@ -10,7 +11,7 @@ from voxax.nn.modules import SpatiallySparseConv
 
 def layer():
     """Return the model that `--model` names in this file."""
-    return SpatiallySparseConv(3, 2, 1)
+    return SpatiallySparseConv(3, 2, 1, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("options", [[], ["--cpu", "--cuda"], ["--tpu", "v5e", "--cpu"]])

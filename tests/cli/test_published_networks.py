@@ -124,7 +124,7 @@ def test_weights_that_do_not_fit_are_one_line(scan, tmp_path, capsys):
     assert main(["segment", str(scan)]) == 2
     assert "give either --checkpoint" in capsys.readouterr().err
     assert main(["segment", str(scan), "--checkpoint", ".", "--classes", "3"]) == 2
-    assert "--classes: the checkpoint says it" in capsys.readouterr().err
+    assert "--classes: the checkpoint contains it" in capsys.readouterr().err
 
 
 def test_options_in_words():

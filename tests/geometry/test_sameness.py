@@ -225,11 +225,14 @@ def test_private_attributes_are_read_in_one_place():
         assert not re.search(rf"\w\.{name}\b|attr\([^)]*\"{name}\"", source), name
 
 
+LAYER = SubMConv3d(3, 3, rngs=nnx.Rngs(0))  # in a trace, other weights would be drawn
+
+
 def around(v):
     """A network with a skip connection around several transformations, and its derivative."""
     down_, block_ = jax.jit(down), jax.checkpoint(custom_jvp(block))
     skip = block_(v) + v
-    low = vx.cat([Remat(SubMConv3d(3, 3, rngs=nnx.Rngs(0)))(coarse := down_(skip)), coarse])
+    low = vx.cat([Remat(LAYER)(coarse := down_(skip)), coarse])
     low = low.replace_features(low.features[:, :3])
     return nnx.jit(lambda v: v)(up(low, skip)) * skip
 

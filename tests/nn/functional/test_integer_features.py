@@ -62,6 +62,10 @@ def of(module, *args, **options):
     return lambda dtype: module(*args, **options)(voxels(dtype))
 
 
+def encoded(encoder, dtype):
+    return encoder(4, 3, 1.0, ndim=2, rngs=nnx.Rngs(0))(points(dtype))
+
+
 def depthwise(dtype):
     v = voxels(dtype)
     kmap = vx.kernel_map(v, 3)
@@ -121,11 +125,15 @@ FRACTIONS = {
     "GELU": of(M.GELU),
     "SiLU": of(M.SiLU),
     "LeakyReLU": of(M.LeakyReLU),
-    "Linear": of(M.Linear, 4, 2),
+    "Linear": lambda dtype: M.Linear(4, 2, rngs=nnx.Rngs(0))(voxels(dtype)),
     "Dropout": lambda dtype: M.Dropout(0.5, rngs=nnx.Rngs(0))(voxels(dtype)),
     "Dropout evaluated": of(M.Dropout, 0.5, deterministic=True),
-    "VoxelFeatureEncoder": lambda dtype: M.VoxelFeatureEncoder(4, 3, 1.0, ndim=2)(points(dtype)),
-    "PillarEncoder": lambda dtype: M.PillarEncoder(4, 3, 1.0, ndim=2)(points(dtype)),
+    "VoxelFeatureEncoder": lambda dtype: M.VoxelFeatureEncoder(4, 3, 1.0, ndim=2, rngs=nnx.Rngs(0))(
+        points(dtype)
+    ),
+    "PillarEncoder": lambda dtype: M.PillarEncoder(4, 3, 1.0, ndim=2, rngs=nnx.Rngs(0))(
+        points(dtype)
+    ),
     "times": lambda dtype: voxels(dtype) * 0.5,
     "times row": lambda dtype: voxels(dtype) * ROW,
 }
