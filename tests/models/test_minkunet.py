@@ -134,7 +134,7 @@ def test_training_on_sweeps_that_span_a_factor_of_four():
         for voxels in planned:
             dropped.append(trainer.step(voxels, np.zeros(voxels.capacity, np.int32))[2])
     buckets = {vx.bucket_capacity(n) for n in counts}
-    assert len(compiled) <= len(buckets)
+    assert len(compiled) <= len(buckets) + 1  # the update is one for all
     assert trainer.programs == len(buckets)
     assert not any(map(int, dropped))
 
