@@ -60,6 +60,7 @@ def test_only_boxes_of_the_stride_partition():
         assert not KernelSpec.make(3, kernel, **options).partitions
     assert not KernelSpec.make(3, 2, 2, transposed=True).partitions
     assert not KernelSpec.make(2, stride=2, kernel_shape=[[0, 0], [1, 1]]).partitions
+    assert not KernelSpec.make(3, 1, 2**20).partitions  # a box of 2**60 taps
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5])

@@ -149,8 +149,11 @@ class KernelSpec:
     @property
     def partitions(self) -> bool:
         """True where each input site is under one tap of one output site: a box of the stride."""
-        boxes = self.offsets == box_offsets(self.stride, self.stride)
-        return boxes and not self.transposed and set(self.dilation) == {1}
+        if self.transposed or set(self.dilation) != {1}:
+            return False
+        # Counted first: the box of a stride of 2**20 would not fit into memory.
+        known = self.num_offsets == math.prod(self.stride)
+        return known and self.offsets == box_offsets(self.stride, self.stride)
 
     @property
     def keeps_coords(self) -> bool:
