@@ -1,6 +1,8 @@
-"""A wrong suggestion is worse than none: what looks mechanical and is not."""
+"""A wrong suggestion is worse than none: each compiles, and what is not mechanical has none."""
 
+import ast
 import textwrap
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 import voxax as vx
 from check.test_corpus import load
 from check.test_suggestions import with_suggestions
+from voxax.check import classify, suggest
 
 pytestmark = pytest.mark.lax_promotion
 
@@ -139,3 +142,75 @@ def test_nothing_is_suggested(name, tmp_path):
     assert report.counted
     assert not any(f.suggestion for f in report.counted), str(report)
     assert all(f.fix for f in report.counted)
+
+
+TWO = np.int32(2)
+# Every function that makes text of a statement, with a program that it is made for.
+MADE = {
+    "suggested": ("x", "y = x if x.sum() > 0 else -x\nreturn y\n", (X,)),
+    "suggested_later": ("x, n", "k = int(n)\nreturn x[:k]\n", (X, TWO)),
+    "_branch": ("x", "y = x\nif x.sum() > 0:\n    x = -x\n    y = x + 1\nreturn x + y\n", (X,)),
+    "_counted": ("x, n", "for i in range(n):\n    x = x * 2 + i\nreturn x\n", (X, TWO)),
+    "_repeated": ("x", "while x.sum() > 1:\n    x = x / 2\nreturn x\n", (X,)),
+    "_bounded_slice": ("x, n", "return x[:n].sum()\n", (X, TWO)),
+    "_masked": ("x", "return x[x > 0].sum()\n", (X,)),
+    "_assignment": ("x", "x[0] -= 1\nreturn x\n", (X,)),
+    "_bounded_loop": ("x, n", "for _ in range(int(n)):\n    x = x * 2\nreturn x\n", (X, TWO)),
+}
+FOR_TORCH = ("_bounded_loop",)
+FOR_JAX = ("_repeated", "_assignment")
+# They make a part of a statement.
+PARTS = {"_grouped", "_within", "_block", "_assigned_value"}
+PARTS |= {"_choose", "_condition", "_as_integer", "_integer"}
+
+
+def watch(monkeypatch, name):
+    """The texts that a function of `suggest` returns from now on."""
+    texts, make = [], getattr(suggest, name)
+
+    def watched(*arguments):
+        texts.append(make(*arguments))
+        return texts[-1]
+
+    for module in (suggest, classify):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, watched)
+    return texts
+
+
+@pytest.mark.parametrize("name", [name for name in MADE if name not in FOR_TORCH])
+def test_every_suggestion_compiles(name, tmp_path, monkeypatch):
+    parameters, body, inputs = MADE[name]
+    texts = watch(monkeypatch, name)
+    path = case(tmp_path, parameters, body)
+    report = vx.check_static(load(path).model, *inputs)
+    assert report.counted
+    assert {f.suggestion for f in report.counted} <= set(texts)
+    new = with_suggestions(path, report, tmp_path).model
+    assert vx.check_static(new, *inputs).verdict == "static"
+    jax.jit(new)(*inputs)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", [name for name in MADE if name not in FOR_JAX])
+def test_every_suggestion_for_torch_is_static(name, tmp_path, monkeypatch):
+    import torch
+
+    parameters, body, inputs = MADE[name]
+    if name == "_branch":
+        body = "if x.sum() > 0:\n    x = -x\nreturn x\n"
+    inputs = tuple(map(torch.as_tensor, inputs))
+    texts = watch(monkeypatch, name)
+    path = case(tmp_path, parameters, body)
+    report = vx.check_static(load(path).model, *inputs)
+    assert any(texts)
+    new = with_suggestions(path, report, tmp_path, "import torch\nbound = 4\n").model
+    assert vx.check_static(new, *inputs).verdict == "static"
+
+
+def test_every_suggestion_has_a_program():
+    tree = ast.parse(Path(suggest.__file__).read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    texts = {f.name for f in functions if f.returns and ast.unparse(f.returns) == "str"}
+    assert texts == set(MADE) | PARTS
