@@ -262,7 +262,7 @@ def load_program(
       executable: run the machine code in the file, instead of compiling the program. JAX stores
         it as a pickle, which may do anything when it is read. So it is read only if this user
         wrote it: export signs it (HMAC) with a secret in voxax's cache directory.
-      unsafe_unsigned_executable: read it whoever wrote it.
+      unsafe_unsigned_executable: read the pickle without checking who wrote it.
 
     Raises:
       FileFormatError: no such file, another format, or a broken or hostile one: parts that are

@@ -18,7 +18,6 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.losses import Losses
 from voxax.models.checkpoint import check_same_arrays
-from voxax.models.optimizer_state import initial_state
 from voxax.models.writers import OnMetrics
 
 
@@ -168,7 +167,7 @@ class StepTrainer(abc.ABC):
         model.train()
         # Copies: a step deletes them, and some optimizers keep the parameters themselves.
         self.params, self.state = _copied(kept)
-        self.optimizer_state = _copied(initial_state(optimizer, self.params))
+        self.optimizer_state = _copied(_initial_state(optimizer, self.params))
         self.steps = 0
         self.programs = 0
         self._is_traced = False
@@ -324,6 +323,25 @@ class StepTrainer(abc.ABC):
         leaves = own["optimizer"]
         self.optimizer_state = jax.tree.unflatten(structure, leaves)
         self.steps = int(tree["steps"])
+
+
+def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
+    """Return ``optimizer.init(params)``; states that are constants compile no program.
+
+    Run eagerly, ``init`` compiles one for every shape: 32 for AdamW and a MinkUNet18.
+    """
+    program, shapes = jax.make_jaxpr(optimizer.init, return_shape=True)(params)
+    leaves, tree = jax.tree.flatten(shapes)
+    values = _compat.constants_of(program)
+    if values is None or any(
+        not p.is_fully_addressable or len(p.devices()) > 1 for p in jax.tree.leaves(params)
+    ):
+        return jax.jit(optimizer.init)(params)
+    made = [
+        jax.device_put(np.full(leaf.shape, value, leaf.dtype))
+        for leaf, value in zip(leaves, values, strict=True)
+    ]
+    return jax.tree.unflatten(tree, made)
 
 
 def _copied(tree: Any) -> Any:

@@ -3,7 +3,7 @@
 A check compiles two programs, which each new process would wait for again. An empty file in the
 folder ``passed`` of the cache directory stands for one kernel; its name is a digest of the kernel,
 the library's bytes, the device and the versions, so whatever changes is checked anew. Failures
-are not kept. Whoever can write to the folder can also write tuning caches.
+are not kept. The folder is created with mode 0700, as that of the tuning caches is.
 """
 
 from __future__ import annotations

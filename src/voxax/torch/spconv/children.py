@@ -1,9 +1,9 @@
 """Children of multiprocessing import what this process imports by the name spconv.
 
-A child that is spawned, or a fork server, begins with no module of this process. Its command line
-is therefore preceded by this file, which finds spconv and cumm for whoever imports them there:
-nothing of voxax is loaded before, and children that import neither pay nothing. Other programs that
-this process runs are left alone.
+A spawned child, or a fork server, begins with no module of this process. Its command line runs this
+file first. It installs a finder, which loads voxax's package when the child imports spconv or cumm.
+Children that import neither load nothing of voxax. Other programs that this process starts are not
+changed.
 """
 
 # Runs on the standard library alone, before the child knows this process's `sys.path`.
