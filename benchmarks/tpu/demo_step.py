@@ -1,4 +1,4 @@
-"""The training step of `voxax demo`, up to the update, on an absent slice: does it compile?
+"""The training step of `voxax demo` on an absent slice: do its two programs compile?
 
     JAX_PLATFORMS=cpu python benchmarks/tpu/demo_step.py v5e:2x4 v6e:2x2
 
@@ -33,8 +33,8 @@ def devices(topology: str) -> list[Any]:
     return _compat.tpu_topology(topology)
 
 
-def lowered(trainer: Any, topology: str, voxels: Any, labels: Any) -> tuple[Any, list[Any]]:
-    """Lower the step of a fresh DataParallelTrainer for a slice, and return what was chosen too.
+def lowered(trainer: Any, topology: str, voxels: Any, labels: Any) -> tuple[Any, Any, list[Any]]:
+    """Lower a step of a fresh DataParallelTrainer for a slice: gradients, update, and choices.
 
     Args:
       trainer: of any mesh with the axis ``data``; it has traced no step.
@@ -45,16 +45,17 @@ def lowered(trainer: Any, topology: str, voxels: Any, labels: Any) -> tuple[Any,
 
     mesh = trainer.mesh = Mesh(np.asarray(devices(topology)), ("data",))
     whole, each = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
-    kept = jax.tree.map(
+    params, state, optimizer_state = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
-        (trainer.params, trainer.state),
+        (trainer.params, trainer.state, trainer.optimizer_state),
     )
     shards = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((mesh.size, *x.shape), x.dtype, sharding=each),
         (voxels, labels),
     )
     with record_choices() as choices:
-        return trainer._gradients.lower(*kept, *shards), choices
+        gradients = trainer._gradients.lower(params, state, *shards)
+    return gradients, trainer._update.lower(params, optimizer_state, params), choices
 
 
 def demo() -> tuple[Any, Any, Any]:
@@ -81,16 +82,18 @@ def main() -> None:
     os.environ.pop("VOXAX_AUTOTUNE", None)
     for topology in sys.argv[1:] or ["v5e:2x4"]:
         trainer, voxels, labels = demo()
-        step, choices = lowered(trainer, topology, voxels, labels)
+        *programs, choices = lowered(trainer, topology, voxels, labels)
         sources = Counter((c.algorithm, c.source) for c in choices)
         begin = time.perf_counter()
-        memory = step.compile().memory_analysis()
+        memories = [program.compile().memory_analysis() for program in programs]
         seconds = time.perf_counter() - begin
-        sizes = {
-            name: f"{getattr(memory, f'{name}_size_in_bytes') / 1e6:.0f} MB"
-            for name in ("temp", "argument", "output", "alias")
-        }
-        print(topology, dict(sources), f"compiled in {seconds:.0f} s", sizes, flush=True)
+        print(topology, dict(sources), f"compiled in {seconds:.0f} s", flush=True)
+        for program, memory in zip(("gradients", "update"), memories, strict=True):
+            sizes = {
+                name: f"{getattr(memory, f'{name}_size_in_bytes') / 1e6:.0f} MB"
+                for name in ("temp", "argument", "output", "alias")
+            }
+            print(f"  {program}", sizes, flush=True)
 
 
 if __name__ == "__main__":
